@@ -14,13 +14,18 @@ namespace dlock {
 extern "C" {
 #endif
 
-/* Receives one line without a newline; message is valid during the call only. May be called
- * from any thread, several at a time, and must not call functions of the client or server
- * library. */
+/* Receives one line without a newline; message is valid during the call only. It is called on a
+ * thread of the library that has logged the line (client and server library have one each) a short
+ * time after the line was logged, and must not call functions of the client or server library.
+ * While it does not return, no thread but that one waits for it: up to 4096 further lines are kept,
+ * and lines beyond them are dropped; a line with their count follows. The same holds for stderr.
+ * dclient_lib_deinit, dserver_lib_deinit and exit() wait until all lines are delivered, for one
+ * second at most. */
 typedef void (*dlock_log_callback_t)(void *ctx, int level, const char *message);
 
-/* Sends the log lines of this process to callback; NULL: back to stderr. A call that is under
- * way in another thread may still reach the previous callback. */
+/* Sends the log lines of this process to callback; NULL: back to stderr. Lines that were logged
+ * before and are not delivered yet go to the new callback, but a call that is under way in another
+ * thread may still reach the previous one. */
 void dlock_log_set_callback(dlock_log_callback_t callback, void *ctx);
 
 /* The current callback (NULL: none) and, if ctx is not NULL, its context. */

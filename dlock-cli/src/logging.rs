@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the libraries log goes to standard error, one line each, unless somebody listens.
+//! What the libraries log goes to standard error, one line each, unless somebody listens. A reader
+//! of standard error that stands still holds up no thread.
 
+use std::fmt;
 use std::sync::Mutex;
 
-use log::{LevelFilter, Log, Metadata, Record};
+use dlock_fabric::sink::{self, Line};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
 struct Stderr;
 
@@ -22,10 +25,15 @@ impl Log for Stderr {
         if let Some(heard) = &mut *heard {
             heard.push(record.args().to_string());
         } else {
-            eprintln!("dlock: {}: {}", record.level().as_str().to_lowercase(), record.args());
+            say(format_args!("{}: {}", record.level().as_str().to_lowercase(), record.args()));
         }
     }
     fn flush(&self) {}
+}
+
+/// One line on standard error, and a word for the program before it.
+pub fn say(line: impl fmt::Display) {
+    sink::put(Line { level: Level::Error, text: format!("dlock: {line}\n") });
 }
 
 /// Errors only; each `-v` adds a level.
@@ -39,6 +47,7 @@ pub fn to_stderr(verbose: u8) {
     // It fails only if a logger is set already, and nobody else sets one.
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(level);
+        sink::log_panics(|| {});
     }
 }
 

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("dlock: {failure}");
+            logging::say(&failure);
             ExitCode::from(failure.code)
         }
     }

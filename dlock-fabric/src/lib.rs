@@ -12,7 +12,8 @@
 //! ```
 //!
 //! What this crate does not do: decide anything about locks, serve connections (it has the pieces
-//! a server needs), or start threads (but for the echo peers of [`baseline`]).
+//! a server needs), or start threads (but for the echo peers of [`baseline`], and that of
+//! [`sink`]).
 //!
 //! Everything that two processes operate on goes through [`atomic`]; every access is bounded by
 //! the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to the CPU's,
@@ -39,6 +40,7 @@ pub mod sealing;
 mod server_clock;
 pub mod server_memory;
 mod shm;
+pub mod sink;
 mod stream;
 mod sys;
 mod tcp;

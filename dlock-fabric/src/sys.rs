@@ -87,7 +87,11 @@ pub(crate) fn poll_until(
     poll_raw(fd.as_raw_fd(), events, deadline)
 }
 
-fn poll_raw(fd: RawFd, events: libc::c_short, deadline: Instant) -> io::Result<libc::c_short> {
+pub(crate) fn poll_raw(
+    fd: RawFd,
+    events: libc::c_short,
+    deadline: Instant,
+) -> io::Result<libc::c_short> {
     loop {
         let time = timespec_until(deadline);
         let mut entry = libc::pollfd { fd, events, revents: 0 };

@@ -27,12 +27,14 @@ static size_t lines_of(int log_level)
     fill_client_cfg(&cfg, 0);
     cfg.log_level = log_level;
     EQ(dclient_lib_init(&cfg), 0);
-    lines.clear();
+    {
+        std::lock_guard<std::mutex> held(guard);
+        lines.clear();
+    }
     int id;
     EQ(client_init(&id, "no address"), -1); // an error is logged
-    size_t seen = lines.size();
-    dclient_lib_deinit();
-    return seen;
+    dclient_lib_deinit(); // until its lines are delivered
+    return lines.size();
 }
 
 // What the library writes to a file descriptor while an error is logged.
@@ -77,7 +79,24 @@ int main()
     CHECK(lines_of(7) > 0);
     lines.clear();
     EQ(dserver_lib_init(33), -1); // the server library has it, too
+    dserver_lib_deinit(); // until its lines are delivered
     CHECK(lines.size() > 0);
+
+    // A callback that does not return holds up no call.
+    guard.lock();
+    for (int i = 0; i < 5000; i++) {
+        client_cfg cfg;
+        fill_client_cfg(&cfg, 80);
+        cfg.log_level = 3; // an error is logged
+        EQ(dclient_lib_init(&cfg), DLOCK_EINVAL);
+    }
+    lines.clear();
+    guard.unlock();
+    dclient_lib_deinit();
+    size_t told = 0;
+    for (const std::string &line : lines)
+        told += line.find("log lines before this one were lost") != std::string::npos;
+    CHECK(told > 0); // those beyond the bound
 
     EQ(written_to(2).size(), 0);
     dlock_log_set_callback(nullptr, nullptr);

@@ -128,7 +128,7 @@ impl Run<'_> {
     fn wants(&self, case: &str, fabric: FabricKind) -> bool {
         let wanted = self.bench.only.as_ref().is_none_or(|text| case.contains(text.as_str()));
         if wanted {
-            eprintln!("dlock: measuring {case} on {}", name(fabric));
+            crate::logging::say(format_args!("measuring {case} on {}", name(fabric)));
         }
         wanted
     }

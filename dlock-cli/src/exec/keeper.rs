@@ -26,6 +26,7 @@ use super::{lease, LOST, UNTIL};
 use crate::args::{Exec, Keeper, OnLost, Type};
 use crate::connect;
 use crate::failure::{self, Failure};
+use crate::logging;
 
 /// From when on a wait is told to the person.
 const QUIET: Duration = Duration::from_secs(2);
@@ -104,10 +105,10 @@ fn acquire<'a>(lock: &'a Lock, client: &Client, exec: &Exec) -> Result<(Held<'a>
         let name = &name;
         scope.spawn(move || {
             if waiting.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
-                eprintln!(
-                    "dlock: waiting for the lock '{name}': another client holds it, or the primary \
-                     is silent"
-                );
+                logging::say(format_args!(
+                    "waiting for the lock '{name}': another client holds it, or the primary is \
+                     silent"
+                ));
             }
         });
         let result = wait_for(lock, client, exec);

@@ -31,6 +31,7 @@ use super::times::{self, StopTimes, Timer};
 use super::{lease, ENDED, LOST, STARTED, UNTIL};
 use crate::args::{Exec, OnLost};
 use crate::failure::{self, Failure};
+use crate::logging;
 
 /// How long the keeper may take to release the lock once COMMAND has ended. It is killed then.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
@@ -253,8 +254,7 @@ impl<'a> Supervisor<'a> {
 
     fn tell_loss(&self, result: &str) {
         let cause = self.lost.as_deref().unwrap_or("the primary did not extend its lease in time");
-        // Not `eprintln!`: it would panic where standard error is closed.
-        let _ = writeln!(io::stderr(), "dlock: the lock is lost ({cause}): {result}");
+        logging::say(format_args!("the lock is lost ({cause}): {result}"));
     }
 
     /// Kills COMMAND and what it started; whether all of it has ended, or cannot be ended.

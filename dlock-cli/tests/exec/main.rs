@@ -8,6 +8,7 @@
 mod common;
 mod horizon;
 mod proxy;
+mod unread;
 
 use std::fs;
 use std::path::{Path, PathBuf};

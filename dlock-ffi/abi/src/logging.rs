@@ -2,19 +2,20 @@
 //! The log sink of a C library.
 //!
 //! ```text
-//!   log::error!(…) ──level──▶ dlock_log_get_callback of libdlockm, if it is in the process
-//!                                    │ a callback is set        │ none
-//!                                    ▼                          ▼
-//!                             callback(ctx, level, line)   one line on stderr
+//!   log::error!(…) ──level──▶ queue and thread of dlock_fabric::sink ──▶ deliver
+//!     deliver: dlock_log_get_callback of libdlockm, if it is in the process
+//!                      │ a callback is set        │ none
+//!                      ▼                          ▼
+//!               callback(ctx, level, line)   one line on stderr
 //! ```
 //! Levels are those of syslog. The level belongs to the library: the last valid one that a
 //! configuration named.
 
 use std::ffi::CString;
-use std::io::Write;
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::Once;
 
+use dlock_fabric::sink::{self as lines, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// The level before any configuration named one: warnings.
@@ -31,6 +32,8 @@ static SINK: Sink = Sink;
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        lines::look_for_stderr();
+        lines::deliver_by(deliver);
         if log::set_logger(&SINK).is_ok() {
             set_level(LEVEL_DEFAULT);
         }
@@ -59,7 +62,8 @@ impl Log for Sink {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            emit(record.level(), &one_line(&record.args().to_string()));
+            let (level, text) = (record.level(), one_line(&record.args().to_string()));
+            lines::put(Line { level, text });
         }
     }
 
@@ -70,15 +74,23 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r', '\0'], " ")
 }
 
-fn emit(level: Level, line: &str) {
-    if let (Some((callback, ctx)), Ok(message)) = (callback(), CString::new(line)) {
-        // SAFETY: the program vouches for its callback and context (dlock_log.h).
-        unsafe { callback(ctx, syslog_level(level), message.as_ptr()) };
-        return;
+/// Waits until the lines before are delivered, a second at most.
+pub fn flush() {
+    lines::flush();
+}
+
+/// A callback may wait for anything: only the thread of the sink may call it.
+fn deliver(line: &Line, may_wait: bool) -> bool {
+    let Line { level, text } = line;
+    if let (Some((callback, ctx)), Ok(message)) = (callback(), CString::new(text.as_str())) {
+        if may_wait {
+            // SAFETY: the program vouches for its callback and context (dlock_log.h).
+            unsafe { callback(ctx, syslog_level(*level), message.as_ptr()) };
+        }
+        return may_wait;
     }
-    let line = format!("dlock: {}: {line}\n", level.as_str().to_ascii_lowercase());
-    // There is nobody left to tell if stderr cannot be written.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let text = format!("dlock: {}: {text}\n", level.as_str().to_ascii_lowercase());
+    lines::to_stderr(&Line { level: *level, text }, may_wait)
 }
 
 fn syslog_level(level: Level) -> c_int {

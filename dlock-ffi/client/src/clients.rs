@@ -82,6 +82,7 @@ unsafe fn configuration(
 #[no_mangle]
 pub extern "C" fn dclient_lib_deinit() {
     guard::call("dclient_lib_deinit", (), library::stop);
+    logging::flush();
 }
 
 /// `int client_init(int *client_id, const char *ip)`

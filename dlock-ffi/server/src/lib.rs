@@ -31,6 +31,7 @@ pub extern "C" fn dserver_lib_init(max_server_num: c_uint) -> c_int {
 #[no_mangle]
 pub extern "C" fn dserver_lib_deinit() {
     guard::call("dserver_lib_deinit", (), servers::stop_library);
+    logging::flush();
 }
 
 /// `int server_start(const struct server_cfg *cfg, int *server_id)`; references in C++.

@@ -17,13 +17,12 @@ mod sink;
 mod tls;
 
 use std::cell::RefCell;
-use std::io::{self, Write};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use dlock_fabric::threads;
+use dlock_fabric::{sink as lines, threads};
 use dlock_server::{stand_by, DefaultFiles, Server, StartError};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{signal, Signal, SignalKind};
@@ -39,6 +38,8 @@ const START_FAILED: u8 = 1;
 const CONFIG_WRONG: u8 = 2;
 /// How long a primary that is told to end while it starts may take to be there.
 const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a reader of standard output that stands still is waited for.
+const SAY_PATIENCE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -196,17 +197,15 @@ fn handler(kind: SignalKind) -> Result<Signal, String> {
 
 /// A panic in any thread ends the process, after its message.
 fn abort_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
+    lines::log_panics(|| {
+        lines::flush();
         std::process::abort();
-    }));
+    });
 }
 
-/// One line on standard output; whoever started this may have closed it.
+/// One line on standard output, which may be closed, or a pipe that is not read.
 fn say(line: &str) {
-    let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    let _ = lines::to_stdout_within(&format!("{line}\n"), SAY_PATIENCE);
 }
 
 fn fail(code: u8, format: Format, message: &str) -> ExitCode {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages on standard error, one line each.
+//! Messages on standard error, one line each, written by the thread of [`dlock_fabric::sink`].
 //!
 //! ```text
 //!   text      [     1.234] WARN  message        seconds since the start
@@ -7,11 +7,11 @@
 //!   json      {"time":1732557600.123456,"level":"warn","target":"dlock_server::…","message":"…"}
 //! ```
 
-use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use dlock_fabric::sink::{self, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::json;
 
@@ -64,9 +64,7 @@ impl Log for Sink {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            // One write per line, so that lines of two threads do not mix; nobody to tell if
-            // standard error is closed.
-            let _ = io::stderr().write_all(self.line(record).as_bytes());
+            sink::put(Line { level: record.level(), text: self.line(record) });
         }
     }
 
@@ -84,16 +82,16 @@ pub(crate) fn install(level: LevelFilter, format: Format) {
 /// Why this process ends, at every level of the log: in text as other programs say it, else as an
 /// error in the format of the log.
 pub(crate) fn say_why_it_ends(format: Format, message: &str) {
-    let sink = Sink::new(format);
-    let line = match sink.format {
+    let own = Sink::new(format);
+    let text = match own.format {
         Format::Auto | Format::Text => format!("dlockd: {message}\n"),
         Format::Journal | Format::Json => {
             let mut record = Record::builder();
             let record = record.level(Level::Error).target("dlockd");
-            sink.line(&record.args(format_args!("{message}")).build())
+            own.line(&record.args(format_args!("{message}")).build())
         }
     };
-    let _ = io::stderr().write_all(line.as_bytes()); // if it is closed there is no other place
+    sink::put(Line { level: Level::Error, text });
 }
 
 /// Whether standard error goes to the journal: systemd names that file, and a redirection replaces

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A primary whose log is not read serves, and ends when it is told to.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use common::{eventually, Peer};
+use dlock_core::control::ControlRequest;
+use dlock_fabric::sink::{FLUSH_MAX, LINES_MAX};
+use rustix::io::{ioctl_fionbio, write, Errno};
+use rustix::process::{kill_process, Pid, Signal};
+
+/// Longer than the end of a healthy primary takes beside its last lines.
+const END_MAX: Duration = Duration::from_secs(20);
+
+/// A pipe that takes nothing more: the end to read, and the end to write.
+fn full_pipe() -> (std::fs::File, OwnedFd) {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    ioctl_fionbio(&writer, true).unwrap();
+    let filling = [b'x'; 4_096];
+    while write(&writer, &filling) != Err(Errno::AGAIN) {}
+    ioctl_fionbio(&writer, false).unwrap();
+    (reader.into(), writer)
+}
+
+/// A dlockd that writes its log to `stderr`, and the line that says it serves.
+fn start(stderr: OwnedFd) -> (Child, SocketAddr) {
+    let mut dlockd = Command::new(env!("CARGO_BIN_EXE_dlockd"))
+        .args(["--port=0", "--state-file=none", "--log-level=debug"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    let (said, heard) = mpsc::channel();
+    let stdout = dlockd.stdout.take().unwrap();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = BufReader::new(stdout).read_line(&mut line); // an empty line is seen below
+        let _ = said.send(line); // a test that failed does not hear it
+    });
+    let line = heard.recv_timeout(END_MAX).unwrap_or_default();
+    let Some(address) = line.strip_prefix("dlockd ready: listening on ") else {
+        let _ = dlockd.kill(); // the test fails all the same
+        panic!("it does not serve: {line:?}");
+    };
+    let address = address.split(',').next().unwrap().parse().expect("an address");
+    (dlockd, address)
+}
+
+/// A client comes and leaves; lines about it are logged.
+fn visit(address: SocketAddr) {
+    let (mut peer, _) = Peer::init(address);
+    peer.call(ControlRequest::Deinit);
+}
+
+fn ends_on_sigterm(mut dlockd: Child) -> Duration {
+    let asked = Instant::now();
+    kill_process(Pid::from_child(&dlockd), Signal::TERM).unwrap();
+    let mut code = None;
+    eventually("it ends", || {
+        code = dlockd.try_wait().unwrap();
+        code.is_some()
+    });
+    assert_eq!(code.unwrap().code(), Some(0));
+    asked.elapsed()
+}
+
+#[test]
+fn a_log_that_is_not_read_holds_up_neither_clients_nor_the_end() {
+    let (reader, writer) = full_pipe();
+    let (dlockd, address) = start(writer);
+    for _ in 0..20 {
+        visit(address);
+    }
+    let took = ends_on_sigterm(dlockd);
+    assert!(took < FLUSH_MAX + END_MAX, "{took:?}");
+    drop(reader);
+}
+
+#[test]
+fn what_a_log_lost_is_counted_in_it_once_it_is_read_again() {
+    let (mut reader, writer) = full_pipe();
+    let (dlockd, address) = start(writer);
+    for _ in 0..LINES_MAX {
+        visit(address);
+    }
+    let log = std::thread::spawn(move || {
+        let mut log = Vec::new();
+        reader.read_to_end(&mut log).unwrap();
+        String::from_utf8_lossy(&log).into_owned()
+    });
+    visit(address);
+    ends_on_sigterm(dlockd);
+    let log = log.join().unwrap();
+    assert!(log.contains("log lines before this one were lost"), "the loss is told of");
+    assert!(log.contains("SIGTERM: stopping"), "later lines are there");
+}
+
+#[test]
+fn a_log_whose_reader_is_gone_ends_nothing() {
+    let (reader, writer) = full_pipe();
+    drop(reader);
+    let (dlockd, address) = start(writer);
+    for _ in 0..20 {
+        visit(address);
+    }
+    ends_on_sigterm(dlockd);
+}
