@@ -127,7 +127,10 @@ typedef void (*tls_prkey_pwd_callback_func_t)(char **pwd, int *len);
 /* Erases and frees what tls_prkey_pwd_callback_func_t has handed out. */
 typedef void (*tls_erase_prkey_callback_func_t)(void *pwd, int len);
 
-/* With ssl_enable false nothing else of it is read. */
+/* With ssl_enable false nothing else of it is read. Certificates and keys are accepted that OpenSSL
+ * accepts by default; some of them need the shared libcrypto (3 or 1.1.1). prkey_pwd_cb is called
+ * when an encrypted key is loaded; a primary that it gives no right password starts, refuses
+ * connections, and asks again at each. */
 struct ssl_cfg {
     bool ssl_enable;
     char *ca_path;

@@ -105,8 +105,8 @@ header_installed() { # as a program of the original includes it
         g++ -x c++ -std=c++11 "${warnings[@]}" -I"$prefix/include" -fsyntax-only -
 }
 
-have_openssl() { # its headers, 1.1.0 or later
-    printf '#include <openssl/ssl.h>\n#if OPENSSL_VERSION_NUMBER < 0x10100000L\n#error old\n#endif\n' |
+have_openssl() { # its headers, 1.1.1 or later
+    printf '#include <openssl/ssl.h>\n#if OPENSSL_VERSION_NUMBER < 0x10101000L\n#error old\n#endif\n' |
         gcc -x c -fsyntax-only - 2>/dev/null
 }
 
@@ -293,6 +293,39 @@ tls_on() { # FABRIC
     test_case "$fabric/contention_threads" "$built/contention" -t 8 -p 1 -d "$duration"
     test_case "$fabric/contention_processes" "$built/contention" -t 1 -p 4 -d "$duration"
     test_case "$fabric/contention_both" "$built/contention" -t 2 -p 4 -d "$duration"
+    test_case "$fabric/key_password" "$built/key_password"
+    as_the_original "$fabric"
+}
+
+# The CA, and a certificate of it, by the commands of the original's generator: X.509 v1 with OpenSSL
+# before 3.2, and a key that is encrypted as that version does it.
+make_certificates_as_the_original() { # FOLDER
+    (
+        umask 077
+        mkdir -p "$1" && cd "$1" || exit
+        openssl req -newkey rsa:2048 -passout pass:A123 -keyout ca.key -x509 -days 365 -out ca.crt \
+            -subj /CN=ca &&
+            openssl req -newkey rsa:2048 -passout pass:'correct horse' -keyout side.key -out side.csr \
+                -subj /CN=side &&
+            openssl x509 -req -days 365 -in side.csr -CA ca.crt -CAkey ca.key -passin pass:A123 \
+                -CAcreateserial -out side.crt &&
+            mv ca.crt ca.pem && mv side.crt cert.pem && mv side.key key.pem
+    ) >"$work/certificates.log" 2>&1
+}
+
+# What the original's four tests of TLS do: transmission and recovery after a failure, with keys and
+# certificates as its generator makes them.
+as_the_original() { # FABRIC
+    local fabric=$1/original name
+    if ! make_certificates_as_the_original "$work/original"; then
+        test_case "$fabric/certificates" cat_and_fail "$work/certificates.log"
+        return
+    fi
+    for name in one_process one_process_c11 recovery key_password no_libcrypto; do
+        DLOCK_TEST_TLS=$work/original test_case "$fabric/$name" "$built/$name"
+    done
+    DLOCK_TEST_TLS=$work/original test_case "$fabric/two_process" "$built/two_process" \
+        "$built/tls_primary"
 }
 
 cat_and_fail() {

@@ -86,6 +86,26 @@ fn unix(time: Time) -> UnixTime {
     UnixTime::since_unix_epoch(time.to_unix_duration())
 }
 
+/// The SubjectPublicKeyInfo of a certificate of any version. It allocates nothing, as
+/// [`rsa_bits`].
+pub fn public_key(der: &[u8]) -> Result<&[u8], Error> {
+    AnyRef::from_der(der)?.sequence(|certificate| {
+        let tbs = AnyRef::decode(certificate)?;
+        certificate.drain(certificate.remaining_len())?;
+        tbs.sequence(|tbs| {
+            if Tag::peek(tbs)?.is_context_specific() {
+                AnyRef::decode(tbs)?; // version
+            }
+            for _serial_algorithm_issuer_validity_subject in 0..5 {
+                AnyRef::decode(tbs)?;
+            }
+            let spki = tbs.tlv_bytes()?;
+            tbs.drain(tbs.remaining_len())?;
+            Ok(spki)
+        })
+    })
+}
+
 /// The bits of the modulus of an RSA key; `None` for keys of other kinds. It allocates nothing:
 /// it is asked about certificates that nobody has verified.
 pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::certificate::printable;
-use super::{CallbackFault, CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
+use super::{OpensslFault, CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
 
 /// Why a TLS configuration could not be loaded, or a peer's certificate was refused.
 #[derive(Debug, Error)]
@@ -92,7 +92,8 @@ pub enum TlsError {
     /// The CA file holds a certificate that is not a CA's.
     #[error(
         "{path} holds the certificate of {subject}, which is no CA; put the CA's certificate \
-             there, and others into the certificate file"
+             there (X.509 v3, with basicConstraints CA:TRUE, as openssl req -x509 makes it), and \
+             others into the certificate file"
     )]
     NotACa {
         /// The CA file.
@@ -203,6 +204,29 @@ pub enum TlsError {
         /// What it is.
         cause: String,
     },
+    /// An encryption of keys that would take too long.
+    #[error(
+        "the key of {path} is encrypted with {cause}: it would take minutes to open; convert it: \
+             openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256"
+    )]
+    CostlyEncryption {
+        /// The key file.
+        path: PathBuf,
+        /// Rounds or memory.
+        cause: &'static str,
+    },
+    /// A key for OpenSSL, and no OpenSSL.
+    #[error(
+        "{cause}. A program of the C API has such keys loaded by OpenSSL's libcrypto 3 or 1.1.1, \
+             which cannot be used ({why}); install it (Debian, Ubuntu: libssl3 or libssl1.1; \
+             openEuler, Fedora: openssl-libs), or convert the key"
+    )]
+    LibcryptoForKey {
+        /// Why the key is for OpenSSL; it names the file.
+        cause: String,
+        /// What the loader said.
+        why: &'static str,
+    },
     /// A revocation list whose time is over.
     #[error(
         "the revocation list of {issuer} in {path} is out of date since its next update was \
@@ -245,7 +269,7 @@ pub enum TlsError {
     },
     /// A `cert_verify_cb`, and no OpenSSL to call it with.
     #[error(
-        "cert_verify_cb needs OpenSSL's libcrypto 3 or 1.1, 1.1.0 at least, and it cannot be used \
+        "cert_verify_cb needs OpenSSL's libcrypto 3 or 1.1.1, and it cannot be used \
              ({0}); install it (Debian, Ubuntu: libssl3 or libssl1.1; openEuler, Fedora: \
              openssl-libs), or leave cert_verify_cb NULL"
     )]
@@ -267,6 +291,14 @@ pub enum TlsError {
 }
 
 impl TlsError {
+    /// Whether another password, or one at all, might have been the remedy.
+    pub(super) fn is_of_password(&self) -> bool {
+        matches!(
+            self,
+            Self::PasswordMissing { .. } | Self::PasswordWrong { .. } | Self::Password(_)
+        )
+    }
+
     pub(crate) fn unreadable(path: &Path, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::NotFound => Self::Missing { path: path.into() },
@@ -284,7 +316,7 @@ impl From<rustls::Error> for TlsError {
 }
 
 /// The text of an error. Names in it may be the peer's.
-fn cause(error: &rustls::Error) -> String {
+pub(super) fn cause(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error, OtherError};
     match error {
         Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
@@ -321,9 +353,17 @@ fn remedy(error: &rustls::Error) -> &'static str {
             Cert::NotValidForName | Cert::NotValidForNameContext { .. } => {
                 "connect to the right host, or add the name to the server's certificate"
             }
-            Cert::Other(OtherError(inner)) if inner.is::<CallbackFault>() => {
-                "see what cert_verify_cb of this program checks, or give the peer another \
-                 certificate"
+            Cert::Other(OtherError(inner)) => {
+                if let Some(fault) = inner.downcast_ref::<OpensslFault>() {
+                    return fault.remedy();
+                }
+                match inner.downcast_ref::<webpki::Error>() {
+                    Some(webpki::Error::UnsupportedCertVersion) => {
+                        "issue the peer's certificate as X.509 v3: dlock certs does, and openssl \
+                         x509 -req with -extfile; v1 is for primaries and clients in C programs"
+                    }
+                    _ => "give the peer another certificate",
+                }
             }
             _ => "give the peer another certificate",
         },

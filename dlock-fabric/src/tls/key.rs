@@ -5,9 +5,10 @@
 //!   file ─▶ the one PRIVATE KEY block ─▶ base64 ─▶ [password ─▶ PBES2] ─▶ [SEC1 ─▶ PKCS#8] ─▶ ring
 //!             every buffer has its size from the beginning and is wiped when it is dropped
 //! ```
+//! A program of the C API has what is refused here loaded by OpenSSL (`openssl_key.rs`).
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base64ct::{Base64, Encoding};
 use pkcs8::pkcs5::pbes2::Kdf;
@@ -21,7 +22,7 @@ use x509_cert::der::Decode;
 use x509_cert::spki::AlgorithmIdentifierRef;
 use zeroize::Zeroizing;
 
-use super::{files, KeyPassword, TlsError, KEY_FILE_BYTES_MAX};
+use super::{files, openssl_key, KeyPassword, TlsError, KEY_FILE_BYTES_MAX};
 
 /// The most rounds of PBKDF2: some seconds of one core.
 const PBKDF2_ROUNDS_MAX: u32 = 10_000_000;
@@ -38,11 +39,32 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
 const DASHES: &[u8] = b"-----";
 
-/// Loads the one private key of the file.
-pub fn load(path: &Path, password: &dyn KeyPassword) -> Result<Arc<dyn SigningKey>, TlsError> {
+/// Loads the one private key of the file; with OpenSSL, where `by_openssl` allows that and it is of
+/// another kind, or encrypted in another way, than is understood here.
+pub fn load(
+    path: &Path,
+    password: &dyn KeyPassword,
+    by_openssl: bool,
+) -> Result<Arc<dyn SigningKey>, TlsError> {
     let text = files::read_secret(path, KEY_FILE_BYTES_MAX)?;
     let block = only_key(path, &text)?;
-    let der = decoded(path, &block)?;
+    let password = AskedOnce { password, answer: OnceLock::new() };
+    match understood(path, &block, &password) {
+        Err(cause @ (TlsError::UnsupportedKey { .. } | TlsError::UnsupportedEncryption { .. }))
+            if by_openssl =>
+        {
+            openssl_key::load(path, &text, &password, &cause)
+        }
+        result => result,
+    }
+}
+
+fn understood(
+    path: &Path,
+    block: &Block<'_>,
+    password: &dyn KeyPassword,
+) -> Result<Arc<dyn SigningKey>, TlsError> {
+    let der = decoded(path, block)?;
     match block.label {
         b"PRIVATE KEY" => pkcs8(path, &der),
         b"ENCRYPTED PRIVATE KEY" => pkcs8(path, &decrypted(path, &der, password)?),
@@ -52,6 +74,23 @@ pub fn load(path: &Path, password: &dyn KeyPassword) -> Result<Arc<dyn SigningKe
             let cause = String::from_utf8_lossy(other).into_owned();
             Err(TlsError::UnsupportedKey { path: path.into(), cause })
         }
+    }
+}
+
+/// One load asks for the password once, whoever needs it.
+#[derive(Debug)]
+struct AskedOnce<'a> {
+    password: &'a dyn KeyPassword,
+    answer: OnceLock<Option<Zeroizing<Vec<u8>>>>,
+}
+
+impl KeyPassword for AskedOnce<'_> {
+    fn password(&self) -> Result<Option<Zeroizing<Vec<u8>>>, TlsError> {
+        if let Some(answer) = self.answer.get() {
+            return Ok(answer.clone());
+        }
+        let answer = self.password.password()?;
+        Ok(self.answer.get_or_init(|| answer).clone())
     }
 }
 
@@ -112,7 +151,11 @@ fn decrypted(
 ) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     let unsupported = |cause: String| TlsError::UnsupportedEncryption { path: path.into(), cause };
     let info = EncryptedPrivateKeyInfoRef::from_der(der).map_err(|e| unsupported(e.to_string()))?;
-    refuse_costly(&info.encryption_algorithm).map_err(|cause| unsupported(cause.into()))?;
+    if !matches!(info.encryption_algorithm, EncryptionScheme::Pbes2(_)) {
+        return Err(unsupported("PBES1".into()));
+    }
+    refuse_costly(&info.encryption_algorithm)
+        .map_err(|cause| TlsError::CostlyEncryption { path: path.into(), cause })?;
     let password =
         password.password()?.ok_or_else(|| TlsError::PasswordMissing { path: path.into() })?;
     let mut bytes = Zeroizing::new(info.encrypted_data.as_bytes().to_vec());
@@ -133,7 +176,7 @@ fn decrypted(
 }
 
 fn refuse_costly(scheme: &EncryptionScheme) -> Result<(), &'static str> {
-    let EncryptionScheme::Pbes2(parameters) = scheme else { return Err("PBES1") };
+    let EncryptionScheme::Pbes2(parameters) = scheme else { return Ok(()) };
     match &parameters.kdf {
         Kdf::Pbkdf2(pbkdf2) if pbkdf2.iteration_count > PBKDF2_ROUNDS_MAX => {
             Err("too many rounds of PBKDF2")

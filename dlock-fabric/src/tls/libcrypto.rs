@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! OpenSSL's `libcrypto`, for a `cert_verify_cb` alone: nothing else of the project uses it.
+//! OpenSSL's `libcrypto`, for programs of the C API: their `cert_verify_cb`, and certificates and
+//! keys that the rest of this module does not understand.
 //!
 //! ```text
 //!   which one?  the callback calls functions of a libcrypto, and must be given its objects
-//!   1. the one that the callback's own program or library is linked with
+//!   1. the one that the callback's own program or library is linked with (without one: from 2 on)
 //!   2. the one that the process finds first        3. one that is loaded: 3, then 1.1
 //!   4. one of the system: libcrypto.so.3, then libcrypto.so.1.1       else: Absent
 //! ```
@@ -11,7 +12,9 @@
 //! library is never unloaded.
 
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void, CStr};
-use std::ptr::{null, null_mut};
+use std::fmt;
+use std::ptr::{null, null_mut, NonNull};
+use std::sync::OnceLock;
 
 use super::TlsError;
 
@@ -41,13 +44,29 @@ opaque! {
     X509VerifyParam;
     /// `OPENSSL_STACK`
     OpensslStack;
+    /// `BIO`
+    Bio;
+    /// `EVP_PKEY`
+    EvpPkey;
+    /// `EVP_PKEY_CTX`
+    EvpPkeyCtx;
+    /// `EVP_MD`
+    EvpMd;
+    /// `EVP_MD_CTX`
+    EvpMdCtx;
 }
+
+/// `pem_password_cb`: a place for the password, its size, whether it is for writing, and what was
+/// given with it; the answer is the length, or below 0.
+pub type PasswordFn = unsafe extern "C" fn(*mut c_char, c_int, c_int, *mut c_void) -> c_int;
+/// `X509_STORE_CTX_verify_cb`: whether a certificate of the chain is right; the answer counts.
+pub type VerifyFn = unsafe extern "C" fn(c_int, *mut X509StoreCtx) -> c_int;
 
 /// The functions of a loaded library.
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
         /// Functions of libcrypto by their names there. All of them may be called from any thread;
-        /// those since OpenSSL 1.1.0 whose signatures are the same in 3.
+        /// those since OpenSSL 1.1.1 whose signatures are the same in 3.
         #[derive(Clone, Copy)]
         #[allow(non_snake_case)] // OpenSSL's own names
         pub struct Libcrypto {
@@ -62,7 +81,8 @@ macro_rules! functions {
                         const NAME: &str = concat!(stringify!($name), "\0");
                         let symbol = symbol(scope, NAME)?;
                         // SAFETY: libcrypto's function of this name has this signature since
-                        // 1.1.0: <openssl/x509.h>, <openssl/x509_vfy.h>, <openssl/stack.h>.
+                        // 1.1.1: <openssl/x509.h>, <openssl/x509_vfy.h>, <openssl/stack.h>,
+                        // <openssl/bio.h>, <openssl/pem.h>, <openssl/evp.h>.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -101,6 +121,37 @@ functions! {
     X509_STORE_CTX_get_error: fn(*mut X509StoreCtx) -> c_int;
     X509_STORE_CTX_get_error_depth: fn(*mut X509StoreCtx) -> c_int;
     X509_verify_cert_error_string: fn(c_long) -> *const c_char;
+    X509_VERIFY_PARAM_set_flags: fn(*mut X509VerifyParam, c_ulong) -> c_int;
+    X509_STORE_CTX_set_verify_cb: fn(*mut X509StoreCtx, VerifyFn);
+    X509_verify_cert: fn(*mut X509StoreCtx) -> c_int;
+    BIO_new_mem_buf: fn(*const c_void, c_int) -> *mut Bio;
+    BIO_free: fn(*mut Bio) -> c_int;
+    PEM_read_bio_PrivateKey:
+        fn(*mut Bio, *mut *mut EvpPkey, PasswordFn, *mut c_void) -> *mut EvpPkey;
+    EVP_PKEY_free: fn(*mut EvpPkey);
+    i2d_PUBKEY: fn(*mut EvpPkey, *mut *mut c_uchar) -> c_int;
+    d2i_PUBKEY: fn(*mut *mut EvpPkey, *mut *const c_uchar, c_long) -> *mut EvpPkey;
+    EVP_sha256: fn() -> *const EvpMd;
+    EVP_sha384: fn() -> *const EvpMd;
+    EVP_sha512: fn() -> *const EvpMd;
+    EVP_MD_CTX_new: fn() -> *mut EvpMdCtx;
+    EVP_MD_CTX_free: fn(*mut EvpMdCtx);
+    EVP_PKEY_CTX_ctrl_str: fn(*mut EvpPkeyCtx, *const c_char, *const c_char) -> c_int;
+    EVP_DigestSignInit: fn(
+        *mut EvpMdCtx, *mut *mut EvpPkeyCtx, *const EvpMd, *mut c_void, *mut EvpPkey
+    ) -> c_int;
+    EVP_DigestSign:
+        fn(*mut EvpMdCtx, *mut c_uchar, *mut usize, *const c_uchar, usize) -> c_int;
+    EVP_DigestVerifyInit: fn(
+        *mut EvpMdCtx, *mut *mut EvpPkeyCtx, *const EvpMd, *mut c_void, *mut EvpPkey
+    ) -> c_int;
+    EVP_DigestVerify: fn(*mut EvpMdCtx, *const c_uchar, usize, *const c_uchar, usize) -> c_int;
+}
+
+impl fmt::Debug for Libcrypto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Libcrypto")
+    }
 }
 
 impl Libcrypto {
@@ -113,6 +164,46 @@ impl Libcrypto {
             Some(scope) => Self::of(scope),
             None => Self::open(&SONAMES),
         }
+    }
+
+    /// The library for what needs no particular one; it is looked for when it is first needed.
+    ///
+    /// # Errors
+    /// Why there is none that can be used.
+    pub fn found() -> Result<Self, &'static str> {
+        static FOUND: OnceLock<Result<Libcrypto, String>> = OnceLock::new();
+        let found = FOUND.get_or_init(|| {
+            let found = found_first().map_or_else(|| Self::open(&SONAMES), Self::of);
+            found.map_err(|error| match error {
+                TlsError::Libcrypto(why) => why,
+                other => other.to_string(),
+            })
+        });
+        found.as_ref().copied().map_err(String::as_str)
+    }
+
+    /// A certificate; `None`: it cannot be parsed.
+    pub fn certificate(&self, der: &[u8]) -> Option<Owned<X509>> {
+        let (mut at, len) = (der.as_ptr(), c_long::try_from(der.len()).ok()?);
+        // SAFETY: so many bytes to read, and places for the end and for no older certificate.
+        let raw = unsafe { (self.d2i_X509)(null_mut(), &mut at, len) };
+        Owned::new(raw, self.X509_free)
+    }
+
+    /// A revocation list; `None`: it cannot be parsed.
+    pub fn list(&self, der: &[u8]) -> Option<Owned<X509Crl>> {
+        let (mut at, len) = (der.as_ptr(), c_long::try_from(der.len()).ok()?);
+        // SAFETY: as for a certificate.
+        let raw = unsafe { (self.d2i_X509_CRL)(null_mut(), &mut at, len) };
+        Owned::new(raw, self.X509_CRL_free)
+    }
+
+    /// A public key by its SubjectPublicKeyInfo; `None`: it cannot be parsed.
+    pub fn public_key(&self, spki: &[u8]) -> Option<Owned<EvpPkey>> {
+        let (mut at, len) = (spki.as_ptr(), c_long::try_from(spki.len()).ok()?);
+        // SAFETY: as for a certificate.
+        let raw = unsafe { (self.d2i_PUBKEY)(null_mut(), &mut at, len) };
+        Owned::new(raw, self.EVP_PKEY_free)
     }
 
     /// The first of these that is loaded, else the first that can be.
@@ -190,6 +281,68 @@ fn dl_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
+/// An object of OpenSSL with one count of ours.
+pub struct Owned<T> {
+    raw: NonNull<T>,
+    free: unsafe extern "C" fn(*mut T),
+}
+
+// SAFETY: certificates and lists may be used by several threads: OpenSSL counts them atomically,
+// and has locks for what it computes when it is first asked.
+unsafe impl Send for Owned<X509> {}
+// SAFETY: as above.
+unsafe impl Sync for Owned<X509> {}
+// SAFETY: as above.
+unsafe impl Send for Owned<X509Crl> {}
+// SAFETY: as above.
+unsafe impl Sync for Owned<X509Crl> {}
+// SAFETY: a key that is not changed may sign on several threads, each with a context of its own.
+unsafe impl Send for Owned<EvpPkey> {}
+// SAFETY: as above.
+unsafe impl Sync for Owned<EvpPkey> {}
+
+impl<T> Owned<T> {
+    /// `None`: null. `free` is the function of the library that made it which takes the count back.
+    pub fn new(raw: *mut T, free: unsafe extern "C" fn(*mut T)) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Self { raw, free })
+    }
+
+    pub fn raw(&self) -> *mut T {
+        self.raw.as_ptr()
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: the function of the library that made it, once; what borrows it is gone.
+        unsafe { (self.free)(self.raw()) }
+    }
+}
+
+impl<T> fmt::Debug for Owned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owned")
+    }
+}
+
+/// The thread's queue of OpenSSL's errors is the program's: what is added is taken out again.
+pub struct ErrorMark(Libcrypto);
+
+impl ErrorMark {
+    pub fn set(libcrypto: Libcrypto) -> Self {
+        // SAFETY: no arguments.
+        unsafe { (libcrypto.ERR_set_mark)() };
+        Self(libcrypto)
+    }
+}
+
+impl Drop for ErrorMark {
+    fn drop(&mut self) {
+        // SAFETY: no arguments.
+        unsafe { (self.0.ERR_pop_to_mark)() };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +362,6 @@ mod tests {
     fn a_library_without_the_functions_is_none() {
         let error = Libcrypto::open(&[c"libc.so.6"]).err().map(|error| error.to_string());
         let text = error.expect("it has other functions");
-        assert!(text.contains("ERR_set_mark") && text.contains("1.1.0"), "{text}");
+        assert!(text.contains("ERR_set_mark") && text.contains("1.1.1"), "{text}");
     }
 }

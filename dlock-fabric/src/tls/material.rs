@@ -5,22 +5,28 @@ use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::Resumption;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{ring, CryptoProvider};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
-use rustls::server::NoServerSessionStorage;
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, ServerName, TrustAnchor, UnixTime,
+};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
-use rustls::{CertRevocationListError, CertificateError, ClientConfig, Error, ServerConfig};
+use rustls::{
+    CertRevocationListError, CertificateError, ClientConfig, Error, ServerConfig, SignatureScheme,
+};
 use webpki::{CertRevocationList, OwnedCertRevocationList};
+use x509_cert::der::asn1::AnyRef;
 use x509_cert::der::{Decode, Encode};
 use x509_cert::Certificate;
 
 use super::certificate::{self, CrlHead, Period};
+use super::store_ctx::OpensslJudge;
 use super::verify::{JudgeClients, JudgeServers, PeerRules};
 use super::{
-    files, key, CertVerifyCallback, KeyPassword, PeerRole, TlsError, TlsFiles, CA_CERTIFICATES_MAX,
+    files, key, KeyPassword, Leniency, PeerRole, TlsError, TlsFiles, CA_CERTIFICATES_MAX,
     CERTIFICATE_FILE_BYTES_MAX, CHAIN_CERTIFICATES_MAX, CRLS_MAX, CRL_FILE_BYTES_MAX, RSA_BITS_MIN,
 };
 
@@ -31,10 +37,16 @@ pub struct Loaded {
     /// For connecting.
     pub client: Arc<ClientConfig>,
     rules: Arc<PeerRules>,
-    own: Arc<CertifiedKey>,
+    /// `None`: its password has not opened the key yet.
+    own: Option<Arc<CertifiedKey>>,
 }
 
 impl Loaded {
+    /// [`super::Tls::lacks_key`].
+    pub fn lacks_key(&self) -> bool {
+        self.own.is_none()
+    }
+
     /// [`super::Tls::client_expecting`].
     pub fn client_expecting(&self, name: ServerName<'static>) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.client);
@@ -60,11 +72,19 @@ impl Loaded {
 pub fn load(
     files: &TlsFiles,
     password: &dyn KeyPassword,
-    callback: Option<&CertVerifyCallback>,
+    leniency: &Leniency,
     now: UnixTime,
 ) -> Result<Loaded, TlsError> {
-    let rules = load_rules(files, callback, now)?;
-    let own = load_own(files, password, &rules, now)?;
+    let rules = load_rules(files, leniency, now)?;
+    let own = match load_own(files, password, leniency, &rules, now) {
+        Err(error) if error.is_of_password() && leniency.key_may_wait() => {
+            log::warn!(
+                "{error}. The key is tried again for each connection: until then all are refused"
+            );
+            None
+        }
+        own => Some(own?),
+    };
     configure(rules, own)
 }
 
@@ -73,13 +93,13 @@ pub fn load(
 pub fn reload(
     files: &TlsFiles,
     password: &dyn KeyPassword,
-    callback: Option<&CertVerifyCallback>,
+    leniency: &Leniency,
     now: UnixTime,
     old: &Loaded,
 ) -> Result<(Loaded, Result<(), TlsError>), TlsError> {
-    let rules = load_rules(files, callback, now)?;
-    let (own, result) = match load_own(files, password, &rules, now) {
-        Ok(own) => (own, Ok(())),
+    let rules = load_rules(files, leniency, now)?;
+    let (own, result) = match load_own(files, password, leniency, &rules, now) {
+        Ok(own) => (Some(own), Ok(())),
         Err(error @ TlsError::CrlSignature { .. }) => return Err(error),
         Err(error) => (old.own.clone(), Err(error)),
     };
@@ -88,35 +108,40 @@ pub fn reload(
 
 fn load_rules(
     files: &TlsFiles,
-    callback: Option<&CertVerifyCallback>,
+    leniency: &Leniency,
     now: UnixTime,
 ) -> Result<Arc<PeerRules>, TlsError> {
-    let (anchors, cas) = load_cas(&files.ca, now)?;
+    let cas = load_cas(&files.ca, leniency, now)?;
     let (crls, lists) = match &files.crl {
-        Some(path) => load_crls(path, &files.ca, &anchors, now).map(|(a, b)| (Some(a), Some(b)))?,
+        Some(path) => load_crls(path, &files.ca, &cas, now).map(|(a, b)| (Some(a), Some(b)))?,
         None => (None, None),
     };
-    let judge = callback.map(|callback| callback.trusting(&cas, lists.as_deref())).transpose()?;
+    let openssl = match leniency {
+        Leniency::Strict => None,
+        Leniency::AsOpenssl { callback, .. } => {
+            Some(OpensslJudge::new(callback.clone(), cas.ders, lists)?)
+        }
+    };
     let algorithms = provider().signature_verification_algorithms;
-    Ok(Arc::new(PeerRules::new(anchors, crls, algorithms, judge)))
+    Ok(Arc::new(PeerRules::new(cas.anchors, crls, algorithms, openssl)))
 }
 
 fn load_own(
     files: &TlsFiles,
     password: &dyn KeyPassword,
+    leniency: &Leniency,
     rules: &PeerRules,
     now: UnixTime,
 ) -> Result<Arc<CertifiedKey>, TlsError> {
-    let chain = load_chain(&files.cert, now)?;
-    let key = key::load(&files.key, password)?;
-    let own = CertifiedKey::new(chain, key);
-    match own.keys_match() {
-        Ok(()) => {}
-        Err(Error::InconsistentKeys(_)) => {
-            return Err(TlsError::KeyMismatch { key: files.key.clone(), cert: files.cert.clone() })
-        }
-        Err(error) => return Err(TlsError::Config(error)),
+    let chain = load_chain(&files.cert, leniency, now)?;
+    let key = key::load(&files.key, password, leniency.allows_openssl())?;
+    let first = chain.first().ok_or(TlsError::NoIdentity("is missing"))?;
+    let public = certificate::public_key(first)
+        .map_err(|error| malformed(&files.cert, "certificate", error.to_string()))?;
+    if key.public_key().is_some_and(|key| key.as_ref() != public) {
+        return Err(TlsError::KeyMismatch { key: files.key.clone(), cert: files.cert.clone() });
     }
+    let own = CertifiedKey::new(chain, key);
     check_own(files, rules, &own.cert, now)?;
     Ok(Arc::new(own))
 }
@@ -129,9 +154,9 @@ pub(super) fn provider() -> CryptoProvider {
     }
 }
 
-fn configure(rules: Arc<PeerRules>, own: Arc<CertifiedKey>) -> Result<Loaded, TlsError> {
+fn configure(rules: Arc<PeerRules>, own: Option<Arc<CertifiedKey>>) -> Result<Loaded, TlsError> {
     let provider = Arc::new(provider());
-    let resolver = Arc::new(SingleCertAndKey::from(own.clone()));
+    let resolver = Arc::new(Own(own.clone()));
     let mut server = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])
         .map_err(TlsError::Config)?
@@ -155,41 +180,83 @@ fn configure(rules: Arc<PeerRules>, own: Arc<CertifiedKey>) -> Result<Loaded, Tl
     Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own })
 }
 
-type Anchors = Vec<(rustls::pki_types::TrustAnchor<'static>, Period)>;
+/// The own certificate and key in all handshakes; without one they fail.
+#[derive(Debug)]
+struct Own(Option<Arc<CertifiedKey>>);
 
-/// The CAs as webpki takes them, and their certificates.
-fn load_cas(
-    path: &Path,
-    now: UnixTime,
-) -> Result<(Anchors, Vec<CertificateDer<'static>>), TlsError> {
+impl ResolvesServerCert for Own {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.clone()
+    }
+}
+
+impl ResolvesClientCert for Own {
+    fn resolve(
+        &self,
+        _root_hint_subjects: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        self.0.clone()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// What a CA file holds.
+struct Cas {
+    /// As webpki takes them.
+    anchors: Vec<(TrustAnchor<'static>, Period)>,
+    /// All of them, also those that only OpenSSL trusts.
+    ders: Vec<CertificateDer<'static>>,
+    /// The names of all as webpki has them: DER without tag and length.
+    subjects: Vec<Vec<u8>>,
+}
+
+fn load_cas(path: &Path, leniency: &Leniency, now: UnixTime) -> Result<Cas, TlsError> {
     let ders = load_certificates(path, "CA certificate", CA_CERTIFICATES_MAX)?;
-    let mut anchors = Vec::with_capacity(ders.len());
+    let (mut anchors, mut subjects) = (Vec::with_capacity(ders.len()), Vec::new());
     let mut excluded = Vec::new();
     for der in &ders {
         let malformed = |cause: String| malformed(path, "certificate", cause);
         let parsed = Certificate::from_der(der).map_err(|error| malformed(error.to_string()))?;
         let subject = certificate::subject(&parsed);
-        if !certificate::is_ca(&parsed).map_err(|error| malformed(error.to_string()))? {
-            return Err(TlsError::NotACa { path: path.into(), subject });
-        }
         refuse_weak_key(path, &parsed)?;
+        let name = parsed.tbs_certificate().subject().to_der();
+        let name = name.and_then(|name| Ok(AnyRef::from_der(&name)?.value().to_vec()));
+        subjects.push(name.map_err(|error| malformed(error.to_string()))?);
         let period = Period::from(parsed.tbs_certificate().validity());
         if let Some(cause) = period.excludes(now) {
             log::warn!("{}: the CA {subject} is {cause}", path.display());
-            excluded.push((subject, cause));
+            excluded.push((subject.clone(), cause));
         }
-        let anchor = webpki::anchor_from_trusted_cert(der);
-        anchors.push((anchor.map_err(|error| malformed(error.to_string()))?.to_owned(), period));
+        match certificate::is_ca(&parsed).map_err(|error| malformed(error.to_string()))? {
+            true => {
+                let anchor = webpki::anchor_from_trusted_cert(der);
+                let anchor = anchor.map_err(|error| malformed(error.to_string()))?;
+                anchors.push((anchor.to_owned(), period));
+            }
+            // a root of X.509 v1, or a peer's own certificate: OpenSSL knows what it may do
+            false if leniency.allows_openssl() => {}
+            false => return Err(TlsError::NotACa { path: path.into(), subject }),
+        }
     }
     match excluded.pop() {
-        Some((subject, cause)) if excluded.len() + 1 == anchors.len() => {
+        Some((subject, cause))
+            if excluded.len() + 1 == ders.len() && !leniency.allows_openssl() =>
+        {
             Err(TlsError::NoCurrentCa { path: path.into(), subject, cause })
         }
-        _ => Ok((anchors, ders)),
+        _ => Ok(Cas { anchors, ders, subjects }),
     }
 }
 
-fn load_chain(path: &Path, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn load_chain(
+    path: &Path,
+    leniency: &Leniency,
+    now: UnixTime,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     // Twice the bound: so many are told from a file that is another altogether.
     let chain = load_certificates(path, "certificate", 2 * CHAIN_CERTIFICATES_MAX)?;
     if chain.len() > CHAIN_CERTIFICATES_MAX {
@@ -200,6 +267,9 @@ fn load_chain(path: &Path, now: UnixTime) -> Result<Vec<CertificateDer<'static>>
             |error: x509_cert::der::Error| malformed(path, "certificate", error.to_string());
         let parsed = Certificate::from_der(der).map_err(malformed)?;
         refuse_weak_key(path, &parsed)?;
+        if leniency.allows_openssl() {
+            continue; // the rest is the peer's to judge: `check_own` warns
+        }
         let subject = certificate::subject(&parsed);
         if place == 0 && certificate::is_ca(&parsed).map_err(malformed)? {
             return Err(TlsError::CaAsEndEntity { path: path.into(), subject });
@@ -224,7 +294,7 @@ fn load_certificates(
 /// Lists as webpki takes them, and as they are in the file.
 type Lists = (Vec<CertRevocationList<'static>>, Vec<CertificateRevocationListDer<'static>>);
 
-fn load_crls(path: &Path, ca: &Path, anchors: &Anchors, now: UnixTime) -> Result<Lists, TlsError> {
+fn load_crls(path: &Path, ca: &Path, cas: &Cas, now: UnixTime) -> Result<Lists, TlsError> {
     const WHAT: &str = "revocation list";
     let bytes = files::read(path, CRL_FILE_BYTES_MAX)?;
     let ders =
@@ -243,15 +313,13 @@ fn load_crls(path: &Path, ca: &Path, anchors: &Anchors, now: UnixTime) -> Result
     // both; of two of the same second, the one that was appended.
     crls.sort_by_key(|(this_update, place, _)| Reverse((*this_update, *place)));
     let crls: Vec<_> = crls.into_iter().map(|(_, _, list)| list).collect();
-    let issued_by = |anchor: &rustls::pki_types::TrustAnchor<'_>| {
-        crls.iter().any(|crl| crl.issuer() == anchor.subject.as_ref())
-    };
-    let without = anchors.iter().filter(|(anchor, _)| !issued_by(anchor)).count();
-    if without == anchors.len() {
+    let issued_by = |ca: &Vec<u8>| crls.iter().any(|crl| crl.issuer() == ca.as_slice());
+    let without = cas.subjects.iter().filter(|ca| !issued_by(ca)).count();
+    if without == cas.subjects.len() {
         return Err(TlsError::CrlOfAnotherCa { path: path.into(), ca: ca.into() });
     }
     if without > 0 {
-        let (path, all) = (path.display(), anchors.len());
+        let (path, all) = (path.display(), cas.subjects.len());
         log::warn!("{path} has no list of {without} of {all} CAs: their certificates are refused");
     }
     Ok((crls, ders))
@@ -303,7 +371,7 @@ fn check_own(
     now: UnixTime,
 ) -> Result<(), TlsError> {
     let Some((first, others)) = chain.split_first() else { return Ok(()) };
-    let judge = |role| rules.verify_by_rules(role, first, others, now);
+    let judge = |role| rules.verify_without_callback(role, first, others, now);
     let error = match (judge(PeerRole::Client), judge(PeerRole::Server)) {
         (Ok(()), _) | (_, Ok(())) => return Ok(()),
         (Err(error), _) => error,
@@ -325,6 +393,7 @@ fn check_own(
         }
         error => {
             let (cert, ca) = (cert.display(), files.ca.display());
+            let error = TlsError::from(error);
             log::warn!("{cert} would be refused by peers that use {ca}: {error}");
             Ok(())
         }

@@ -9,7 +9,8 @@
 //!                                                  │
 //!   PeerIdentity (identity.rs) ◀── the chain that was verified
 //! ```
-//! A program of the C API may judge by itself instead: store_ctx.rs, with libcrypto.rs.
+//! Programs of the C API accept what OpenSSL does, or judge by themselves: store_ctx.rs and
+//! openssl_key.rs, with libcrypto.rs.
 //!
 //! What this module does not do: connect, listen, or move bytes. It makes the configurations for
 //! rustls, which does.
@@ -42,6 +43,7 @@ mod identity;
 mod key;
 mod libcrypto;
 mod material;
+mod openssl_key;
 mod password;
 mod store_ctx;
 mod verify;
@@ -58,7 +60,7 @@ use rustls::{ClientConfig, ServerConfig};
 pub use error::TlsError;
 pub use identity::{PeerIdentity, PeerName};
 pub use password::{FilePassword, FixedPassword, KeyPassword, NoPassword};
-pub use store_ctx::{CallbackFault, CertVerifyCallback, CertVerifyFn};
+pub use store_ctx::{CertVerifyCallback, CertVerifyFn, OpensslFault};
 pub use verify::{PeerFault, PeerRole};
 
 use files::Stamps;
@@ -97,16 +99,50 @@ pub struct TlsFiles {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
 
+impl From<Vec<CertificateDer<'static>>> for PeerChain {
+    fn from(chain: Vec<CertificateDer<'static>>) -> Self {
+        Self(chain)
+    }
+}
+
 /// The TLS configurations of this process, and where they come from. Clones share them.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
 }
 
+/// What is accepted beside what the rules of this module allow.
+#[derive(Clone, Debug, Default)]
+pub enum Leniency {
+    /// Nothing.
+    #[default]
+    Strict,
+    /// What OpenSSL accepts by default, for programs of the C API: of peers, of keys, and of what
+    /// this side presents, which is the other side's to judge.
+    AsOpenssl {
+        /// Judges peers in place of the rules and of OpenSSL. What stays: TLS 1.3, the proof that
+        /// the peer has its key, the bounds on what it presents, and [`Tls::client_expecting`].
+        callback: Option<CertVerifyCallback>,
+        /// Whether a key that its password does not open is tried again for each connection
+        /// ([`Tls::open_key`]), instead of being an error.
+        key_may_wait: bool,
+    },
+}
+
+impl Leniency {
+    fn allows_openssl(&self) -> bool {
+        matches!(self, Self::AsOpenssl { .. })
+    }
+
+    fn key_may_wait(&self) -> bool {
+        matches!(self, Self::AsOpenssl { key_may_wait: true, .. })
+    }
+}
+
 struct Shared {
     files: TlsFiles,
     password: Arc<dyn KeyPassword>,
-    callback: Option<CertVerifyCallback>,
+    leniency: Leniency,
     loaded: RwLock<Arc<Loaded>>,
     /// How often something was loaded.
     loads: AtomicU64,
@@ -122,12 +158,10 @@ impl Tls {
     /// One [`TlsError`] for each thing that can be wrong with a file; its message names the file,
     /// the cause and the remedy.
     pub fn load(files: TlsFiles, password: Arc<dyn KeyPassword>) -> Result<Self, TlsError> {
-        Self::load_judged_by(None, files, password)
+        Self::load_with(Leniency::Strict, files, password)
     }
 
-    /// As [`Self::load`]; with a callback, that one judges peers in place of the rules of this
-    /// module. What stays: TLS 1.3, the proof that the peer has its key, the bounds on what it
-    /// presents, and [`Self::client_expecting`].
+    /// As [`Self::load`], with a leniency.
     ///
     /// # Errors
     ///
@@ -135,18 +169,40 @@ impl Tls {
     ///
     /// # Latency
     ///
-    /// The callback is called within handshakes, on the thread that shakes hands.
-    pub fn load_judged_by(
-        callback: Option<CertVerifyCallback>,
+    /// A callback is called within handshakes, on the thread that shakes hands.
+    pub fn load_with(
+        leniency: Leniency,
         files: TlsFiles,
         password: Arc<dyn KeyPassword>,
     ) -> Result<Self, TlsError> {
         let seen = Stamps::of(&files);
-        let loaded = material::load(&files, &*password, callback.as_ref(), UnixTime::now())?;
+        let loaded = material::load(&files, &*password, &leniency, UnixTime::now())?;
         let (loaded, seen) = (RwLock::new(Arc::new(loaded)), Mutex::new(seen));
         let loads = AtomicU64::new(1);
-        let shared = Shared { files, password, callback, loaded, loads, seen };
+        let shared = Shared { files, password, leniency, loaded, loads, seen };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Whether the key has not been opened yet ([`Leniency::AsOpenssl`]): until it is, handshakes
+    /// fail.
+    pub fn lacks_key(&self) -> bool {
+        self.loaded().lacks_key()
+    }
+
+    /// Asks for the password of a key that has not been opened yet, and tries it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`].
+    ///
+    /// # Latency
+    ///
+    /// As [`Self::reload`].
+    pub fn open_key(&self) -> Result<(), TlsError> {
+        match self.lacks_key() {
+            true => self.reload(),
+            false => Ok(()),
+        }
     }
 
     /// Loads the files again. Connections made from now on use them; others go on.
@@ -166,8 +222,8 @@ impl Tls {
         let mut seen = shared.seen.lock();
         *seen = Stamps::of(&shared.files);
         let (now, old) = (UnixTime::now(), self.loaded());
-        let (password, callback) = (&*shared.password, shared.callback.as_ref());
-        let (new, result) = material::reload(&shared.files, password, callback, now, &old)?;
+        let (password, leniency) = (&*shared.password, &shared.leniency);
+        let (new, result) = material::reload(&shared.files, password, leniency, now, &old)?;
         *shared.loaded.write() = Arc::new(new);
         shared.loads.fetch_add(1, Ordering::SeqCst);
         result

@@ -1,37 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program's own judgement of peers: `cert_verify_cb` of the C API, with OpenSSL's objects.
+//! OpenSSL's judgement of peers, for programs of the C API: a program's own `cert_verify_cb`, or
+//! `X509_verify_cert` for peers that the rules of `verify.rs` refuse.
 //!
 //! ```text
 //!   files ─▶ X509, X509_CRL, parsed once ─┐ per handshake
 //!                                         ▼
 //!   peer's chain ─▶ X509_STORE_CTX { store, leaf, untrusted, purpose } ─▶ cert_verify_cb(ctx, crl)
-//!                                                   < 0: refused, whatever else ◀─┘ >= 0: accepted
+//!                                                   no cert_verify_cb: ─▶ X509_verify_cert(ctx)
 //! ```
-//! The callback decides instead of the rules of `verify.rs`; that the peer has the key of the leaf
-//! is proved to rustls. Each handshake has a store of its own, because a callback may add
-//! certificates to the store and set flags on it.
+//! A callback decides instead of the rules of `verify.rs`: below 0 refuses, whatever else; 0 and
+//! more accept. That the peer has the key of the leaf is proved to rustls. Each handshake has a
+//! store of its own, because a callback may add certificates to the store and set flags on it.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void, CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
-use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::{fmt, mem};
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::{CertificateError, Error, OtherError};
 use thiserror::Error as ThisError;
 
-use super::libcrypto::{Libcrypto, OpensslStack, X509Crl, X509Store, X509StoreCtx, X509};
+use super::libcrypto::{
+    ErrorMark, Libcrypto, OpensslStack, Owned, X509Crl, X509Store, X509StoreCtx, X509,
+};
 use super::{PeerRole, TlsError};
 
 /// `X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL` (<openssl/x509_vfy.h>): of every
 /// certificate in the chain a list must say that it is not revoked.
 const CRL_CHECK: c_ulong = 0x4 | 0x8;
+/// `X509_V_FLAG_NO_CHECK_TIME`: certificates and lists that are out of date count.
+const NO_CHECK_TIME: c_ulong = 0x20_0000;
 /// `X509_V_OK`
 const OK: c_int = 0;
+/// `X509_V_ERR_UNABLE_TO_GET_CRL`
+const NO_LIST: c_int = 3;
+/// `X509_V_ERR_CERT_REVOKED`
+const REVOKED: c_int = 23;
 /// The security level of OpenSSL at which RSA keys have 2048 bits, as in the rest of this module,
 /// and nothing is signed with SHA-1.
 const AUTH_LEVEL: c_int = 2;
@@ -40,10 +49,11 @@ const AUTH_LEVEL: c_int = 2;
 /// accepted with 0 or more. It may unwind, so that a panic or an exception in it is not undefined.
 pub type CertVerifyFn = unsafe extern "C-unwind" fn(*mut c_void, *const c_char) -> c_int;
 
-/// Why a `cert_verify_cb` did not accept a peer. It is inside of [`CertificateError::Other`].
+/// Why OpenSSL or a `cert_verify_cb` did not accept a peer. It is inside of
+/// [`CertificateError::Other`].
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
-pub enum CallbackFault {
+pub enum OpensslFault {
     /// Its answer, and OpenSSL's error if there is one: number, depth in the chain, and text.
     #[error("cert_verify_cb refuses it ({answer}){}", openssl_error(.found))]
     Refused {
@@ -56,8 +66,39 @@ pub enum CallbackFault {
     #[error("cert_verify_cb panicked instead of answering")]
     Panicked,
     /// OpenSSL had no memory, or refused what it was given.
-    #[error("{0} of libcrypto failed, so that cert_verify_cb could not be asked")]
+    #[error("{0} of libcrypto failed, so that the peer could not be judged")]
     Libcrypto(&'static str),
+    /// `X509_verify_cert`: number, depth in the chain, and text.
+    #[error("OpenSSL refuses it: error {0} at depth {1}, {2}")]
+    Unverified(i32, i32, String),
+    /// What the rules of this library refuse, and no OpenSSL to judge it.
+    #[error(
+        "{rules}; a program of the C API accepts what OpenSSL does, and OpenSSL's libcrypto 3 or \
+         1.1.1 cannot be used ({why})"
+    )]
+    Absent {
+        /// Why the rules refuse it.
+        rules: String,
+        /// What the loader said.
+        why: &'static str,
+    },
+}
+
+impl OpensslFault {
+    /// What to do about it.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } | Self::Panicked => {
+                "see what cert_verify_cb of this program checks, or give the peer another \
+                 certificate"
+            }
+            Self::Absent { .. } => {
+                "install it (Debian, Ubuntu: libssl3 or libssl1.1; openEuler, Fedora: \
+                 openssl-libs), or give the peer another certificate"
+            }
+            Self::Libcrypto(_) | Self::Unverified(..) => "give the peer another certificate",
+        }
+    }
 }
 
 fn openssl_error(found: &Option<(i32, i32, String)>) -> String {
@@ -67,8 +108,8 @@ fn openssl_error(found: &Option<(i32, i32, String)>) -> String {
     }
 }
 
-impl From<CallbackFault> for Error {
-    fn from(fault: CallbackFault) -> Self {
+impl From<OpensslFault> for Error {
+    fn from(fault: OpensslFault) -> Self {
         CertificateError::Other(OtherError(Arc::new(fault))).into()
     }
 }
@@ -78,7 +119,7 @@ impl From<CallbackFault> for Error {
 pub struct CertVerifyCallback {
     function: CertVerifyFn,
     crl_path: Arc<CStr>,
-    libcrypto: Libcrypto,
+    libcrypto: Arc<Libcrypto>,
 }
 
 impl CertVerifyCallback {
@@ -91,44 +132,11 @@ impl CertVerifyCallback {
     /// The function may be called while this, a clone or a [`Tls`](super::Tls) with it exists: on
     /// any thread, on several at a time. It leaves to the caller what it is given.
     pub unsafe fn new(function: CertVerifyFn, crl: Option<&Path>) -> Result<Self, TlsError> {
-        let libcrypto = Libcrypto::for_callback(function as *const c_void)?;
+        let libcrypto = Libcrypto::for_callback(function as *const c_void)?.into();
         let path = crl.map_or(&[][..], |path| path.as_os_str().as_bytes());
         // A path with a NUL names no file: the lists could not be loaded.
         let crl_path = CString::new(path).unwrap_or_default().into();
         Ok(Self { function, crl_path, libcrypto })
-    }
-
-    /// What peers are judged with: these CAs, and lists if there is a file of them.
-    pub(super) fn trusting(
-        &self,
-        cas: &[CertificateDer<'_>],
-        crls: Option<&[CertificateRevocationListDer<'_>]>,
-    ) -> Result<CallbackJudge, TlsError> {
-        let failed = |function| TlsError::Config(CallbackFault::Libcrypto(function).into());
-        let mark = ErrorMark::set(self.libcrypto);
-        let cas: Option<Vec<_>> = cas.iter().map(|der| self.certificate(der)).collect();
-        let list = |der: &CertificateRevocationListDer<'_>| self.list(der);
-        let crls = crls.map(|crls| crls.iter().map(list).collect::<Option<Vec<_>>>());
-        drop(mark);
-        Ok(CallbackJudge {
-            callback: self.clone(),
-            cas: cas.ok_or(failed("d2i_X509"))?,
-            crls: crls.map(|crls| crls.ok_or(failed("d2i_X509_CRL"))).transpose()?,
-        })
-    }
-
-    fn certificate(&self, der: &[u8]) -> Option<Owned<X509>> {
-        let (mut at, len) = (der.as_ptr(), c_long::try_from(der.len()).ok()?);
-        // SAFETY: so many bytes to read, and places for the end and for no older certificate.
-        let raw = unsafe { (self.libcrypto.d2i_X509)(null_mut(), &mut at, len) };
-        Owned::new(raw, self.libcrypto.X509_free)
-    }
-
-    fn list(&self, der: &[u8]) -> Option<Owned<X509Crl>> {
-        let (mut at, len) = (der.as_ptr(), c_long::try_from(der.len()).ok()?);
-        // SAFETY: as for a certificate.
-        let raw = unsafe { (self.libcrypto.d2i_X509_CRL)(null_mut(), &mut at, len) };
-        Owned::new(raw, self.libcrypto.X509_CRL_free)
     }
 }
 
@@ -140,58 +148,211 @@ impl fmt::Debug for CertVerifyCallback {
     }
 }
 
-/// A callback, with what is trusted by the files.
+/// Judges peers with OpenSSL, by what the files trust. Without a callback libcrypto is not looked
+/// for before a peer is to be judged.
 #[derive(Debug)]
-pub struct CallbackJudge {
-    callback: CertVerifyCallback,
-    cas: Vec<Owned<X509>>,
+pub struct OpensslJudge {
+    callback: Option<CertVerifyCallback>,
+    cas: Vec<CertificateDer<'static>>,
     /// `None`: no CRL file.
+    crls: Option<Vec<CertificateRevocationListDer<'static>>>,
+    trusted: OnceLock<Result<Trusted, OpensslFault>>,
+}
+
+/// The same as OpenSSL has it.
+#[derive(Debug)]
+struct Trusted {
+    libcrypto: Libcrypto,
+    cas: Vec<Owned<X509>>,
     crls: Option<Vec<Owned<X509Crl>>>,
 }
 
-impl CallbackJudge {
-    /// Asks the callback about a chain.
+impl OpensslJudge {
+    /// Trusts these CAs; with a file of lists, certificates that they know not to be revoked.
+    ///
+    /// # Errors
+    /// With a callback: libcrypto refuses what it is given.
+    pub fn new(
+        callback: Option<CertVerifyCallback>,
+        cas: Vec<CertificateDer<'static>>,
+        crls: Option<Vec<CertificateRevocationListDer<'static>>>,
+    ) -> Result<Self, TlsError> {
+        let judge = Self { callback, cas, crls, trusted: OnceLock::new() };
+        if judge.has_callback() {
+            judge.trusted().map_err(|fault| TlsError::Config(fault.into()))?;
+        }
+        Ok(judge)
+    }
+
+    /// Whether a program's callback judges in place of everything else.
+    pub fn has_callback(&self) -> bool {
+        self.callback.is_some()
+    }
+
+    /// Whether a chain is accepted: by the callback, else by OpenSSL's own verification.
+    ///
+    /// # Errors
+    /// What is wrong with it. Without libcrypto that is [`OpensslFault::Absent`].
     pub fn judge(
         &self,
         role: PeerRole,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
     ) -> Result<(), Error> {
-        let libcrypto = &self.callback.libcrypto;
-        // What is dropped last is declared first: the context borrows everything.
-        let _mark = ErrorMark::set(*libcrypto);
-        let store = self.store()?;
-        let chain = [end_entity].into_iter().chain(intermediates);
-        let chain: Option<Vec<_>> = chain.map(|der| self.callback.certificate(der)).collect();
-        let chain = chain.ok_or(CertificateError::BadEncoding)?;
-        let leaf = chain.first().ok_or(CertificateError::BadEncoding)?;
-        let untrusted = self.untrusted(&chain)?;
-        let ctx = self.context(role, &store, leaf, &untrusted)?;
-        let (function, path) = (self.callback.function, &self.callback.crl_path);
-        // SAFETY: the program's function, by the promise of `CertVerifyCallback::new`, with a
-        // context and a C string that outlive the call.
-        let asked = || unsafe { function(ctx.raw().cast(), path.as_ptr()) };
-        let answer = catch_unwind(AssertUnwindSafe(asked)).map_err(|payload| {
-            mem::forget(payload); // dropping it might panic again
-            CallbackFault::Panicked
-        })?;
-        let found = self.error_in(&ctx);
-        if answer < 0 {
-            return Err(CallbackFault::Refused { answer, found }.into());
-        }
-        if let Some(found) = found {
-            warn_of_acceptance(answer, found);
-        }
-        Ok(())
+        self.with_context(role, end_entity, intermediates, |trusted, ctx| match &self.callback {
+            Some(callback) => ask(callback, trusted, ctx),
+            None => verify(trusted, ctx),
+        })?
     }
 
+    /// Whether OpenSSL verifies a chain; the callback is not asked.
+    ///
+    /// # Errors
+    /// As [`Self::judge`].
+    pub fn verify(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<(), Error> {
+        self.with_context(role, end_entity, intermediates, verify)?
+    }
+
+    /// Whether a list names a certificate of a chain that OpenSSL verifies otherwise, its dates and
+    /// those of the lists apart.
+    pub fn is_revoked(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> bool {
+        let found = self.with_context(role, end_entity, intermediates, |trusted, ctx| {
+            let libcrypto = &trusted.libcrypto;
+            ERROR_OF.set(Some(libcrypto.X509_STORE_CTX_get_error));
+            // SAFETY: an initialised context, whose parameters are its own, and a function that
+            // uses what it is given.
+            unsafe {
+                let param = (libcrypto.X509_STORE_CTX_get0_param)(ctx.raw());
+                (libcrypto.X509_VERIFY_PARAM_set_flags)(param, NO_CHECK_TIME);
+                (libcrypto.X509_STORE_CTX_set_verify_cb)(ctx.raw(), pass_unlisted);
+                (libcrypto.X509_verify_cert)(ctx.raw());
+            }
+            trusted.error_in(ctx)
+        });
+        matches!(found, Ok(Some((REVOKED, ..))))
+    }
+
+    fn trusted(&self) -> Result<&Trusted, OpensslFault> {
+        let trusted = self.trusted.get_or_init(|| {
+            let libcrypto = match &self.callback {
+                Some(callback) => *callback.libcrypto,
+                None => Libcrypto::found()
+                    .map_err(|why| OpensslFault::Absent { rules: String::new(), why })?,
+            };
+            let _mark = ErrorMark::set(libcrypto);
+            let cas: Option<Vec<_>> =
+                self.cas.iter().map(|der| libcrypto.certificate(der)).collect();
+            let list = |der: &CertificateRevocationListDer<'_>| libcrypto.list(der);
+            let crls = self.crls.as_ref().map(|crls| crls.iter().map(list).collect::<Option<_>>());
+            let crls = crls.map(|crls| crls.ok_or(OpensslFault::Libcrypto("d2i_X509_CRL")));
+            let cas = cas.ok_or(OpensslFault::Libcrypto("d2i_X509"))?;
+            Ok(Trusted { libcrypto, cas, crls: crls.transpose()? })
+        });
+        trusted.as_ref().map_err(Clone::clone)
+    }
+
+    /// Lets something be done with a context of a chain.
+    fn with_context<R>(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        act: impl FnOnce(&Trusted, &Owned<X509StoreCtx>) -> R,
+    ) -> Result<R, Error> {
+        let trusted = self.trusted()?;
+        // What is dropped last is declared first: the context borrows everything.
+        let _mark = ErrorMark::set(trusted.libcrypto);
+        let store = trusted.store()?;
+        let chain = [end_entity].into_iter().chain(intermediates);
+        let chain: Option<Vec<_>> = chain.map(|der| trusted.libcrypto.certificate(der)).collect();
+        let chain = chain.ok_or(CertificateError::BadEncoding)?;
+        let leaf = chain.first().ok_or(CertificateError::BadEncoding)?;
+        let untrusted = trusted.untrusted(&chain)?;
+        let ctx = trusted.context(role, &store, leaf, &untrusted)?;
+        Ok(act(trusted, &ctx))
+    }
+}
+
+/// Asks a program's callback.
+fn ask(
+    callback: &CertVerifyCallback,
+    trusted: &Trusted,
+    ctx: &Owned<X509StoreCtx>,
+) -> Result<(), Error> {
+    let (function, path) = (callback.function, &callback.crl_path);
+    // SAFETY: the program's function, by the promise of `CertVerifyCallback::new`, with a
+    // context and a C string that outlive the call.
+    let asked = || unsafe { function(ctx.raw().cast(), path.as_ptr()) };
+    let answer = catch_unwind(AssertUnwindSafe(asked)).map_err(|payload| {
+        mem::forget(payload); // dropping it might panic again
+        OpensslFault::Panicked
+    })?;
+    let found = trusted.error_in(ctx);
+    if answer < 0 {
+        return Err(OpensslFault::Refused { answer, found }.into());
+    }
+    if let Some(found) = found {
+        warn_of_acceptance(answer, found);
+    }
+    Ok(())
+}
+
+/// OpenSSL's own verification, with the names that rustls has for the most frequent errors.
+fn verify(trusted: &Trusted, ctx: &Owned<X509StoreCtx>) -> Result<(), Error> {
+    // SAFETY: an initialised context.
+    if unsafe { (trusted.libcrypto.X509_verify_cert)(ctx.raw()) } == 1 {
+        return Ok(());
+    }
+    let failed = OpensslFault::Libcrypto("X509_verify_cert");
+    let (error, depth, text) = trusted.error_in(ctx).ok_or(failed)?;
+    Err(match error {
+        NO_LIST => CertificateError::UnknownRevocationStatus.into(),
+        9 => CertificateError::NotValidYet.into(), // X509_V_ERR_CERT_NOT_YET_VALID
+        10 => CertificateError::Expired.into(),    // X509_V_ERR_CERT_HAS_EXPIRED
+        12 => CertificateError::ExpiredRevocationList.into(), // X509_V_ERR_CRL_HAS_EXPIRED
+        // X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT, X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and those
+        // that follow it
+        2 | 18..=21 => CertificateError::UnknownIssuer.into(),
+        REVOKED => CertificateError::Revoked.into(),
+        26 => CertificateError::InvalidPurpose.into(), // X509_V_ERR_INVALID_PURPOSE
+        _ => OpensslFault::Unverified(error, depth, text).into(),
+    })
+}
+
+/// A certificate without a list is passed over, so that a later one of the chain is found.
+unsafe extern "C" fn pass_unlisted(is_right: c_int, ctx: *mut X509StoreCtx) -> c_int {
+    let unlisted = ERROR_OF.get().is_some_and(|error_of| {
+        // SAFETY: the context that OpenSSL verifies, and the function of the same library.
+        unsafe { error_of(ctx) == NO_LIST }
+    });
+    c_int::from(is_right == 1 || unlisted)
+}
+
+thread_local! {
+    /// `X509_STORE_CTX_get_error` of the library that this thread verifies with.
+    static ERROR_OF: Cell<Option<ErrorOf>> = const { Cell::new(None) };
+}
+
+type ErrorOf = unsafe extern "C" fn(*mut X509StoreCtx) -> c_int;
+
+impl Trusted {
     /// A store with the CAs and lists. They are shared by all stores, and counted by OpenSSL.
-    fn store(&self) -> Result<Owned<X509Store>, CallbackFault> {
-        let libcrypto = &self.callback.libcrypto;
+    fn store(&self) -> Result<Owned<X509Store>, OpensslFault> {
+        let libcrypto = &self.libcrypto;
         // SAFETY: no arguments.
         let raw = unsafe { (libcrypto.X509_STORE_new)() };
         let store = Owned::new(raw, libcrypto.X509_STORE_free);
-        let store = store.ok_or(CallbackFault::Libcrypto("X509_STORE_new"))?;
+        let store = store.ok_or(OpensslFault::Libcrypto("X509_STORE_new"))?;
         let mut added = 1;
         for ca in &self.cas {
             // SAFETY: two objects of this library, which the store counts as its own.
@@ -205,21 +366,21 @@ impl CallbackJudge {
             // SAFETY: a store of this library.
             added &= unsafe { (libcrypto.X509_STORE_set_flags)(store.raw(), CRL_CHECK) };
         }
-        (added == 1).then_some(store).ok_or(CallbackFault::Libcrypto("X509_STORE"))
+        (added == 1).then_some(store).ok_or(OpensslFault::Libcrypto("X509_STORE"))
     }
 
     /// The whole chain, the leaf included, as libssl gives it. The stack does not own it.
-    fn untrusted(&self, chain: &[Owned<X509>]) -> Result<Owned<OpensslStack>, CallbackFault> {
-        let libcrypto = &self.callback.libcrypto;
+    fn untrusted(&self, chain: &[Owned<X509>]) -> Result<Owned<OpensslStack>, OpensslFault> {
+        let libcrypto = &self.libcrypto;
         // SAFETY: no arguments.
         let raw = unsafe { (libcrypto.OPENSSL_sk_new_null)() };
         let stack = Owned::new(raw, libcrypto.OPENSSL_sk_free);
-        let stack = stack.ok_or(CallbackFault::Libcrypto("OPENSSL_sk_new_null"))?;
+        let stack = stack.ok_or(OpensslFault::Libcrypto("OPENSSL_sk_new_null"))?;
         for certificate in chain {
             let item = certificate.raw().cast_const().cast();
             // SAFETY: a stack of this library, and what it is to hold.
             if unsafe { (libcrypto.OPENSSL_sk_push)(stack.raw(), item) } <= 0 {
-                return Err(CallbackFault::Libcrypto("OPENSSL_sk_push"));
+                return Err(OpensslFault::Libcrypto("OPENSSL_sk_push"));
             }
         }
         Ok(stack)
@@ -232,13 +393,13 @@ impl CallbackJudge {
         store: &Owned<X509Store>,
         leaf: &Owned<X509>,
         untrusted: &Owned<OpensslStack>,
-    ) -> Result<Owned<X509StoreCtx>, CallbackFault> {
-        let libcrypto = &self.callback.libcrypto;
+    ) -> Result<Owned<X509StoreCtx>, OpensslFault> {
+        let libcrypto = &self.libcrypto;
         let purpose = match role {
             PeerRole::Client => c"ssl_client",
             PeerRole::Server => c"ssl_server",
         };
-        let failed = CallbackFault::Libcrypto;
+        let failed = OpensslFault::Libcrypto;
         // SAFETY: no arguments.
         let raw = unsafe { (libcrypto.X509_STORE_CTX_new)() };
         let ctx = Owned::new(raw, libcrypto.X509_STORE_CTX_free);
@@ -262,7 +423,7 @@ impl CallbackJudge {
 
     /// Number, depth and text of the error in a context.
     fn error_in(&self, ctx: &Owned<X509StoreCtx>) -> Option<(i32, i32, String)> {
-        let libcrypto = &self.callback.libcrypto;
+        let libcrypto = &self.libcrypto;
         // SAFETY: an initialised context, twice.
         let (error, depth) = unsafe {
             let error = (libcrypto.X509_STORE_CTX_get_error)(ctx.raw());
@@ -291,62 +452,5 @@ fn warn_of_acceptance(answer: i32, found: (i32, i32, String)) {
             "cert_verify_cb accepts a peer ({answer}) that OpenSSL refuses{found}; if that is not \
              meant, return a negative value to refuse: 0 accepts, also the 0 of X509_verify_cert"
         );
-    }
-}
-
-/// An object of OpenSSL with one count of ours.
-struct Owned<T> {
-    raw: NonNull<T>,
-    free: unsafe extern "C" fn(*mut T),
-}
-
-// SAFETY: certificates and lists may be used by several threads: OpenSSL counts them atomically,
-// and has locks for what it computes when it is first asked.
-unsafe impl Send for Owned<X509> {}
-// SAFETY: as above.
-unsafe impl Sync for Owned<X509> {}
-// SAFETY: as above.
-unsafe impl Send for Owned<X509Crl> {}
-// SAFETY: as above.
-unsafe impl Sync for Owned<X509Crl> {}
-
-impl<T> Owned<T> {
-    fn new(raw: *mut T, free: unsafe extern "C" fn(*mut T)) -> Option<Self> {
-        NonNull::new(raw).map(|raw| Self { raw, free })
-    }
-
-    fn raw(&self) -> *mut T {
-        self.raw.as_ptr()
-    }
-}
-
-impl<T> Drop for Owned<T> {
-    fn drop(&mut self) {
-        // SAFETY: the function of the library that made it, once; what borrows it is gone.
-        unsafe { (self.free)(self.raw()) }
-    }
-}
-
-impl<T> fmt::Debug for Owned<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Owned")
-    }
-}
-
-/// The thread's queue of OpenSSL's errors is the program's: what is added is taken out again.
-struct ErrorMark(Libcrypto);
-
-impl ErrorMark {
-    fn set(libcrypto: Libcrypto) -> Self {
-        // SAFETY: no arguments.
-        unsafe { (libcrypto.ERR_set_mark)() };
-        Self(libcrypto)
-    }
-}
-
-impl Drop for ErrorMark {
-    fn drop(&mut self) {
-        // SAFETY: no arguments.
-        unsafe { (self.0.ERR_pop_to_mark)() };
     }
 }

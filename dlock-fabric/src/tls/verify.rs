@@ -7,13 +7,18 @@
 //!      ─▶ a server's name, where one is expected
 //! ```
 //! Up to webpki's verdict nothing is allocated for what the peer sent. With a `cert_verify_cb`, the
-//! callback (`store_ctx.rs`) stands in place of webpki, the CA's dates and the key usage.
+//! callback (`store_ctx.rs`) stands in place of webpki, the CA's dates and the key usage. In other
+//! programs of the C API OpenSSL judges a peer that they refuse: its verdict counts.
 
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls13_signature, WebPkiSupportedAlgorithms};
-use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::crypto::{
+    verify_tls13_signature, verify_tls13_signature_with_raw_key, WebPkiSupportedAlgorithms,
+};
+use rustls::pki_types::{
+    CertificateDer, ServerName, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
     CertRevocationListError, CertificateError, DigitallySignedStruct, DistinguishedName, Error,
@@ -28,7 +33,8 @@ use x509_cert::der::Decode;
 use x509_cert::Certificate;
 
 use super::certificate::{self, Period};
-use super::store_ctx::CallbackJudge;
+use super::openssl_key;
+use super::store_ctx::{OpensslFault, OpensslJudge};
 use super::{CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
 
 /// Which side the peer is.
@@ -80,20 +86,21 @@ pub struct PeerRules {
     /// `None`: no CRL file.
     crls: Option<Vec<CertRevocationList<'static>>>,
     algorithms: WebPkiSupportedAlgorithms,
-    /// `None`: the rules judge.
-    callback: Option<CallbackJudge>,
+    /// `None`: the rules alone judge.
+    openssl: Option<OpensslJudge>,
 }
 
 impl PeerRules {
-    /// Trusts these CAs, each in its period; a callback judges instead.
+    /// Trusts these CAs, each in its period; OpenSSL judges what the rules refuse, or its callback
+    /// everything.
     pub fn new(
         anchors: Vec<(TrustAnchor<'static>, Period)>,
         crls: Option<Vec<CertRevocationList<'static>>>,
         algorithms: WebPkiSupportedAlgorithms,
-        callback: Option<CallbackJudge>,
+        openssl: Option<OpensslJudge>,
     ) -> Self {
         let trusted = anchors.iter().map(|(anchor, _)| anchor.clone()).collect();
-        Self { anchors, trusted, crls, algorithms, callback }
+        Self { anchors, trusted, crls, algorithms, openssl }
     }
 
     /// Judges a chain; `name` is that of a server, if it is to be checked.
@@ -105,21 +112,21 @@ impl PeerRules {
         name: Option<&ServerName<'_>>,
         now: UnixTime,
     ) -> Result<(), Error> {
-        match &self.callback {
-            Some(callback) => {
+        match &self.openssl {
+            Some(openssl) if openssl.has_callback() => {
                 refuse_out_of_bounds(end_entity, intermediates)?;
-                callback.judge(role, end_entity, intermediates)?;
+                openssl.judge(role, end_entity, intermediates)?;
             }
-            None => self.verify_by_rules(role, end_entity, intermediates, now)?,
+            _ => self.verify_without_callback(role, end_entity, intermediates, now)?,
         }
         let Some(name) = name else { return Ok(()) };
         let certificate = EndEntityCert::try_from(end_entity).map_err(pki_error)?;
         certificate.verify_is_valid_for_subject_name(name).map_err(pki_error)
     }
 
-    /// Judges a chain by the rules of this module. No callback is asked, and the peer's name is not
-    /// compared.
-    pub fn verify_by_rules(
+    /// Judges a chain by the rules of this module, and by OpenSSL where they refuse and it may. No
+    /// callback is asked, and the peer's name is not compared.
+    pub fn verify_without_callback(
         &self,
         role: PeerRole,
         end_entity: &CertificateDer<'_>,
@@ -127,6 +134,21 @@ impl PeerRules {
         now: UnixTime,
     ) -> Result<(), Error> {
         refuse_out_of_bounds(end_entity, intermediates)?;
+        let verdict = self.verify_by_rules(role, end_entity, intermediates, now);
+        let (Some(openssl), Err(by_rules)) = (&self.openssl, &verdict) else { return verdict };
+        match openssl.verify(role, end_entity, intermediates) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(more_telling(by_rules, error)),
+        }
+    }
+
+    fn verify_by_rules(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
         let certificate = EndEntityCert::try_from(end_entity).map_err(pki_error)?;
         let statuses = (UnknownStatusPolicy::Deny, ExpirationPolicy::Enforce);
         self.verify_path(role, &certificate, intermediates, now, statuses).map_err(pki_error)?;
@@ -149,20 +171,36 @@ impl PeerRules {
         if self.crls.is_none() {
             return false;
         }
-        let Ok(certificate) = EndEntityCert::try_from(end_entity) else { return false };
+        let by_openssl = || {
+            let openssl = self.openssl.as_ref();
+            openssl.is_some_and(|openssl| openssl.is_revoked(role, end_entity, intermediates))
+        };
+        self.is_revoked_by_rules(role, end_entity, intermediates, now).unwrap_or_else(by_openssl)
+    }
+
+    /// `None`: it is not a chain by the rules.
+    fn is_revoked_by_rules(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Option<bool> {
+        let certificate = EndEntityCert::try_from(end_entity).ok()?;
         // an end of validity is found before a revocation: each certificate may have had one
         let mut at = now;
         for _ in 0..=CHAIN_CERTIFICATES_MAX {
             let statuses = (UnknownStatusPolicy::Allow, ExpirationPolicy::Ignore);
             match self.verify_path(role, &certificate, intermediates, at, statuses) {
-                Err(webpki::Error::CertRevoked) => return true,
+                Err(webpki::Error::CertRevoked) => return Some(true),
                 Err(webpki::Error::CertExpired { not_after, .. }) if not_after < at => {
                     at = not_after;
                 }
-                _ => return false,
+                Err(_) => return None,
+                Ok(()) => return Some(false),
             }
         }
-        false
+        None
     }
 
     fn verify_path(
@@ -228,8 +266,51 @@ impl PeerRules {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+        if self.openssl.is_none() {
+            return verify_tls13_signature(message, certificate, signed, &self.algorithms);
+        }
+        // The key alone is looked at: the certificate may be one that webpki does not parse.
+        let spki = certificate::public_key(certificate).map_err(|_| bad_encoding())?;
+        if self.algorithms.supported_schemes().contains(&signed.scheme) {
+            let spki = SubjectPublicKeyInfoDer::from(spki);
+            return verify_tls13_signature_with_raw_key(message, &spki, signed, &self.algorithms);
+        }
+        openssl_key::verify(spki, signed.scheme, message, signed.signature())
+            .map(|()| HandshakeSignatureValid::assertion())
     }
+
+    /// What peers may sign with.
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        let mut schemes = self.algorithms.supported_schemes();
+        if self.openssl.is_some() {
+            let more = openssl_key::schemes().filter(|scheme| !schemes.contains(scheme));
+            schemes.extend(more.collect::<Vec<_>>());
+        }
+        schemes
+    }
+}
+
+/// Of two errors the one that says what to do: the rules' own, unless they do not understand the
+/// certificate.
+fn more_telling(by_rules: &Error, by_openssl: Error) -> Error {
+    match (by_rules, &by_openssl) {
+        (by_rules, Error::InvalidCertificate(CertificateError::Other(OtherError(inner)))) => {
+            match inner.downcast_ref::<OpensslFault>() {
+                Some(OpensslFault::Absent { why, .. }) => {
+                    let rules = super::error::cause(by_rules);
+                    OpensslFault::Absent { rules, why }.into()
+                }
+                _ if is_other(by_rules) => by_openssl,
+                _ => by_rules.clone(),
+            }
+        }
+        (by_rules, _) if is_other(by_rules) => by_openssl,
+        (by_rules, _) => by_rules.clone(),
+    }
+}
+
+fn is_other(error: &Error) -> bool {
+    matches!(error, Error::InvalidCertificate(CertificateError::Other(_)))
 }
 
 /// More certificates, or weaker keys, than are accepted of anybody.
@@ -245,8 +326,7 @@ fn refuse_out_of_bounds(
 }
 
 fn refuse_weak_key(certificate: &CertificateDer<'_>) -> Result<(), Error> {
-    let parsed = EndEntityCert::try_from(certificate).map_err(pki_error)?;
-    match certificate::rsa_bits(&parsed.subject_public_key_info()) {
+    match certificate::public_key(certificate).and_then(certificate::rsa_bits) {
         Ok(Some(bits)) if bits < RSA_BITS_MIN => Err(PeerFault::WeakKey(bits).into()),
         Ok(_) => Ok(()),
         Err(_) => Err(bad_encoding()),
@@ -357,7 +437,7 @@ impl ServerCertVerifier for JudgeServers {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.rules.algorithms.supported_schemes()
+        self.rules.schemes()
     }
 }
 
@@ -404,7 +484,7 @@ impl ClientCertVerifier for JudgeClients {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.rules.algorithms.supported_schemes()
+        self.rules.schemes()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use dlock_fabric::tls::{
-    CallbackFault, CertVerifyCallback, CertVerifyFn, NoPassword, PeerRole, Tls, TlsError,
+    CertVerifyCallback, CertVerifyFn, Leniency, NoPassword, OpensslFault, PeerRole, Tls, TlsError,
     CHAIN_CERTIFICATES_MAX,
 };
 use rustls::pki_types::ServerName;
@@ -47,20 +47,28 @@ unsafe extern "C-unwind" fn verifies(ctx: *mut c_void, _: *const c_char) -> c_in
 }
 
 /// `None`: there is no libcrypto here.
-fn load(folder: &Folder, function: CertVerifyFn) -> Option<Tls> {
-    let files = folder.files.clone();
+fn callback(folder: &Folder, function: CertVerifyFn) -> Option<CertVerifyCallback> {
     // SAFETY: the functions of this file do not end, and use nothing but what they are given.
-    match unsafe { CertVerifyCallback::new(function, files.crl.as_deref()) } {
-        Ok(callback) => {
-            let tls = Tls::load_judged_by(Some(callback), files, Arc::new(NoPassword));
-            Some(tls.expect("the files are right"))
-        }
+    match unsafe { CertVerifyCallback::new(function, folder.files.crl.as_deref()) } {
+        Ok(callback) => Some(callback),
         Err(error @ TlsError::Libcrypto(_)) => {
             println!("SKIPPED: {error}");
             None
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// One that accepts everything.
+pub fn accepts_all(folder: &Folder) -> Option<CertVerifyCallback> {
+    callback(folder, accepts)
+}
+
+fn load(folder: &Folder, function: CertVerifyFn) -> Option<Tls> {
+    let callback = Some(callback(folder, function)?);
+    let leniency = Leniency::AsOpenssl { callback, key_may_wait: false };
+    let tls = Tls::load_with(leniency, folder.files.clone(), Arc::new(NoPassword));
+    Some(tls.expect("the files are right"))
 }
 
 /// What becomes of a peer of each role.
@@ -80,7 +88,7 @@ fn refused(tls: &Tls, peer: impl Fn() -> Hostile) -> [Error; 2] {
     [error(as_client.server.error), error(as_server.client.error)]
 }
 
-fn fault(error: &Error) -> &CallbackFault {
+fn fault(error: &Error) -> &OpensslFault {
     match error {
         Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
             inner.downcast_ref().unwrap_or_else(|| panic!("{error:?}"))
@@ -115,7 +123,7 @@ fn a_panic_in_the_callback_refuses() {
     let peer = root.issue(&good("peer"));
     let Some(tls) = load(&folder, panics) else { return };
     for error in refused(&tls, || Hostile::new(&peer)) {
-        assert_eq!(fault(&error), &CallbackFault::Panicked);
+        assert_eq!(fault(&error), &OpensslFault::Panicked);
     }
 }
 
@@ -172,7 +180,7 @@ fn what_openssl_finds_is_told_and_a_new_list_counts_for_it() {
     tls.reload().expect("all is right");
     for error in refused(&tls, || Hostile::new(&peer)) {
         let found = Some((23, 0, "certificate revoked".to_string()));
-        assert_eq!(fault(&error), &CallbackFault::Refused { answer: -1, found });
+        assert_eq!(fault(&error), &OpensslFault::Refused { answer: -1, found });
     }
 }
 

@@ -10,6 +10,7 @@
 //!   loading.rs  the table of wrong files; all formats of keys
 //!   reload.rs   renewed certificates, new lists, broken files, identities
 //!   callback.rs a callback judges peers with OpenSSL's objects
+//!   kinds.rs    kinds of certificates and keys, with OpenSSL's verdict on each
 //!   signals.rs  what is sent raises no SIGPIPE
 //!   openssl.rs  the same rules against the programs of OpenSSL
 //! ```
@@ -17,6 +18,7 @@
 mod callback;
 mod drive;
 mod hostile;
+mod kinds;
 mod loading;
 mod openssl;
 mod peers;

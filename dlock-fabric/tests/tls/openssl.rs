@@ -17,10 +17,10 @@ use crate::pki::{good, good_ca, Ca, Folder};
 /// The longest that a peer is waited for; what is there in time is not waited for at all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const LINE: &[u8] = b"a line of the application\n";
+pub const LINE: &[u8] = b"a line of the application\n";
 
 /// Whether OpenSSL is here, and knows TLS 1.3.
-fn present() -> bool {
+pub fn present() -> bool {
     let version = Command::new("openssl").arg("version").output();
     let text = version.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
     let found =
@@ -56,7 +56,7 @@ impl World {
 }
 
 /// A process that ends with the test.
-struct Openssl(Child);
+pub struct Openssl(Child);
 
 impl Openssl {
     fn start(what: &str, folder: Option<&Folder>, arguments: &[&str]) -> Self {
@@ -72,7 +72,7 @@ impl Openssl {
         Self(command.spawn().expect("it is installed"))
     }
 
-    fn client(folder: Option<&Folder>, to: &TcpListener, arguments: &[&str]) -> Self {
+    pub fn client(folder: Option<&Folder>, to: &TcpListener, arguments: &[&str]) -> Self {
         let to = to.local_addr().expect("it listens").to_string();
         let arguments = [&["-connect", &to, "-quiet", "-verify", "5"][..], arguments].concat();
         let mut this = Self::start("s_client", folder, &arguments);
@@ -82,7 +82,7 @@ impl Openssl {
     }
 
     /// Answers each line with the same line backwards.
-    fn server(folder: &Folder, arguments: &[&str]) -> (Self, String) {
+    pub fn server(folder: &Folder, arguments: &[&str]) -> (Self, String) {
         let always = ["-accept", "127.0.0.1:0", "-rev", "-Verify", "5"];
         let mut this = Self::start("s_server", Some(folder), &[&always[..], arguments].concat());
         let output = BufReader::new(this.0.stdout.take().expect("a pipe"));
@@ -103,7 +103,7 @@ impl Drop for Openssl {
 }
 
 /// The handshake, one line out, one line in; or the error of this side.
-fn talk<Data: SideData>(
+pub fn talk<Data: SideData>(
     connection: &mut ConnectionCommon<Data>,
     socket: &mut TcpStream,
 ) -> Result<Vec<u8>, String> {

@@ -7,15 +7,19 @@
 //!                                                                   erase_prkey_cb ◀─┘
 //! ```
 //! The callbacks are called each time that an encrypted key is loaded: at first, and when a file
-//! has changed. The original calls them for every connection. `cert_verify_cb` judges the peer in
-//! every handshake, as there: libcrypto is looked for when the struct is read.
+//! has changed; by a primary whose key they do not open, for each connection until they do. The
+//! original calls them for every connection. `cert_verify_cb` judges the peer in every handshake,
+//! as there: libcrypto is looked for when the struct is read. Without it peers and keys are
+//! accepted that OpenSSL accepts: libcrypto is looked for when the first of them is met.
 
 use std::fs::canonicalize;
 use std::os::raw::{c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dlock_fabric::tls::{CertVerifyCallback, CertVerifyFn, KeyPassword, Tls, TlsError, TlsFiles};
+use dlock_fabric::tls::{
+    CertVerifyCallback, CertVerifyFn, KeyPassword, Leniency, Tls, TlsError, TlsFiles,
+};
 use zeroize::Zeroizing;
 
 use crate::args;
@@ -71,10 +75,12 @@ impl TlsSettings {
         Some(Self { files, password: Arc::new(password), cert_verify })
     }
 
-    /// Loads the files; `None`: they cannot be used, and why is logged.
-    pub fn load(&self) -> Option<Tls> {
+    /// Loads the files; `None`: they cannot be used, and why is logged. `key_may_wait`: that the
+    /// password does not open the key is no failure, it is asked for again by each connection.
+    pub fn load(&self, key_may_wait: bool) -> Option<Tls> {
         let password = Arc::clone(&self.password) as Arc<dyn KeyPassword>;
-        match Tls::load_judged_by(self.cert_verify.clone(), self.files.clone(), password) {
+        let leniency = Leniency::AsOpenssl { callback: self.cert_verify.clone(), key_may_wait };
+        match Tls::load_with(leniency, self.files.clone(), password) {
             Ok(tls) => Some(tls),
             Err(error) => {
                 log::error!("TLS: {error}");

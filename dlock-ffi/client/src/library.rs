@@ -169,7 +169,7 @@ impl LazyTls {
         let loaded = self.loaded.lock().clone();
         let tls = match loaded {
             Some(tls) => tls,
-            None => self.settings.load()?,
+            None => self.settings.load(false)?,
         };
         Some(self.loaded.lock().get_or_insert(tls).clone())
     }

@@ -107,7 +107,7 @@ impl Checked {
     /// by [`dlock_server::Server::start`].
     pub(crate) fn into_config(self) -> Option<ServerConfig> {
         let tls = match self.tls {
-            Some(settings) => Some(settings?.load()?),
+            Some(settings) => Some(settings?.load(true)?),
             None => None,
         };
         let ip = self.ip.unwrap_or_default();

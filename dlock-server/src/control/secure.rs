@@ -58,6 +58,16 @@ pub(super) async fn known(
         return None;
     }
     let _place = permit.shakes_hands();
+    if tls.lacks_key() {
+        let of = tls.clone();
+        // The program is asked for the password: nothing else waits for its answer.
+        let opened = tokio::task::spawn_blocking(move || of.open_key()).await;
+        if let Ok(Err(error)) = opened {
+            mailbox.count(Counter::BadRequest);
+            limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {error}");
+            return None;
+        }
+    }
     let by = tls.loads(); // before the session takes what is loaded
     let session = TlsSession::accept(tls).map_err(io::Error::other);
     let shaken = async { shake_hands(&stream, session?, by).await };
