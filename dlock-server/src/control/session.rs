@@ -26,7 +26,7 @@ use dlock_core::codec::Frame;
 use dlock_core::control::{Attach, ControlReply, ControlRequest};
 use dlock_core::counters::Counter;
 use dlock_core::ids::{ClientId, Seq};
-use dlock_core::limits::CONTROL_WAIT_S;
+use dlock_core::limits::{CONTROL_WAIT_S, SLOTS_MAX};
 use dlock_core::membership::{gives_lock, Gone};
 use dlock_core::rate::{Pace, Rate};
 use dlock_core::status::Status;
@@ -49,6 +49,9 @@ use crate::transport::{Conn, Guest, Transport};
 
 /// Requests of one client on its control connection: beyond that rate they wait.
 const CONTROL_FRAMES_MAX: Rate = Rate { per_second: 5_000, burst: 10_000 };
+/// Requests for locks and objects have a rate of their own: a client may ask for all that a primary
+/// can have, one by one and without a pause.
+const GETS_MAX: Rate = Rate { per_second: 5_000, burst: SLOTS_MAX as u32 };
 /// From the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
@@ -162,6 +165,28 @@ fn opens(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
 }
 
+/// What a client has used of its rates.
+struct Paces {
+    gets: Pace,
+    others: Pace,
+}
+
+impl Paces {
+    fn new() -> Self {
+        Self { gets: Pace::new(GETS_MAX), others: Pace::new(CONTROL_FRAMES_MAX) }
+    }
+
+    fn of(&mut self, request: &ControlRequest) -> &mut Pace {
+        match request {
+            ControlRequest::GetLocks(_) | ControlRequest::UpdateLocks(_) => &mut self.gets,
+            ControlRequest::ObjectGet { .. } | ControlRequest::ObjectCreate { .. } => {
+                &mut self.gets
+            }
+            _ => &mut self.others,
+        }
+    }
+}
+
 fn may_give(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::GetLocks(_) | ControlRequest::UpdateLocks(_))
 }
@@ -260,18 +285,8 @@ impl Session {
     /// Requests and replies, one at a time and in order, until either side ends it, and how.
     /// `moves`: the first of them may end the session before.
     async fn serve(&mut self, client: ClientId, mut moves: bool) -> Gone {
-        let mut pace = Pace::new(CONTROL_FRAMES_MAX);
+        let mut paces = Paces::new();
         loop {
-            if let Some(until) = pace.rests_until(boot_ns()) {
-                let per_second = CONTROL_FRAMES_MAX.per_second;
-                limited!(
-                    Cause::FrameRate,
-                    Level::Warn,
-                    "client {client} sends more than {per_second} requests a second \
-                     (CONTROL_FRAMES_MAX): the others wait"
-                );
-                tokio::time::sleep(Duration::from_nanos(until.saturating_sub(boot_ns()))).await;
-            }
             let (seq, request) = match self.reader.next(&mut self.stream, LEN_MAX, || ()).await {
                 Ok(Frame::Control(seq, request)) if !opens(&request) => (seq, request),
                 Ok(frame) => {
@@ -300,6 +315,17 @@ impl Session {
                     return error.gone();
                 }
             };
+            let pace = paces.of(&request);
+            if let Some(until) = pace.rests_until(boot_ns()) {
+                let per_second = CONTROL_FRAMES_MAX.per_second;
+                limited!(
+                    Cause::FrameRate,
+                    Level::Warn,
+                    "client {client} sends more than {per_second} requests a second \
+                     (CONTROL_FRAMES_MAX): the others wait"
+                );
+                tokio::time::sleep(Duration::from_nanos(until.saturating_sub(boot_ns()))).await;
+            }
             pace.used(boot_ns(), 1);
             if moves && !is_open(self.stream.socket()) {
                 return Gone::Closed;
@@ -346,5 +372,25 @@ impl Session {
                 Err(error) => return wire::gone_by(&error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlock_core::limits::LOCKS_MAX;
+
+    use super::*;
+
+    #[test]
+    fn a_client_gets_all_locks_of_a_primary_one_by_one_without_a_rest() {
+        let mut paces = Paces::new();
+        let (now_ns, get) = (1_000, ControlRequest::GetLocks(Vec::new()));
+        for _ in 0..LOCKS_MAX {
+            assert_eq!(paces.of(&get).rests_until(now_ns), None);
+            paces.of(&get).used(now_ns, 1);
+        }
+        let other = ControlRequest::Heartbeat;
+        let at_once = (0..).take_while(|_| paces.of(&other).take(now_ns)).count();
+        assert_eq!(at_once, CONTROL_FRAMES_MAX.burst as usize, "these have a rate of their own");
     }
 }
