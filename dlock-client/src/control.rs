@@ -29,6 +29,7 @@ use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
+use dlock_fabric::fds;
 use dlock_fabric::fork::NotInherited;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::tls::Tls;
@@ -232,6 +233,7 @@ impl Control {
         level: log::Level,
         tls: Option<&Tls>,
     ) -> Result<Self, Status> {
+        fds::occupy_standard();
         let stream = TcpStream::connect_timeout(&peer, wait).map_err(|e| {
             log::log!(level, "no connection to the primary at {peer}: {e}");
             match e.kind() {

@@ -8,6 +8,25 @@ use std::time::Instant;
 
 use crate::sys::{check, poll_until, send_all};
 
+/// Lets `/dev/null` take the places of standard input, output and error that are closed, until a
+/// program that this process executes: else a descriptor that is made next gets such a number, and
+/// what is meant for standard error is written into a connection. To be called before descriptors
+/// are made. Programs of Rust begin with this; a C program, which may begin without them, does not.
+pub fn occupy_standard() {
+    for place in libc::STDIN_FILENO..=libc::STDERR_FILENO {
+        // SAFETY: an operation on a number, without pointers.
+        if unsafe { libc::fcntl(place, libc::F_GETFD) } >= 0 {
+            continue;
+        }
+        // SAFETY: the path is a terminated string.
+        let raw = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if raw > libc::STDERR_FILENO {
+            // SAFETY: made above: another thread has taken the place meanwhile.
+            unsafe { libc::close(raw) };
+        }
+    }
+}
+
 /// Descriptors that one message may carry.
 pub const FDS_MAX: usize = 4;
 

@@ -13,7 +13,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -219,23 +218,8 @@ impl Sink {
     }
 }
 
-/// Without it lines must not go to descriptor 2, which may become another file's.
-static HAS_STDERR: AtomicBool = AtomicBool::new(true);
-
-/// Looks whether the process has a standard error. To be called before the program may open files
-/// in its place: when a library is used first.
-pub fn look_for_stderr() {
-    // SAFETY: an operation on a number, without pointers.
-    if unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_GETFD) } < 0 {
-        HAS_STDERR.store(false, Ordering::Relaxed);
-    }
-}
-
 /// Writes a line to standard error: a [`Deliver`].
 pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
-    if !HAS_STDERR.load(Ordering::Relaxed) {
-        return true; // there is no place for it
-    }
     let until = if may_wait { deadline_in(Duration::MAX) } else { Instant::now() };
     write_until(libc::STDERR_FILENO, line.text.as_bytes(), until).is_ok()
 }

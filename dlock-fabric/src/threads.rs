@@ -69,8 +69,8 @@ pub fn run_before_all(thread: libc::pid_t) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &param) }).map(drop)
 }
 
-/// Raises this process's soft limit of open files to its hard limit, and returns it. For
-/// programs; a library leaves its host's limits alone.
+/// Raises this process's soft limit of open files to its hard limit, and returns it. For programs,
+/// and for the C library of the server, whose clients need more than the usual soft limit.
 ///
 /// # Errors
 /// What the system says.

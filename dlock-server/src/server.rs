@@ -18,7 +18,7 @@ use dlock_core::rate::Rate;
 use dlock_core::roster::{known, Change, Clients};
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::{threads, SealedPeer, VerbsHost};
+use dlock_fabric::{fds, threads, SealedPeer, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
@@ -84,6 +84,7 @@ impl Server {
         taking: &Taking,
         place: &mut Option<Arc<Ownership>>,
     ) -> Result<Self, StartError> {
+        fds::occupy_standard();
         config.check()?;
         let state_file = config.state_file.as_deref().map(roster::resolved);
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;

@@ -15,6 +15,7 @@ use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::Once;
 
+use dlock_fabric::fds;
 use dlock_fabric::sink::{self as lines, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
@@ -32,7 +33,7 @@ static SINK: Sink = Sink;
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        lines::look_for_stderr();
+        fds::occupy_standard();
         lines::deliver_by(deliver);
         if log::set_logger(&SINK).is_ok() {
             set_level(LEVEL_DEFAULT);

@@ -141,6 +141,10 @@ impl Place {
 
     /// Starts a primary in this place.
     pub(crate) fn start(self, config: ServerConfig) -> c_int {
+        // As many clients as the system lets this process have, not as its soft limit says.
+        if let Err(error) = dlock_fabric::threads::raise_file_limit() {
+            log::warn!("the limit of open files cannot be raised (setrlimit): {error}");
+        }
         let server = match Server::start(config) {
             Ok(server) => server,
             Err(error) => {
