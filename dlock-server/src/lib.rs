@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod admin_socket;
+mod blocking;
 mod capacity;
 mod channel;
 mod command;
@@ -35,6 +36,7 @@ mod standby;
 mod testing;
 mod transport;
 
+pub use blocking::on_a_thread;
 pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{
     Orphans, Rule, ServerConfig, VerbsUse, ABSENT_GRACE, FRAMES_PER_SECOND_MAX, RECOVERY_DEADLINE,

@@ -46,6 +46,7 @@ causes! {
     BrokenSeal = "sealed channels with a record that was not the one due",
     AttachRefused = "command channels that were refused",
     NoResource = "clients that did not fit",
+    NoThread = "work for which the system refused a thread",
     Rules = "requests that the rules do not allow",
     NotTaken = "clients that did not take what they were sent",
     Removed = "clients that were removed",

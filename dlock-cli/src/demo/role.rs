@@ -73,10 +73,11 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
 fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, Failure> {
     dlock_fabric::threads::free_memory_as_it_goes();
     let (ends, mut ended) = oneshot::channel();
-    thread::spawn(move || {
+    let listen = move || {
         io::stdin().lock().lines().for_each(drop);
         let _ = ends.send(()); // it may be about to end
-    });
+    };
+    thread::Builder::new().name("input".into()).spawn(listen).map_err(Failure::plain)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::plain)?;
     let server = match standby {

@@ -103,14 +103,18 @@ fn acquire<'a>(lock: &'a Lock, client: &Client, exec: &Exec) -> Result<(Held<'a>
     let result = thread::scope(|scope| {
         let (done, waiting) = mpsc::channel::<()>();
         let name = &name;
-        scope.spawn(move || {
+        let tell = move || {
             if waiting.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
                 logging::say(format_args!(
                     "waiting for the lock '{name}': another client holds it, or the primary is \
                      silent"
                 ));
             }
-        });
+        };
+        if let Err(error) = thread::Builder::new().name("waiting".into()).spawn_scoped(scope, tell)
+        {
+            log::info!("a long wait is not told: no thread for it: {error}");
+        }
         let result = wait_for(lock, client, exec);
         drop(done);
         result

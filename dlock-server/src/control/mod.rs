@@ -37,7 +37,7 @@ use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::{Event, Mailbox};
 use crate::roster::Receipts;
-use crate::transport::{Opened, Transport, ADMISSIONS_MAX};
+use crate::transport::{Opened, Transport};
 pub(crate) use admin::ServerInfo;
 pub use recovery::Recovery;
 pub(crate) use table::{of_address, CONNECTIONS_MAX};
@@ -98,8 +98,6 @@ pub(crate) struct Listeners {
 /// A runtime of one thread: the one that runs it.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
-        // over verbs, and sealed; and one that loads TLS files
-        .max_blocking_threads(2 * ADMISSIONS_MAX + 1)
         .max_io_events_per_tick(EVENTS_A_POLL)
         .enable_io()
         .enable_time()

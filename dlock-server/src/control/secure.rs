@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::counters::Counter;
+use dlock_core::ids::ClientId;
+use dlock_core::membership::Connection;
 use dlock_core::rate::Rate;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::tls::{PeerRole, Tls, TlsError};
@@ -29,6 +31,7 @@ use tokio::time::{sleep, timeout_at, Instant};
 
 use super::table::{ConnectionPermit, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX};
 use super::wire::linger;
+use crate::blocking::on_a_thread;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox, ShownBy};
 use crate::transport::tls::{shake_hands, SealedConn};
@@ -117,11 +120,11 @@ pub(super) async fn watch(tls: Tls, mailbox: Arc<Mailbox>) {
         sleep(LOOK_EVERY).await;
         let files = tls.clone();
         // an encrypted key takes a second
-        let looked = tokio::task::spawn_blocking(move || files.changed().then(|| reload(&files)));
-        match looked.await {
+        let look = move || files.changed().then(|| reload(&files));
+        match on_a_thread("tls-files", look).await {
             Ok(Some(())) => sweep(&tls, &mailbox).await,
             Ok(None) => {}
-            Err(_) => return, // the runtime ends
+            Err(error) => no_thread("the TLS files are not looked at", &error),
         }
     }
 }
@@ -130,29 +133,46 @@ pub(super) async fn watch(tls: Tls, mailbox: Arc<Mailbox>) {
 /// is let in meanwhile was judged by them, is looked at by its first frame ([`is_revoked_since`]),
 /// and once more when the command thread knows it, or is about to ([`sweep_if_late`]).
 pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
-    let Ok(shown) = mailbox.ask(|reply| Event::Shown { reply }).await else { return };
-    let tls = tls.clone();
-    let judge = move || {
-        let is_revoked = |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
-        let revoked = shown.into_iter().filter(is_revoked);
-        revoked
-            .map(|(client, connection, shown)| {
-                limited!(
-                    Cause::Removed,
-                    Level::Warn,
-                    "client {client} is removed: the certificate of {} is revoked",
-                    shown.peer
-                );
-                (client, connection)
-            })
-            .collect::<Vec<_>>()
+    let connections = loop {
+        let Ok(shown) = mailbox.ask(|reply| Event::Shown { reply }).await else { return };
+        let tls = tls.clone();
+        // a signature to verify for each
+        match on_a_thread("revoked", move || revoked(&tls, shown)).await {
+            Ok(connections) => break connections,
+            Err(error) => no_thread("clients are not judged by the revocation lists", &error),
+        }
+        sleep(LOOK_EVERY).await;
     };
-    // a signature to verify for each
-    let Ok(connections) = tokio::task::spawn_blocking(judge).await else { return };
     if !connections.is_empty() {
         // a command thread that has ended serves nobody
         let _ = mailbox.send(Event::Revoked { connections }).await;
     }
+}
+
+/// Those whose certificates the revocation lists name.
+fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<(ClientId, Connection)> {
+    let is_revoked = |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
+    let revoked = shown.into_iter().filter(is_revoked).map(|(client, connection, shown)| {
+        limited!(
+            Cause::Removed,
+            Level::Warn,
+            "client {client} is removed: the certificate of {} is revoked",
+            shown.peer
+        );
+        (client, connection)
+    });
+    revoked.collect()
+}
+
+/// What is left out is done again after [`LOOK_EVERY`].
+fn no_thread(what: &str, error: &io::Error) {
+    let again = LOOK_EVERY.as_secs();
+    limited!(
+        Cause::NoThread,
+        Level::Error,
+        "{what}: the system refuses a thread: {error}; it is tried again in {again} s: raise the \
+         limit of processes or threads (ulimit -u, TasksMax= of a systemd unit)"
+    );
 }
 
 /// Whether lists that were loaded after a peer's handshake name its certificate.

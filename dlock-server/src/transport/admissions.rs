@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where queue pairs are made: on threads of the pool, and no client keeps another from its own.
+//! Where queue pairs are made: on threads of their own, and no client keeps another from its own.
 //!
 //! ```text
 //!   a place of the client ─▶ of its certificate or address ─▶ of all ─▶ of those at work ─▶ made
@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, timeout_at, Instant};
 
 use super::{Conn, ATTACH_WAIT};
+use crate::blocking::on_a_thread;
 use crate::control::of_address;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
@@ -92,7 +94,7 @@ impl Admissions {
         if !is_open(connection.socket()) {
             return Err(Status::NotReady); // it has given up: others are waiting for their turn
         }
-        let mut making = tokio::task::spawn_blocking(move || make(&wanted));
+        let mut making = pin!(on_a_thread("queue-pairs", move || make(&wanted)));
         let made = match timeout(BUSY_TIME, &mut making).await {
             Ok(made) => made,
             Err(_) => {
@@ -114,8 +116,13 @@ impl Admissions {
                 })
             }
             Err(error) => {
-                log::error!("the thread that makes queue pairs has ended: {error}");
-                Err(Status::Error)
+                limited!(
+                    Cause::NoThread,
+                    Level::Error,
+                    "client {client} cannot attach over {fabric} yet: the thread that makes its \
+                     queue pairs: {error}"
+                );
+                Err(Status::NotReady)
             }
         }
     }

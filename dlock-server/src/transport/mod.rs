@@ -48,7 +48,6 @@ use crate::config::ServerConfig;
 use crate::error::StartError;
 use crate::mailbox::Mailbox;
 use crate::memory::Memory;
-pub(crate) use admissions::MAX as ADMISSIONS_MAX;
 pub(crate) use connection::{Conn, Line, Shown};
 pub(crate) use output::{Output, STALL_MAX};
 #[cfg(test)]

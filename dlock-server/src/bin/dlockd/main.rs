@@ -17,16 +17,16 @@ mod sink;
 mod tls;
 
 use std::cell::RefCell;
+use std::io;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use dlock_fabric::{sink as lines, threads};
-use dlock_server::{stand_by, DefaultFiles, Server, StartError};
+use dlock_server::{on_a_thread, stand_by, DefaultFiles, Server};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{signal, Signal, SignalKind};
-use tokio::task::JoinError;
 
 use args::Args;
 use format::Format;
@@ -87,9 +87,9 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
             // a state file on a storage that does not answer is waited for
             None => {
                 let config = settings.server;
-                let mut start = tokio::task::spawn_blocking(|| Server::start(config));
+                let mut start = pin!(on_a_thread("start", || Server::start(config)));
                 tokio::select! {
-                    started = &mut start => joined(started),
+                    started = &mut start => started.map_err(no_start)?,
                     () = stopped(&mut terminate, &mut interrupt) => {
                         // one that has just begun to serve ends as any other
                         let _ = tokio::time::timeout(START_PATIENCE, start).await;
@@ -153,9 +153,12 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
     ended
 }
 
-/// The primary that a thread has started.
-fn joined(started: Result<Result<Server, StartError>, JoinError>) -> Result<Server, StartError> {
-    started.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+/// The system refuses the thread that starts a primary.
+fn no_start(error: io::Error) -> String {
+    format!(
+        "cannot start a thread: {error}; raise the limit of processes or threads (ulimit -u, \
+         TasksMax= of a systemd unit)"
+    )
 }
 
 /// Waits until somebody wants the end.
