@@ -192,21 +192,27 @@ impl Credentials {
         Ok(Self { pid: (raw.pid > 0).then_some(raw.pid), uid: raw.uid, gid: raw.gid })
     }
 
-    /// Whether lock memory may be shared with it: the same user, or root on either side.
-    pub fn may_share(self) -> bool {
-        // SAFETY: no arguments, cannot fail.
-        let me = unsafe { libc::geteuid() };
-        self.may_share_with(me)
+    /// Whether a client with these credentials may map this process's lock memory: it is of this
+    /// user, of root, or of one of these users.
+    pub fn may_map(self, users: &[u32]) -> bool {
+        self.may_map_of(me(), users)
     }
 
-    /// The same, or it is one of these users.
-    pub fn may_share_or_is_of(self, users: &[u32]) -> bool {
-        self.may_share() || users.contains(&self.uid)
+    /// Whether the lock memory of a primary with these credentials may be mapped by this process:
+    /// the primary is of this user, of root, or of one of these users, or this process is of root.
+    pub fn may_be_mapped(self, users: &[u32]) -> bool {
+        me() == 0 || self.may_map(users)
     }
 
-    fn may_share_with(self, me: u32) -> bool {
-        self.uid == me || self.uid == 0 || me == 0
+    fn may_map_of(self, me: u32, users: &[u32]) -> bool {
+        self.uid == me || self.uid == 0 || users.contains(&self.uid)
     }
+}
+
+/// The effective user of this process.
+fn me() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
@@ -402,19 +408,19 @@ mod tests {
         let (a, _b) = UnixStream::pair().unwrap();
         let peer = Credentials::of_peer(a.as_fd()).unwrap();
         assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
-        assert!(peer.may_share());
+        assert!(peer.may_map(&[]) && peer.may_be_mapped(&[]));
         let process = PeerProcess::of_peer(a.as_fd());
         assert!(process.is_known() && !process.is_gone());
     }
 
     #[test]
-    fn memory_is_shared_with_the_same_user_and_with_root_only() {
+    fn memory_is_mapped_by_the_same_user_by_root_and_by_those_that_are_named() {
         let peer = |uid| Credentials { pid: Some(1), uid, gid: 0 };
-        assert!(peer(1_000).may_share_with(1_000));
-        assert!(peer(0).may_share_with(1_000));
-        assert!(peer(1_000).may_share_with(0));
-        assert!(!peer(1_001).may_share_with(1_000));
-        assert!(peer(u32::MAX).may_share_or_is_of(&[1, u32::MAX]));
+        assert!(peer(1_000).may_map_of(1_000, &[]));
+        assert!(peer(0).may_map_of(1_000, &[]));
+        assert!(!peer(1_000).may_map_of(0, &[]), "a primary of root is no exception");
+        assert!(!peer(1_001).may_map_of(1_000, &[]));
+        assert!(peer(u32::MAX).may_map_of(0, &[1, u32::MAX]));
     }
 
     #[test]

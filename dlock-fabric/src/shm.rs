@@ -86,7 +86,7 @@ impl ShmExecutor {
 
     fn attach_to(socket: OwnedFd, attach: &Attach, users: &[u32]) -> Result<Self, FabricError> {
         let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
-        if !peer.may_share_or_is_of(users) {
+        if !peer.may_be_mapped(users) {
             return Err(FabricError::Peer { uid: peer.uid });
         }
         let deadline = deadline_in(net::CONNECT_WAIT);

@@ -294,3 +294,26 @@ fn a_process_that_is_killed_is_undone_at_once_whatever_the_grace() {
         assert!(matches!(waiter.exec.reply(seq, common::PATIENCE), Ok(Some(_))));
     }
 }
+
+/// A thread of another user. Of the process the other threads, as those of the primary, stay root.
+#[test]
+fn a_primary_of_root_shares_its_memory_with_those_that_are_named_alone() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root has threads of other users");
+        return;
+    }
+    let other = rustix::process::Uid::from_raw(65_534);
+    for (shm_users, may) in [(vec![], false), (vec![other.as_raw()], true)] {
+        let server = server(ServerConfig { shm_users, ..ServerConfig::default() });
+        let (_peer, session) = Peer::init(server.local_addr());
+        let mapped = std::thread::spawn(move || {
+            rustix::thread::set_thread_res_uid(other, other, other).unwrap();
+            ShmExecutor::attach(socket(&session), &attach(&session)).map(drop)
+        });
+        match mapped.join().unwrap() {
+            Ok(()) => assert!(may, "a stranger has mapped the memory"),
+            Err(FabricError::Refused(status)) => assert_eq!((status, may), (Status::Error, false)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! shm: clients on this host map the lock memory, and execute their chains themselves.
 //!
 //! ```text
-//!   abstract Unix socket ─▶ the same user, one that is named, or either is root? ─▶ Attach
+//!   abstract Unix socket ─▶ is the client of this user, of root, or one that is named? ─▶ Attach
 //!                                                     ─▶ the memory, as descriptors
 //!   the socket stays open: messages; its client is fenced when its process has ended
 //! ```
@@ -55,7 +55,7 @@ impl Transport for Shm {
     }
 
     fn accept(&self, connection: Box<dyn Conn>) -> Accepting<'_> {
-        Box::pin(may_share(&self.users, connection))
+        Box::pin(may_map(&self.users, connection))
     }
 
     fn admit<'a>(
@@ -75,15 +75,16 @@ impl Transport for Shm {
 }
 
 /// Whether the peer may have the memory: it could write any word of it.
-async fn may_share(users: &[u32], mut connection: Box<dyn Conn>) -> Option<Box<dyn Conn>> {
+async fn may_map(users: &[u32], mut connection: Box<dyn Conn>) -> Option<Box<dyn Conn>> {
     match Credentials::of_peer(connection.socket()) {
-        Ok(peer) if peer.may_share_or_is_of(users) => Some(connection),
+        Ok(peer) if peer.may_map(users) => Some(connection),
         Ok(peer) => {
             let uid = peer.uid;
             limited!(
                 Cause::Stranger,
                 Level::Warn,
-                "a process of uid {uid} wants the lock memory: refused"
+                "a client of uid {uid} may not map the lock memory, and goes over tcp if it can; \
+                 shm_users in the configuration lets a user map it, who can write every lock word"
             );
             refuse_attach(&mut connection, Status::Error).await;
             None

@@ -237,7 +237,7 @@ fn accept_unix(shared: &Arc<Shared>, listener: &UnixListener) {
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
-        if Credentials::of_peer(stream.as_fd()).is_ok_and(Credentials::may_share) {
+        if Credentials::of_peer(stream.as_fd()).is_ok_and(|peer| peer.may_map(&[])) {
             serve(shared, Connection::Unix(stream));
         }
     }
