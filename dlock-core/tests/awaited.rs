@@ -185,6 +185,24 @@ fn who_is_dead_is_not_waited_for_and_never_adopted() {
 }
 
 #[test]
+fn whose_list_was_lost_is_waited_for_until_an_operator_does_not_want_to() {
+    for all in [vec![], vec![known(5, 0)]] {
+        let mut w = waiting(&all);
+        w.primary.awaits_unlisted();
+        assert!(w.primary.is_recovering() && w.primary.progress().unwrap().is_unlisted);
+        // one that the list would have had, and those that it has
+        for of in all.into_iter().chain([known(6, 0)]) {
+            w.comes(of);
+            assert_eq!(w.tells(of), ControlReply::Done);
+        }
+        assert_eq!(w.primary.recovery_due(), None);
+        assert!(!w.is_over_at(after(1_000_000)), "there may be others");
+        w.primary.hurries();
+        assert!(w.is_over_at(after(1_000_000)));
+    }
+}
+
+#[test]
 fn an_operator_may_not_want_to_wait() {
     let all = [known(5, 0), known(6, 0)];
     let mut w = waiting(&all);

@@ -12,7 +12,6 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +20,7 @@ use dlock_core::ids::Epoch;
 use dlock_fabric::clock::boot_ns;
 
 use crate::error::StartError;
-use crate::roster::{remove_unfinished, Fresh, Ownership};
+use crate::roster::{opened, remove_unfinished, Fresh, Ownership};
 
 /// Bytes of a state file at most: it is one short line.
 const STATE_BYTES_MAX: u64 = 128;
@@ -93,11 +92,8 @@ pub(crate) fn begin(state_file: Option<(&Path, &Ownership)>) -> Result<Epoch, St
 
 /// The epoch in the file; `None` if there is no file.
 fn last(path: &Path) -> io::Result<Option<u64>> {
-    // a pipe would wait for a writer
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = match OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
-        Ok(file) if file.metadata()?.is_file() => file,
-        Ok(_) => return Err(invalid("it is no file")),
+    let file = match opened(path, OpenOptions::new().read(true)) {
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -35,7 +34,7 @@ use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
-use crate::roster::{self, FileKeeper, Keeper, Ownership, Roster, Taking};
+use crate::roster::{self, Found, Ownership, Roster, Taking};
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
@@ -105,7 +104,8 @@ impl Server {
         };
         let capacity = capacity(&config, &memory, &offers)?;
         let clock = ServerClock::start();
-        let (keeper, mut clients) = keeper(state_file.as_deref(), taking, place)?;
+        let Found { keeper, mut clients, is_lost } =
+            roster::found(state_file.as_deref(), taking, place)?;
         // Last, so that a primary that cannot start uses no epoch up; and not before the place is
         // this one's: no other primary begins a later one that could serve before this one does.
         let epoch = epoch::begin(state_file.as_deref().zip(place.as_deref()))?;
@@ -130,7 +130,7 @@ impl Server {
         let (roster, receipts) = Roster::start(keeper, clients.clone())
             .map_err(|source| StartError::Thread { thread: "roster", source })?;
         roster.tell(Change::Started);
-        let serving = Serving { epoch, clock, memory, host, capacity, roster, clients };
+        let serving = Serving { epoch, clock, memory, host, capacity, roster, clients, is_lost };
         let (mailbox, worker) = worker(&config, serving, transport::offers(&transports))?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
@@ -418,34 +418,6 @@ fn capacity(
     Ok(Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits))
 }
 
-/// Where the clients are kept, and those that are: beside the state file.
-fn keeper(
-    state_file: Option<&Path>,
-    taking: &Taking,
-    place: &mut Option<Arc<Ownership>>,
-) -> Result<(Option<Box<dyn Keeper>>, Clients), StartError> {
-    let Some(state_file) = state_file else { return Ok((None, Clients::new())) };
-    let path = roster::list_of(state_file);
-    if state_file.exists() && !path.exists() {
-        log::warn!(
-            "the state file {} is there, and its list of clients {} is not: what clients of the \
-             predecessor hold is free for others, and nobody is waited for; where they may still \
-             run, stop this primary and restore both files",
-            state_file.display(),
-            path.display()
-        );
-    }
-    let taken = match place.take() {
-        Some(place) => Ok(place),
-        None => Ownership::take(&path, taking).map(Arc::new),
-    };
-    let opened = taken.and_then(|taken| FileKeeper::open(&path, place.insert(taken).clone()));
-    match opened {
-        Ok((keeper, clients)) => Ok((Some(Box::new(keeper)), clients)),
-        Err(source) => Err(StartError::StateFile { path, source }),
-    }
-}
-
 /// What the command thread serves with.
 struct Serving {
     epoch: Epoch,
@@ -456,6 +428,8 @@ struct Serving {
     roster: Roster,
     /// The predecessor's clients.
     clients: Clients,
+    /// There may be others.
+    is_lost: bool,
 }
 
 /// The command thread's work, and the way to reach it.
@@ -464,7 +438,7 @@ fn worker(
     serving: Serving,
     offers: fabric::Offers,
 ) -> Result<(Mailbox, Worker), StartError> {
-    let Serving { epoch, clock, memory, host, capacity, roster, clients } = serving;
+    let Serving { epoch, clock, memory, host, capacity, roster, clients, is_lost } = serving;
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
@@ -487,6 +461,9 @@ fn worker(
     let deadline_s = u32::try_from(config.recovery_deadline.as_secs()).unwrap_or(u32::MAX);
     primary.set_rules(config.rules.clone());
     primary.awaits(clock.now(), &known(&clients), deadline_s);
+    if is_lost {
+        primary.awaits_unlisted();
+    }
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
     let (mailbox, inbox) = mailbox(waker, host.clone(), primary.counters().clone());

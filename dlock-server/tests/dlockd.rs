@@ -5,7 +5,7 @@
 mod certs;
 mod common;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -115,13 +115,40 @@ impl Drop for File {
     }
 }
 
+/// The lock of a list of clients is never opened.
+const HANGS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+int open64(const char *path, int flags, int mode)
+{
+    static int (*real)(const char *, int, int);
+    while (strstr(path, ".clients.lock"))
+        pause();
+    if (!real)
+        real = (int (*)(const char *, int, int))dlsym(RTLD_NEXT, "open64");
+    return real(path, flags, mode);
+}
+"#;
+
 #[test]
 fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
-    let state = std::env::temp_dir().join(format!("dlockd-hangs-{}", std::process::id()));
-    let lock = File(PathBuf::from(format!("{}.clients.lock", state.display())));
-    // A pipe without a reader waits when it is opened, as a storage that does not answer.
-    assert!(Command::new("mkfifo").arg(lock.path()).status().unwrap().success());
+    // `open` of a storage that does not answer: the system has none for a test
+    let library = File::new("hangs", "").0.with_extension("so");
+    let mut cc = Command::new("cc")
+        .args(["-shared", "-fPIC", "-x", "c", "-o"])
+        .arg(&library)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("there is a C compiler");
+    cc.stdin.take().unwrap().write_all(HANGS.as_bytes()).unwrap();
+    assert!(cc.wait().unwrap().success());
+    let library = File(library);
+    let state = library.0.with_extension("state");
     let mut starting = dlockd();
+    starting.env("LD_PRELOAD", library.path());
     starting.args(["--port=0", "--state-file"]).arg(&state);
     let mut starting = Running(starting.spawn().unwrap());
     let handled = |pid: u32| {

@@ -282,19 +282,6 @@ fn the_log_is_text_json_or_lines_for_the_journal() {
 }
 
 #[test]
-fn a_lost_list_of_clients_is_told() {
-    let folder = Folder::new("lost-list");
-    let state = folder.0.join("epoch");
-    let start = || first_line(&["--state-file", state.to_str().unwrap()], None);
-    let line = start();
-    assert!(line.contains("a primary serves"), "{line}");
-    // The list may not have been written before it was killed.
-    let _ = std::fs::remove_file(folder.0.join("epoch.clients"));
-    let line = start();
-    assert!(line.contains("WARN") && line.contains("epoch.clients is not"), "{line}");
-}
-
-#[test]
 fn why_it_does_not_start_is_an_error_in_the_format_of_the_log() {
     let why = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));

@@ -5,6 +5,7 @@
 //!   counted: so many clients, whoever they are, for as long as it takes
 //!   known:   each until it has told everything, or is proved dead, or the operator does not want
 //!            to wait, or the deadline and its own horizon have passed and it is not here
+//!   lost:    it is not known who they are: whoever comes, until the operator does not want to wait
 //!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
 //! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
@@ -54,6 +55,8 @@ pub struct Progress {
     pub claims: usize,
     /// Who is not here, and until when it is waited for; `None`: without end.
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
+    /// There may be others: the list of clients was lost.
+    pub is_unlisted: bool,
 }
 
 /// What came of a recovery.
@@ -94,6 +97,8 @@ pub(super) struct Awaited {
     heard: ServerTime,
     /// Those that may not act any more, and cannot be fenced: as if they were not here.
     given_up: BTreeSet<ClientId>,
+    /// There may be others than those that are known: only an operator ends the recovery.
+    is_unlisted: bool,
     /// Not to wait any longer for those that are not here.
     is_hurried: bool,
     /// Clients that have said that they have told everything, or are not to be waited for.
@@ -157,6 +162,13 @@ impl Primary {
         self.recovering |= !self.awaited.missing.is_empty();
     }
 
+    /// The list of the predecessor's clients was lost: nobody is given a lock before an operator
+    /// does not want to wait ([`hurries`](Self::hurries)). Clients may come back until then.
+    pub fn awaits_unlisted(&mut self) {
+        self.awaited.is_unlisted = true;
+        self.recovering = true;
+    }
+
     /// Whether a client that is not known here may come from the predecessor, with this proof, on
     /// a connection that has shown this certificate.
     ///
@@ -171,7 +183,9 @@ impl Primary {
         let is_late = !self.recovering && !self.is_idle(client);
         match self.proofs(client) {
             _ if is_late || self.removed.contains(&client) => Err(Status::ClientRemoved),
-            None if !self.awaited.proofs.is_empty() => Err(Status::ClientRemoved),
+            None if !self.awaited.proofs.is_empty() && !self.awaited.is_unlisted => {
+                Err(Status::ClientRemoved)
+            }
             Some(known) if !known.secrets.contains(&proof) => Err(Status::Error),
             Some(known) if known.identity != identity => Err(Status::Error),
             _ => Ok(()),
@@ -301,13 +315,18 @@ impl Primary {
             let is_late = until <= self.awaited.heard || self.awaited.is_hurried;
             is_late && !self.is_here(client)
         };
-        is_counted && missing.all(is_over)
+        is_counted && !self.waits_for_operator() && missing.all(is_over)
+    }
+
+    /// Whether nothing but an operator ends the recovery.
+    fn waits_for_operator(&self) -> bool {
+        self.awaited.is_unlisted && !self.awaited.is_hurried
     }
 
     /// When the recovery may be over although nothing comes; the driver listens then, and says so
     /// by [`has_heard`](Self::has_heard).
     pub fn recovery_due(&self) -> Option<ServerTime> {
-        if !self.recovering {
+        if !self.recovering || self.waits_for_operator() {
             return None;
         }
         let mut due = Some(ServerTime(0));
@@ -358,6 +377,7 @@ impl Primary {
             told,
             claims: self.claims.len(),
             missing,
+            is_unlisted: self.awaited.is_unlisted,
         })
     }
 }

@@ -38,7 +38,8 @@ impl Recovery {
     pub(crate) fn new(progress: &Progress, now: ServerTime) -> Self {
         let Progress { expected, back, missing, .. } = progress;
         // Those that are only counted are nobody in particular, and so have no horizon.
-        let is_counted = (missing.len() as u64) < u64::from(expected.saturating_sub(*back));
+        let is_counted = (missing.len() as u64) < u64::from(expected.saturating_sub(*back))
+            || progress.is_unlisted;
         let until =
             missing.iter().try_fold(0, |last, (_, until)| Some(last.max(until.as_ref()?.0)));
         let seconds_left = until.filter(|_| !is_counted).map(|until| seconds(until, now));
@@ -53,7 +54,7 @@ impl fmt::Display for Recovery {
         let are = if *back == 1 { "is" } else { "are" };
         write!(f, "recovers: of {expected} client{s} {back} {are} back")?;
         match seconds_left {
-            _ if back == expected => f.write_str("; they tell what they hold"),
+            _ if back == expected && *expected > 0 => f.write_str("; they tell what they hold"),
             Some(left) => write!(f, "; waits at most {left} s"),
             None => f.write_str("; waits for some until they come, or for `dlock recover --now`"),
         }
@@ -91,11 +92,16 @@ pub(super) async fn watch(mailbox: Arc<Mailbox>, awaited: Vec<(ClientId, Kept)>)
 }
 
 fn line(progress: &Progress) -> String {
-    let Progress { expected, back, told, claims, missing } = progress;
+    let Progress { expected, back, told, claims, missing, is_unlisted } = progress;
     let mut line = format!(
         "recovering: of {expected} clients {back} are back, {told} have told everything, {claims} \
          holds and tickets so far"
     );
+    if *is_unlisted {
+        line +=
+            "; who else there may be is not known, since the list of clients was lost: nobody is \
+                 served until `dlock recover --now`";
+    }
     if missing.is_empty() {
         return line;
     }
@@ -125,6 +131,7 @@ pub(super) fn value(progress: Option<Progress>, now: ServerTime) -> Value {
         "back": progress.back,
         "told": progress.told,
         "claims": progress.claims,
+        "list_lost": progress.is_unlisted,
         "missing": missing.collect::<Vec<Value>>(),
     })
 }

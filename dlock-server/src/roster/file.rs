@@ -12,13 +12,13 @@
 //!   moved 5                                   that is its own now
 //!   started                                   a primary, with the clients above
 //!   left 5
+//!   lost                                      the list before this one was, until `only` is said
 //! ```
 //! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
 //! owner's alone: it has the proofs of the clients. Whose it is: `owner.rs`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +27,7 @@ use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
+use super::files::opened;
 use super::fresh::{remove_unfinished, Fresh};
 use super::owner::{home, is_at, Ownership};
 use super::{Keeper, Place};
@@ -51,7 +52,12 @@ pub(crate) struct FileKeeper {
     /// `None`: what it has is not known, and it is written anew.
     file: Option<File>,
     lines: usize,
+    /// These are not all clients, as long as no recovery has ended.
+    is_lost: bool,
 }
+
+/// That these are not all clients.
+const LOST: &str = "lost";
 
 impl FileKeeper {
     /// The file, whose owner this primary is, and the clients in it. What processes of another
@@ -62,22 +68,31 @@ impl FileKeeper {
     pub(crate) fn open(path: &Path, ownership: Arc<Ownership>) -> io::Result<(Self, Clients)> {
         remove_unfinished(path)?;
         let home = home();
-        let keeper = Self { path: path.to_path_buf(), home, ownership, file: None, lines: 0 };
-        // a pipe would wait for a writer
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
-            .open(path);
-        let clients = match opened {
-            Ok(file) if file.metadata()?.is_file() => keeper.read(file)?,
-            Ok(_) => return Err(invalid("it is no file")),
+        let path = path.to_path_buf();
+        let mut keeper = Self { path, home, ownership, file: None, lines: 0, is_lost: false };
+        let clients = match opened(&keeper.path, OpenOptions::new().read(true)) {
+            Ok(file) => keeper.read(file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Clients::new(),
             Err(error) => return Err(error),
         };
         Ok((keeper, clients))
     }
 
-    fn read(&self, file: File) -> io::Result<Clients> {
+    /// Writes the first list, or the first one after a list was lost.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn begin(&mut self, is_lost: bool, clients: &Clients) -> io::Result<()> {
+        self.is_lost = is_lost;
+        self.rewrite(clients)
+    }
+
+    /// Whether these are not all clients: a list was lost, and no recovery has ended since.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    fn read(&mut self, file: File) -> io::Result<Clients> {
         let mut bytes = Vec::new();
         file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > BYTES_MAX {
@@ -96,7 +111,7 @@ impl FileKeeper {
                 match [HEAD, HEAD_2, HEAD_1].iter().any(|h| h.starts_with(&text)) {
                     true => {
                         "it has no first line: who had locks is lost, unless it can be restored; \
-                         remove it to give all these locks up"
+                         remove it, and say `dlock recover --now`, to give all these locks up"
                     }
                     false => "its first line is not that of a list of clients",
                 },
@@ -104,8 +119,13 @@ impl FileKeeper {
         };
         let mut clients = Clients::new();
         for (n, line) in lines.enumerate() {
+            if line == LOST {
+                self.is_lost = true;
+                continue;
+            }
             let change = parsed(line);
             let change = change.ok_or_else(|| invalid(&format!("line {} is no change", n + 2)))?;
+            self.is_lost &= !matches!(change, Change::Only { .. });
             change.apply(&mut clients);
         }
         if of_1.is_some() {
@@ -129,6 +149,9 @@ impl FileKeeper {
     /// A fresh list, and its lines.
     fn fresh(&self, clients: &Clients) -> io::Result<(Fresh, usize)> {
         let mut text = format!("{HEAD}{}\n", self.home);
+        if self.is_lost {
+            text += &format!("{LOST}\n");
+        }
         let changes = history(clients);
         text.extend(changes.iter().map(line));
         Ok((Fresh::write(&self.path, &text, 0o600)?, changes.len()))
@@ -138,9 +161,14 @@ impl FileKeeper {
 impl Keeper for FileKeeper {
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         self.ownership.check_mine()?;
+        self.is_lost &= !changes.iter().any(|change| matches!(change, Change::Only { .. }));
         self.write(changes, clients)?;
         // who takes its place reads the list after that: it has read either this, or this fails
         self.ownership.check_mine()
+    }
+
+    fn is_in_place(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| is_at(file, &self.path))
     }
 
     fn place(&self) -> Arc<dyn Place> {

@@ -12,7 +12,9 @@
 //! being written is written together.
 
 mod file;
+mod files;
 mod fresh;
+mod open;
 mod owner;
 
 use std::io;
@@ -29,15 +31,14 @@ use tokio::sync::watch;
 
 use crate::log_limit::{limited, Cause};
 pub(crate) use file::FileKeeper;
+pub(crate) use files::{opened, others_may_write, resolved};
 pub(crate) use fresh::{remove_unfinished, Fresh};
+pub(crate) use open::{found, Found};
 pub(crate) use owner::{has_ended, owner, process, signature, Ownership, Taking};
 
 /// Between two looks whether another primary has taken the place of this one, and two attempts to
 /// keep what could not be kept.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// Links one behind the other, as the system follows them.
-const LINKS_MAX: u32 = 40;
 
 /// Whatever holds the clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
@@ -46,6 +47,11 @@ pub(crate) trait Keeper: Send + 'static {
     /// # Errors
     /// They may not be kept. Everything is told again with the next ones.
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()>;
+
+    /// Whether what was kept is where it was.
+    fn is_in_place(&self) -> bool {
+        true
+    }
 
     /// Whose clients these are.
     fn place(&self) -> Arc<dyn Place>;
@@ -76,19 +82,6 @@ pub(crate) enum Whose {
 /// Where the clients are of a primary with this state file, which is [`resolved`].
 pub(crate) fn list_of(state_file: &Path) -> PathBuf {
     owner::beside(state_file, ".clients")
-}
-
-/// The file that a path leads to if it is a link: what is beside that one is the same for all who
-/// reach it. It need not exist.
-pub(crate) fn resolved(path: &Path) -> PathBuf {
-    let mut path = path.to_path_buf();
-    for _ in 0..LINKS_MAX {
-        match std::fs::read_link(&path) {
-            Ok(target) => path = owner::folder(&path).join(target),
-            Err(_) => break,
-        }
-    }
-    path
 }
 
 /// The way to the writer thread. Without one nothing is kept.
@@ -226,8 +219,19 @@ fn write(
                     written.is_replaced = true;
                     progress.send_replace(written);
                 }
-                if !written.is_failing || written.is_replaced {
+                if written.is_replaced {
                     continue;
+                }
+                if !written.is_failing {
+                    if keeper.is_in_place() {
+                        continue;
+                    }
+                    limited!(
+                        Cause::Roster,
+                        Level::Error,
+                        "the list of clients was removed or exchanged while this primary serves: \
+                         it is written again; leave it to the primary"
+                    );
                 }
                 None // once more
             }

@@ -21,6 +21,7 @@ use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use super::files::opened;
 use super::{Place, Whose};
 
 const HEAD: &str = "dlock primary ";
@@ -70,7 +71,7 @@ impl Ownership {
     pub(crate) fn take(list: &Path, taking: &Taking) -> io::Result<Self> {
         let path = beside(list, ".lock");
         let owned = loop {
-            let file = opened(&path).map_err(|error| {
+            let file = lock_file(&path).map_err(|error| {
                 io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
             })?;
             let owned = Self::unsigned(file, path.clone(), list)?;
@@ -118,13 +119,13 @@ impl Ownership {
 
     /// Puts its own file in the place of another primary's: the one that `from` names, if any.
     fn replace(list: &Path, path: PathBuf, from: Option<&str>) -> io::Result<Self> {
-        let turn = opened(&beside(list, ".taking"))?;
+        let turn = lock_file(&beside(list, ".taking"))?;
         lock(&turn, "another process is just taking its place")?;
         if from.is_some() && from != signature(list).as_deref() {
             return Err(replaced());
         }
         let new = beside(&path, &format!(".{}.new", std::process::id()));
-        let owned = Self::unsigned(opened(&new)?, path, list)?;
+        let owned = Self::unsigned(lock_file(&new)?, path, list)?;
         let signed = owned.lock().and_then(|()| owned.sign());
         let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
@@ -146,9 +147,9 @@ pub(super) fn folder(path: &Path) -> &Path {
 }
 
 /// This file, which is made if there is none; what it has stays.
-fn opened(path: &Path) -> io::Result<File> {
+fn lock_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600).open(path)
+    opened(path, options.write(true).create(true).truncate(false).mode(0o600))
 }
 
 /// Locks it for as long as it is open, if nobody else has.
@@ -224,7 +225,8 @@ impl Ownership {
 /// What is written of the primary that had a list last.
 pub(crate) fn signature(list: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(beside(list, ".lock")).ok()?.take(BYTES_MAX).read_to_string(&mut text).ok()?;
+    let file = opened(&beside(list, ".lock"), OpenOptions::new().read(true));
+    file.ok()?.take(BYTES_MAX).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
