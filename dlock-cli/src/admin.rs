@@ -5,13 +5,14 @@
 //! One line of JSON out, one line of JSON back; lists come in pages
 //! (`dlock-server/src/control/admin.rs` has the words).
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dlock_core::fabric::FabricKind;
 use dlock_core::words::FairWord;
+use dlock_server::{connect_admin, DefaultFiles};
 use serde_json::{json, Value};
 
 use crate::args::Admin;
@@ -20,6 +21,8 @@ use crate::{out, table};
 
 /// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The admin socket of the service.
+const SERVICE_SOCKET: &str = "/run/dlock/dlockd.sock";
 /// Bytes of one answer: a page of the longest names, written twice, and some.
 const ANSWER_LEN_MAX: u64 = 16 * 1024 * 1024;
 /// Items per page.
@@ -45,7 +48,7 @@ pub enum Query {
 
 /// Asks and prints; the exit code.
 pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
-    let mut primary = Endpoint::connect(&admin.socket)?;
+    let mut primary = Endpoint::find(admin.socket.as_deref())?;
     let document = match query {
         Query::Status => primary.ask(json!({ "cmd": "status" }))?,
         Query::Promote => primary.ask(json!({ "cmd": "promote" }))?,
@@ -80,19 +83,43 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn connect(path: &Path) -> Result<Self, Failure> {
-        let shown = path.display().to_string();
-        let stream = UnixStream::connect(path).and_then(|stream| {
-            stream.set_read_timeout(Some(ANSWER_MAX))?;
-            stream.set_write_timeout(Some(ANSWER_MAX))?;
-            Ok(BufReader::new(stream))
-        });
-        let stream = stream.map_err(|error| {
-            let remedy = "set admin_socket in dlockd's configuration, and name it here by \
-                          --socket; only dlockd's user and root may use it";
-            Failure::new(UNAVAILABLE, format!("admin socket {shown}: {error}"), remedy)
-        })?;
-        Ok(Self { stream, shown })
+    /// The one that is named, or the one that answers where admin sockets are by default.
+    fn find(named: Option<&Path>) -> Result<Self, Failure> {
+        if let Some(path) = named {
+            return Self::connect(path).map_err(|error| unreached(path, &error));
+        }
+        let mut sockets = DefaultFiles::of_this_process().admin_sockets();
+        sockets.push(PathBuf::from(SERVICE_SOCKET));
+        let (mut found, mut denied) = (Vec::new(), None);
+        for path in sockets {
+            match Self::connect(&path) {
+                Err(error) if has_ended(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    denied = Some(unreached(&path, &error));
+                }
+                tried => found.push((path, tried)),
+            }
+        }
+        let names: Vec<_> = found.iter().map(|(path, _)| path.display().to_string()).collect();
+        match (found.pop(), denied) {
+            // which one is meant is not guessed: what some commands do cannot be undone
+            (Some(_), _) if !found.is_empty() => {
+                let cause = format!("there are several primaries: {}", names.join(", "));
+                Err(Failure::new(UNAVAILABLE, cause, "name the admin socket of one by --socket"))
+            }
+            (Some((path, tried)), _) => tried.map_err(|error| unreached(&path, &error)),
+            (None, Some(denied)) => Err(denied),
+            (None, None) => Err(Failure::new(
+                UNAVAILABLE,
+                "no primary with an admin socket runs as this user or as the service",
+                "start one (dlockd), or name the admin socket of another by --socket",
+            )),
+        }
+    }
+
+    fn connect(path: &Path) -> io::Result<Self> {
+        let stream = connect_admin(path, ANSWER_MAX)?;
+        Ok(Self { stream: BufReader::new(stream), shown: path.display().to_string() })
     }
 
     /// One question, one answer, without its `ok`.
@@ -105,7 +132,7 @@ impl Endpoint {
             let remedy = "look whether dlockd runs and answers, and whether this is its socket";
             Failure::new(UNAVAILABLE, format!("admin socket {}: {cause}", self.shown), remedy)
         };
-        received.map_err(|error| failed(error.to_string()))?;
+        received.map_err(|error| unreached(Path::new(&self.shown), &error))?;
         let mut answer: Value = serde_json::from_slice(&line)
             .map_err(|_| failed("no answer that makes sense".into()))?;
         match (answer["ok"].as_bool(), answer.as_object_mut()) {
@@ -134,6 +161,31 @@ impl Endpoint {
         }
         Ok(json!({ list: all }))
     }
+}
+
+/// Whether nobody serves this socket any more, or nobody ever did.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+}
+
+fn unreached(path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    let (cause, remedy) = match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (
+            format!("no answer in {} s", ANSWER_MAX.as_secs()),
+            "look whether its dlockd is stopped (SIGSTOP), or its host overloaded",
+        ),
+        io::ErrorKind::PermissionDenied => (
+            "permission denied".to_string(),
+            "ask as dlockd's user or as root; admin_for_group lets its group ask, too",
+        ),
+        _ if has_ended(error) => (
+            "no primary serves it".to_string(),
+            "start dlockd, or name the socket of another by --socket (admin_socket in dlockd.toml)",
+        ),
+        _ => (error.to_string(), "look whether dlockd runs, and whether this is its socket"),
+    };
+    Failure::new(UNAVAILABLE, format!("admin socket {path}: {cause}"), remedy)
 }
 
 fn now_s() -> i64 {
@@ -209,6 +261,10 @@ fn recovery_rows(recovery: &Value) -> Vec<Vec<String>> {
         row(&["have told everything", &cell(&recovery["told"])]),
         row(&["holds and tickets so far", &cell(&recovery["claims"])]),
     ];
+    if recovery["list_lost"].as_bool() == Some(true) {
+        let what = "their list was lost: waits for `dlock recover --now`";
+        rows.push(row(&["other clients", what]));
+    }
     for missing in recovery["missing"].as_array().into_iter().flatten() {
         let until = match &missing["seconds_left"] {
             Value::Null => "it has no session horizon: waited for until it comes".to_string(),

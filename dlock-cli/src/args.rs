@@ -276,14 +276,10 @@ pub struct Bench {
 /// Arguments of the commands that ask a running primary.
 #[derive(Debug, clap::Args)]
 pub struct Admin {
-    /// The admin socket of dlockd (`admin_socket` in its configuration).
-    #[arg(
-        long,
-        env = "DLOCK_ADMIN_SOCKET",
-        default_value = "/run/dlock/dlockd.sock",
-        value_name = "PATH"
-    )]
-    pub socket: PathBuf,
+    /// The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one
+    /// primary of this user or of the service]
+    #[arg(long, env = "DLOCK_ADMIN_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     /// Print JSON, one document, instead of a table.
     #[arg(long)]
     pub json: bool,

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -24,6 +25,34 @@ pub(crate) struct AdminSocket {
     inode: u64,
 }
 
+/// Connects to an admin socket within this time; without any, if there is room at once. Reads and
+/// writes on the connection have the same limit.
+///
+/// # Errors
+/// `TimedOut`: the primary is stopped, or busy. `ConnectionRefused`: it has ended.
+pub fn connect_admin(path: &Path, wait: Duration) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    match wait.is_zero() {
+        true => socket.set_nonblocking(true)?,
+        // Linux has it limit connect, too
+        false => socket.set_write_timeout(Some(wait))?,
+    }
+    let address = SockAddr::unix(path)?;
+    loop {
+        match socket.connect(&address) {
+            Ok(()) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(wait).filter(|wait| !wait.is_zero()))?;
+    Ok(UnixStream::from(OwnedFd::from(socket)))
+}
+
 impl AdminSocket {
     /// The one that is configured, and its listener.
     pub(crate) fn of(config: &ServerConfig) -> Result<Option<(Self, UnixListener)>, StartError> {
@@ -37,12 +66,13 @@ impl AdminSocket {
     fn bind(path: &Path, mode: u32) -> io::Result<(Self, UnixListener)> {
         // A primary that was killed leaves its socket; one that runs answers there.
         if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            match UnixStream::connect(path) {
-                Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+            match connect_admin(path, Duration::ZERO) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?;
                 }
-                Err(error) => return Err(error),
+                // so many wait to be accepted that there is no room for one more
+                Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
+                _ => return Err(io::ErrorKind::AddrInUse.into()),
             }
         }
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;

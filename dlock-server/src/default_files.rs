@@ -5,6 +5,10 @@
 //!   state file     $XDG_STATE_HOME/dlock/epoch-PORT-MACHINE    else, of root,
 //!                  /var/lib/dlock/epoch-PORT                    of another user
 //!                  $HOME/.local/state/dlock/epoch-PORT-MACHINE
+//!   admin socket   the first of these folders that is this user's alone:
+//!                  $XDG_RUNTIME_DIR/dlock/PORT.sock
+//!                  /run/user/UID/dlock/PORT.sock
+//!                  /tmp/dlock-UID/PORT.sock          ($TMPDIR in place of /tmp)
 //! ```
 //! The port is in the name, since primaries on different ports have different clients. The machine
 //! (`/etc/machine-id`) is in it where several hosts may share the folder. A folder that belongs to
@@ -12,7 +16,7 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -23,6 +27,12 @@ const SYSTEM_STATE: &str = "/var/lib/dlock";
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Characters of such an id.
 const MACHINE_ID_LEN: usize = 32;
+/// Where a system has the folders of users who are logged in, by their numbers.
+const RUN_USER: &str = "/run/user";
+/// Bytes of the path of a socket at most (`sun_path`, without the zero at its end).
+const SOCKET_PATH_MAX: usize = 107;
+/// The end of the name of an admin socket.
+const SOCKET: &str = "sock";
 /// Mode bits with which others may change what is in a folder.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -33,6 +43,8 @@ pub struct DefaultFiles {
     pub state_home: Option<PathBuf>,
     /// `HOME`.
     pub home: Option<PathBuf>,
+    /// `XDG_RUNTIME_DIR`.
+    pub runtime_dir: Option<PathBuf>,
     /// The user.
     pub uid: u32,
 }
@@ -44,7 +56,8 @@ impl DefaultFiles {
         let folder =
             |name| env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
         let (state_home, home) = (folder("XDG_STATE_HOME"), folder("HOME"));
-        Self { state_home, home, uid: rustix::process::geteuid().as_raw() }
+        let runtime_dir = folder("XDG_RUNTIME_DIR");
+        Self { state_home, home, runtime_dir, uid: rustix::process::geteuid().as_raw() }
     }
 
     /// The state file of a primary on this port. Its folder is made.
@@ -64,12 +77,61 @@ impl DefaultFiles {
         Ok(folder.join(name))
     }
 
+    /// The admin socket of a primary on this port. Its folder is made.
+    ///
+    /// # Errors
+    /// Why there is none: its folder cannot be made, or is not this user's alone.
+    pub fn admin_socket(&self, port: u16) -> Result<PathBuf, String> {
+        let mut why = String::new();
+        let folder = self.socket_folders().into_iter().find(|folder| {
+            let own = self.own_folder(folder);
+            own.map_err(|error| why = format!("{}: {error}", folder.display())).is_ok()
+        });
+        let folder = folder.ok_or(why)?;
+        let path = folder.join(format!("{port}.{SOCKET}"));
+        if path.as_os_str().len() > SOCKET_PATH_MAX {
+            return Err(format!("{}: longer than {SOCKET_PATH_MAX} bytes", path.display()));
+        }
+        Ok(path)
+    }
+
+    /// The admin sockets that primaries of this user have made without being told where. Those of
+    /// primaries that were killed are among them.
+    pub fn admin_sockets(&self) -> Vec<PathBuf> {
+        let folders =
+            self.socket_folders().into_iter().filter(|folder| self.is_own(folder).is_ok());
+        let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let is_socket = |path: &PathBuf| {
+            let is_own =
+                |found: fs::Metadata| found.file_type().is_socket() && found.uid() == self.uid;
+            path.extension().is_some_and(|end| end == SOCKET)
+                && fs::symlink_metadata(path).is_ok_and(is_own)
+        };
+        let mut sockets: Vec<_> = entries.map(|entry| entry.path()).filter(is_socket).collect();
+        sockets.sort();
+        sockets
+    }
+
+    /// The folders that may have admin sockets, best first.
+    fn socket_folders(&self) -> Vec<PathBuf> {
+        let runtime_dir = self.runtime_dir.clone();
+        let run_user = Path::new(RUN_USER).join(self.uid.to_string());
+        let dlock = |folder: PathBuf| self.is_own(&folder).ok().map(|()| folder.join("dlock"));
+        let shared = env::temp_dir().join(format!("dlock-{}", self.uid));
+        [runtime_dir.and_then(dlock), dlock(run_user), Some(shared)].into_iter().flatten().collect()
+    }
+
     /// Makes this folder, if it is not there, for this user alone.
     ///
     /// # Errors
     /// It cannot be made, or is not this user's alone.
     fn own_folder(&self, folder: &Path) -> Result<(), String> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| e.to_string())?;
+        self.is_own(folder)
+    }
+
+    /// That this is a folder which only this user may write.
+    fn is_own(&self, folder: &Path) -> Result<(), String> {
         let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(folder);
         let found = opened.and_then(|folder| folder.metadata()).map_err(|e| e.to_string())?;
@@ -123,6 +185,38 @@ mod tests {
             let path = files.state_file(21_616).unwrap();
             assert!(path.starts_with(folder.path().join("home/.local/state/dlock")), "{path:?}");
         }
+    }
+
+    #[test]
+    fn the_admin_sockets_of_a_user_are_found_and_nothing_else() {
+        let folder = TempFolder::new("default-socket");
+        let runtime_dir = folder.path().join("run");
+        fs::create_dir(&runtime_dir).unwrap();
+        fs::set_permissions(&runtime_dir, fs::Permissions::from_mode(0o700)).unwrap();
+        let files = DefaultFiles { runtime_dir: Some(runtime_dir.clone()), ..of(&folder) };
+        let path = files.admin_socket(21_616).unwrap();
+        assert_eq!(path, runtime_dir.join("dlock/21616.sock"));
+        let found = || {
+            let mut found = files.admin_sockets();
+            found.retain(|path| path.starts_with(folder.path()));
+            found
+        };
+        fs::write(&path, "no socket").unwrap();
+        assert!(found().is_empty());
+        fs::remove_file(&path).unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        let _listener = std::os::unix::net::UnixListener::bind(&elsewhere).unwrap();
+        symlink(&elsewhere, &path).unwrap();
+        assert!(found().is_empty(), "a link may lead to another user's");
+        fs::rename(&elsewhere, &path).unwrap();
+        assert_eq!(found(), [path.clone()]);
+        fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(found().is_empty());
+        assert!(!files.admin_socket(21_616).unwrap().starts_with(&runtime_dir));
+        // one of another user, as after su
+        fs::set_permissions(&runtime_dir, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::remove_dir_all(runtime_dir.join("dlock")).unwrap();
+        assert!(!files.admin_socket(21_616).unwrap().starts_with(&runtime_dir));
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod standby;
 mod testing;
 mod transport;
 
+pub use admin_socket::connect_admin;
 pub use blocking::on_a_thread;
 pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{

@@ -7,8 +7,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use common::{server, Peer};
+use common::{server, Peer, PATIENCE};
 use dlock_core::message::LockType;
 use dlock_server::{Server, ServerConfig, StartError};
 use serde_json::Value;
@@ -136,4 +137,39 @@ fn the_socket_is_this_users_and_ends_with_the_primary() {
     std::fs::write(&socket.0, "mine").unwrap();
     assert!(matches!(Server::start(socket.config()), Err(StartError::AdminSocket { .. })));
     assert_eq!(std::fs::read_to_string(&socket.0).unwrap(), "mine");
+}
+
+#[test]
+fn silent_connections_keep_no_operator_out() {
+    let socket = Socket::new("silent");
+    let _server = server(socket.config());
+    let silent: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket.0).unwrap()).collect();
+    let asked = Instant::now();
+    assert_eq!(ask(&socket.0, "{\"cmd\":\"status\"}")["ok"], true);
+    assert!(asked.elapsed() < PATIENCE, "no place was given to it");
+    // the oldest are closed, and those that came last are not
+    let mut ends = 0;
+    for mut stream in silent {
+        stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        ends += usize::from(matches!(stream.read(&mut [0]), Ok(0)));
+    }
+    assert!(ends >= 100 - 16, "{ends}");
+}
+
+#[test]
+fn a_socket_that_nobody_accepts_at_is_somebodys_and_is_not_waited_for() {
+    let path = Socket::new("backlog");
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path.0).unwrap()).unwrap();
+    socket.listen(0).unwrap();
+    let mut waiting = Vec::new();
+    let full = loop {
+        match dlock_server::connect_admin(&path.0, Duration::from_millis(50)) {
+            Ok(stream) => waiting.push(stream),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), std::io::ErrorKind::TimedOut);
+    let error = Server::start(path.config()).unwrap_err();
+    assert!(matches!(error, StartError::AdminSocket { .. }), "{error}");
 }

@@ -4,12 +4,14 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{own_address, Peer};
+use common::{eventually, own_address, Peer};
+use dlock_core::control::ControlReply;
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 use rustix::process::{kill_process, Pid, Signal};
@@ -23,14 +25,15 @@ struct User {
 impl User {
     fn new(name: &str) -> Self {
         let home = std::env::temp_dir().join(format!("dlock-user-{name}-{}", std::process::id()));
-        fs::create_dir(&home).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&home).unwrap();
         let free = TcpListener::bind((own_address(), 0)).unwrap();
         Self { home, address: free.local_addr().unwrap() }
     }
 
     fn dlockd(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
-        command.env("XDG_STATE_HOME", self.state_home()).env_remove("NOTIFY_SOCKET");
+        command.env("XDG_STATE_HOME", self.state_home()).env("XDG_RUNTIME_DIR", &self.home);
+        command.env_remove("NOTIFY_SOCKET");
         command.args(["--verbs=off", "--listen", &self.address.ip().to_string()]);
         command.args(["--port", &self.address.port().to_string()]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -47,6 +50,23 @@ impl User {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("dlockd ready"), "{line}");
         Running(child)
+    }
+
+    /// Its list of clients.
+    fn list(&self) -> PathBuf {
+        let folder = self.state_home().join("dlock");
+        let name = files(&folder).into_iter().find(|name| name.ends_with(".clients"));
+        folder.join(name.expect("a list of clients"))
+    }
+
+    /// What is answered at its admin socket.
+    fn asks(&self, what: &str) -> String {
+        let path = self.home.join(format!("dlock/{}.sock", self.address.port()));
+        let mut stream = dlock_server::connect_admin(&path, common::PATIENCE).unwrap();
+        writeln!(stream, "{{\"cmd\":\"{what}\"}}").unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
     }
 
     /// How it does not start.
@@ -105,7 +125,8 @@ fn a_primary_that_is_started_again_knows_whose_locks_are_held() {
         assert_eq!(user.next_after_restart(&[], end), Some(Status::NotReady));
         let folder = user.state_home().join("dlock");
         let port = user.address.port();
-        assert!(files(&folder).iter().all(|name| name.starts_with(&format!("epoch-{port}"))));
+        let is_of_port = |name: &String| name.starts_with(&format!("epoch-{port}"));
+        assert!(files(&folder).iter().all(is_of_port), "{:?}", files(&folder));
     }
 }
 
@@ -143,4 +164,49 @@ fn primaries_of_one_user_on_two_ports_run_side_by_side() {
     let states = files(&user.state_home().join("dlock"));
     let epochs = states.iter().filter(|name| !name.contains(".clients"));
     assert_eq!(epochs.count(), 2, "{states:?}");
+}
+
+#[test]
+fn a_list_that_is_removed_while_its_primary_serves_is_written_again() {
+    let user = User::new("list-removed");
+    let running = user.start(&[]);
+    let (mut peer, _) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    let list = user.list();
+    fs::remove_file(&list).unwrap();
+    eventually("it is written again", || list.exists());
+    running.end(Signal::KILL);
+    let _running = user.start(&[]);
+    assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
+}
+
+/// It is lost between two primaries; a third one does not take the second one's list for all.
+#[test]
+fn a_primary_whose_list_of_clients_was_lost_serves_when_an_operator_says_so() {
+    let user = User::new("list-lost");
+    let running = user.start(&[]);
+    let (mut peer, session) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    running.end(Signal::KILL);
+    fs::remove_file(user.list()).unwrap();
+    for _ in 0..2 {
+        let running = user.start(&[]);
+        assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
+        assert!(user.asks("status").contains("\"list_lost\":true"), "{}", user.asks("status"));
+        running.end(Signal::TERM);
+    }
+    let running = user.start(&[]);
+    // a client may come back
+    let mut back = Peer::connect(user.address);
+    let back = back.call(common::reinit(&session));
+    assert!(matches!(back, ControlReply::Session(_)), "{back:?}");
+    assert!(user.asks("recover").contains("\"ok\":true"));
+    running.end(Signal::KILL);
+    let running = user.start(&[]);
+    assert!(user.asks("status").contains("\"list_lost\":true"), "the recovery was not over");
+    assert!(user.asks("recover").contains("\"ok\":true"));
+    eventually("it serves", || Peer::try_init(user.address).is_ok());
+    running.end(Signal::TERM);
+    let _running = user.start(&[]);
+    assert!(user.asks("status").contains("\"recovering\":false"));
 }

@@ -72,7 +72,7 @@ complete -c dlock -n "__fish_dlock_using_subcommand bench" -l quick -d 'Short ru
 complete -c dlock -n "__fish_dlock_using_subcommand bench" -l json -d 'Print one JSON document instead of a table'
 complete -c dlock -n "__fish_dlock_using_subcommand bench" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand bench" -s h -l help -d 'Print help'
-complete -c dlock -n "__fish_dlock_using_subcommand status" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration)' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand status" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand status" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand status" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand status" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
@@ -81,7 +81,7 @@ complete -c dlock -n "__fish_dlock_using_subcommand status" -l tls-key-password-
 complete -c dlock -n "__fish_dlock_using_subcommand status" -l json -d 'Print JSON, one document, instead of a table'
 complete -c dlock -n "__fish_dlock_using_subcommand status" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand status" -s h -l help -d 'Print help'
-complete -c dlock -n "__fish_dlock_using_subcommand recover" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration)' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand recover" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand recover" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand recover" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand recover" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
@@ -91,7 +91,7 @@ complete -c dlock -n "__fish_dlock_using_subcommand recover" -l json -d 'Print J
 complete -c dlock -n "__fish_dlock_using_subcommand recover" -l now -d 'Wait no longer for the clients that are missing'
 complete -c dlock -n "__fish_dlock_using_subcommand recover" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand recover" -s h -l help -d 'Print help'
-complete -c dlock -n "__fish_dlock_using_subcommand promote" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration)' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand promote" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand promote" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand promote" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand promote" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
@@ -100,7 +100,7 @@ complete -c dlock -n "__fish_dlock_using_subcommand promote" -l tls-key-password
 complete -c dlock -n "__fish_dlock_using_subcommand promote" -l json -d 'Print JSON, one document, instead of a table'
 complete -c dlock -n "__fish_dlock_using_subcommand promote" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand promote" -s h -l help -d 'Print help'
-complete -c dlock -n "__fish_dlock_using_subcommand locks" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration)' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand locks" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand locks" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand locks" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand locks" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
@@ -109,7 +109,7 @@ complete -c dlock -n "__fish_dlock_using_subcommand locks" -l tls-key-password-f
 complete -c dlock -n "__fish_dlock_using_subcommand locks" -l json -d 'Print JSON, one document, instead of a table'
 complete -c dlock -n "__fish_dlock_using_subcommand locks" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand locks" -s h -l help -d 'Print help'
-complete -c dlock -n "__fish_dlock_using_subcommand clients" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration)' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand clients" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand clients" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand clients" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand clients" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F

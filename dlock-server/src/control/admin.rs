@@ -10,7 +10,7 @@
 //!      "recovering":false,"recovery":null,"verbs":null,"shm":true,"tcp":true,"connections":2,
 //!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
 //!      "objects":0,"objects_max":102400,"stats":[…45 debug counters of the C API…]}
-//!     while it recovers: "recovery":{"expected":3,"back":1,"told":1,"claims":7,
+//!     while it recovers: "recovery":{"expected":3,"back":1,"told":1,"claims":7,"list_lost":false,
 //!      "missing":[{"client":5,"seconds_left":29}, {"client":6,"seconds_left":null}]}
 //!   {"cmd":"recover"}                         waits no longer for those that are missing
 //!     {"ok":true,"given_up":[5,6]}

@@ -74,7 +74,8 @@ pub(crate) struct Args {
     /// Offer no command channels over TCP
     #[arg(long)]
     no_tcp: bool,
-    /// Make the admin endpoint's Unix socket here
+    /// Make the admin endpoint's Unix socket here; none: nowhere [default: in the user's runtime
+    /// folder, for each port; `dlock` finds it there]
     #[arg(long, value_name = "PATH")]
     admin_socket: Option<PathBuf>,
     /// Keep the last epoch in this file, and in FILE.clients who the clients are; none: nowhere
@@ -127,12 +128,16 @@ impl Args {
         server.tcp &= !self.no_tcp;
         replace(&mut server.ctrl_cpuset, &self.ctrl_cpuset);
         replace(&mut server.cmd_cpuset, &self.cmd_cpuset);
-        replace(&mut server.admin_socket, &self.admin_socket);
-        if let Some(path) = &self.state_file {
-            settings.state_file = path.clone().into();
-        }
-        if let FileChoice::At(path) = &settings.state_file {
-            server.state_file = Some(path.clone());
+        for (file, choice, given) in [
+            (&mut server.state_file, &mut settings.state_file, &self.state_file),
+            (&mut server.admin_socket, &mut settings.admin_socket, &self.admin_socket),
+        ] {
+            if let Some(path) = given {
+                *choice = path.clone().into();
+            }
+            if let FileChoice::At(path) = choice {
+                *file = Some(path.clone());
+            }
         }
         settings.standby.of = self.standby_of.or(settings.standby.of);
         if let Some(ms) = self.standby_silence {

@@ -24,6 +24,7 @@ pub(crate) struct Settings {
     pub(crate) server: ServerConfig,
     pub(crate) standby: Standby,
     pub(crate) state_file: FileChoice,
+    pub(crate) admin_socket: FileChoice,
     /// What TLS is to be spoken with; loaded when the command line was read, too.
     pub(crate) tls: TlsPaths,
     /// Listening where strangers can connect without TLS is wanted.
@@ -77,8 +78,9 @@ impl Default for Settings {
         let standby = Standby { of: None, silence, fence };
         let (server, tls) = (ServerConfig::default(), TlsPaths::default());
         let (log_level, log_format) = (LevelFilter::Info, Format::default());
-        let state_file = FileChoice::Default;
-        Self { server, standby, state_file, tls, insecure: false, log_level, log_format }
+        let (state_file, admin_socket) = (FileChoice::Default, FileChoice::Default);
+        let insecure = false;
+        Self { server, standby, state_file, admin_socket, tls, insecure, log_level, log_format }
     }
 }
 
@@ -208,9 +210,10 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     set(&mut server.clients_max, keys.clients_max, limit(limits::CLIENTS_MAX))?;
     set(&mut server.locks_max, keys.locks_max, limit(limits::LOCKS_MAX))?;
     set(&mut server.objects_max, keys.objects_max, limit(limits::OBJECTS_MAX))?;
-    server.admin_socket = keys.admin_socket;
+    let choice = |path: Option<PathBuf>| path.map_or(FileChoice::Default, FileChoice::from);
+    settings.admin_socket = choice(keys.admin_socket);
     server.admin_for_group = keys.admin_for_group.unwrap_or(server.admin_for_group);
-    settings.state_file = keys.state_file.map_or(FileChoice::Default, FileChoice::from);
+    settings.state_file = choice(keys.state_file);
     let standby = &mut settings.standby;
     set(&mut standby.of, keys.standby_of, |text| match text.parse::<SocketAddr>() {
         Ok(of) => Ok(Some(of)),
@@ -321,7 +324,7 @@ mod tests {
         assert_eq!(settings.server.ctrl_cpuset.as_deref(), Some("0"));
         let state_file = FileChoice::At("/var/lib/dlock/epoch".into());
         assert_eq!(settings.state_file, state_file);
-        assert!(settings.server.admin_socket.is_some());
+        assert!(matches!(settings.admin_socket, FileChoice::At(_)));
         // The list in the message about an unknown key is the list of keys.
         for (text, keys_min) in [
             ("no_such_key = 1", 10),

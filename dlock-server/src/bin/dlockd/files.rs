@@ -34,5 +34,15 @@ pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<()
             server.state_file = Some(path);
         }
     }
+    // it can do without this one
+    if settings.admin_socket == FileChoice::Default && server.port != 0 {
+        match files.admin_socket(server.port) {
+            Ok(path) => server.admin_socket = Some(path),
+            Err(why) => log::warn!(
+                "there is no admin socket, and no `dlock status`: {why}; name one with \
+                 --admin-socket"
+            ),
+        }
+    }
     Ok(())
 }
