@@ -130,7 +130,7 @@ if [ "$install" = yes ] && have rustup && [ -n "$(lacking cargo-fmt cargo-clippy
 fi
 
 required=$(lacking cc c++ cmake make pkg-config nm tar xz)
-optional=$(lacking valgrind python3 cargo-fmt cargo-clippy)
+optional=$(lacking valgrind strace python3 cargo-fmt cargo-clippy)
 if [ -n "$required$optional" ] && may_install; then
     # shellcheck disable=SC2046,SC2086 # lists of words
     set -- $(packages_of $required $optional)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
 #   scripts/soak.sh            all
-#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, chaos, mutants
+#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, faults, chaos, mutants
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
@@ -10,7 +10,7 @@
 # go without progress (lib.sh); some print nothing until their end.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-all=(exec chaos contention sim fuzz models mutants)
+all=(exec faults chaos contention sim fuzz models mutants)
 
 soak_sim() {
     step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
@@ -43,6 +43,12 @@ soak_contention() {
 soak_exec() {
     step "dlock exec behind a network that stops" 3600 \
         env DLOCK_SOAK=1 cargo test --locked -p dlock-cli --test exec a_network || true
+}
+
+# Each system call of dlockd and dlock exec, denied once in each way.
+soak_faults() {
+    step "each system call denied once" 7200 \
+        env DLOCK_SOAK=1 cargo test --locked -p dlock-cli --test faults || true
 }
 
 soak_chaos() {

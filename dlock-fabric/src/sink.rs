@@ -236,8 +236,11 @@ pub fn to_stdout_within(line: &str, wait: Duration) -> io::Result<()> {
 /// another process fills meanwhile.
 fn write_until(fd: libc::c_int, mut bytes: &[u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        if poll_raw(fd, libc::POLLOUT, until)? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
+        match poll_raw(fd, libc::POLLOUT, until) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(_) if Instant::now() < until => {} // the write itself waits
+            Err(error) => return Err(error),
         }
         let part = &bytes[..bytes.len().min(PIPE_BUF)];
         match without_sigpipe(|| {

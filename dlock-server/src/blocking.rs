@@ -3,9 +3,24 @@
 //! refuses a thread.
 
 use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::thread::Builder;
 
+use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 use tokio::sync::oneshot;
+
+/// A runtime of one thread: the one that runs it. The first one of a process makes a pair of
+/// sockets for signals, and panics where it gets none: a hook for panics must not abort here.
+///
+/// # Errors
+/// What the system says where it refuses a descriptor.
+pub fn runtime(
+    set: impl FnOnce(&mut RuntimeBuilder) -> &mut RuntimeBuilder,
+) -> io::Result<Runtime> {
+    let make = || set(RuntimeBuilder::new_current_thread().enable_io().enable_time()).build();
+    let refused = |_| Err(io::Error::other("no descriptors for signals (socketpair)"));
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(refused)
+}
 
 /// Does this on a thread of its own, which goes on if the future is dropped.
 ///

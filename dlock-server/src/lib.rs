@@ -37,7 +37,7 @@ mod testing;
 mod transport;
 
 pub use admin_socket::connect_admin;
-pub use blocking::on_a_thread;
+pub use blocking::{on_a_thread, runtime};
 pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{
     Orphans, Rule, ServerConfig, VerbsUse, ABSENT_GRACE, FRAMES_PER_SECOND_MAX, RECOVERY_DEADLINE,

@@ -304,6 +304,9 @@ impl<'a> Supervisor<'a> {
         for line in self.keeper.lines() {
             self.heard(&line);
         }
+        if self.keeper.is_silent && self.command.is_none() {
+            self.keeper.input = None; // one that cannot be heard, but lives, ends then
+        }
         let came = self.wakes.take();
         self.signals.extend(came.into_iter().filter(|number| *number != SIGCHLD));
         self.reap();
@@ -398,7 +401,10 @@ impl Keeper {
                 Ok(count) => self.partial.extend(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => self.is_silent = true,
+                Err(error) => {
+                    log::error!("the process that holds the lock cannot be heard (read): {error}");
+                    self.is_silent = true;
+                }
             }
         }
         let Some(end) = self.partial.iter().rposition(|&byte| byte == b'\n') else {

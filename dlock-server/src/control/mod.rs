@@ -97,11 +97,7 @@ pub(crate) struct Listeners {
 
 /// A runtime of one thread: the one that runs it.
 pub(crate) fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .max_io_events_per_tick(EVENTS_A_POLL)
-        .enable_io()
-        .enable_time()
-        .build()
+    crate::runtime(|builder| builder.max_io_events_per_tick(EVENTS_A_POLL))
 }
 
 /// Makes the listeners known to the runtime.

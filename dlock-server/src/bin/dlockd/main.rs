@@ -53,7 +53,6 @@ fn main() -> ExitCode {
     }
     let format = settings.log_format;
     sink::install(settings.log_level, format);
-    abort_on_panic();
     match run(settings, &args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => fail(START_FAILED, format, &message),
@@ -66,11 +65,10 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
     if let Err(error) = threads::raise_file_limit() {
         log::warn!("the limit of open files cannot be raised: {error}");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build()
-        .map_err(|error| format!("cannot wait for signals: {error}"))?;
+    std::panic::set_hook(Box::new(|_| {})); // the next line tells of it as an error
+    let runtime = dlock_server::runtime(|builder| builder)
+        .map_err(|error| format!("cannot wait for signals (socketpair, epoll_create): {error}"))?;
+    abort_on_panic();
     let ended = runtime.block_on(async {
         // Before it serves: a signal right after the ready line is a clean stop, too.
         let mut terminate = handler(SignalKind::terminate())?;
