@@ -21,6 +21,7 @@ use std::fmt;
 
 use crate::ids::{ClientId, Identity, ObjectId};
 use crate::message::{LockType, Mode, Request};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::WordOp;
 use crate::words::{FairWord, RwWord};
@@ -169,7 +170,10 @@ pub struct Quotas {
 
 impl Quotas {
     fn lowest(self, other: Self) -> Self {
-        let min = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
+        let min = |a: Option<u32>, b: Option<u32>| match planted::is(Bug::HighestQuota) {
+            true => a.max(b),
+            false => a.into_iter().chain(b).min(),
+        };
         Self {
             clients_max: min(self.clients_max, other.clients_max),
             locks_max: min(self.locks_max, other.locks_max),
@@ -377,7 +381,9 @@ impl Access {
     pub fn allows_everything(&self, client: ClientId) -> bool {
         let needed = [Right::Get, Right::LockShared, Right::LockExclusive, Right::Objects];
         let gives = |right| self.rules_of(client).any(|rule| rule.gives_everywhere(right));
-        self.is_open() || needed.into_iter().all(gives)
+        let is_needed =
+            |right: &Right| *right != Right::Objects || !planted::is(Bug::ObjectsMapped);
+        self.is_open() || needed.into_iter().filter(is_needed).all(gives)
     }
 
     /// The quotas of a client's identity.
@@ -521,6 +527,41 @@ mod tests {
         let mut access = Access::default();
         access.set_rules(rules);
         access
+    }
+
+    /// Nothing keeps a client that has the memory mapped from any word in it.
+    #[test]
+    fn a_client_that_lacks_one_right_may_not_do_everything() {
+        let all = [Right::LockShared, Right::LockExclusive, Right::Objects];
+        let may = |rights: &[Right]| {
+            let mut access = access(vec![rule(&["a"], &[""], rights)]);
+            access.enter(client(1), Some(Identity([1; 32])), &names(&["a"]));
+            access.allows_everything(client(1))
+        };
+        assert!(may(&all));
+        for missing in all {
+            let rest: Vec<Right> = all.into_iter().filter(|right| *right != missing).collect();
+            assert!(!may(&rest), "without {missing}");
+        }
+    }
+
+    #[test]
+    fn of_several_bounds_of_a_quota_the_lowest_one_counts() {
+        let quotas = |clients_max, locks_max, objects_max, waits_max| Quotas {
+            clients_max,
+            locks_max,
+            objects_max,
+            waits_max,
+        };
+        let one = quotas(Some(3), Some(1), None, Some(7));
+        let other = quotas(Some(2), Some(4), Some(6), None);
+        let both = quotas(Some(2), Some(1), Some(6), Some(7));
+        for two in [[one, other], [other, one]] {
+            let of = |quotas| Rule { quotas, ..rule(&["a"], &[""], &[Right::Get]) };
+            let mut access = access(two.map(of).to_vec());
+            access.enter(client(1), Some(Identity([1; 32])), &names(&["a"]));
+            assert_eq!(access.quotas(client(1)), both);
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::planted::{self, Bug};
+
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn<K> {
@@ -121,7 +123,10 @@ impl<K: Ord + Copy> Shares<K> {
         let fresh = Account { credit: quantum, round, waits: false };
         let account = self.accounts.entry(who).or_insert(fresh);
         let credit = account.credit_in(round, quantum);
-        (account.credit, account.round) = (credit.saturating_sub(work.into()), round);
+        account.credit = credit.saturating_sub(work.into());
+        if !planted::is(Bug::DebtPaidTwice) {
+            account.round = round;
+        }
     }
 
     /// It is gone.
@@ -244,6 +249,26 @@ mod tests {
             })
             .collect();
         assert!(turns.contains(&'a'), "its debt is paid off: {turns:?}");
+    }
+
+    /// The rounds before the debt have paid nothing of it.
+    #[test]
+    fn a_debt_is_paid_by_the_rounds_that_follow_it() {
+        let mut shares = Shares::new(QUANTUM);
+        shares.add('a');
+        assert_eq!(shares.next_turn().unwrap().who, 'a');
+        shares.done('a', 1, false);
+        shares.add('b');
+        for _ in 0..10 {
+            assert_eq!(shares.next_turn().unwrap().who, 'b');
+            shares.done('b', QUANTUM, true);
+        }
+        shares.charge('a', 5 * QUANTUM);
+        shares.add('a');
+        for turn in 0..4 {
+            assert_eq!(shares.next_turn().unwrap().who, 'b', "turn {turn}");
+            shares.done('b', QUANTUM, true);
+        }
     }
 
     #[test]

@@ -19,6 +19,8 @@
 //! Silence is no proof: a primary that cannot be heard here may serve others. So it takes more to
 //! take over, and what it was is the [`Ground`].
 
+use crate::planted::{self, Bug};
+
 /// How long the primary may be silent, where nothing else is said.
 pub const SILENCE_NS: u64 = 1_000_000_000;
 /// Probes in that time.
@@ -188,7 +190,8 @@ impl Standby {
     /// An operator says that the primary is gone. `false`: it was heard just now, and nothing has
     /// changed.
     pub fn promoted(&mut self, now_ns: u64) -> bool {
-        let may = self.is_silent(now_ns);
+        let is_unheard = planted::is(Bug::PromotedUnheard) && !self.was_heard;
+        let may = self.is_silent(now_ns) || is_unheard;
         self.stage = match self.stage {
             stage if !may => stage,
             Stage::Watches => Stage::Takes(Ground::Promoted),
@@ -334,6 +337,23 @@ mod tests {
         assert!(!matches!(task, Task::Fence | Task::TakeOver(_)), "{task:?}");
         assert!(!standby.was_heard());
         assert!(standby.promoted(now));
+    }
+
+    /// A standby that has just begun has not asked the primary yet, which may serve.
+    #[test]
+    fn an_operator_waits_until_the_silence_is_over_also_of_one_that_was_never_heard() {
+        for was_heard in [false, true] {
+            let mut standby = Standby::new(0, SILENCE_NS, true);
+            if was_heard {
+                standby.heard(0);
+            }
+            for now in [0, 1, SILENCE_NS - 1] {
+                assert!(!standby.promoted(now), "at {now}");
+                assert!(!matches!(standby.next(now), Task::TakeOver(_)), "at {now}");
+            }
+            assert!(standby.promoted(SILENCE_NS));
+            assert_eq!(standby.next(SILENCE_NS), Task::TakeOver(Ground::Promoted));
+        }
     }
 
     /// Its start has failed behind the moment in which it took the place.

@@ -144,6 +144,19 @@ fn a_grant_whose_clock_turns_out_wrong_before_it_is_told_is_given_back() {
     assert_eq!(end(&mut o, &mut e, after(1)), (Status::Fail, vec![resolve]));
 }
 
+/// Its deadline is of the clock that turned out wrong while the answer was on its way.
+#[test]
+fn an_extend_is_judged_by_the_clock_that_its_deadline_is_of() {
+    for op in [EXTEND, TRY] {
+        let mut e = held(LockType::Atomic, after(0));
+        let mut o = begin(&mut e, op, after(0));
+        let Effect::Post { chain, .. } = o.next(&mut e) else { panic!() };
+        let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+        o.outcome(&mut e, old_word(expect), after(1));
+        assert_eq!(end(&mut o, &mut e, after(1)).0, Status::Fail, "{op:?}");
+    }
+}
+
 #[test]
 fn a_grant_of_the_arbiter_is_of_the_clock_in_use_when_it_comes() {
     let mut e = entry(LockType::Atomic);

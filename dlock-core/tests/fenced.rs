@@ -10,10 +10,12 @@ mod entry;
 mod site;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlRequest, FabricKind, VERSION};
+use dlock_core::control::{Attach, ControlRequest, FabricKind, Secret, Terms, VERSION};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::{HINDRANCE_S, LOOK_S};
-use dlock_core::membership::{Connection, Effect, Ending, Exit, Gone, Orphans, State, PREPARED_S};
+use dlock_core::membership::{
+    Connection, Draws, Effect, Ending, Exit, Gone, Joining, Orphans, State, PREPARED_S,
+};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
@@ -225,6 +227,71 @@ fn a_session_without_a_horizon_takes_none_away_that_was_told() {
         site.until(at_s(HORIZON_S));
         assert!(!has_rw(&mut site, other, peer));
     }
+}
+
+/// Operations of the session before go by its horizon, which is the later one.
+#[test]
+fn a_session_with_a_shorter_horizon_takes_none_away_that_was_told() {
+    for between in [None, Some(0)] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let mut peer = site.join(Verbs, HORIZON_S as u32);
+        site.take_rw(peer);
+        for horizon_s in between.into_iter().chain([2]) {
+            let terms = peer.terms.map(|terms| Terms { horizon_s, ..terms });
+            peer = site.come_back(Peer { terms, ..peer }).unwrap();
+        }
+        site.until(at_s(1));
+        site.control(peer, ControlRequest::Heartbeat);
+        fence(&mut site, peer, Exit::Hindered);
+        site.until(at_s(HORIZON_S - 1));
+        assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)), "{between:?}");
+        assert!(has_rw(&mut site, other, peer));
+        site.until(at_s(HORIZON_S));
+        assert!(!has_rw(&mut site, other, peer));
+    }
+}
+
+/// The same where it is silent: nothing of it ends before the latest horizon that it was told.
+#[test]
+fn a_silent_client_keeps_what_it_has_until_the_latest_horizon_that_it_was_told() {
+    for between in [None, Some(0)] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let mut peer = site.join(Verbs, HORIZON_S as u32);
+        site.take_rw(peer);
+        for horizon_s in between.into_iter().chain([2]) {
+            let terms = peer.terms.map(|terms| Terms { horizon_s, ..terms });
+            peer = site.come_back(Peer { terms, ..peer }).unwrap();
+        }
+        site.until(at_s(HORIZON_S - 1));
+        assert!(has_rw(&mut site, other, peer), "{between:?}");
+        site.until(at_s(HORIZON_S));
+        assert!(!has_rw(&mut site, other, peer));
+    }
+}
+
+/// It comes back, by another certificate, before its queue pairs could be fenced.
+#[test]
+fn queue_pairs_that_could_not_be_fenced_are_remembered_and_tried_again() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.unfenced.insert(peer.id);
+    fence(&mut site, peer, Exit::Revoked);
+    assert_eq!(site.state(peer), Some(State::Ending(Ending::Fence(Exit::Revoked))));
+    let Site { members, primary, memory, now, .. } = &mut site;
+    let draws = Draws { secret: Secret([9; 16]), number: &mut || 5 };
+    let request = reinit(peer, VERSION, HORIZON_S as u32);
+    assert!(members.open(*now, primary, memory, &request, 99, draws).is_ok());
+    let Peer { id: client, secret, fabric, .. } = peer;
+    let attach = Attach { client, secret, fabric, verbs: None, version: Some(VERSION) };
+    let attached = members.finish_attach(&attach, Joining::over(Verbs)).map(drop);
+    assert_eq!(attached, Err(Status::Error), "they may act");
+    let effects: Vec<Effect> = std::iter::from_fn(|| members.poll()).collect();
+    let again = Effect::CloseChannel { client, channel: None };
+    assert!(effects.contains(&again), "{effects:?}");
+    members.channel_closed(client, None, false);
+    assert!(members.finish_attach(&attach, Joining::over(Verbs)).is_ok());
 }
 
 /// The one that it had asked for was given up.

@@ -247,6 +247,26 @@ fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
     assert_ne!(site.memory.read(word), 0, "its claims count");
 }
 
+/// The recovery knows how many clients there are, and not which.
+#[test]
+fn a_client_that_was_given_up_and_comes_back_counts_as_one_that_has_not_told() {
+    let mut site = Site::new();
+    let config = PrimaryConfig { recovery_clients: 2, ..site.primary.config().clone() };
+    site.primary = Primary::new(config);
+    site.primary.awaits(site.now, &[], DEADLINE_S);
+    let stopped = comes_by(&mut site, of_old(5, 10), Shm);
+    site.until(at(11));
+    assert!(matches!(site.state(stopped), Some(State::Ending(_))));
+    let back = site.come_back(stopped).unwrap();
+    let other = comes(&mut site, of_old(6, 60));
+    assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(site.primary.is_recovering(), "client 5 may hold something");
+    assert_eq!(site.control(back, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(!site.primary.is_recovering());
+}
+
 /// The primary has closed its connection, so that nothing tells of the client's end: it has the
 /// grace to try again.
 #[test]

@@ -15,6 +15,7 @@ use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Effect, Ending, Exit, Gone, Opened, Orphans, State};
 use dlock_core::message::LockType;
+use dlock_core::roster::Change;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
 use dlock_core::words::AtomicWord;
@@ -294,6 +295,18 @@ fn a_client_that_went_over_to_tcp_is_not_dead_when_its_shm_process_is() {
     assert_eq!(site.attach(over), Status::Success);
     site.die(peer);
     assert_eq!(site.state(peer), Some(State::Present));
+}
+
+/// Its queue pairs cannot be fenced, so that it is a member for long: a successor is not to wait.
+#[test]
+fn a_client_that_leaves_is_known_to_have_left_at_once() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, 0);
+    site.unfenced.insert(peer.id);
+    assert_eq!(site.control(peer, ControlRequest::Deinit), ControlReply::Done);
+    assert!(matches!(site.state(peer), Some(State::Ending(_))));
+    let left = Effect::Keep(Change::Left { client: peer.id });
+    assert!(site.effects.contains(&left), "{:?}", site.effects);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #[path = "common/lock.rs"]
 mod lock;
 
+use dlock_core::arbiter::Sent;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Reply, Request};
@@ -76,6 +77,88 @@ fn no_more_readers_are_let_in_than_may_be_inside_with_those_that_came_by_themsel
     }
     let next = w.take(70, S, LedgerState::TicketShared, 0);
     assert!(w.wait(70, S, next).is_empty());
+}
+
+/// The chains by which they took their shares have noted nothing: they are still to say so.
+#[test]
+fn a_share_that_was_only_issued_counts_among_the_readers_inside() {
+    let mut w = World::new(LockType::Fair, 80);
+    let readers = u32::from(FAIR_READERS_MAX);
+    for n in 1..=readers {
+        w.arbiter.proxy(id(n));
+        let old = w.memory.word;
+        w.memory.word = w.word().shared_taken().into_bits();
+        w.call(|arbiter, _, memory, lock, _, _| {
+            let addr = WordAddr::new(lock.slot, Word::W0);
+            let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
+            let (client, noted) = ((id(n), HANDLE), LedgerEntry::new());
+            arbiter.executed_word_op(memory, lock, client, noted, &add, old);
+        });
+    }
+    let next = w.take(70, S, LedgerState::TicketShared, 0);
+    assert!(w.wait(70, S, next).is_empty());
+}
+
+/// It asks, and does not wait: its place is kept, and nobody is ended for it.
+#[test]
+fn a_reader_that_asks_beyond_the_most_that_may_be_inside_keeps_its_place() {
+    let mut w = World::new(LockType::Fair, 80);
+    let readers = u32::from(FAIR_READERS_MAX);
+    let mut inside = Vec::new();
+    for n in 1..=readers {
+        inside.push(w.take(n, S, LedgerState::HeldShared, 600));
+    }
+    let ticket = w.take(70, S, LedgerState::TicketShared, 0);
+    let poll = Request::Poll { handle: HANDLE, mode: S, ticket, expire_s: 60 };
+    for _ in 0..2 {
+        let out = w.ask(70, poll);
+        let is_queued = matches!(out[..], [Sent { reply: Reply::Queued { ticket: t, .. }, .. }]
+            if t == ticket);
+        assert!(is_queued, "{out:?}");
+    }
+    assert!(is_done(&w.release(1, S, inside[0]), 1));
+    w.memory.ledgers.remove(&id(1));
+    assert!(is_granted(&w.ask(70, poll), 70));
+}
+
+#[test]
+fn a_client_that_only_asks_ends_no_hold() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.take(1, X, LedgerState::HeldExclusive, 5);
+    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+    w.ask(2, Request::Poll { handle: HANDLE, mode: X, ticket: next, expire_s: 60 });
+    let word = w.word();
+    w.pass(60 * NS);
+    w.ask(3, WAKE);
+    assert_eq!(w.word(), word, "nobody waits");
+}
+
+/// The lease of client 1 is over; it releases after the word was read, before its ledger was.
+#[test]
+fn a_hold_that_is_released_meanwhile_is_not_ended_from_the_later_word() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.take(1, X, LedgerState::HeldExclusive, 5);
+    let second = w.take(2, X, LedgerState::TicketExclusive, 0);
+    let third = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, second).is_empty() && w.wait(3, X, third).is_empty());
+    w.now = ServerTime(expiry(5));
+    let released = FairWord::from_bits(w.memory.word).exclusive_done();
+    w.memory.moves = Some((id(1), LedgerEntry::new(), released.into_bits()));
+    let out = w.pass(1);
+    assert!(is_granted(&out, 2) && !is_granted(&out, 3), "{out:?}");
+    assert_eq!(w.word().nx(), second.tx);
+}
+
+/// The holder releases after the word was read; the next one has given its ticket up in its ledger.
+#[test]
+fn a_ticket_that_was_given_up_is_skipped_by_the_look_that_has_found_it() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.take(1, X, LedgerState::HeldExclusive, 60);
+    w.take(2, X, LedgerState::GivenUpExclusive, 0);
+    let released = FairWord::from_bits(w.memory.word).exclusive_done();
+    w.memory.moves = Some((id(1), LedgerEntry::new(), released.into_bits()));
+    w.ask(3, WAKE);
+    assert_eq!(w.word().open_exclusive(), 0);
 }
 
 #[test]

@@ -145,6 +145,33 @@ fn an_item_whose_lease_ends_while_the_others_take_long_is_told_as_failed() {
     assert_eq!(statuses, [Status::Fail, Status::BadResponse]);
 }
 
+/// To tell of the one that is over takes until the other one is over, too.
+#[test]
+fn the_items_of_a_batch_are_judged_again_after_each_message() {
+    let mut locks = Locks(vec![entry(LockType::Atomic), entry(LockType::Atomic)], at(0));
+    let mut batch = Batch::new(Bounds::since(at(0).local_ns));
+    for (place, expire_s) in [(0, 6), (1, 2)] {
+        let at = batch.place(&locks.0[place]);
+        batch.push(Op::TryLock { mode: Mode::Exclusive, expire_s }, at);
+    }
+    for item in 0..2 {
+        assert!(matches!(batch.next(&mut locks), Some((i, Effect::Post { .. })) if i == item));
+    }
+    for item in 0..2 {
+        batch.outcome(item, &mut locks.0[item], old_word(0), at(0));
+    }
+    for (now_s, item) in [(4, 1), (9, 0)] {
+        locks.1 = at(now_s);
+        let told = batch.next(&mut locks);
+        let is_undone =
+            matches!(told, Some((i, Effect::Tell(Request::Resolve { .. }))) if i == item);
+        assert!(is_undone, "at {now_s}: {told:?}");
+    }
+    assert!(batch.next(&mut locks).is_none());
+    let statuses: Vec<_> = batch.results().map(|(_, _, result)| result.status).collect();
+    assert_eq!(statuses, [Status::Fail; 2]);
+}
+
 #[test]
 fn a_hold_that_was_extended_is_not_given_back_because_nobody_asked_for_the_result() {
     let mut e = entry(LockType::Atomic);

@@ -249,7 +249,10 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
     if let Some(at) = queued {
         state.queue.remove(at);
         if let Some(record) = state.fair.record(a.from.client, a.mode, a.ticket) {
-            record.status = RecordStatus::Queued;
+            record.status = match planted::is(Bug::PolledStaysWaiting) {
+                true => RecordStatus::Waiting,
+                false => RecordStatus::Queued,
+            };
             record.since = None;
         }
         let word = ctx.read();

@@ -117,7 +117,8 @@ pub(in super::super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     for _ in 0..PASSES_MAX {
         let is_changed = pass(ctx, state);
         // what was to be skipped when the word was looked at may have become one since
-        if !wants_to_be_told(ctx, state) && !is_changed {
+        let is_new = wants_to_be_told(ctx, state) && !planted::is(Bug::SkippedUnseen);
+        if !is_new && !is_changed {
             return rests(ctx, state);
         }
     }
@@ -305,7 +306,7 @@ fn serve_shared(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) {
             now >= ServerTime::expiry_of(deadline_s)
         }
         Kind::Waiting | Kind::Queued | Kind::Claimed { .. } | Kind::Doubtful => true,
-        Kind::Issued => false,
+        Kind::Issued => planted::is(Bug::IssuedNotInside),
     };
     let outside = claims.served().filter(is_outside).count() as u16;
     let mut inside = claims.word.open_shared().saturating_sub(outside);
@@ -322,6 +323,10 @@ fn serve_shared(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) {
 /// Ends these tickets, which have their turn, from this very word; their clients may not know.
 /// Always worth another pass.
 fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, over: &[Claim]) -> bool {
+    let word = match planted::is(Bug::EndedFromLater) {
+        true => FairWord::from_bits(ctx.read()),
+        false => word,
+    };
     let exclusive = over.iter().any(|c| c.mode == Mode::Exclusive);
     let shared = over.iter().filter(|c| c.mode == Mode::Shared).count() as u16;
     let new = match exclusive {

@@ -315,11 +315,16 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let again = entries(ctx, state);
     let between: Vec<_> = again.iter().copied().filter(|(_, entry)| is_between(*entry)).collect();
     if again != first && !planted::is(Bug::RecountOnce) {
-        state.rw.waits_for(ctx.now, &between);
+        if !planted::is(Bug::MovedNotNoted) {
+            state.rw.waits_for(ctx.now, &between);
+        }
         return false;
     }
     let readers = first.iter().filter(|(client, entry)| match entry.state() {
         LedgerState::HeldShared => true,
+        LedgerState::Waiting if planted::is(Bug::OlderGrantCounts) => {
+            state.rw.granted.contains_key(client)
+        }
         LedgerState::Waiting => state.rw.granted.get(client) == Some(&WaitNumber(entry.detail())),
         _ => state.rw.is_untold(*client, *entry),
     });
@@ -329,7 +334,9 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
         state.rw.waits_for(ctx.now, &between);
         return false;
     }
-    state.rw.between.clear();
+    if !planted::is(Bug::HindranceKept) {
+        state.rw.between.clear();
+    }
     let left_behind = word.rcount().saturating_sub(readers);
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
@@ -419,7 +426,9 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
 }
 
 pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
-    state.rw.resolving.remove(&client);
+    if !planted::is(Bug::LapseKeepsResolve) {
+        state.rw.resolving.remove(&client);
+    }
     state.rw.between.remove(&client);
     if !undo(ctx, state, client, handle) {
         suspect(ctx, state);

@@ -74,7 +74,7 @@ impl Machine {
         e.word = relay::at_turn(FairWord::from_bits(e.word), e.turn).into_bits();
         (e.is_relayed, e.is_handed) = (true, true);
         e.time_s = until_s;
-        e.is_judged_by(now);
+        e.is_judged_by(if planted::is(Bug::HandedOnOtherClock) { self.started } else { now });
         e.notes.write_late(held(Mode::Exclusive, e.ticket, e.time_s, e.anchor_s));
         granted(self, e)
     }

@@ -99,7 +99,7 @@ impl Membership {
     pub fn fence_tried(&mut self, primary: &mut Primary, client: ClientId, fencing: Fencing) {
         let Some(member) = self.members.get_mut(&client) else { return };
         member.channel = None;
-        member.unfenced = fencing.unfenced;
+        member.unfenced = fencing.unfenced && !planted::is(Bug::UnfencedForgotten);
         let State::Ending(ending) = member.state else { return };
         let lives = fencing.mapped && !member.all_processes_ended();
         if fencing.unfenced || lives && !planted::is(Bug::FenceLivingShm) {

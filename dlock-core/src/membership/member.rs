@@ -6,6 +6,7 @@ use crate::clock::ServerTime;
 use crate::control::{Secret, UNLIMITED};
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::Identity;
+use crate::planted::{self, Bug};
 
 /// Where a member is; see the [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +212,10 @@ impl Member {
     /// The client is told by a session of it that its silence is nothing to act on until then.
     pub(super) fn is_promised(&mut self, until: ServerTime) {
         if until != UNLIMITED {
-            self.bounded = self.bounded.max(until);
+            self.bounded = match planted::is(Bug::PromiseShortened) {
+                true => until,
+                false => self.bounded.max(until),
+            };
         }
     }
 
@@ -224,8 +228,9 @@ impl Member {
         };
         self.is_promised(until);
         self.until = match self.until {
-            // a client that asks for a bounded horizon obeys it from then on
-            UNLIMITED => until,
+            // a client that asks for a bounded horizon obeys it from then on, and an earlier one
+            // that it was told before it had none
+            UNLIMITED => until.max(self.bounded),
             before => before.max(until),
         };
     }

@@ -260,7 +260,9 @@ impl Membership {
             // the connection ends when the answer was sent
             self.with(client, |member| member.control = None);
             // a successor need not wait for it: also if it leaves a primary that recovers
-            self.effects.push_back(Effect::Keep(Change::Left { client }));
+            if !planted::is(Bug::LeaverKept) {
+                self.effects.push_back(Effect::Keep(Change::Left { client }));
+            }
             self.end(client, Ending::All(Exit::Left));
         }
         reply
@@ -557,6 +559,9 @@ fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
             let grace = grace_ns.map(|grace| since.plus_ns(grace));
             let is_last = ends_with_grace(rules, member, is_closed);
             earlier(horizon, grace.filter(|_| is_last || !member.is_quiet))
+        }
+        State::Fenced(_) | State::Ending(Ending::Fence(_)) if planted::is(Bug::CutOffByLast) => {
+            horizon
         }
         State::Fenced(_) | State::Ending(Ending::Fence(_)) => Some(member.bounded),
         State::Lingering { until } => Some(until),

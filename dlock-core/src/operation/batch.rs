@@ -186,7 +186,9 @@ impl Batch {
                 continue; // as in a single call
             }
             if let Some(request) = entry.undo_request(now) {
-                self.judged = 0; // to tell it takes time, too; no item is given back twice
+                if !planted::is(Bug::JudgedOnce) {
+                    self.judged = 0; // to tell it takes time, too; no item is given back twice
+                }
                 return Some((i, Effect::Tell(request)));
             }
         }

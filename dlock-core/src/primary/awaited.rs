@@ -218,7 +218,9 @@ impl Primary {
     pub fn came_back(&mut self, now: ServerTime, client: ClientId) {
         self.reinits.insert(client);
         self.idle.remove(&client);
-        self.awaited.given_up.remove(&client);
+        if !planted::is(Bug::ReturnedGivenUp) {
+            self.awaited.given_up.remove(&client);
+        }
         if self.recovering && !self.has_claimed_all(client) && !self.awaited.is_telling(client) {
             self.awaited.telling.insert((now, client));
         }

@@ -64,7 +64,10 @@ pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32) -> 
         (order, claim.deadline_s, Reverse(claim.client))
     });
     let is_true = |claim: &Claimed| {
-        let shares = |holder: &Claimed| (claim.mode, holder.mode) == (Mode::Shared, Mode::Shared);
+        let shares = |holder: &Claimed| {
+            let is_shared = holder.mode == Mode::Shared || planted::is(Bug::MixedClaimsStay);
+            claim.mode == Mode::Shared && is_shared
+        };
         claim.is_held && holder.is_some_and(|holder| claim == holder || shares(holder))
     };
     match lock_type {
@@ -309,6 +312,23 @@ mod tests {
         let fair = settled(LockType::Fair, &claims);
         let of = [(LedgerState::HeldExclusive, 0, 0), (LedgerState::TicketExclusive, 1, 0)];
         assert_eq!(had(&fair, 4), [None, Some(of[0]), None, Some(of[1])]);
+    }
+
+    /// Two clients that both say to hold the lock, one of them shared.
+    #[test]
+    fn of_a_shared_and_an_exclusive_hold_the_later_one_stays_alone() {
+        let hold = |n, mode, since| held(since, queued(n, mode, 1, (7, 0), [7, 0, 8, 1]));
+        let [exclusive, shared] = [LedgerState::HeldExclusive, LedgerState::HeldShared];
+        for (of_writer, of_reader) in [(9, 3), (3, 9)] {
+            let fair = settled(LockType::Fair, &[hold(1, X, of_writer), hold(2, S, of_reader)]);
+            let is_writers = of_writer > of_reader;
+            let writers = is_writers.then_some((exclusive, 0, 0));
+            let readers = (!is_writers).then_some((shared, 0, 0));
+            assert_eq!(had(&fair, 2), [writers, readers]);
+            let w = FairWord::from_bits(fair.word);
+            let open = (w.open_exclusive(), w.open_shared());
+            assert_eq!(open, if is_writers { (1, 0) } else { (0, 1) });
+        }
     }
 
     #[test]

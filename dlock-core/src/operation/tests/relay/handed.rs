@@ -84,6 +84,17 @@ fn that_counts_for_a_moment_and_of_the_lock_that_has_this_place() {
     }
 }
 
+/// Its deadline is of the clock in use then, which is another one than when the call began.
+#[test]
+fn a_hold_that_is_handed_on_is_judged_by_the_clock_in_use_then() {
+    let mut e = neighbour();
+    let mut o = pauses(&mut e, LOCK);
+    let now = Now { discontinuities: 1, ..at(1) };
+    o.handed(&mut e, LOCAL + 1, now);
+    assert_eq!(done(next(&mut o, &mut e)), Status::Success);
+    assert!(!e.is_of_another_clock(now));
+}
+
 #[test]
 fn a_place_that_is_given_anew_is_handed_nothing_of_before() {
     let mut e = neighbour();
