@@ -5,6 +5,8 @@ use crate::system;
 
 /// A bug must be found within so many schedules.
 pub const SCHEDULES_MAX: u64 = 100_000;
+/// Schedules whose digests with and without a bug are compared.
+pub const SEEN_SCHEDULES: u64 = 300;
 /// Searches from different seeds that a median is taken of. More make the table truer and take so
 /// much longer.
 pub const RUNS: u64 = 1;
@@ -15,6 +17,21 @@ pub fn search(name: &str, from: u64, schedules_max: u64) -> Option<(u64, String)
     let found = (from..from + schedules_max).find_map(|seed| {
         let run = system::run(scenario, seed, bugs, false)?;
         run.violation.map(|violation| (seed, violation))
+    });
+    system::plant("");
+    found
+}
+
+/// The first seed at or after `from` whose schedule is another one with the bug: its digest differs.
+/// `None`: the scenario cannot see the rule.
+pub fn seen(name: &str, from: u64, schedules_max: u64) -> Option<u64> {
+    let scenario = system::scenario_of(name);
+    let found = (from..from + schedules_max).find(|&seed| {
+        let digest = |name| {
+            let run = system::run(scenario, seed, system::plant(name)?, false);
+            run.map(|run| run.hash)
+        };
+        digest(name) != digest("")
     });
     system::plant("");
     found
@@ -48,7 +65,10 @@ pub fn row(name: &str, rule: &str) -> String {
     took.sort_unstable();
     let median = took[took.len() / 2];
     let Some((seed, violation)) = first.filter(|_| median != u64::MAX) else {
-        return format!("{name}, never, never, -, {rule}");
+        return match seen(name, 1, SEEN_SCHEDULES) {
+            Some(seed) => format!("{name}, never, never, seen first by seed {seed}, {rule}"),
+            None => format!("{name}, never, never, seen by no schedule, {rule}"),
+        };
     };
     let kind = violation.split([':', ',']).next().unwrap_or("");
     match system::scenario_of(name) {

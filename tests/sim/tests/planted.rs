@@ -64,6 +64,17 @@ fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
     assert_eq!(lost.into_inner().expect("no panic holds it"), Vec::<String>::new());
 }
 
+/// A scenario that comes to see one of these rules may find that it is broken: then it belongs into
+/// the table. Which unit test has it, and why no schedule, is in docs/verification.md.
+#[test]
+fn what_unit_tests_alone_find_changes_no_schedule() {
+    for &bug in dlock_core::planted::OF_UNITS {
+        let (_, name, _) = dlock_core::planted::BUGS.iter().find(|b| b.0 == bug).expect("a name");
+        let seen = planted::seen(name, 1, planted::SEEN_SCHEDULES);
+        assert_eq!(seen, None, "schedules see {name}");
+    }
+}
+
 #[test]
 fn the_table_has_every_planted_bug_and_each_is_found_soon() {
     let rows = rows();

@@ -14,12 +14,13 @@ use dlock_sim::system::{self, Bugs, Coverage, Run};
 const USAGE: &str = "\
 usage: sim [--seed N] [--schedules N] [--scenario NAME|all] [--threads N]
            [--report] [--trace] [--keep-going] [--hashes | --digest]
-           with the feature `planted`: [--bug NAME | --planted-table]
+           with the feature `planted`: [--bug NAME [--seen] | --planted-table]
 
 --report       how often which action met which fault
 --hashes       one line with the hash of each schedule's trace
 --digest       the digest of tests/sim/hashes.txt
 --bug          plants a bug, and looks for the first schedule that finds it
+--seen         with --bug: looks for the first schedule whose digest differs
 --planted-table   for every bug: the seed that finds it, the median of the schedules it takes";
 
 struct Args {
@@ -33,6 +34,7 @@ struct Args {
     hashes: bool,
     digest: bool,
     bug: String,
+    seen: bool,
     table: bool,
 }
 
@@ -49,6 +51,7 @@ fn parse() -> Option<Args> {
         hashes: false,
         digest: false,
         bug: String::new(),
+        seen: false,
         table: false,
     };
     let mut given = std::env::args().skip(1);
@@ -64,6 +67,7 @@ fn parse() -> Option<Args> {
             "--hashes" => args.hashes = true,
             "--digest" => args.digest = true,
             "--bug" if cfg!(feature = "planted") => args.bug = given.next()?,
+            "--seen" if cfg!(feature = "planted") => args.seen = true,
             "--planted-table" if cfg!(feature = "planted") => args.table = true,
             _ => return None,
         }
@@ -93,6 +97,9 @@ fn main() -> ExitCode {
     };
     if args.table {
         return table();
+    }
+    if args.seen {
+        return seen(&args);
     }
     if args.digest {
         println!("{:016x}", system::digest());
@@ -193,6 +200,21 @@ fn plant(_: &str) -> Option<Bugs> {
 #[cfg(not(feature = "planted"))]
 fn table() -> ExitCode {
     ExitCode::from(2)
+}
+
+#[cfg(not(feature = "planted"))]
+fn seen(_: &Args) -> ExitCode {
+    ExitCode::from(2)
+}
+
+/// Prints the first seed whose schedule sees the planted bug.
+#[cfg(feature = "planted")]
+fn seen(args: &Args) -> ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let seed = dlock_sim::planted::seen(&args.bug, args.seed, args.schedules);
+    let text = seed.map_or("by no schedule".to_string(), |seed| format!("first by seed {seed}"));
+    println!("{}: seen {text}", args.bug);
+    ExitCode::from(u8::from(seed.is_none()))
 }
 
 /// Prints the table of planted bugs.

@@ -76,7 +76,8 @@ pub fn scenario_of(name: &str) -> &'static str {
 /// Everything that can be planted: its name and the rule that it breaks.
 #[cfg(feature = "planted")]
 pub fn plantable() -> Vec<(&'static str, &'static str)> {
-    let is_simulated = |bug| !dlock_core::planted::OF_LAPS.contains(&bug);
+    use dlock_core::planted::{OF_LAPS, OF_UNITS};
+    let is_simulated = |bug| !OF_LAPS.contains(&bug) && !OF_UNITS.contains(&bug);
     let core = dlock_core::planted::BUGS.iter().filter(|bug| is_simulated(bug.0));
     let core = core.map(|&(_, name, rule)| (name, rule));
     core.chain(DRIVER_BUGS.iter().copied()).collect()

@@ -183,7 +183,7 @@ impl Sys {
             true => usize::MAX,
             false => self.rng.below(self.clients[c].up.len() as u64 + 1) as usize,
         };
-        self.was_broken = true;
+        self.is_cut_from(c, self.clients[c].inc);
         let client = &mut self.clients[c];
         client.up.truncate(keep);
         client.completions.clear();

@@ -477,6 +477,7 @@ impl Sys {
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
         client.session_conn = client.conn;
+        self.has_channel(c);
         self.goes_over(c);
         let client = &mut self.clients[c];
         client.life = Life::Up;

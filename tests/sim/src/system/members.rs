@@ -70,7 +70,9 @@ impl World {
                 self.sys.sessions.extend(prepared.map(|s| Session { process, mapped, ..s }));
             }
             Effect::Fence { client } => {
-                self.sys.was_fenced = true;
+                if let Some((c, inc)) = self.sys.session(client).map(|s| (s.client, s.inc)) {
+                    self.sys.is_fenced(c.into(), inc);
+                }
                 self.close_channel(client);
                 let mapped = self.sys.is_mapped(client);
                 let Some(primary) = &mut self.primary else { return };

@@ -26,6 +26,7 @@ mod goals;
 mod handed;
 mod kept;
 mod led;
+mod losses;
 mod members;
 mod memory;
 mod object;

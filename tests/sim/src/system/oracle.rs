@@ -39,6 +39,8 @@ struct Lease {
     mode: Mode,
     /// Its end on the server clock, in true time; excluded.
     end: u64,
+    /// By the clock of the primary of now.
+    is_of_now: bool,
 }
 
 /// The services of one lock, and the order in which its tickets were served.
@@ -118,8 +120,9 @@ impl Oracle {
     /// The primary has ended: of the leases that it knew the next one hears from their holders
     /// alone.
     pub fn primary_ended(&mut self) {
-        for service in self.locks.iter_mut().flat_map(|lock| &mut lock.services) {
-            service.is_unclaimed = true;
+        for lock in &mut self.locks {
+            lock.services.iter_mut().for_each(|service| service.is_unclaimed = true);
+            lock.leases.iter_mut().for_each(|lease| lease.is_of_now = false);
         }
     }
 
@@ -134,7 +137,8 @@ impl Oracle {
     ///
     /// # Errors
     /// If a lease of another one has not ended, and one of them is exclusive: unless its holder
-    /// has given it up, is gone, or is beyond its horizon.
+    /// has given it up, is gone, or is beyond its horizon. If it is shorter than the one that the
+    /// same primary has told this client before.
     pub fn leased(
         &mut self,
         lock: usize,
@@ -144,12 +148,20 @@ impl Oracle {
         end: u64,
     ) -> Result<(), String> {
         let leases = &mut self.locks[lock].leases;
+        let mut told = leases.iter().filter(|lease| lease.who == who && lease.is_of_now);
+        if let Some(told) = told.find(|told| told.end > end.max(now)) {
+            return Err(format!(
+                "lease: lock {lock}: client {who:#x} is told at {now} that its lease ends at {end}, \
+                 and was told {} before",
+                told.end
+            ));
+        }
         leases.retain(|lease| lease.end > now && lease.who != who);
         if self.horizon_of(lock, who) <= now {
             return Ok(());
         }
         let leases = &mut self.locks[lock].leases;
-        leases.push(Lease { who, mode, end });
+        leases.push(Lease { who, mode, end, is_of_now: true });
         let excludes = |l: &&Lease| l.mode == Mode::Exclusive || mode == Mode::Exclusive;
         let leases = self.locks[lock].leases.iter().filter(|lease| lease.who != who);
         let mut others = leases.filter(excludes);

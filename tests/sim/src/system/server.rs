@@ -403,6 +403,7 @@ impl World {
 
     /// A free lock with waiters, and nothing under way that could wake them.
     pub fn nobody_sleeps_before_a_free_lock(&mut self) {
+        self.sys.notes_losses();
         let Some(primary) = &self.primary else { return };
         let sys = &self.sys;
         if !sys.inbox.is_empty()
@@ -456,8 +457,7 @@ impl World {
                 None => sys.now,
             };
             self.untold[l] = is_untold.then_some((since_turn, word));
-            let may_be_lost = sys.was_fenced || sys.was_broken; // a wake-up
-            let max_ns = match may_be_lost {
+            let max_ns = match sys.losses.may_be_lost(l, since_turn) {
                 true => RW_SLEEP_NS_MAX,
                 false => TURN_SLEEP_NS_MAX,
             };
@@ -467,7 +467,7 @@ impl World {
             }
             let max_ns = match sys.plan.locks[l] {
                 LockType::Fair => FAIR_SLEEP_NS_MAX,
-                _ if may_be_lost => RW_SLEEP_NS_MAX,
+                _ if sys.losses.may_be_lost(l, since) => RW_SLEEP_NS_MAX,
                 _ => 0,
             };
             if sleeps && (max_ns == 0 || sys.now - since > max_ns) {

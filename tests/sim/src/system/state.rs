@@ -398,10 +398,8 @@ pub(crate) struct Sys {
     pub recovering: bool,
     /// Those whom the recovery waits for and who are not here, and until when.
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
-    /// A client was fenced: what it has sent, or was about to send, may be lost.
-    pub was_fenced: bool,
-    /// A client has given its channel up: the same.
-    pub was_broken: bool,
+    /// Of clients that were fenced, or have given their channels up.
+    pub losses: super::losses::Losses,
     /// Server clock minus true time.
     pub offset: i64,
     /// What it was at earlier incarnations.
@@ -436,6 +434,7 @@ impl Sys {
     pub fn new(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Self {
         let slots = plan.locks_max + plan.objects_max;
         let offset = plan.start_ns as i64;
+        let losses = super::losses::Losses::new(plan.locks.len());
         Self {
             now: 0,
             next: 0,
@@ -448,8 +447,7 @@ impl Sys {
             alive: true,
             recovering: false,
             missing: Vec::new(),
-            was_fenced: false,
-            was_broken: false,
+            losses,
             offset,
             dead_offsets: Vec::new(),
             clients: Vec::new(),

@@ -18,14 +18,14 @@ use super::state::{code, Sys};
 impl Sys {
     /// Whether an operation says that it has released a fair lock, and the lock's words do not say
     /// so: the arbiter would come to make that good. Where lanes are moved on by a fault, or start
-    /// again, numbers are not compared; nor where a client was fenced, which may be told late of a
-    /// lock whose place is another one's by now.
+    /// again, numbers are not compared; nor to a client that was fenced, which may be told late
+    /// of a lock whose place is another one's by now.
     pub(super) fn unreleased(&self, c: usize, l: usize, result: &OpResult) -> Option<String> {
         let t = &self.clients[c].threads[l];
         let entry = t.entry.as_ref()?;
         let is_current = t.epoch == self.epoch && self.clients[c].epoch == self.epoch;
         let is_release = t.op == Op::Unlock && result.status == Status::Success;
-        let is_there = is_current && self.alive && !self.was_fenced;
+        let is_there = is_current && self.alive && !self.was_fenced(c);
         if !is_release || !is_there || entry.refs() > 0 || self.plan.faults.contains(&Fault::Lap) {
             return None;
         }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose messages may be lost, and the wake-ups among them.
+//!
+//! ```text
+//!   fenced, or gives its channel up ─▶ cut ─▶ has another channel, or has ended
+//!                                       │
+//!                                       └ each lock that it has got: a wake-up may be lost now
+//! ```
+//! Nothing is excused for the other clients, nor for a lock that the client has not got.
+
+use super::state::Sys;
+
+/// What may have been lost.
+#[derive(Debug, Default)]
+pub struct Losses {
+    /// Processes that were fenced: a client and its incarnation.
+    fenced: Vec<(usize, u16)>,
+    /// Processes whose channel has ended, and that have no other one yet.
+    cut: Vec<(usize, u16)>,
+    /// By lock: when a message about it may have been lost last.
+    at: Vec<u64>,
+}
+
+impl Losses {
+    /// For so many locks.
+    pub fn new(locks: usize) -> Self {
+        Self { at: vec![0; locks], ..Self::default() }
+    }
+
+    /// Whether a message about this lock may have been lost since then.
+    pub fn may_be_lost(&self, lock: usize, since: u64) -> bool {
+        self.at[lock] >= since && self.at[lock] > 0
+    }
+}
+
+impl Sys {
+    /// The primary fences this process.
+    pub(super) fn is_fenced(&mut self, c: usize, inc: u16) {
+        self.losses.fenced.push((c, inc));
+        self.is_cut_from(c, inc);
+    }
+
+    /// The channel of this process has ended.
+    pub(super) fn is_cut_from(&mut self, c: usize, inc: u16) {
+        self.losses.cut.push((c, inc));
+        if self.clients[c].inc != inc {
+            self.losses.at.fill(self.now); // it is not known any more which locks it had got
+        }
+        self.notes_losses();
+    }
+
+    /// The client has a new channel: what it does from now on arrives.
+    pub(super) fn has_channel(&mut self, c: usize) {
+        self.notes_losses();
+        self.losses.cut.retain(|cut| cut.0 != c);
+    }
+
+    /// Whether this client's process was fenced.
+    pub(super) fn was_fenced(&self, c: usize) -> bool {
+        self.losses.fenced.contains(&(c, self.clients[c].inc))
+    }
+
+    /// Each lock that a client without a channel has got may lose a message now.
+    pub(super) fn notes_losses(&mut self) {
+        let (now, clients, losses) = (self.now, &self.clients, &mut self.losses);
+        losses.cut.retain(|&(c, inc)| clients[c].inc == inc);
+        for &(c, _) in &losses.cut {
+            let got = clients[c].threads.iter().map(|t| t.entry.is_some());
+            for (at, _) in losses.at.iter_mut().zip(got).filter(|(_, got)| *got) {
+                *at = now;
+            }
+        }
+    }
+}
