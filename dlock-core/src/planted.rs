@@ -296,6 +296,12 @@ bugs! {
     CutOffByLast =
         "cut-off-by-last",
         "the horizon of a client that is cut off is the latest one of all its sessions";
+    UnfencedUndone =
+        "unfenced-undone",
+        "nothing of a client is undone while its queue pairs may act";
+    UnfencedAttached =
+        "unfenced-attached",
+        "a client whose old queue pairs may act gets no other channel";
     UnfencedForgotten =
         "unfenced-forgotten",
         "a client whose queue pairs could not be fenced gets no new channel";
@@ -356,6 +362,10 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::IssuedNotInside,
     Bug::SkippedUnseen,
 ];
+
+/// Rules that schedules see and that unit tests alone find broken: what follows is too rare for the
+/// simulator, or violates nothing that it checks.
+pub const UNFOUND: &[Bug] = &[Bug::EndedFromLater, Bug::PolledStaysWaiting, Bug::UnfencedAttached];
 
 #[cfg(feature = "planted-bugs")]
 mod switch {

@@ -102,7 +102,8 @@ impl Membership {
         member.unfenced = fencing.unfenced && !planted::is(Bug::UnfencedForgotten);
         let State::Ending(ending) = member.state else { return };
         let lives = fencing.mapped && !member.all_processes_ended();
-        if fencing.unfenced || lives && !planted::is(Bug::FenceLivingShm) {
+        let unfenced = fencing.unfenced && !planted::is(Bug::UnfencedUndone);
+        if unfenced || lives && !planted::is(Bug::FenceLivingShm) {
             match ending {
                 Ending::Evict { .. } => self.kept(client),
                 Ending::Fence(_) => self.effects.push_back(Effect::Revoke { client }),

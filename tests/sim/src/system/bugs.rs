@@ -65,6 +65,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("shares-come-round", "rounds"),
     ("relay-untold", "relay"),
     ("lapsed-trusted", "away"),
+    ("unfenced-undone", "unfenced"),
+    ("unfenced-attached", "unfenced"),
+    ("unfenced-forgotten", "unfenced"),
+    ("unfenced-not-tried", "unfenced"),
 ];
 
 /// The scenario in which this bug is looked for.
@@ -76,8 +80,8 @@ pub fn scenario_of(name: &str) -> &'static str {
 /// Everything that can be planted: its name and the rule that it breaks.
 #[cfg(feature = "planted")]
 pub fn plantable() -> Vec<(&'static str, &'static str)> {
-    use dlock_core::planted::{OF_LAPS, OF_UNITS};
-    let is_simulated = |bug| !OF_LAPS.contains(&bug) && !OF_UNITS.contains(&bug);
+    use dlock_core::planted::{OF_LAPS, OF_UNITS, UNFOUND};
+    let is_simulated = |bug| ![OF_LAPS, OF_UNITS, UNFOUND].concat().contains(&bug);
     let core = dlock_core::planted::BUGS.iter().filter(|bug| is_simulated(bug.0));
     let core = core.map(|&(_, name, rule)| (name, rule));
     core.chain(DRIVER_BUGS.iter().copied()).collect()

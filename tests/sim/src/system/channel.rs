@@ -92,7 +92,9 @@ impl Sys {
         let Some((inc, gen, unit)) = self.clients[c].up.pop_front() else { return };
         let open = self.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
         let open = open.map(|s| (s.id, s.fabric)).filter(|_| self.alive);
-        let Some((id, fabric)) = open else { return };
+        let is_closed = open.is_none();
+        let acts = || self.acts_unfenced((c, inc, gen), &unit).map(|id| (id, Fabric::Verbs));
+        let Some((id, fabric)) = open.or_else(acts) else { return };
         if fabric != Fabric::Verbs {
             self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
             let rest = matches!(unit, Unit::Batch { more: true, .. })
@@ -108,6 +110,9 @@ impl Sys {
                 if values.as_slice().len() < chain.ops().len() {
                     let rest = Unit::Batch { lock, tok, chain, values, more };
                     return self.clients[c].up.push_front((inc, gen, rest));
+                }
+                if is_closed {
+                    return; // its client hears nothing of it
                 }
                 let outcome = Outcome::Done(values);
                 // the last work request of a list is the signalled one

@@ -55,10 +55,13 @@ impl World {
                 self.prepared.retain(|s| u64::from(s.conn) != control);
             }
             Effect::CloseChannel { client, channel } => {
-                if self.sys.session(client).is_some_and(|s| Some(s.channel) == channel) {
+                let is_current = |s: &mut Session| Some(s.channel) == channel;
+                let is_current = self.sys.session(client).is_some_and(is_current);
+                let unfenced = self.sys.cannot_be_fenced(client, is_current);
+                if is_current {
                     self.close_channel(client);
                 }
-                self.members.channel_closed(client, channel, false);
+                self.members.channel_closed(client, channel, unfenced);
             }
             Effect::Switch { client, .. } => {
                 // here a client moves with its Attach: there is no prepared channel
@@ -73,10 +76,11 @@ impl World {
                 if let Some((c, inc)) = self.sys.session(client).map(|s| (s.client, s.inc)) {
                     self.sys.is_fenced(c.into(), inc);
                 }
+                let unfenced = self.sys.cannot_be_fenced(client, true);
                 self.close_channel(client);
                 let mapped = self.sys.is_mapped(client);
                 let Some(primary) = &mut self.primary else { return };
-                let fencing = Fencing { unfenced: false, mapped };
+                let fencing = Fencing { unfenced, mapped };
                 self.members.fence_tried(primary, client, fencing);
             }
             Effect::Keep(change) => change.apply(&mut self.kept_clients),

@@ -41,6 +41,7 @@ mod settle;
 mod state;
 mod thread;
 mod told;
+mod unfenced;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 

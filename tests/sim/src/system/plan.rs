@@ -162,6 +162,8 @@ pub struct Plan {
     pub limits: bool,
     /// Of a thousand sessions, so many are asked for over another fabric.
     pub roams: u32,
+    /// Of a thousand attempts to fence queue pairs, so many fail.
+    pub unfenced: u32,
     /// The memory is a card's: no client has it mapped.
     pub is_of_card: bool,
     /// Clients find the successor of their primary by themselves.
@@ -245,6 +247,7 @@ impl Plan {
             drift: s.drift,
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),
+            unfenced: s.unfenced,
             is_of_card: mix.contains(&Fabric::Verbs),
             by_itself: rng.chance(500),
             lanes: (lane(rng).min(EXCLUSIVE_MAX), lane(rng)),

@@ -40,6 +40,8 @@ pub struct Scenario {
     pub(super) endless: &'static [u32],
     /// Of a thousand operations that do not wait, so many are asynchronous: one of these.
     pub(super) asynchronous: &'static [u32],
+    /// Of a thousand attempts to fence queue pairs, so many fail.
+    pub(super) unfenced: u32,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -70,6 +72,7 @@ const CALM: Scenario = Scenario {
     horizons: &[],
     endless: &[10, 10, 10, 500],
     asynchronous: &[0, 0, 0, 100],
+    unfenced: 0,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -418,6 +421,18 @@ pub const APART: &[Scenario] = &[
         overstay: 300,
         reads: true,
         horizons: &[1, 1, 2, 6],
+        ..CALM
+    },
+    // queue pairs that cannot be fenced for a while: chains that are under way go on
+    Scenario {
+        name: "unfenced",
+        roams: 300,
+        fabrics: &[&[Verbs], &[Verbs, Tcp]],
+        faults: &[F::Slow, F::Slow, F::Pause, F::BreakCommand, F::BreakControl, F::Revoke],
+        fault_every: 40,
+        overstay: 150,
+        horizons: &[1, 2, 6],
+        unfenced: 700,
         ..CALM
     },
 ];

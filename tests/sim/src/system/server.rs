@@ -119,6 +119,7 @@ impl World {
         let sys = &mut self.sys;
         self.primary = None;
         sys.alive = false;
+        sys.unfenced.clear();
         sys.oracle.primary_ended();
         sys.inbox.clear();
         sys.missing.clear();

@@ -400,6 +400,8 @@ pub(crate) struct Sys {
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
     /// Of clients that were fenced, or have given their channels up.
     pub losses: super::losses::Losses,
+    /// Queue pairs that could not be fenced yet.
+    pub unfenced: Vec<super::unfenced::Unfenced>,
     /// Server clock minus true time.
     pub offset: i64,
     /// What it was at earlier incarnations.
@@ -434,8 +436,8 @@ impl Sys {
     pub fn new(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Self {
         let slots = plan.locks_max + plan.objects_max;
         let offset = plan.start_ns as i64;
-        let losses = super::losses::Losses::new(plan.locks.len());
         Self {
+            losses: super::losses::Losses::new(plan.locks.len()),
             now: 0,
             next: 0,
             heap: BinaryHeap::with_capacity(256),
@@ -447,7 +449,7 @@ impl Sys {
             alive: true,
             recovering: false,
             missing: Vec::new(),
-            losses,
+            unfenced: Vec::new(),
             offset,
             dead_offsets: Vec::new(),
             clients: Vec::new(),
