@@ -335,11 +335,6 @@ pub(crate) fn addresses(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketA
     all
 }
 
-/// Whether a call ends so where there is no primary.
-pub(crate) fn is_without_primary(status: Status) -> bool {
-    matches!(status, Status::NotReady | Status::BadResponse)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

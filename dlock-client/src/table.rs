@@ -104,9 +104,10 @@ impl ClientLock {
         }
     }
 
-    /// A release was refused so, as without a primary: [`LockEntry::release_unheard`].
+    /// A release was refused so, or was not answered: [`LockEntry::release_unheard`].
     pub(crate) fn release_unheard(&mut self, refused: Status) -> Option<OpResult> {
-        self.entry.release_unheard(refused == Status::BadResponse)
+        let now = self.binding.clock(self.clock_unanswered());
+        self.entry.release_unheard(refused, now)
     }
 
     /// Another session carries its operations from here on.

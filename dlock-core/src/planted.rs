@@ -121,6 +121,9 @@ bugs! {
     UnheardForgotten =
         "unheard-forgotten",
         "what was released without a primary is undone when there is one";
+    UnheardSucceeds =
+        "unheard-succeeds",
+        "a release that is not answered is a success only while nobody else can have the lock";
     UnheardUnsettled =
         "unheard-unsettled",
         "what was released without a primary is undone once that answers again";

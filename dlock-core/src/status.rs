@@ -54,6 +54,13 @@ statuses! {
     Denied, "the rules of the primary do not allow it to this client's certificate";
 }
 
+impl Status {
+    /// Whether a call ends so where there is no primary.
+    pub fn is_without_primary(self) -> bool {
+        matches!(self, Status::NotReady | Status::BadResponse)
+    }
+}
+
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.text())

@@ -25,7 +25,6 @@ use dlock_fabric::clock::boot_ns;
 
 use super::{code, Instance};
 use crate::execute::{left_ns, tell, Limit, CLOCK_WAIT, DATA_WAIT};
-use crate::failover::is_without_primary;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, LockSlotIndex};
 
 impl Instance {
@@ -102,7 +101,7 @@ impl Instance {
                 self.stats.count(lock_type, op, out);
                 if matches!(op, Op::Unlock) {
                     let place = &mut places[place];
-                    if self.watch().is_some() && is_without_primary(out.status) {
+                    if self.watch().is_some() && out.status.is_without_primary() {
                         *out = place.held().release_unheard(out.status).unwrap_or(*out);
                         is_in_doubt = true;
                     }

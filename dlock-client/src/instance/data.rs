@@ -12,7 +12,6 @@ use dlock_core::status::Status;
 use super::{code, Instance};
 use crate::denied;
 use crate::execute::Limit;
-use crate::failover::is_without_primary;
 use crate::late_notes::look_after;
 use crate::perform::perform;
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
@@ -121,7 +120,7 @@ impl Instance {
         op: Op,
         result: OpResult,
     ) -> OpResult {
-        match matches!(op, Op::Unlock) && is_without_primary(result.status) {
+        match matches!(op, Op::Unlock) && result.status.is_without_primary() {
             true => self.release_unheard(lock_slot, guard, result),
             false => result,
         }

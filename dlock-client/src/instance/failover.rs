@@ -21,7 +21,7 @@ use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{address, ask, Control, Patience, ShutdownHandle};
 use crate::execute::{settle, Limit};
-use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
+use crate::failover::{look_after, Watch, FAILOVER_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// How long a client that leaves looks for a primary to tell it.
@@ -103,7 +103,7 @@ impl Instance {
         loop {
             let moves = watch.moves();
             let result = call();
-            if !is_without_primary(result.status) || !watch.has_moved(moves, until) {
+            if !result.status.is_without_primary() || !watch.has_moved(moves, until) {
                 return result;
             }
         }
@@ -284,7 +284,7 @@ impl Instance {
         let statuses = self.confirm_together(claimed, Limit::ending(Instant::now() + silence));
         let mut is_answered = true;
         for (lock, status) in statuses {
-            is_answered &= !is_without_primary(status);
+            is_answered &= !status.is_without_primary();
             if status == Status::Fail {
                 log::warn!("lock {lock} is lost: another client holds it now");
             }
@@ -300,7 +300,7 @@ impl Instance {
             let settled = settle(lock_slot, &mut guard, Instant::now() + silence);
             drop(guard);
             lock_slot.changed.notify_all();
-            if settled.is_err_and(is_without_primary) {
+            if settled.is_err_and(Status::is_without_primary) {
                 return None;
             }
         }

@@ -22,7 +22,6 @@ use dlock_fabric::clock::boot_ns;
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
 use crate::execute::{Limit, DATA_WAIT};
-use crate::failover::is_without_primary;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 
 /// A result and, if the lock is held now, the number of the hold.
@@ -73,7 +72,7 @@ impl Instance {
         loop {
             let moves = watch.moves();
             let attempt = self.wait_guard_here(lock, mode, expire_s, deadline);
-            let is_without = is_without_primary(attempt.0.status);
+            let is_without = attempt.0.status.is_without_primary();
             if is_without && watch.has_moved(moves, deadline) {
                 has_kept = true; // a ticket, perhaps
                 continue;
@@ -97,8 +96,8 @@ impl Instance {
     pub(super) fn give_up_in(&self, lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>) {
         if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
             let result = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
-            if let Some(held) = guard.as_mut().filter(|_| is_without_primary(result.status)) {
-                held.entry.release_unheard(true); // it was claimed, and is not any more
+            if let Some(held) = guard.as_mut().filter(|_| result.status.is_without_primary()) {
+                held.release_unheard(result.status); // it was claimed, and is not any more
                 self.leaves_in_doubt(held);
             }
         }
@@ -190,7 +189,7 @@ impl Instance {
         match result.status {
             Status::Success => held.hold += 1,
             Status::AlreadyLocked => {}
-            status if self.watch().is_some() && is_without_primary(status) => return (result, 0),
+            status if self.watch().is_some() && status.is_without_primary() => return (result, 0),
             _ if has_ticket(held.entry.state()) => {
                 self.give_up_in(lock_slot, guard);
                 return (result, 0);
@@ -269,7 +268,7 @@ impl Instance {
         match tries.find(is_free).unwrap_or(Err(Status::BadResponse)) {
             Ok((lock_slot, mut guard, limit)) => {
                 let result = self.run(lock_slot, &mut guard, Op::Unlock, &limit);
-                match is_without_primary(result.status) {
+                match result.status.is_without_primary() {
                     true => self.released_unheard(lock_slot, guard, result).status,
                     false => result.status,
                 }

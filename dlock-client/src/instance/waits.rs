@@ -23,7 +23,6 @@ use dlock_fabric::clock::boot_ns;
 use super::guards::Attempt;
 use super::{code, has_ticket, Instance};
 use crate::execute::{advance, answered, await_reply, left_ns, Advanced, Asked, Limit};
-use crate::failover::is_without_primary;
 use crate::heartbeat::Pulse;
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 use crate::tasks::Tasks;
@@ -258,7 +257,7 @@ impl Instance {
         wait.read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
         let result = self.told(lock_slot, guard, wait.op(), result);
         let attempt = self.attempted(lock_slot, guard, result);
-        if !wait.had_ticket && self.watch().is_some() && is_without_primary(attempt.0.status) {
+        if !wait.had_ticket && self.watch().is_some() && attempt.0.status.is_without_primary() {
             self.give_up_in(lock_slot, guard); // it is not asked for once more
         }
         lock_slot.changed.notify_all();

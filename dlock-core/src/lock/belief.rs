@@ -7,7 +7,7 @@
 //!   another number, or another session ─▶ the hold may be over: extend and release ask for it
 //! ```
 
-use super::{Doubt, EntryState, LockEntry, Op};
+use super::{Doubt, EntryState, LockEntry, Op, OpResult};
 use crate::clock::{Now, ServerTime, NS};
 use crate::message::LockType;
 use crate::planted::{self, Bug};
@@ -27,6 +27,56 @@ impl LockEntry {
     /// Whether the hold may be over, as far as the client can tell by itself.
     pub(super) fn maybe_over(&self, now: Now) -> bool {
         now.maybe_expired(self.time_s) || self.is_of_another_clock(now)
+    }
+
+    /// A release was refused so, or was not answered. Without a primary (other refusals are `None`)
+    /// the hold or the ticket is over here all the same, and is undone before the next operation.
+    /// It is a success while nobody else can have the lock: the lease and the session's horizon
+    /// surely run. Later it is `Fail`: the primary, or its successor, may have given the lock to
+    /// another client. `None`, too: it is as it was, and the next operation tells what that is.
+    /// `now`: by the clock that the deadline is of.
+    pub fn release_unheard(&mut self, refused: Status, now: Now) -> Option<OpResult> {
+        use EntryState as S;
+        if !refused.is_without_primary() || matches!(self.doubt, Doubt::Left | Doubt::Lost) {
+            return None;
+        }
+        let is_sure = self.surely_has(now) || planted::is(Bug::UnheardSucceeds);
+        match self.state {
+            S::Initialized | S::Unlocked => return Some(OpResult::of(Status::AlreadyUnlocked)),
+            _ if self.refs > 1 => {
+                self.refs -= 1;
+                let status = if is_sure { Status::AlreadyLocked } else { Status::Fail };
+                return Some(OpResult::of(status));
+            }
+            _ if planted::is(Bug::UnheardForgotten) => self.end(S::Unlocked),
+            _ => self.give_back(),
+        }
+        Some(match is_sure {
+            true => OpResult { status: Status::Success, view: Some(self.cache) },
+            false => OpResult::of(Status::Fail),
+        })
+    }
+
+    /// Whether no other client can have what this one has.
+    fn surely_has(&self, now: Now) -> bool {
+        let until_ns = match self.doubt {
+            Doubt::Claimed => self.surely_until_ns,
+            _ => self.runs_until_ns(now),
+        };
+        now.local_ns < until_ns && !now.is_past_horizon()
+    }
+
+    /// Until when its lease surely runs, on this host's clock; without a lease: `u64::MAX`.
+    pub(super) fn runs_until_ns(&self, now: Now) -> u64 {
+        if !self.state.is_held() || self.deadline_s() == u32::MAX {
+            return u64::MAX;
+        }
+        if self.is_of_another_clock(now) {
+            return 0;
+        }
+        let latest_ns = now.time.0.saturating_add(now.uncertainty_ns);
+        let end_ns = ServerTime::expiry_of(self.time_s).0;
+        now.local_ns.saturating_add(end_ns.saturating_sub(latest_ns))
     }
 
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who

@@ -91,6 +91,7 @@ impl LockEntry {
         if self.state.is_held() {
             self.granted_at = Some(self.granted_at(epoch));
         }
+        self.surely_until_ns = self.surely_until_ns(old);
         if self.state.is_held() && self.lock_type != LockType::Rw {
             let left_ns = self.left_ns(old);
             self.until_ns = old.local_ns.saturating_add(left_ns);
@@ -98,6 +99,16 @@ impl LockEntry {
         }
         if self.doubt == Doubt::None {
             self.doubt = Doubt::Claimed;
+        }
+    }
+
+    /// Until when what is claimed at `old` is surely not over, on this host's clock. If the session
+    /// is past its horizon, another client may have it already.
+    fn surely_until_ns(&self, old: Now) -> u64 {
+        match self.doubt {
+            _ if old.is_past_horizon() => 0,
+            Doubt::Claimed => self.surely_until_ns,
+            _ => self.runs_until_ns(old),
         }
     }
 

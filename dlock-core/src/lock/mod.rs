@@ -173,6 +173,8 @@ pub struct LockEntry {
     granted_at: Option<(Epoch, u32)>,
     /// Claimed, and not confirmed: the end of the lease, on this host's clock.
     until_ns: u64,
+    /// Claimed, and not confirmed: until when it is surely not over, on this host's clock.
+    surely_until_ns: u64,
     ticket: Ticket,
     /// Fair: the place of the ticket, if it was taken at an earlier incarnation.
     place: Option<Place>,
@@ -264,6 +266,7 @@ impl LockEntry {
             since_ns: 0,
             granted_at: None,
             until_ns: 0,
+            surely_until_ns: 0,
             ticket: Ticket { tx: 0, ts: 0 },
             place: None,
             cache: View::zero(lock_type),
@@ -427,27 +430,6 @@ impl LockEntry {
         self.notes.hurry(); // what is undone is what the ledger names
         self.end(EntryState::Initialized);
         self.doubt = Doubt::Acquire;
-    }
-
-    /// A release had no primary to go to: the hold or the ticket is over here all the same, and is
-    /// undone before the next operation. `was_asked`: a primary may have carried it out. `None`: it
-    /// is as it was, and the next operation tells what that is.
-    pub fn release_unheard(&mut self, was_asked: bool) -> Option<OpResult> {
-        use EntryState as S;
-        if matches!(self.doubt, Doubt::Left | Doubt::Lost) {
-            return None;
-        }
-        match self.state {
-            S::Initialized | S::Unlocked if !was_asked => return None,
-            S::Initialized | S::Unlocked => {} // it was undone meanwhile
-            _ if self.refs > 1 => {
-                self.refs -= 1;
-                return Some(OpResult::of(Status::AlreadyLocked));
-            }
-            _ if planted::is(Bug::UnheardForgotten) => self.end(S::Unlocked),
-            _ => self.give_back(),
-        }
-        Some(OpResult { status: Status::Success, view: Some(self.cache) })
     }
 
     /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt. A release in

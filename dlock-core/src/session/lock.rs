@@ -65,8 +65,8 @@ impl Binding {
         entry.claim(if on_new { now } else { old }, self.epoch)
     }
 
-    /// The clock of the lock's deadlines, as of `now`.
-    fn clock(&self, now: Now) -> Now {
+    /// The clock of the lock's deadlines, as of `now`, which is of the session.
+    pub fn clock(&self, now: Now) -> Now {
         self.old_clock.map_or(now, |old| old.at_local(now.local_ns))
     }
 

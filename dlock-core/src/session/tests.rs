@@ -10,6 +10,8 @@ use crate::message::{LockType, Mode, Reply, Request};
 use crate::word_op::{Outcome, Values, WordOp};
 use crate::words::AtomicWord;
 
+mod unheard;
+
 fn client() -> ClientId {
     ClientId::new(7).unwrap()
 }
@@ -382,25 +384,6 @@ fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
     let undo = resume(&mut held, false, now);
     assert_eq!(undo, Some(crate::message::Request::Resolve { handle: Handle(3) }));
     assert_eq!(held.take_ledger_write(), None, "it is asked to be undone");
-}
-
-#[test]
-fn a_release_that_finds_no_primary_is_one_all_the_same() {
-    for (lock_type, was_asked) in [(LockType::Atomic, false), (LockType::Fair, true)] {
-        let mut held = held_until_1005(lock_type);
-        assert_eq!(held.release_unheard(was_asked).unwrap().status, Status::Success);
-        assert!(!held.state().is_held() && held.in_doubt(), "it is asked to be undone");
-        let claim = held.claim(Now::exact(ServerTime(1_001 * NS)), Epoch(4));
-        assert_eq!(claim.held, None, "a successor is not told of it");
-        let twice = held.release_unheard(was_asked);
-        assert_eq!(twice.map(|result| result.status), was_asked.then_some(Status::Success));
-    }
-    let mut lost = held_until_1005(LockType::Atomic);
-    lost.lose();
-    assert_eq!(lost.release_unheard(true), None, "the caller is to hear of it");
-    let mut left = entry(LockType::Atomic);
-    left.leaves();
-    assert_eq!(left.release_unheard(true), None);
 }
 
 /// Each of those who have entered it is told that it does not hold the lock any more.

@@ -448,6 +448,7 @@ impl State {
     }
 
     pub(crate) fn finish(&mut self, i: usize, result: OpResult, around: &Around<'_>) {
+        let now = self.clock(i, around.setup);
         let c = &mut self.clients[i];
         (c.operation, c.asked) = (None, None);
         let releases = c.releases.take();
@@ -471,7 +472,7 @@ impl State {
             Op::TryLock { .. } | Op::Extend { .. } => false,
         };
         if op == Op::Unlock && is_cut_off && around.setup.unheard {
-            c.entry.release_unheard(true);
+            c.entry.release_unheard(result.status, now);
             again = false;
         }
         if !again {

@@ -259,7 +259,10 @@ fn a_share_that_lapsed_is_not_noted_when_its_client_comes_back() {
     for lock_type in [Rw, Fair] {
         for has_lapsed in [false, true] {
             let mut e = held(lock_type);
-            assert_eq!(e.release_unheard(false).map(|result| result.status), Some(Status::Success));
+            assert_eq!(
+                e.release_unheard(Status::NotReady, at(2)).map(|result| result.status),
+                Some(Status::Success)
+            );
             if has_lapsed {
                 assert!(!e.lapse(), "nothing is held");
             }

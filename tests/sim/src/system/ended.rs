@@ -32,7 +32,7 @@ impl Sys {
     /// The lock is not got any more, as far as this client knows.
     pub(super) fn forget_lock(&mut self, c: usize, l: usize) {
         let who = self.who(c);
-        self.oracle.ended(l, who);
+        self.oracle.untold(l, who);
         self.enter(c, l, Doing::Nothing);
         let t = self.thread(c, l);
         (t.entry, t.operation, t.first, t.lapse) = (None, None, None, false);
@@ -123,16 +123,30 @@ impl Sys {
     /// A client that comes back by itself has released what it could not ask a primary to release.
     fn unheard(&mut self, c: usize, l: usize, result: OpResult) -> OpResult {
         let is_by_itself = self.plan.by_itself;
+        let (now, who) = (self.unheard_now(c, l), self.who(c));
         let t = self.thread(c, l);
         let is_release = t.op == Op::Unlock && t.async_until == 0 && is_by_itself;
-        let was_asked = match result.status {
-            Status::NotReady if is_release => false,
-            Status::BadResponse if is_release => true,
-            _ => return result,
-        };
-        let released = t.entry.as_mut().and_then(|entry| entry.release_unheard(was_asked));
+        if !is_release || !result.status.is_without_primary() {
+            return result;
+        }
+        let released = t.entry.as_mut().and_then(|entry| entry.release_unheard(result.status, now));
         self.leaves_in_doubt(c);
+        if released.is_some_and(|released| released.status == Status::Success) {
+            if let Err(why) = self.oracle.released_unheard(l, who, self.now) {
+                self.fail(why);
+            }
+        }
         released.unwrap_or(result)
+    }
+
+    /// The clock that the lock's deadline is of, as the client knows it.
+    fn unheard_now(&self, c: usize, l: usize) -> Now {
+        let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
+        let horizon_ns = t.horizon_ns;
+        match t.old_clock {
+            Some(clock) => Now { local_ns: now.local_ns, horizon_ns, ..clock.now(self.now) },
+            None => Now { horizon_ns, ..now },
+        }
     }
 
     /// An operation has left something in doubt: a client that comes back by itself undoes it.

@@ -43,11 +43,25 @@ struct Lease {
     is_of_now: bool,
 }
 
+/// A hold as its program knows it: until it is told that it has released or lost the lock.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    who: u64,
+    mode: Mode,
+    /// Another client that was told since that it has the lock.
+    taken_by: Option<u64>,
+    /// The primary that knew of that has ended: it counts for as long as the other has the lock.
+    is_forgotten: bool,
+    /// The same when the call under way began, and the end of the lease then, in true time.
+    at_call: (Option<u64>, u64),
+}
+
 /// The services of one lock, and the order in which its tickets were served.
 #[derive(Clone, Debug, Default)]
 struct Lock {
     services: Vec<Service>,
     leases: Vec<Lease>,
+    told: Vec<Told>,
     /// The horizons, in true time, of the sessions that carry the clients' operations on it.
     horizons: Vec<(u64, u64)>,
     /// The occupant of the slot (epoch and generation) that tickets belong to.
@@ -102,7 +116,11 @@ impl Oracle {
         let may_be_endless = until == u64::MAX;
         let is_unclaimed = !is_known;
         services.push(Service { who, mode, from: now, until, may_be_endless, is_unclaimed });
-        self.check(lock, who, now)
+        self.check(lock, who, now)?;
+        if self.relies(lock, who, now) {
+            self.takes(lock, who, mode, is_known);
+        }
+        Ok(())
     }
 
     /// A client has asked for a hold without a lease: what it has may be that by now, and lasts no
@@ -118,11 +136,13 @@ impl Oracle {
     }
 
     /// The primary has ended: of the leases that it knew the next one hears from their holders
-    /// alone.
+    /// alone. So a lease that was over, and taken by another client that has given it up since, may
+    /// be its holder's at the next one.
     pub fn primary_ended(&mut self) {
         for lock in &mut self.locks {
             lock.services.iter_mut().for_each(|service| service.is_unclaimed = true);
             lock.leases.iter_mut().for_each(|lease| lease.is_of_now = false);
+            lock.told.iter_mut().for_each(|told| told.is_forgotten = true);
         }
     }
 
@@ -233,6 +253,75 @@ impl Oracle {
         self.locks[lock].services.iter().any(|s| s.who == who)
     }
 
+    /// A client calls an operation. A release: it relies on the lock no longer.
+    pub fn called(&mut self, lock: usize, who: u64, is_release: bool) {
+        let Lock { leases, told, .. } = &mut self.locks[lock];
+        let has_it: Vec<u64> = told.iter().map(|told| told.who).collect();
+        if let Some(told) = told.iter_mut().find(|told| told.who == who) {
+            let is_forgotten = told.is_forgotten;
+            let taken_by = told.taken_by.filter(|by| !is_forgotten || has_it.contains(by));
+            let lease = leases.iter().find(|lease| lease.who == who);
+            told.at_call = (taken_by, lease.map_or(u64::MAX, |lease| lease.end));
+        }
+        if is_release {
+            self.ended(lock, who);
+        }
+    }
+
+    /// A call that began after another client was told that it has the lock says that this one had
+    /// it all the time: a release, an extend, a query, a re-entry.
+    ///
+    /// # Errors
+    /// If so.
+    pub fn had_it(&self, lock: usize, who: u64) -> Result<(), String> {
+        match self.told(lock, who).and_then(|told| told.at_call.0) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "loss: lock {lock}: client {who:#x} is not told that it has lost it to {other:#x}"
+            )),
+        }
+    }
+
+    /// A release that was not answered is told as a success.
+    ///
+    /// # Errors
+    /// If another client was told that it has the lock, and the lease or the horizon of this one
+    /// is over.
+    pub fn released_unheard(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
+        let Some(told) = self.told(lock, who) else { return Ok(()) };
+        let is_over = told.at_call.1.min(self.horizon_of(lock, who)) <= now;
+        match told.taken_by.filter(|_| is_over) {
+            None => self.had_it(lock, who),
+            Some(other) => Err(format!(
+                "loss: lock {lock}: client {who:#x} is told at {now} that it has released it, was \
+                 not answered, and {other:#x} has it"
+            )),
+        }
+    }
+
+    fn told(&self, lock: usize, who: u64) -> Option<&Told> {
+        self.locks[lock].told.iter().find(|told| told.who == who)
+    }
+
+    /// A client that was told that it has the lock relies on it: those that were told so before
+    /// have lost it.
+    fn takes(&mut self, lock: usize, who: u64, mode: Mode, is_known: bool) {
+        let told = &mut self.locks[lock].told;
+        told.retain(|told| told.who != who);
+        let excludes = |t: &&mut Told| t.mode == Mode::Exclusive || mode == Mode::Exclusive;
+        for told in told.iter_mut().filter(excludes) {
+            (told.taken_by, told.is_forgotten) = (Some(who), !is_known);
+        }
+        let at_call = (None, u64::MAX);
+        told.push(Told { who, mode, taken_by: None, is_forgotten: false, at_call });
+    }
+
+    /// The program does not believe any more that it has the lock.
+    pub fn untold(&mut self, lock: usize, who: u64) {
+        self.ended(lock, who);
+        self.locks[lock].told.retain(|told| told.who != who);
+    }
+
     /// A client that relies on nothing by its own clock gives up what is left of its lease.
     pub fn gives_up(&mut self, lock: usize, who: u64, now: u64) {
         if !self.relies(lock, who, now) {
@@ -252,6 +341,7 @@ impl Oracle {
             lock.horizons.retain(|h| h.0 != who);
             lock.services.retain(|s| s.who != who);
             lock.leases.retain(|lease| lease.who != who);
+            lock.told.retain(|told| told.who != who);
         }
     }
 

@@ -139,9 +139,8 @@ impl Sys {
         let t = self.thread(c, l);
         (t.op, t.called, t.past_queue) = (op, (epoch, server_now), false);
         t.pauses = 0;
-        if op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1) {
-            self.oracle.ended(l, who);
-        }
+        let is_release = op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1);
+        self.oracle.called(l, who, is_release);
         let (Op::TryLock { expire_s, .. }
         | Op::Lock { expire_s, .. }
         | Op::Extend { expire_s, .. }) = op

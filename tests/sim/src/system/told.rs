@@ -63,27 +63,44 @@ impl Sys {
         let (mode, expire_s) = match op {
             Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
             Op::Extend { mode, expire_s } => (mode, expire_s),
-            Op::Unlock if refs == 0 => return self.oracle.ended(l, who),
-            Op::Unlock => return,
+            Op::Unlock => return self.told_release(l, who, (result.status, refs)),
         };
         let is_query = expire_s == 0 && !matches!(op, Op::Extend { .. });
         if !granted || is_query {
             if refs == 0 {
-                self.oracle.ended(l, who); // a success that only reads the cache is no grant
+                self.oracle.untold(l, who); // a success that only reads the cache is no grant
             }
             return;
         }
+        let goes_on = matches!(op, Op::Extend { .. }) || result.status == Status::AlreadyLocked;
+        let had_it = if goes_on { self.oracle.had_it(l, who) } else { Ok(()) };
         let time_out = match result.view {
             Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
             _ => None,
         };
-        let verdict = self
-            .is_within_horizon(c, l, time_out)
+        let verdict = had_it
+            .and_then(|()| self.is_within_horizon(c, l, time_out))
             .and_then(|()| self.runs(c, l, time_out))
             .and_then(|()| self.lasts_as_asked(c, l, time_out, expire_s))
             .and_then(|()| self.relies(c, l, op, mode, time_out));
         if let Err(why) = verdict {
             self.fail(why);
+        }
+    }
+
+    /// A release was told so, with so many holds left.
+    fn told_release(&mut self, l: usize, who: u64, (status, refs): (Status, u32)) {
+        let verdict = match status {
+            Status::Success => self.oracle.had_it(l, who),
+            _ => Ok(()),
+        };
+        if let Err(why) = verdict {
+            self.fail(why);
+        }
+        // one that was not answered may have been carried out
+        let is_unanswered = matches!(status, Status::BadResponse | Status::TimedOut);
+        if refs == 0 || refs == 1 && is_unanswered {
+            self.oracle.untold(l, who);
         }
     }
 
