@@ -161,8 +161,23 @@ int lock(int client_id, const struct lock_request *req, void *result);
 /* Gives up a lock, or the place in its queue.
  *   DLOCK_ALREADY_UNLOCKED  not held
  *   DLOCK_ALREADY_LOCKED    held more than once: still held
- *   DLOCK_FAIL              it was lost before
- *   0 */
+ *   DLOCK_FAIL              it was lost before; with DLOCK_PRIMARIES also: no answer, and its
+ *                           lease or this client's horizon may be over, so that another client
+ *                           may have it. It is not held any more
+ *   DLOCK_BAD_RESPONSE      no answer: it may be released or not. The next operation on it, by any
+ *                           thread, first undoes what is left. unlock() may be repeated, but not
+ *                           where other threads of this client use the lock: it would end the
+ *                           hold that one of them has got meanwhile. With DLOCK_PRIMARIES
+ *                           unlock() does not end so for want of an answer
+ *   0                       released; with DLOCK_PRIMARIES also without an answer, while nobody
+ *                           else can have it: it is undone as soon as there is a primary
+ *
+ * The horizon: a client of a primary that recovers by itself (dlockd with its state file) has one
+ * of 30 s; DLOCK_HORIZON_S in the environment names another, or none by the word "forever". If the
+ * primary has answered nothing for so long, every operation is DLOCK_BAD_RESPONSE, and another
+ * client may have the locks. If the primary is back, they are as after a loss: DLOCK_FAIL, or
+ * DLOCK_CLIENT_REMOVED_BY_SERVER from client_reinit() and client_heartbeat() if it has given this
+ * client up. A primary that is started by a program has no such horizon. */
 int unlock(int client_id, int lock_id, void *result);
 
 /* Extends the lease to expire_time seconds from now, if that is later than now agreed:

@@ -219,7 +219,10 @@ struct lock_request {
     uint32_t expire_time; /* seconds from now; 0 has a meaning of its own in each function */
 };
 
-/* The result of an operation on an atomic lock. */
+/* time_out: of a client with a session horizon (dlock_client_api.h) a lease is a promise up to
+ * time_out while its primary lives, but after a failover only up to the horizon.
+ *
+ * The result of an operation on an atomic lock. */
 typedef struct {
     int client_id;     /* the holder; 0: none */
     uint32_t time_out; /* the lease ends: seconds since 1970 on the primary's clock */

@@ -209,7 +209,7 @@ fn cell(value: &Value) -> String {
 fn status_rows(status: &Value) -> Vec<Vec<String>> {
     let of = |what: &str, max: &str| format!("{} of {}", cell(&status[what]), cell(&status[max]));
     let state = match status["recovering"].as_bool() {
-        Some(true) => "recovering: waits for clients (dlock recover says for whom)",
+        Some(true) => "recovering: waits for clients",
         _ => "ready",
     };
     let mut rows = vec![
@@ -221,6 +221,9 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
         row(&["up", &format!("{} s", cell(&status["uptime_s"]))]),
     ];
     rows.extend(FabricKind::ALL.map(|kind| row(&[kind.name(), &offer(&status[kind.name()])])));
+    if status["recovering"] == true {
+        rows.extend(missing_rows(&status["recovery"]));
+    }
     rows.extend([
         row(&["connections", &cell(&status["connections"])]),
         row(&["clients", &of("clients", "clients_max")]),
@@ -265,14 +268,20 @@ fn recovery_rows(recovery: &Value) -> Vec<Vec<String>> {
         let what = "their list was lost: waits for `dlock recover --now`";
         rows.push(row(&["other clients", what]));
     }
-    for missing in recovery["missing"].as_array().into_iter().flatten() {
+    rows.extend(missing_rows(recovery));
+    rows
+}
+
+fn missing_rows(recovery: &Value) -> Vec<Vec<String>> {
+    let missing = recovery["missing"].as_array().into_iter().flatten();
+    let missing = missing.map(|missing| {
         let until = match &missing["seconds_left"] {
             Value::Null => "it has no session horizon: waited for until it comes".to_string(),
             seconds => format!("waited for another {} s", cell(seconds)),
         };
-        rows.push(row(&[&format!("missing: client {}", cell(&missing["client"])), &until]));
-    }
-    rows
+        row(&[&format!("missing: client {}", cell(&missing["client"])), &until])
+    });
+    missing.collect()
 }
 
 fn given_up_rows(given_up: &Value) -> Vec<Vec<String>> {
@@ -378,6 +387,17 @@ mod tests {
                 assert_eq!(rows(&status, kind.name()), Some(shown.into()), "{kind}");
             }
         }
+    }
+
+    #[test]
+    fn the_status_of_a_recovery_names_whom_it_waits_for_and_until_when() {
+        let missing =
+            json!([{ "client": 5, "seconds_left": 29 }, { "client": 6, "seconds_left": null }]);
+        let status = json!({ "recovering": true, "recovery": { "missing": missing } });
+        let rows = status_rows(&status);
+        let said = |name: &str| rows.iter().find(|row| row[0] == name).map(|row| row[1].clone());
+        assert_eq!(said("missing: client 5"), Some("waited for another 29 s".into()));
+        assert!(said("missing: client 6").is_some_and(|said| said.contains("until it comes")));
     }
 
     #[test]

@@ -127,7 +127,8 @@ pub enum Command {
 const RECOVER_HELP: &str = "\
 A primary whose predecessor died serves nobody until every client of that has come back and said
 what it holds, has ended, or has been away beyond its session horizon and the deadline. A client
-without a horizon cannot know that its locks are given to others: it is waited for without end.
+without a horizon (DLOCK_HORIZON_S=forever) cannot know that its locks are given to others: it is
+waited for without end.
 --now gives up those that are not here. Be sure that they have ended, or cannot reach what the
 locks protect: what they hold may be given to others at once.";
 

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use dlock_core::control::HORIZON_FOREVER;
 use dlock_core::limits::PORT_DEFAULT;
+use dlock_core::membership::HORIZON_S_MAX;
 pub use dlock_core::session::PathChoice as FabricChoice;
 use dlock_core::session::SILENCE_NS;
 use dlock_core::status::Status;
@@ -51,7 +53,8 @@ pub struct ClientConfig {
     /// The session's horizon in seconds, at most a day; 0: none. Silent for so long, this client
     /// neither operates on locks nor believes that it holds any, and the primary may end what it
     /// has without a lease. The library sends the heartbeats. `None`: what the environment
-    /// variable `DLOCK_HORIZON_S` says, else none.
+    /// variable `DLOCK_HORIZON_S` says (a number, or `forever` for none), else it is up to the
+    /// primary: 30 s if it recovers by itself, none otherwise.
     pub horizon_s: Option<u32>,
     /// Views of fair locks tell the readers inside even where the primary has to be asked for
     /// them (another round trip, only when readers and writers are queued): the C API's do.
@@ -190,9 +193,13 @@ impl ClientConfig {
         .collect()
     }
 
-    /// The horizon asked for, with the environment's say; 0: none.
+    /// The horizon as a primary is asked for it, with the environment's say; 0: none is named.
     pub(crate) fn effective_horizon_s(&self) -> u32 {
-        self.horizon_s.or_else(horizon_of_environment).unwrap_or(0)
+        match self.horizon_s.or_else(horizon_of_environment) {
+            None => 0,
+            Some(0) => HORIZON_FOREVER,
+            Some(horizon_s) => horizon_s,
+        }
     }
 
     /// The same, for programs that know what a horizon is.
@@ -244,12 +251,25 @@ pub(crate) fn is_wrong_address(error: &FabricError) -> bool {
 }
 
 fn horizon_of_environment() -> Option<u32> {
-    let variable = std::env::var_os(HORIZON_VARIABLE)?;
-    let seconds = variable.to_str().and_then(|s| s.trim().parse().ok());
-    if seconds.is_none() {
-        log::error!("{HORIZON_VARIABLE}={variable:?} is no number of seconds: it is ignored");
+    horizon(&variable(HORIZON_VARIABLE)?)
+}
+
+/// The horizon that the environment names; 0: none.
+fn horizon(text: &str) -> Option<u32> {
+    match text.trim() {
+        "forever" => Some(0),
+        seconds => {
+            let seconds = seconds.parse().ok().filter(|&seconds| seconds > 0);
+            if seconds.is_none() {
+                let text = text.escape_debug();
+                log::error!(
+                    "{HORIZON_VARIABLE}={text} is ignored: give seconds, from 1 to \
+                     {HORIZON_S_MAX}, or the word forever"
+                );
+            }
+            seconds.map(|seconds: u32| seconds.min(HORIZON_S_MAX))
+        }
     }
-    seconds
 }
 
 fn device_exists(devices: &Path, name: &str) -> bool {
@@ -321,6 +341,18 @@ mod tests {
         for wrong in ["99", "60001", "", "1s", "-5"] {
             assert_eq!(silence(wrong), Err(Status::Error), "{wrong}");
         }
+    }
+
+    #[test]
+    fn only_the_word_forever_names_no_horizon() {
+        assert_eq!(horizon("forever"), Some(0));
+        assert_eq!(horizon(" 7 "), Some(7));
+        assert_eq!(horizon("100000"), Some(HORIZON_S_MAX));
+        for wrong in ["0", "", "-1", "30s", "never", "Forever"] {
+            assert_eq!(horizon(wrong), None, "{wrong}");
+        }
+        let asks = |horizon_s| ClientConfig { horizon_s, ..<_>::default() }.effective_horizon_s();
+        assert_eq!((asks(Some(0)), asks(Some(7))), (HORIZON_FOREVER, 7));
     }
 
     #[test]

@@ -45,8 +45,11 @@ impl Place {
     }
 
     fn join(&self, fabric: FabricChoice, horizon_s: u32) -> Result<Instance, Status> {
-        let (port, horizon_s) = (self.port, Some(horizon_s));
-        let config = ClientConfig { port, fabric, horizon_s, ..Default::default() };
+        self.joins(fabric, Some(horizon_s))
+    }
+
+    fn joins(&self, fabric: FabricChoice, horizon_s: Option<u32>) -> Result<Instance, Status> {
+        let config = ClientConfig { port: self.port, fabric, horizon_s, ..ClientConfig::default() };
         Instance::init(&config, &self.bind.to_string())
     }
 
@@ -128,6 +131,40 @@ fn a_client_that_is_back_keeps_its_holds_however_long_others_are_waited_for() {
                 assert!(waited > Duration::from_secs(5), "it ended after {waited:?} already");
                 assert_eq!(place.reinit(&missing), ClientRemoved);
                 assert_eq!(status(back.unlock(lock)), Success, "{fabric:?}: it was its all along");
+                drop(second);
+            });
+        }
+    });
+}
+
+/// As README starts them: nothing says how long a client that has died is waited for.
+#[test]
+fn plain_programs_that_end_with_their_primary_are_waited_for_no_longer_than_their_horizon() {
+    std::thread::scope(|scope| {
+        for fabric in fabrics() {
+            scope.spawn(move || {
+                let mut place = Place::new(&format!("plain-{}", name(fabric)), 1);
+                let first = place.primary();
+                let [gone, back] = [(), ()].map(|()| place.joins(fabric, None).unwrap());
+                let forever = place.join(fabric, 0).unwrap();
+                let [lock, ..] = [&gone, &back, &forever].map(|c| got(c, "l", LockType::Atomic));
+                assert_eq!(status(gone.trylock(lock, X, 600)), Success);
+                let kept = place.clients();
+                let of = |s: &str| kept.lines().filter(|l| l.split(' ').nth(3) == Some(s)).count();
+                assert_eq!((of("30"), of("0")), (2, 1), "{kept}");
+                drop(first);
+                let since = Instant::now();
+                let second = place.primary();
+                place.comes_back(&back);
+                place.comes_back(&forever);
+                assert_eq!(back.heartbeat(5), NotReady, "it may live, and rely on its lock");
+                eventually(100, "its horizon", || back.heartbeat(5) == Success);
+                let waited = since.elapsed();
+                assert!(waited > Duration::from_secs(20), "{fabric:?}: {waited:?}");
+                assert_eq!(status(back.trylock(lock, X, 600)), Success, "{fabric:?}");
+                let extended = status(gone.extend(lock, X, 600));
+                assert_eq!(extended, BadResponse, "{fabric:?}: it cannot know");
+                assert_eq!(place.reinit(&gone), ClientRemoved, "{fabric:?}");
                 drop(second);
             });
         }

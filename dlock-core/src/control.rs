@@ -121,7 +121,8 @@ pub enum ControlRequest {
         version_max: u8,
         /// `trans_mode_t` of the C API: must be the primary's.
         tp_mode: u8,
-        /// The session horizon asked for, seconds; 0 or `None` (version 1): unlimited.
+        /// The session horizon asked for, seconds. 0: none is named, and it is up to the primary;
+        /// [`HORIZON_FOREVER`] or `None` (version 1): unlimited.
         horizon_s: Option<u32>,
     },
     /// A known client comes back, or comes to a successor.
@@ -132,7 +133,7 @@ pub enum ControlRequest {
         version_max: u8,
         /// `trans_mode_t` of the C API: must be the primary's.
         tp_mode: u8,
-        /// As in `Init`; `None` (version 1): unlimited.
+        /// As in `Init`.
         horizon_s: Option<u32>,
         /// Who it is.
         client: ClientId,
@@ -238,6 +239,9 @@ pub struct Terms {
     /// lease are in place until their leases' ends. 0 after `Init`.
     pub lapses: u32,
 }
+
+/// A client asks for no horizon. (An older primary takes it for its longest, a day.)
+pub const HORIZON_FOREVER: u32 = u32::MAX;
 
 /// A horizon that is never reached.
 pub const UNLIMITED: ServerTime = ServerTime(u64::MAX);

@@ -6,13 +6,15 @@ mod common;
 mod site;
 
 use dlock_core::clock::NS;
-use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, VERSION};
+use dlock_core::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, HORIZON_FOREVER, UNLIMITED, VERSION,
+};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::HINDRANCE_S;
 use dlock_core::membership::{
     Effect, Ending, Exit, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
-    EVICTION_LOOKS_MAX, PROCESSES_MAX,
+    EVICTION_LOOKS_MAX, HORIZON_S_DEFAULT, HORIZON_S_MAX, PROCESSES_MAX,
 };
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::primary::{Lapsed, LOOKS_MAX};
@@ -183,6 +185,27 @@ fn so_many_processes_may_have_the_memory_for_one_client() {
     assert!(maps(&mut site, 99).is_some());
     assert_eq!(may(&site, 1), Status::ServerNoResource, "it would be another process");
     assert_eq!(may(&site, 99), Status::Success);
+}
+
+#[test]
+fn a_client_that_names_no_horizon_has_one_of_a_primary_that_recovers_by_itself() {
+    for recovers_by_itself in [false, true] {
+        let mut site = Site::new();
+        let all = Rules::of(site.primary.config());
+        site.members = Membership::new(Rules { recovers_by_itself, ..all });
+        let unnamed_s = if recovers_by_itself { HORIZON_S_DEFAULT } else { 0 };
+        let cases = [(0, unnamed_s), (7, 7), (HORIZON_FOREVER, 0), (100_000, HORIZON_S_MAX)];
+        for (asked_s, horizon_s) in cases {
+            let admission = site.open_twice(&init(asked_s)).unwrap();
+            let told_s = admission.terms.map(|terms| terms.horizon_s);
+            assert_eq!(told_s, Some(horizon_s), "asked for {asked_s}");
+            let until = match horizon_s {
+                0 => UNLIMITED,
+                _ => START.plus_ns(u64::from(horizon_s) * NS),
+            };
+            assert_eq!(site.members.until(admission.client), Some(until));
+        }
+    }
 }
 
 #[test]

@@ -455,6 +455,7 @@ fn worker(
         orphans: config.orphans,
         offered: offers.kinds(),
         channels_max: CHANNELS_MAX,
+        recovers_by_itself: config.state_file.is_some(),
         ..Rules::of(&setup)
     };
     let mut primary = Primary::new(setup);

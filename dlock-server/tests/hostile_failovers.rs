@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use common::{desc, Peer};
 use dlock_core::codec::Frame;
-use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, Session};
+use dlock_core::control::{
+    Claim, ControlReply, ControlRequest, HeldClaim, Session, HORIZON_FOREVER,
+};
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
@@ -153,13 +155,22 @@ fn ask(socket: &PathBuf, question: &str) -> Option<String> {
     Some(answer)
 }
 
+/// As a client names it; 0: none.
+fn asked(horizon_s: u32) -> u32 {
+    if horizon_s == 0 {
+        HORIZON_FOREVER
+    } else {
+        horizon_s
+    }
+}
+
 fn init(at: SocketAddr, horizon_s: u32) -> (Peer, Session) {
     let mut peer = Peer::connect(at);
     let request = ControlRequest::Init {
         version_min: 1,
         version_max: 2,
         tp_mode: 0,
-        horizon_s: Some(horizon_s),
+        horizon_s: Some(asked(horizon_s)),
     };
     match peer.call(request) {
         ControlReply::Session(session) => (peer, session),
@@ -172,7 +183,7 @@ fn back(session: &Session, horizon_s: u32) -> ControlRequest {
         version_min: 1,
         version_max: 2,
         tp_mode: 0,
-        horizon_s: Some(horizon_s),
+        horizon_s: Some(asked(horizon_s)),
         client: session.client,
         secret: session.secret,
     }
@@ -339,7 +350,7 @@ fn a_limit_of_the_size_of_files_ends_no_primary() {
     let (pid, limit) = (Pid::from_child(&p.child), Some(300));
     let limit = Rlimit { current: limit, maximum: limit };
     rustix::process::prlimit(Some(pid), Resource::Fsize, limit).unwrap();
-    let horizon_s = Some(0);
+    let horizon_s = Some(HORIZON_FOREVER);
     let request = ControlRequest::Init { version_min: 1, version_max: 2, tp_mode: 0, horizon_s };
     let refused = (0..8).any(|_| {
         let answer = Peer::connect(p.at).call(request.clone());

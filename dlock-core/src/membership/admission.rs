@@ -4,7 +4,7 @@
 use super::member::{Member, Process};
 use super::prepared::Target;
 use super::{
-    Effect, Ending, Exit, Gone, MemberMemory, Membership, State, EVICTION_LOOKS_MAX, HORIZON_S_MAX,
+    Effect, Ending, Exit, Gone, MemberMemory, Membership, State, EVICTION_LOOKS_MAX,
     ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
@@ -170,8 +170,7 @@ impl Membership {
         if tp_mode != self.rules.tp_mode {
             return Err(Status::Error);
         }
-        // a client of version 1 knows no horizon
-        let horizon_s = horizon_s.filter(|_| version >= 2).unwrap_or(0).min(HORIZON_S_MAX);
+        let horizon_s = self.rules.horizon_s(horizon_s.filter(|_| version >= 2));
         let Caller { control, identity, names } = caller.into();
         let wanted = Wanted { version, horizon_s, control, identity };
         match back {

@@ -83,7 +83,7 @@ pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
 
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, UNLIMITED};
+use crate::control::{ControlReply, ControlRequest, HORIZON_FOREVER, UNLIMITED};
 use crate::counters::Counter;
 use crate::exec::LockMemory;
 use crate::fabric::FabricSet;
@@ -104,6 +104,8 @@ pub const PROCESSES_MAX: usize = 4;
 pub const TICK_MAX: usize = 64;
 /// The longest session horizon, seconds (a day); what a client asks for beyond it is cut.
 pub const HORIZON_S_MAX: u32 = 86_400;
+/// The session horizon, seconds, of a client that names none, of a primary that recovers by itself.
+pub const HORIZON_S_DEFAULT: u32 = 30;
 
 /// What the machine needs to know of the primary's memory.
 pub trait MemberMemory: LockMemory {
@@ -136,6 +138,10 @@ pub struct Rules {
     pub offered: FabricSet,
     /// Command channels that one client may have in its life.
     pub channels_max: u64,
+    /// A successor finds out by itself who the clients are, and waits for each of them. Without a
+    /// horizon one that has died would be waited for without end: a client that names none has
+    /// [`HORIZON_S_DEFAULT`].
+    pub recovers_by_itself: bool,
 }
 
 impl Rules {
@@ -147,6 +153,17 @@ impl Rules {
             orphans: Orphans::Lease,
             offered: FabricSet::all(),
             channels_max: u64::MAX,
+            recovers_by_itself: false,
+        }
+    }
+
+    /// The session horizon of a client that asks for this one; 0: unlimited. A client of version 1
+    /// knows none.
+    fn horizon_s(&self, asked: Option<u32>) -> u32 {
+        match asked {
+            None | Some(HORIZON_FOREVER) => 0,
+            Some(0) if self.recovers_by_itself => HORIZON_S_DEFAULT,
+            Some(horizon_s) => horizon_s.min(HORIZON_S_MAX),
         }
     }
 }

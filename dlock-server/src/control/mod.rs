@@ -134,7 +134,7 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
     runtime.block_on(async {
         tokio::spawn(LIMITS.report());
         tokio::spawn(listen(mailbox.clone()));
-        tokio::spawn(recovery::watch(mailbox.clone(), awaited));
+        tokio::spawn(recovery::watch(mailbox.clone(), info.clock, awaited));
         tokio::spawn(replaced(mailbox.clone(), receipts.clone()));
         if let Some(tls) = tls.clone() {
             tokio::spawn(secure::watch(tls, mailbox.clone()));

@@ -12,6 +12,7 @@ use dlock_core::roster::Kept;
 use serde_json::{json, Value};
 use tokio::sync::oneshot;
 
+use crate::epoch::ServerClock;
 use crate::mailbox::{Event, Mailbox};
 use crate::roster::has_ended;
 
@@ -22,8 +23,9 @@ const LOOKS_PER_LINE: u32 = 40;
 /// Clients that one line names.
 const NAMED_MAX: usize = 8;
 
-/// How far a recovery is, in one line: `recovers: of 3 clients 1 is back; waits at most 29 s`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far a recovery is, in one line: `recovers: of 3 clients 1 is back; waits at most 29 s for 5,
+/// 7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
     /// Clients that are waited for, or were.
     pub expected: u32,
@@ -32,6 +34,8 @@ pub struct Recovery {
     /// After so many seconds nobody is waited for any more who is not here; `None`: some clients
     /// are waited for until they come.
     pub seconds_left: Option<u64>,
+    /// Who is not here.
+    pub missing: Vec<ClientId>,
 }
 
 impl Recovery {
@@ -43,22 +47,34 @@ impl Recovery {
         let until =
             missing.iter().try_fold(0, |last, (_, until)| Some(last.max(until.as_ref()?.0)));
         let seconds_left = until.filter(|_| !is_counted).map(|until| seconds(until, now));
-        Self { expected: *expected, back: *back, seconds_left }
+        let missing = missing.iter().map(|(client, _)| *client).collect();
+        Self { expected: *expected, back: *back, seconds_left, missing }
     }
 }
 
 impl fmt::Display for Recovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { expected, back, seconds_left } = self;
+        let Self { expected, back, seconds_left, missing } = self;
         let s = if *expected == 1 { "" } else { "s" };
         let are = if *back == 1 { "is" } else { "are" };
         write!(f, "recovers: of {expected} client{s} {back} {are} back")?;
         match seconds_left {
             _ if back == expected && *expected > 0 => f.write_str("; they tell what they hold"),
-            Some(left) => write!(f, "; waits at most {left} s"),
+            Some(left) => write!(f, "; waits at most {left} s for {}", named(missing, |_| None)),
             None => f.write_str("; waits for some until they come, or for `dlock recover --now`"),
         }
     }
+}
+
+/// The first of these clients, with what is said of each.
+fn named(clients: &[ClientId], of: impl Fn(usize) -> Option<String>) -> String {
+    let name = |(at, client): (usize, &ClientId)| match of(at) {
+        Some(said) => format!("{client} ({said})"),
+        None => client.to_string(),
+    };
+    let names: Vec<String> = clients.iter().enumerate().take(NAMED_MAX).map(name).collect();
+    let more = if clients.len() > NAMED_MAX { ", …" } else { "" };
+    names.join(", ") + more
 }
 
 /// From now until then, rounded up.
@@ -67,7 +83,11 @@ fn seconds(until: u64, now: ServerTime) -> u64 {
 }
 
 /// Watches the clients that are waited for until the recovery is over.
-pub(super) async fn watch(mailbox: Arc<Mailbox>, awaited: Vec<(ClientId, Kept)>) {
+pub(super) async fn watch(
+    mailbox: Arc<Mailbox>,
+    clock: ServerClock,
+    awaited: Vec<(ClientId, Kept)>,
+) {
     for look in 0_u32.. {
         let dead: Vec<ClientId> = awaited
             .iter()
@@ -83,7 +103,9 @@ pub(super) async fn watch(mailbox: Arc<Mailbox>, awaited: Vec<(ClientId, Kept)>)
             }))
         };
         match mailbox.ask(ask).await {
-            Ok(Some(progress)) if look % LOOKS_PER_LINE == 0 => log::info!("{}", line(&progress)),
+            Ok(Some(progress)) if look % LOOKS_PER_LINE == 0 => {
+                log::info!("{}", line(&progress, clock.now()))
+            }
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => return,
         }
@@ -91,7 +113,7 @@ pub(super) async fn watch(mailbox: Arc<Mailbox>, awaited: Vec<(ClientId, Kept)>)
     }
 }
 
-fn line(progress: &Progress) -> String {
+fn line(progress: &Progress, now: ServerTime) -> String {
     let Progress { expected, back, told, claims, missing, is_unlisted } = progress;
     let mut line = format!(
         "recovering: of {expected} clients {back} are back, {told} have told everything, {claims} \
@@ -105,11 +127,13 @@ fn line(progress: &Progress) -> String {
     if missing.is_empty() {
         return line;
     }
-    let names = missing.iter().take(NAMED_MAX).map(|(client, _)| client.to_string());
-    let names: Vec<String> = names.collect();
-    let more = if missing.len() > NAMED_MAX { ", …" } else { "" };
+    let clients: Vec<ClientId> = missing.iter().map(|(client, _)| *client).collect();
+    let until = |at: usize| match missing[at].1 {
+        Some(until) => format!("for {} s more", seconds(until.0, now)),
+        None => "without end".into(),
+    };
     let endless = missing.iter().filter(|(_, until)| until.is_none()).count();
-    line += &format!("; missing: {}{more}", names.join(", "));
+    line += &format!("; waits for {}", named(&clients, |at| Some(until(at))));
     if endless > 0 {
         line += &format!(
             " ({endless} without a session horizon, which are waited for until they come; \
@@ -144,10 +168,11 @@ mod tests {
     fn a_line_says_who_is_missing_and_what_can_be_done() {
         let id = |n| ClientId::new(n).unwrap();
         let mut progress = Progress { expected: 12, back: 1, told: 1, claims: 3, ..<_>::default() };
-        assert!(!line(&progress).contains("missing"));
+        assert!(!line(&progress, ServerTime(1)).contains("waits for"));
         progress.missing = (1..=11).map(|n| (id(n), (n > 1).then_some(ServerTime(NS)))).collect();
-        let text = line(&progress);
-        assert!(text.contains("missing: 1, 2, 3, 4, 5, 6, 7, 8, …"), "{text}");
+        let text = line(&progress, ServerTime(1));
+        let named = "waits for 1 (without end), 2 (for 1 s more), 3 (for 1 s more), ";
+        assert!(text.contains(named) && text.contains("8 (for 1 s more), …"), "{text}");
         assert!(text.contains("(1 without a session horizon"), "{text}");
         let value = value(Some(progress), ServerTime(1));
         assert_eq!(value["missing"][0], json!({ "client": 1, "seconds_left": null }));
@@ -164,7 +189,7 @@ mod tests {
         };
         assert_eq!(
             line(3, 1, vec![(id(1), at(39)), (id(2), at(20))]),
-            "recovers: of 3 clients 1 is back; waits at most 29 s"
+            "recovers: of 3 clients 1 is back; waits at most 29 s for 1, 2"
         );
         assert_eq!(
             line(3, 3, vec![]),

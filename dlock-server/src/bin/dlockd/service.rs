@@ -94,7 +94,7 @@ impl Manager {
     pub(crate) async fn follows(self, server: &Server, serves: &str, status: &RefCell<String>) {
         loop {
             let recovery = server.recovery().await;
-            let now = recovery.map_or_else(|| serves.to_string(), |recovery| recovery.to_string());
+            let now = recovery.as_ref().map_or_else(|| serves.to_string(), ToString::to_string);
             if status.replace(now.clone()) != now {
                 self.tell(&[NotifyState::Status(&now)]);
             }
