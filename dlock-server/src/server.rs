@@ -485,12 +485,13 @@ fn worker(
     Ok((mailbox, worker.map_err(failed)?))
 }
 
-/// Listens on exactly this address.
+/// Listens on exactly this address; on `::`, that is on every one of this host, IPv4 included.
 pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     let bind = || {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         if addr.is_ipv6() {
-            socket.set_only_v6(true)?;
+            let is_every_one = addr.ip().is_unspecified();
+            socket.set_only_v6(!is_every_one)?;
         }
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;

@@ -224,3 +224,17 @@ fn a_flood_of_silent_connections_keeps_no_client_out() {
     let newest = silent.last_mut().unwrap();
     assert!(matches!(newest.call(common::INIT), ControlReply::Session(_)));
 }
+
+#[test]
+fn every_address_of_the_host_is_one_of_ipv4_too() {
+    let config = ServerConfig { bind: Ipv6Addr::UNSPECIFIED.into(), ..any_port() };
+    let server = match Server::start(config) {
+        Ok(server) => server,
+        Err(error) => return eprintln!("skipped: no IPv6 on this host: {error}"),
+    };
+    let port = server.local_addr().port();
+    for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+        let (mut peer, _) = Peer::init((ip, port).into());
+        assert!(peer.is_alive(), "{ip}");
+    }
+}
