@@ -147,6 +147,8 @@ pub struct Failover {
     /// Attempts since it was here last, and rounds of questions since it came.
     tries: u32,
     confirms: u32,
+    /// Times that it has come to a primary since one answered it where it is.
+    comes: u32,
     /// Where it was said last in this round that it is removed, and at how many addresses.
     removed_at: Option<usize>,
     removed_by: usize,
@@ -175,6 +177,7 @@ impl Failover {
             next_ns: now_ns,
             tries: 0,
             confirms: 0,
+            comes: 0,
             removed_at: None,
             removed_by: 0,
             removed_rounds: 0,
@@ -219,11 +222,18 @@ impl Failover {
         }
     }
 
-    /// The connection to the primary is gone.
+    /// The connection to the primary is gone. A client that a primary lets in and cuts off again
+    /// and again pauses before it comes once more, ever longer.
     pub fn broken(&mut self, now_ns: u64) {
         if !self.is_looking() {
-            self.stage = Stage::Away { from_ns: now_ns };
+            let pause_ns = if self.comes > 1 { self.pause(self.relapses()) } else { 0 };
+            self.stage = Stage::Away { from_ns: now_ns.saturating_add(pause_ns) };
         }
+    }
+
+    /// Times that it has come to a primary, and another time at once.
+    fn relapses(&self) -> u32 {
+        self.comes.saturating_sub(1)
     }
 
     /// It has come to no primary yet.
@@ -263,6 +273,7 @@ impl Failover {
             }
             (Stage::Here, Heard::Serves | Heard::Recovers) => {
                 self.is_heard(now_ns);
+                self.comes = 0;
                 self.settles = self.is_unsettled && heard == Heard::Serves;
             }
             (Stage::Waits, Heard::Recovers) => {
@@ -287,6 +298,7 @@ impl Failover {
                 self.is_heard(now_ns);
                 // whatever becomes of this one: another may be as near
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
+                self.comes = self.comes.saturating_add(1);
                 self.next_ns = now_ns;
                 (self.removed_at, self.removed_by) = (None, 0);
                 (self.removed_rounds, self.removed_ns) = (0, None);
@@ -381,10 +393,9 @@ impl Failover {
     fn tries_elsewhere(&mut self, now_ns: u64) {
         self.tries = self.tries.saturating_add(1);
         self.at = (self.at + 1) % self.addresses;
-        let rounds = self.tries / self.addresses as u32;
-        let longest_ns = PAUSE_NS.0.saturating_mul(1 << rounds.min(16)).min(PAUSE_NS.1);
+        let rounds = (self.tries / self.addresses as u32).saturating_add(self.relapses());
         let pause_ns = match self.tries % self.addresses as u32 {
-            0 => longest_ns / 2 + self.draw() % (longest_ns / 2),
+            0 => self.pause(rounds),
             _ => 0,
         };
         if self.tries % self.addresses as u32 == 0 {
@@ -396,6 +407,12 @@ impl Failover {
         let stays = planted::is(Bug::FailoverStays);
         let from_ns = if stays { u64::MAX } else { now_ns.saturating_add(pause_ns) };
         self.stage = Stage::Away { from_ns };
+    }
+
+    /// The pause after so many rounds.
+    fn pause(&mut self, rounds: u32) -> u64 {
+        let longest_ns = PAUSE_NS.0.saturating_mul(1 << rounds.min(16)).min(PAUSE_NS.1);
+        longest_ns / 2 + self.draw() % (longest_ns / 2)
     }
 
     /// At the end of a round: where it may begin anew, as no primary knows it any more.
@@ -768,6 +785,38 @@ mod tests {
 
     /// One that recovers is asked ever less often, however many calls fail meanwhile, and is borne
     /// as long as one that serves.
+    /// It fails at once after it has come, at each stage after that.
+    #[test]
+    fn a_client_that_is_let_in_and_cut_off_again_and_again_pauses_ever_longer() {
+        for addresses in [1, 2] {
+            for how in 0..4 {
+                let mut f = Failover::new(0, addresses, SILENCE_NS, 7);
+                f.broken(0);
+                let (mut now, mut comes) = (0, 0);
+                while now < 10 * SILENCE_NS {
+                    match f.next(now) {
+                        Task::Wait { until_ns } => now = until_ns,
+                        Task::Ask { address: 1, .. } => f.asked(now, Heard::Nothing),
+                        Task::Ask { .. } => f.asked(now, Heard::Serves),
+                        Task::Reinit { .. } => {
+                            comes += 1;
+                            f.came(now, Ok(how < 2));
+                        }
+                        Task::Claim if how == 0 => f.claimed(now, Status::BadResponse),
+                        Task::Claim => f.claimed(now, Status::Success),
+                        Task::Done => f.said(now, Status::BadResponse),
+                        Task::Confirm if how == 2 => f.broken(now),
+                        Task::Confirm => f.confirmed(now, true),
+                        Task::Heartbeat { .. } => f.broken(now),
+                        Task::Anew { .. } => panic!("{f:?}"),
+                    }
+                }
+                let bound = 10 * SILENCE_NS / (PAUSE_NS.1 / 2) + 10;
+                assert!(comes <= bound, "{addresses} {how}: {comes} times in 10 s");
+            }
+        }
+    }
+
     #[test]
     fn a_primary_that_recovers_is_not_asked_by_calls_and_counts_as_heard() {
         let mut f = at_two();
