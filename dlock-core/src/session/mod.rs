@@ -17,12 +17,14 @@
 //! | objects, claims, done | – | – | `ClientNotInit` |
 //! | reinit, heartbeat | – | – | `Invalid` |
 
+mod arrival;
 mod attach;
 mod claims;
 mod failover;
 mod horizon;
 mod lock;
 
+pub use arrival::{Arrival, Step};
 pub use attach::{Failure, PathChoice, PathSearch, UnknownPath};
 pub use claims::{Claims, Verdict, ROUNDS_MAX};
 pub use failover::{

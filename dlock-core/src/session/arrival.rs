@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client that comes for the first time: which address it tries next, and for how long, without
+//! I/O.
+//!
+//! ```text
+//!   Try 0 ─ failed ─▶ Try 1 ─ failed ─▶ … the last one failed
+//!     ▲                                   ├ a primary recovers, or a successor may be about to
+//!     │                                   │ start, and there is time: Wait, a pause that grows
+//!     └───────────────────────────────────┘
+//!                                         └ else Over
+//! ```
+
+use super::{Heard, ADDRESSES_MAX, PAUSE_NS, UNREACHED_NS};
+use crate::status::Status;
+
+/// What the executor does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Become a client of the primary at the address of this number. Report
+    /// [`Arrival::failed`] if it does not take this client.
+    Try {
+        /// Its place in the list.
+        address: usize,
+    },
+    /// Nothing before then.
+    Wait {
+        /// Until when, on the client's own clock.
+        until_ns: u64,
+    },
+    /// No primary takes this client.
+    Over {
+        /// What the first address of the list has answered.
+        status: Status,
+        /// A primary is there, and recovers.
+        recovers: bool,
+    },
+}
+
+/// One client that looks for a primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    addresses: usize,
+    /// `None`: every address is tried once.
+    until_ns: Option<u64>,
+    began_ns: u64,
+    at: usize,
+    rounds: u32,
+    /// What the first address has answered in this round.
+    first: Status,
+    /// A primary of this round recovers.
+    recovers: bool,
+    step: Step,
+}
+
+impl Arrival {
+    /// A client that knows so many addresses. `until_ns`: until when it waits for a primary that
+    /// recovers, and, where it knows several addresses, for one that is not there yet.
+    pub fn new(now_ns: u64, addresses: usize, until_ns: Option<u64>) -> Self {
+        Self {
+            addresses: addresses.clamp(1, ADDRESSES_MAX),
+            until_ns,
+            began_ns: now_ns,
+            at: 0,
+            rounds: 0,
+            first: Status::NotReady,
+            recovers: false,
+            step: Step::Try { address: 0 },
+        }
+    }
+
+    /// What to do next.
+    pub fn next(&mut self, now_ns: u64) -> Step {
+        match self.step {
+            Step::Wait { until_ns } if now_ns >= until_ns => {
+                (self.at, self.recovers) = (0, false);
+                self.step = Step::Try { address: 0 };
+            }
+            _ => {}
+        }
+        self.step
+    }
+
+    /// The primary at the address that was tried does not take this client; `heard`: what it has
+    /// answered to the question whether it is there, which is asked after `NotReady` alone.
+    pub fn failed(&mut self, now_ns: u64, status: Status, heard: Heard) {
+        if !matches!(self.step, Step::Try { .. }) {
+            return;
+        }
+        if self.at == 0 {
+            self.first = status;
+        }
+        self.recovers |= heard == Heard::Recovers;
+        let is_refused = !matches!(status, Status::NotReady | Status::Error);
+        let is_last = self.at + 1 == self.addresses;
+        self.step = match () {
+            // another primary would say the same
+            () if is_refused && self.at == 0 => self.over(),
+            () if !is_last => {
+                self.at += 1;
+                Step::Try { address: self.at }
+            }
+            () => self.pauses(now_ns),
+        };
+    }
+
+    fn over(&self) -> Step {
+        Step::Over { status: self.first, recovers: self.recovers }
+    }
+
+    /// After the last address.
+    fn pauses(&mut self, now_ns: u64) -> Step {
+        let may_come = self.addresses > 1 && now_ns - self.began_ns.min(now_ns) < UNREACHED_NS;
+        let Some(until_ns) = self.until_ns.filter(|_| self.recovers || may_come) else {
+            return self.over();
+        };
+        let pause_ns = PAUSE_NS.0.saturating_mul(1 << self.rounds.min(16)).min(PAUSE_NS.1);
+        let again_ns = now_ns.saturating_add(pause_ns);
+        self.rounds += 1;
+        match again_ns < until_ns {
+            true => Step::Wait { until_ns: again_ns },
+            false => self.over(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const AWAY: (Status, Heard) = (Status::NotReady, Heard::Nothing);
+    const RECOVERS: (Status, Heard) = (Status::NotReady, Heard::Recovers);
+
+    /// One that is answered so by every address, until it is over; the time then, and the tries.
+    fn run(mut arrival: Arrival, answers: &[(Status, Heard)]) -> (u64, usize, Step) {
+        let (mut now_ns, mut tries) = (0, 0);
+        loop {
+            match arrival.next(now_ns) {
+                Step::Try { address } => {
+                    let (status, heard) = answers[address];
+                    tries += 1;
+                    arrival.failed(now_ns, status, heard);
+                }
+                Step::Wait { until_ns } => now_ns = until_ns,
+                over @ Step::Over { .. } => return (now_ns, tries, over),
+            }
+        }
+    }
+
+    #[test]
+    fn without_time_every_address_is_tried_once() {
+        let over = Step::Over { status: Status::NotReady, recovers: true };
+        let arrival = Arrival::new(0, 3, None);
+        assert_eq!(run(arrival, &[AWAY, RECOVERS, AWAY]), (0, 3, over));
+    }
+
+    #[test]
+    fn a_primary_that_recovers_is_waited_for_with_pauses_that_grow_up_to_a_bound() {
+        let (now_ns, tries, over) = run(Arrival::new(0, 1, Some(10 * S)), &[RECOVERS]);
+        assert_eq!(over, Step::Over { status: Status::NotReady, recovers: true });
+        assert!((9 * S..10 * S).contains(&now_ns), "{now_ns}");
+        assert!((20..30).contains(&tries), "{tries}: twice a second after the first ones");
+    }
+
+    #[test]
+    fn a_primary_that_is_not_there_is_waited_for_where_a_successor_may_start() {
+        let over = Step::Over { status: Status::NotReady, recovers: false };
+        assert_eq!(run(Arrival::new(0, 1, Some(10 * S)), &[AWAY]), (0, 1, over));
+        let (now_ns, _, two) = run(Arrival::new(0, 2, Some(10 * S)), &[AWAY, AWAY]);
+        assert!((9 * S..10 * S).contains(&now_ns) && two == over, "{now_ns} {two:?}");
+        let (now_ns, ..) = run(Arrival::new(0, 2, Some(u64::MAX)), &[AWAY, AWAY]);
+        assert!((UNREACHED_NS..UNREACHED_NS + S).contains(&now_ns), "{now_ns}");
+    }
+
+    #[test]
+    fn a_refusal_by_the_first_primary_counts_at_once_and_that_of_another_does_not() {
+        let full = (Status::ServerNoResource, Heard::Nothing);
+        let over = Step::Over { status: full.0, recovers: false };
+        assert_eq!(run(Arrival::new(0, 2, Some(10 * S)), &[full, AWAY]), (0, 1, over));
+        let over = Step::Over { status: Status::NotReady, recovers: false };
+        assert_eq!(run(Arrival::new(0, 2, None), &[AWAY, full]), (0, 2, over));
+    }
+}
