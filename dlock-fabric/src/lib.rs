@@ -40,6 +40,7 @@ pub mod sealing;
 mod server_clock;
 pub mod server_memory;
 mod shm;
+pub mod signals;
 pub mod sink;
 mod stream;
 mod sys;

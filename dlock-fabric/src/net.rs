@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dlock_core::limits::CONTROL_WAIT_S;
 
 use crate::error::FabricError;
-use crate::sys::{check, set_option};
+use crate::sys::{check, deadline_in, set_option};
 
 /// How long connecting and attaching may take.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
@@ -45,12 +45,22 @@ pub(crate) fn connect_until(
     until: Option<Instant>,
 ) -> Result<TcpStream, FabricError> {
     let failed = |source| FabricError::connect(addr, source);
-    let left = until.map_or(CONNECT_WAIT, |until| until.saturating_duration_since(Instant::now()));
-    // No time at all would be refused as an argument.
-    let wait = left.clamp(Duration::from_millis(1), CONNECT_WAIT);
+    let wait = left(until);
     let stream = TcpStream::connect_timeout(&addr, wait).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     Ok(stream)
+}
+
+/// When connecting or attaching must have ended: after [`CONNECT_WAIT`], and at that moment at the
+/// latest.
+pub(crate) fn connect_deadline(until: Option<Instant>) -> Instant {
+    let deadline = deadline_in(CONNECT_WAIT);
+    until.map_or(deadline, |until| until.min(deadline))
+}
+
+fn left(until: Option<Instant>) -> Duration {
+    let left = connect_deadline(until).saturating_duration_since(Instant::now());
+    left.max(Duration::from_millis(1)) // no time at all would be refused as an argument
 }
 
 /// Asks the kernel to find out about a dead peer: 60 s idle, then 9 probes, 6 s apart.
@@ -81,11 +91,19 @@ pub fn listen_abstract(name: &[u8]) -> Result<UnixListener, FabricError> {
 /// # Errors
 /// `Connect`.
 pub fn connect_abstract(name: &[u8]) -> Result<UnixStream, FabricError> {
-    let failed = |source| FabricError::Connect { addr: abstract_text(name), source };
-    connect_abstract_io(name).map_err(failed)
+    connect_abstract_until(name, None)
 }
 
-fn connect_abstract_io(name: &[u8]) -> io::Result<UnixStream> {
+/// As [`connect_abstract`], and until that moment at most.
+pub(crate) fn connect_abstract_until(
+    name: &[u8],
+    until: Option<Instant>,
+) -> Result<UnixStream, FabricError> {
+    let failed = |source| FabricError::Connect { addr: abstract_text(name), source };
+    connect_abstract_io(name, left(until)).map_err(failed)
+}
+
+fn connect_abstract_io(name: &[u8], wait: Duration) -> io::Result<UnixStream> {
     // The name fits: the standard library has the same limit, and checks it.
     UnixAddr::from_abstract_name(name)?;
     // SAFETY: a system call without pointers.
@@ -94,7 +112,10 @@ fn connect_abstract_io(name: &[u8]) -> io::Result<UnixStream> {
     // SAFETY: a descriptor just made, and nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     // A full backlog blocks connect for as long as sending may block.
-    let wait = libc::timeval { tv_sec: CONTROL_WAIT_S as libc::time_t, tv_usec: 0 };
+    let wait = libc::timeval {
+        tv_sec: wait.as_secs() as libc::time_t,
+        tv_usec: wait.subsec_micros() as libc::suseconds_t,
+    };
     // SAFETY: `wait` is valid for reads of the length given.
     check(unsafe {
         libc::setsockopt(

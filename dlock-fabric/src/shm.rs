@@ -10,7 +10,7 @@
 //! take effect before the primary has seen the request, unless its reply was waited for.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::codec::{self, Frame};
@@ -60,10 +60,11 @@ impl ShmExecutor {
     /// `Connect`, `Peer` (the primary runs as somebody else), `TimedOut`, `Refused`, or the
     /// memory is not as announced.
     pub fn attach(sock_name: &[u8], attach: &Attach) -> Result<Self, FabricError> {
-        Self::attach_trusting(sock_name, attach, &[])
+        Self::attach_trusting(sock_name, attach, &[], None)
     }
 
-    /// As [`attach`](Self::attach), and the primary may run as one of these users.
+    /// As [`attach`](Self::attach), but the primary may run as one of these users, and it takes
+    /// until that moment at most.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -71,9 +72,10 @@ impl ShmExecutor {
         sock_name: &[u8],
         attach: &Attach,
         users: &[u32],
+        until: Option<Instant>,
     ) -> Result<Self, FabricError> {
-        let socket = OwnedFd::from(net::connect_abstract(sock_name)?);
-        Self::attach_to(socket, attach, users)
+        let socket = OwnedFd::from(net::connect_abstract_until(sock_name, until)?);
+        Self::attach_to(socket, attach, users, until)
     }
 
     /// Attaches over a connected Unix stream socket.
@@ -81,15 +83,20 @@ impl ShmExecutor {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub fn attach_on(socket: OwnedFd, attach: &Attach) -> Result<Self, FabricError> {
-        Self::attach_to(socket, attach, &[])
+        Self::attach_to(socket, attach, &[], None)
     }
 
-    fn attach_to(socket: OwnedFd, attach: &Attach, users: &[u32]) -> Result<Self, FabricError> {
+    fn attach_to(
+        socket: OwnedFd,
+        attach: &Attach,
+        users: &[u32],
+        until: Option<Instant>,
+    ) -> Result<Self, FabricError> {
         let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
         if !peer.may_be_mapped(users) {
             return Err(FabricError::Peer { uid: peer.uid });
         }
-        let deadline = deadline_in(net::CONNECT_WAIT);
+        let deadline = net::connect_deadline(until);
         let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
         let (attached, fds) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
         let [header, slots, ledger] = fds;

@@ -61,7 +61,35 @@ impl TcpExecutor {
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        Self::attach_on(OwnedFd::from(net::connect(addr)?), attach, clock)
+        Self::attach_until(addr, None, attach, clock, None)
+    }
+
+    /// Attaches, with TLS if there is any, until that moment at most.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach) and [`attach_sealed`](Self::attach_sealed).
+    pub fn attach_until(
+        addr: SocketAddr,
+        tls: Option<&Tls>,
+        attach: &Attach,
+        clock: ClockEstimate,
+        until: Option<Instant>,
+    ) -> Result<Self, FabricError> {
+        let deadline = net::connect_deadline(until);
+        let socket = OwnedFd::from(net::connect_until(addr, until)?);
+        let attach = Attach { fabric: FabricKind::Tcp, verbs: None, ..*attach };
+        let stream = match tls {
+            None => {
+                handshake::attach_tcp(socket.as_fd(), &attach, deadline)?;
+                Stream::new(socket)
+            }
+            Some(tls) => {
+                let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
+                handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
+                Stream::sealed(socket, session)
+            }
+        };
+        Ok(Self::over(&attach, stream, clock))
     }
 
     /// Attaches with TLS: whoever answers is a primary of its CA.
@@ -74,12 +102,7 @@ impl TcpExecutor {
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        let (kind, deadline) = (FabricKind::Tcp, deadline_in(net::CONNECT_WAIT));
-        let socket = OwnedFd::from(net::connect(addr)?);
-        let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
-        let attach = Attach { fabric: kind, verbs: None, ..*attach };
-        handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
-        Ok(Self::over(&attach, Stream::sealed(socket, session), clock))
+        Self::attach_until(addr, Some(tls), attach, clock, None)
     }
 
     /// Attaches over a connected stream socket.

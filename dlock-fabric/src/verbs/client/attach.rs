@@ -27,7 +27,6 @@ use crate::fork::Owner;
 use crate::handshake;
 use crate::net;
 use crate::server_clock::SharedEstimate;
-use crate::sys::deadline_in;
 use crate::tls_session::TlsSession;
 use crate::verbs::device::completion::{Channel, Cq};
 use crate::verbs::device::context::{devices, Context};
@@ -93,8 +92,7 @@ impl Device {
 
     /// When attaching must have ended.
     pub(super) fn deadline(&self) -> Instant {
-        let deadline = deadline_in(net::CONNECT_WAIT);
-        self.until.map_or(deadline, |until| until.min(deadline))
+        net::connect_deadline(self.until)
     }
 
     /// Makes a session of it, over a connection that has this TLS session or none.

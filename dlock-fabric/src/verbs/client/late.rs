@@ -76,7 +76,7 @@ impl VerbsPath {
         let (attached, waiting) = (OnceLock::new(), Mutex::new(waiting));
         let path = Self { options, primary, attach, clock, attached, waiting };
         if !recovering {
-            match path.try_attach(None) {
+            match path.try_attach(path.options.until) {
                 Ok(executor) => drop(path.attached.set(executor)),
                 Err(FabricError::Refused(Status::NotReady)) => {}
                 Err(error) => return Err(error),

@@ -26,7 +26,6 @@ use crate::handshake;
 use crate::net;
 use crate::sealing::{SealSecrets, Sealer, OVERHEAD};
 use crate::stream::Stream;
-use crate::sys::deadline_in;
 use crate::tcp::TcpExecutor;
 use crate::tls::Tls;
 use crate::tls_session::TlsSession;
@@ -63,8 +62,8 @@ impl TcpExecutor {
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
         let qp = open(options)?;
-        let deadline = deadline_in(net::CONNECT_WAIT);
-        let socket = OwnedFd::from(net::connect(addr)?);
+        let deadline = net::connect_deadline(options.until);
+        let socket = OwnedFd::from(net::connect_until(addr, options.until)?);
         let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
         let verbs = wanted(&qp);
         let attach = Attach { fabric: FabricKind::Sealed, verbs: Some(verbs), ..*attach };

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the starter of this process has decided about signals.
+
+/// Whether this signal is ignored, as `nohup` has it for SIGHUP and a shell for SIGINT of its
+/// background jobs. Programs leave such a signal ignored.
+pub fn is_ignored(number: i32) -> bool {
+    // SAFETY: zero is a valid value of every field.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is changed, and `now` is valid for writes.
+    let rc = unsafe { libc::sigaction(number, std::ptr::null(), &mut now) };
+    rc == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rust_programs_ignore_broken_pipes_and_nothing_else() {
+        assert!(is_ignored(libc::SIGPIPE));
+        assert!(!is_ignored(libc::SIGUSR2));
+        assert!(!is_ignored(-1), "there is no such signal");
+    }
+}
