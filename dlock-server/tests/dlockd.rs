@@ -132,6 +132,22 @@ int open64(const char *path, int flags, int mode)
 }
 "#;
 
+/// As `nohup` starts it, and a script in the background.
+#[test]
+fn a_signal_that_is_ignored_at_the_start_does_not_end_it() {
+    let mut shell = Command::new("sh");
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell.args(["-c", r#"trap "" HUP INT; exec "$0" --port=0"#, env!("CARGO_BIN_EXE_dlockd")]);
+    shell.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+    let (running, _, _) = Running::by(&mut shell);
+    running.signal(Signal::HUP);
+    running.signal(Signal::INT);
+    running.signal(Signal::TERM);
+    let (code, errors) = running.end();
+    assert_eq!(code, Some(0));
+    assert!(errors.contains("SIGTERM: stopping"), "the first that it obeys: {errors}");
+}
+
 #[test]
 fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
     // `open` of a storage that does not answer: the system has none for a test

@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use dlock_fabric::signals::is_ignored;
 use dlock_fabric::{sink as lines, threads};
 use dlock_server::{on_a_thread, stand_by, DefaultFiles, Server};
 use rustix::process::Signal as Number;
@@ -78,8 +79,11 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         let manager = Manager::of_this_process();
         // with TLS and for a service manager it means that files have changed, else the end, as to
         // any process
-        let mut hangup = handler(SignalKind::hangup())?;
         let reloads = settings.server.tls.is_some() || manager.is_there();
+        let mut hangup = match reloads {
+            true => Some(signal(SignalKind::hangup()).map_err(no_signals)?),
+            false => handler(SignalKind::hangup())?,
+        };
         let mut rules = settings.server.rules.len();
         let started = match settings.standby() {
             // a state file on a storage that does not answer is waited for
@@ -102,7 +106,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
                     started = stand_by(settings.server, standby) => started,
                     () = manager.watches_standby() => unreachable!("it pings without end"),
                     () = stopped(&mut terminate, &mut interrupt) => return Ok(()),
-                    _ = hangup.recv(), if !reloads => return Ok(()),
+                    () = comes(&mut hangup), if !reloads => return Ok(()),
                 }
             }
         };
@@ -125,9 +129,9 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         let mut follow = pin!(manager.follows(&server, &serves, &status));
         let name = loop {
             tokio::select! {
-                _ = terminate.recv() => break "SIGTERM",
-                _ = interrupt.recv() => break "SIGINT",
-                _ = hangup.recv() => {
+                () = comes(&mut terminate) => break "SIGTERM",
+                () = comes(&mut interrupt) => break "SIGINT",
+                () = comes(&mut hangup) => {
                     if !reloads {
                         break "SIGHUP";
                     }
@@ -160,10 +164,18 @@ fn no_start(error: io::Error) -> String {
 }
 
 /// Waits until somebody wants the end.
-async fn stopped(terminate: &mut Signal, interrupt: &mut Signal) {
+async fn stopped(terminate: &mut Option<Signal>, interrupt: &mut Option<Signal>) {
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = comes(terminate) => {}
+        () = comes(interrupt) => {}
+    }
+}
+
+/// Waits for a signal; without end for one that is ignored.
+async fn comes(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
 
@@ -192,8 +204,16 @@ fn reload_rules(server: &Server, args: &Args, in_force: &mut usize) {
     }
 }
 
-fn handler(kind: SignalKind) -> Result<Signal, String> {
-    signal(kind).map_err(|error| format!("cannot wait for signals: {error}"))
+/// `None`: the process was started so that it ignores the signal, as by `nohup`.
+fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
+    match is_ignored(kind.as_raw_value()) {
+        true => Ok(None),
+        false => signal(kind).map(Some).map_err(no_signals),
+    }
+}
+
+fn no_signals(error: std::io::Error) -> String {
+    format!("cannot wait for signals: {error}")
 }
 
 /// A panic in any thread ends the process, after its message.
