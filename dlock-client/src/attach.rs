@@ -10,6 +10,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use dlock_core::control::Session;
 use dlock_core::exec::Executor;
@@ -17,9 +18,11 @@ use dlock_core::session::PathSearch;
 use dlock_core::status::Status;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::ClockEstimate;
+use log::Level;
 
 use crate::config::{ClientConfig, FabricChoice};
 use crate::fabrics::{Attached, Fabric, Place};
+use crate::said::Said;
 
 /// What a test makes of the executor of a session.
 #[cfg(feature = "fault-injection")]
@@ -51,13 +54,16 @@ pub(crate) fn attach(
     primary: SocketAddr,
     clock: ClockEstimate,
     tls: Option<&Tls>,
+    until: Option<Instant>,
+    said: &Said,
 ) -> Result<Attached, Status> {
-    let place = Place { config, session, primary, clock, tls };
+    let place = Place { config, session, primary, clock, tls, until };
     let mut search = PathSearch::new(choice, config.device.is_some(), session);
     for kind in search.missing() {
         let Fabric { what, remedy, .. } = Fabric::of(kind);
         if choice == FabricChoice::Only(kind) {
-            log::error!("the primary at {primary} offers no {what}; {remedy}");
+            let reason = format!("the primary at {primary} offers no {what}; {remedy}");
+            said.log(Level::Error, reason);
         } else if let (true, Some(device)) = (search.is_demanded(kind), &config.device) {
             log::info!("device {device} is not used: the primary offers no {what}");
         } else {
@@ -72,13 +78,15 @@ pub(crate) fn attach(
         };
         let (client, what) = (session.client, fabric.what);
         if let Err(status) = search.failed(kind, (fabric.failure)(&error)) {
-            log::error!("client {client} has no {what}: {error}");
+            said.log(Level::Error, format!("client {client} has no {what}: {error}"));
             return Err(status);
         }
         let level = (fabric.level)(&error);
-        log::log!(level, "client {client} has no {what}, and tries another fabric: {error}");
+        let reason = format!("client {client} has no {what}, and tries another fabric: {error}");
+        said.log(level, reason);
     }
-    log::error!("client {} has no data path to the primary at {primary}", session.client);
+    let client = session.client;
+    said.log(Level::Error, format!("client {client} has no data path to the primary at {primary}"));
     Err(search.exhausted())
 }
 
@@ -124,7 +132,17 @@ mod tests {
     fn attached(choice: FabricChoice, session: &Session) -> Option<Status> {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
-        attach(&ClientConfig::default(), choice, session, nowhere, clock, None).err()
+        attach(
+            &ClientConfig::default(),
+            choice,
+            session,
+            nowhere,
+            clock,
+            None,
+            None,
+            &Said::default(),
+        )
+        .err()
     }
 
     #[test]

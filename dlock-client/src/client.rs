@@ -56,11 +56,11 @@ impl Client {
     /// Connects to the primary at `ip` (IPv4 or IPv6, in digits), on the default port.
     ///
     /// # Errors
-    /// `NotReady` (no process listens there, or the primary is recovering), `NoResource`,
-    /// `VersionMismatch`, `Disconnected`, `Other` (the cause is logged).
+    /// `NotReady` (no process listens there), `Recovering`, `NoResource`, `VersionMismatch`,
+    /// `Disconnected`, `Other` (the cause is logged).
     ///
     /// # Latency
-    /// Two connections and two round trips; at most 10 s each.
+    /// Two connections and two round trips; at most 10 s each, or [`Config::wait`] in all.
     pub fn connect(ip: &str) -> Result<Self, Error> {
         Self::with_config(&Config::new(), ip)
     }
@@ -73,7 +73,11 @@ impl Client {
     /// # Latency
     /// As `connect`.
     pub fn with_config(config: &Config, ip: &str) -> Result<Self, Error> {
-        let instance = Instance::init_shared(&config.checked()?, ip).map_err(Error::of)?;
+        let instance = Instance::meet(&config.checked()?, ip, None);
+        let instance = instance.map_err(|unmet| match unmet.recovers {
+            true => Error::Recovering,
+            false => Error::of(unmet.status),
+        })?;
         Ok(Self { references: Arc::new(References::new(instance)) })
     }
 
@@ -137,6 +141,18 @@ impl Client {
             })?;
         let Key::Lock(id) = reference.key() else { return Err(Error::Other(Status::Error)) };
         Ok(Named::new(reference, id))
+    }
+
+    /// For a client that finds the successor of its primary by itself
+    /// ([`Config::primaries`]): `act` is called by its thread each time that a successor may have
+    /// refused a hold of this client ([`Guard::is_known_lost`](crate::Guard::is_known_lost)
+    /// tells which). Until `act` returns, the successor gives locks to no client: so a program can
+    /// end what relies on the hold. The successor gives up a client that takes too long.
+    ///
+    /// `act` must not wait for a call of this client to succeed: until it returns, locks are not
+    /// served. It takes the place of an earlier one.
+    pub fn before_refused(&self, act: impl Fn() + Send + Sync + 'static) {
+        self.instance().before_refused(Box::new(act));
     }
 
     /// Asks the primary whether it is there and knows this client. `timeout` is rounded up to

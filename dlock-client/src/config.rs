@@ -66,6 +66,10 @@ pub struct ClientConfig {
     pub primaries: Option<Vec<SocketAddr>>,
     /// What the connections to a primary's port are secured with.
     pub tls: TlsUse,
+    /// How long becoming a client may take in all, if it was shared: every address, every phase, and
+    /// the recovery of a primary, which is waited for. `None`: nothing is waited for, and each phase
+    /// has its own bound.
+    pub wait: Option<Duration>,
     /// How long the primary may be silent before it does. `None`: what `DLOCK_SILENCE_MS` says.
     pub silence: Option<Duration>,
 }
@@ -82,6 +86,7 @@ impl Default for ClientConfig {
             exact_views: false,
             primaries: None,
             tls: TlsUse::Environment,
+            wait: None,
             silence: None,
         }
     }

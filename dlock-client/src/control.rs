@@ -40,6 +40,9 @@ use crate::heartbeat::Pulse;
 /// The bound of a control call and of a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
+/// A connect that has no time left has this much.
+const CONNECT_MIN: Duration = Duration::from_millis(1);
+
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
@@ -177,7 +180,8 @@ fn or_nothing(done: std::io::Result<usize>) -> std::io::Result<usize> {
 /// # Errors
 /// `Error` for anything else.
 pub(crate) fn address(ip: &str, port: u16) -> Result<SocketAddr, Status> {
-    match ip.parse::<IpAddr>() {
+    // the original's clients do not mind blanks after it
+    match ip.trim_end_matches([' ', '\t', '\n', '\r']).parse::<IpAddr>() {
         Ok(ip) => Ok(SocketAddr::new(ip, port)),
         Err(_) => {
             log::error!("'{ip}' is no IPv4 or IPv6 address: give one in digits");
@@ -195,15 +199,32 @@ pub(crate) struct Patience {
     /// there; if that is not answered either, nothing is waited for any longer. `None`: it is not
     /// asked.
     pub(crate) silence: Option<Duration>,
+    /// Until when all of it is over: connecting, and every answer. `None`: each has its own time.
+    pub(crate) until: Option<Instant>,
 }
 
 impl Patience {
     /// What a call of a program has.
-    pub(crate) const OF_CALL: Self = Self { wait: CONTROL_WAIT, silence: None };
+    pub(crate) const OF_CALL: Self = Self { wait: CONTROL_WAIT, silence: None, until: None };
 
     /// Until when an answer that is asked for now is waited for.
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::now() + self.wait
+        self.bounded(self.wait)
+    }
+
+    /// Until when a connection that is begun now may take to stand.
+    pub(crate) fn connect_deadline(&self) -> Instant {
+        self.bounded(self.silence.map_or(self.wait, |silence| silence.min(self.wait)))
+    }
+
+    /// How long an answer that is asked for now is waited for.
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline().saturating_duration_since(Instant::now())
+    }
+
+    fn bounded(&self, wait: Duration) -> Instant {
+        let deadline = Instant::now() + wait;
+        self.until.map_or(deadline, |until| until.min(deadline))
     }
 }
 
@@ -211,7 +232,7 @@ impl Patience {
 /// connecting and the answer may take so long together.
 pub(crate) fn ask(peer: SocketAddr, wait: Duration, tls: Option<&Tls>) -> Heard {
     let deadline = Instant::now() + wait;
-    let Ok(mut control) = Control::connect(peer, wait, log::Level::Debug, tls) else {
+    let Ok(mut control) = Control::connect(peer, deadline, log::Level::Debug, tls) else {
         return Heard::Nothing;
     };
     match control.call(ControlRequest::Heartbeat, deadline) {
@@ -222,19 +243,21 @@ pub(crate) fn ask(peer: SocketAddr, wait: Duration, tls: Option<&Tls>) -> Heard 
 }
 
 impl Control {
-    /// Connects, waiting at most `wait`, and shakes hands if there is TLS, for as long again; a
-    /// failure is logged at this level.
+    /// Connects, and shakes hands if there is TLS, until `deadline`; a failure is logged at this
+    /// level.
     ///
     /// # Errors
     /// `NotReady` if no process listens there, `Error` for everything else.
     pub(crate) fn connect(
         peer: SocketAddr,
-        wait: Duration,
+        deadline: Instant,
         level: log::Level,
         tls: Option<&Tls>,
     ) -> Result<Self, Status> {
         fds::occupy_standard();
-        let stream = TcpStream::connect_timeout(&peer, wait).map_err(|e| {
+        // no time at all would be refused as an argument
+        let left = deadline.saturating_duration_since(Instant::now()).max(CONNECT_MIN);
+        let stream = TcpStream::connect_timeout(&peer, left).map_err(|e| {
             log::log!(level, "no connection to the primary at {peer}: {e}");
             match e.kind() {
                 ErrorKind::ConnectionRefused => Status::NotReady,
@@ -243,7 +266,7 @@ impl Control {
         })?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
         let material = tls.cloned();
-        let tls = tls.map(|tls| sealed(&stream, peer, wait, tls).map(Box::new)).transpose();
+        let tls = tls.map(|tls| sealed(&stream, peer, deadline, tls).map(Box::new)).transpose();
         let tls = tls.map_err(|error| {
             log::log!(level, "no TLS connection to the primary at {peer}: {}", reason(&error));
             Status::Error
@@ -527,11 +550,11 @@ impl Control {
 fn sealed(
     stream: &TcpStream,
     peer: SocketAddr,
-    wait: Duration,
+    deadline: Instant,
     tls: &Tls,
 ) -> std::io::Result<TlsSession> {
     let mut session = TlsSession::connect(tls, peer.ip()).map_err(std::io::Error::other)?;
-    session.shake_until(stream.as_fd(), Instant::now() + wait)?;
+    session.shake_until(stream.as_fd(), deadline)?;
     Ok(session)
 }
 
@@ -569,7 +592,7 @@ mod tests {
     use super::*;
 
     fn connect(addr: SocketAddr) -> Result<Control, Status> {
-        Control::connect(addr, CONTROL_WAIT, log::Level::Warn, None)
+        Control::connect(addr, soon(), log::Level::Warn, None)
     }
 
     fn reply(seq: u64, reply: ControlReply) -> Vec<u8> {
@@ -702,7 +725,8 @@ mod tests {
         assert_eq!(connect(addr).unwrap_err(), Status::NotReady);
         assert_eq!(address("localhost", 1), Err(Status::Error));
         assert_eq!(address("", 1), Err(Status::Error));
-        assert_eq!(address("127.0.0.1 ", 1), Err(Status::Error));
+        assert_eq!(address(" 127.0.0.1", 1), Err(Status::Error));
+        assert_eq!(address("127.0.0.1 ", 1), address("127.0.0.1", 1));
         assert!(address("::1", 1).unwrap().is_ipv6());
         assert!(address("10.1.2.3", 1).unwrap().is_ipv4());
     }

@@ -20,6 +20,9 @@ pub enum Error {
     /// The primary is not there, or is recovering.
     #[error("the primary is not running, or not ready")]
     NotReady,
+    /// The primary recovers what clients hold, and takes no new ones until that is done.
+    #[error("the primary recovers what clients held before it started")]
+    Recovering,
     /// No valid answer came. Whether the operation took effect is not known; the next one on
     /// the same lock finds out first.
     #[error("no answer from the primary")]

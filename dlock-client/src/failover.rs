@@ -54,6 +54,17 @@ pub(crate) struct Watch {
     changed: Condvar,
     /// What its thread sleeps on.
     wake: Wake,
+    refused: Mutex<BeforeRefused>,
+}
+
+/// What its program does before a successor goes on that has refused claims.
+#[derive(Default)]
+struct BeforeRefused(Option<Box<dyn Fn() + Send + Sync>>);
+
+impl std::fmt::Debug for BeforeRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BeforeRefused").field(&self.0.is_some()).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +85,7 @@ struct State {
 impl Watch {
     pub(crate) fn new(plan: Plan, wake: Wake) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { owner: Owner::current(), plan, state, changed, wake }
+        Self { owner: Owner::current(), plan, state, changed, wake, refused: Mutex::default() }
     }
 
     /// Whether this process made it. A forked child has no thread that finds a primary, and its
@@ -85,6 +96,11 @@ impl Watch {
 
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What the thread is to do before a successor goes on that has refused claims of holds.
+    pub(crate) fn before_refused(&self, act: Box<dyn Fn() + Send + Sync>) {
+        self.refused.lock().0 = Some(act);
     }
 
     /// Times that the client has come back.
@@ -265,8 +281,8 @@ fn carry_out(
 ) -> Option<String> {
     let plan = watch.plan();
     // it may have many clients to let in, but it must be there
-    let patience =
-        Patience { wait: Duration::from_nanos(ADMISSION_NS), silence: Some(plan.silence) };
+    let wait = Duration::from_nanos(ADMISSION_NS);
+    let patience = Patience { wait, silence: Some(plan.silence), until: None };
     match task {
         Task::Wait { .. } => {}
         Task::Heartbeat { until_ns } => {
@@ -312,6 +328,11 @@ fn carry_out(
             failover.claimed(boot_ns(), status);
         }
         Task::Done => {
+            if client.may_have_lost() {
+                if let Some(act) = &watch.refused.lock().0 {
+                    act();
+                }
+            }
             let status = client.reinit_done_within(patience);
             failover.said(boot_ns(), status);
         }

@@ -40,6 +40,7 @@ mod pass;
 mod per_process;
 mod perform;
 mod reference;
+mod said;
 mod secure;
 mod stats;
 mod table;

@@ -45,6 +45,7 @@ pub struct Config {
     gid: Option<Ipv6Addr>,
     horizon: Horizon,
     primaries: Option<Vec<SocketAddr>>,
+    wait: Option<Duration>,
     silence: Option<Duration>,
     tls: TlsUse,
 }
@@ -126,6 +127,17 @@ impl Config {
         Self { primaries: Some(primaries.into_iter().collect()), ..self }
     }
 
+    /// How long becoming a client may take in all.
+    ///
+    /// Within this time a primary that recovers is waited for and, where several
+    /// [`primaries`](Self::primaries) are known, one that is about to start, for a minute at most.
+    /// Without it no primary is waited for, and each of connecting, registering and attaching may
+    /// take 10 s at each address.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait: Some(wait), ..self }
+    }
+
     /// How long the primary may be silent before a client that knows [`primaries`](Self::primaries)
     /// looks for another, from 100 ms to a minute; 1 s if nothing is said, also not by the
     /// environment variable `DLOCK_SILENCE_MS`.
@@ -198,6 +210,7 @@ impl Config {
             exact_views: false,
             primaries,
             tls: self.tls.clone(),
+            wait: self.wait,
             silence,
         };
         Ok(config.with_default_horizon())
@@ -230,6 +243,7 @@ mod tests {
             .gid(gid)
             .horizon(Duration::from_millis(2_001))
             .primaries([other])
+            .wait(Duration::from_secs(7))
             .silence(Duration::from_millis(300))
             .without_tls();
         let expected = ClientConfig {
@@ -242,6 +256,7 @@ mod tests {
             tls: TlsUse::Off,
             exact_views: false,
             primaries: Some(vec![other]),
+            wait: Some(Duration::from_secs(7)),
             silence: Some(Duration::from_millis(300)),
         };
         assert_eq!(config.checked(), Ok(expected));

@@ -13,6 +13,7 @@ mod verbs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use dlock_core::control::{Attach, FabricKind, Session};
 use dlock_core::exec::Executor;
@@ -52,6 +53,8 @@ pub(crate) struct Place<'a> {
     pub(crate) clock: ClockEstimate,
     /// What the port is spoken to with.
     pub(crate) tls: Option<&'a Tls>,
+    /// When it is over at the latest; `None`: when the time of a connection is.
+    pub(crate) until: Option<Instant>,
 }
 
 /// A data path.

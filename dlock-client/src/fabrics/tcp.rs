@@ -20,9 +20,7 @@ pub(super) static FABRIC: Fabric = Fabric {
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     let request = place.request(FabricKind::Tcp);
-    let exec = match place.tls {
-        None => TcpExecutor::attach(place.primary, &request, place.clock)?,
-        Some(tls) => TcpExecutor::attach_sealed(place.primary, tls, &request, place.clock)?,
-    };
+    let Place { primary, tls, clock, until, .. } = *place;
+    let exec = TcpExecutor::attach_until(primary, tls, &request, clock, until)?;
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }

@@ -42,8 +42,8 @@ pub(super) fn options(place: &Place<'_>) -> Result<VerbsOptions, FabricError> {
     let chosen = chosen.map_err(VerbsError::from)?;
     log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
     let shared_qp = config.tp_mode == UNI_CONN;
-    let tls = place.tls.cloned();
-    Ok(VerbsOptions { device, eid, shared_qp, tls, ..VerbsOptions::default() })
+    let (tls, until) = (place.tls.cloned(), place.until);
+    Ok(VerbsOptions { device, eid, shared_qp, tls, until, ..VerbsOptions::default() })
 }
 
 pub(super) fn failure(error: &FabricError) -> Failure {

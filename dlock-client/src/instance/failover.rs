@@ -11,22 +11,38 @@ use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::LockId;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{EntryState, LockEntry, OpResult};
-use dlock_core::session::Heard;
+use dlock_core::session::{Arrival, Heard, Step};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::wake::Wake;
 
+use super::joined::To;
 use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{address, ask, Control, Patience, ShutdownHandle};
-use crate::execute::{settle, Limit};
+use crate::execute::{left_ns, settle, Limit};
 use crate::failover::{look_after, Watch, FAILOVER_WAIT};
+use crate::said::Said;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// How long a client that leaves looks for a primary to tell it.
 const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
 const DEPARTURE_PAUSE: Duration = Duration::from_millis(20);
+
+/// No primary takes this client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unmet {
+    pub(crate) status: Status,
+    /// One is there, and recovers.
+    pub(crate) recovers: bool,
+}
+
+impl From<Status> for Unmet {
+    fn from(status: Status) -> Self {
+        Self { status, recovers: false }
+    }
+}
 
 impl Instance {
     /// As [`init`](Self::init). If the configuration or the environment variable `DLOCK_PRIMARIES`
@@ -40,9 +56,9 @@ impl Instance {
     /// As `init`, of the primary at `ip`.
     ///
     /// # Latency
-    /// As `init`, for each of them.
+    /// As `init`, for each of them; [`ClientConfig::wait`] at most, if there is one.
     pub fn init_shared(config: &ClientConfig, ip: &str) -> Result<Arc<Self>, Status> {
-        Self::init_shared_with(config, ip, None)
+        Self::meet(config, ip, None).map_err(|unmet| unmet.status)
     }
 
     /// [`init_shared`](Self::init_shared) for tests, as [`init_wrapped`](Self::init_wrapped).
@@ -56,39 +72,69 @@ impl Instance {
         ip: &str,
         wrap: Wrap,
     ) -> Result<Arc<Self>, Status> {
-        Self::init_shared_with(config, ip, Some(&wrap))
+        Self::meet(config, ip, Some(&wrap)).map_err(|unmet| unmet.status)
     }
 
-    fn init_shared_with(
+    /// The same; an error tells whether a primary recovers.
+    pub(crate) fn meet(
         config: &ClientConfig,
         ip: &str,
         wrap: Option<&Wrap>,
-    ) -> Result<Arc<Self>, Status> {
+    ) -> Result<Arc<Self>, Unmet> {
         config.check()?;
         let first = address(ip, config.effective_port())?;
         let Some(mut plan) = config.plan(first)? else {
-            return Self::init_at(config, first, wrap.cloned()).map(Arc::new);
+            let (instance, _) = Self::arrive(config, (&[first], None), wrap)?;
+            return Ok(Arc::new(instance));
         };
         let wake = Wake::new().map_err(|error| {
             log::error!("a client that finds its primary by itself needs one more file: {error}");
             Status::Error
         })?;
-        let mut instance = Self::init_at(config, first, wrap.cloned());
-        for other in 1..plan.addresses.len() {
-            if !matches!(instance, Err(Status::NotReady | Status::Error)) {
-                break;
-            }
-            if let Ok(found) = Self::init_at(config, plan.addresses[other], wrap.cloned()) {
-                plan.addresses.rotate_left(other);
-                instance = Ok(found);
-            }
-        }
-        let mut instance = instance?;
+        // one that is stopped does not keep it from the others
+        let silence = (plan.addresses.len() > 1).then_some(plan.silence);
+        let (mut instance, at) = Self::arrive(config, (&plan.addresses, silence), wrap)?;
+        plan.addresses.rotate_left(at);
         let watch = Arc::new(Watch::new(plan, wake));
         instance.watch = Some(Arc::clone(&watch));
         let instance = Arc::new(instance);
         look_after(&instance, &watch);
         Ok(instance)
+    }
+
+    /// Becomes a client of the primary at one of these addresses; which, is the number.
+    fn arrive(
+        config: &ClientConfig,
+        (addresses, silence): (&[SocketAddr], Option<Duration>),
+        wrap: Option<&Wrap>,
+    ) -> Result<(Self, usize), Unmet> {
+        let until = config.wait.map(|wait| Instant::now() + wait);
+        let until_ns = config.wait.map(|wait| boot_ns().saturating_add(nanos(wait)));
+        let mut arrival = Arrival::new(boot_ns(), addresses.len(), until_ns);
+        let (mut level, said) = (log::Level::Warn, Said::default());
+        loop {
+            match arrival.next(boot_ns()) {
+                Step::Wait { until_ns } => {
+                    level = log::Level::Debug; // the same again and again
+                    std::thread::sleep(left_ns(until_ns));
+                }
+                Step::Over { status, recovers } => return Err(Unmet { status, recovers }),
+                Step::Try { address } => {
+                    let peer = addresses[address];
+                    let patience = Patience { until, silence, ..Patience::OF_CALL };
+                    let to = To { peer, patience, level, said: &said };
+                    let failed = match Self::init_at(config, to, wrap.cloned()) {
+                        Ok(instance) => return Ok((instance, address)),
+                        Err(status) => status,
+                    };
+                    let heard = match (failed, config.tls.material()) {
+                        (Status::NotReady, Ok(tls)) => ask(peer, patience.left(), tls.as_ref()),
+                        _ => Heard::Nothing,
+                    };
+                    arrival.failed(boot_ns(), failed, heard);
+                }
+            }
+        }
     }
 
     /// What finds the successor of a primary that is gone: in a forked child nothing does.
@@ -140,6 +186,20 @@ impl Instance {
         released.unwrap_or(refused)
     }
 
+    /// What is to be done before a successor that has refused claims of holds goes on without them.
+    pub(crate) fn before_refused(&self, act: Box<dyn Fn() + Send + Sync>) {
+        if let Some(watch) = self.watch() {
+            watch.before_refused(act);
+        }
+    }
+
+    /// Whether a hold is lost that its program may still rely on. One of a lock in use may be.
+    pub(crate) fn may_have_lost(&self) -> bool {
+        let is_lost = |entry: &LockEntry| entry.state().is_held() && entry.is_lost();
+        let (lost, has_seen_all) = self.of_all(|held| is_lost(&held.entry).then_some(()));
+        !lost.is_empty() || !has_seen_all
+    }
+
     /// Tells the primary that this client leaves; if that is gone, its successor, which waited for
     /// this client otherwise.
     pub(super) fn leave(&self) -> Status {
@@ -180,7 +240,7 @@ impl Instance {
 
     pub(super) fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
         let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
-        let patience = Patience { wait, silence: None };
+        let patience = Patience { wait, silence: None, until: None };
         match self.join_again(peer, patience, log::Level::Debug) {
             Ok(mut joined) => match joined.show(None) {
                 Ok(()) => joined.leave(),
@@ -336,4 +396,8 @@ impl Instance {
         }
         (found, has_seen_all)
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -23,6 +23,7 @@ use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, CONTROL_WAIT};
 use crate::fabrics::Attached;
 use crate::heartbeat::Pulse;
+use crate::said::Said;
 
 /// A session that stands; after `Reinit` it is prepared.
 pub(super) struct Joined {
@@ -62,6 +63,17 @@ impl Joined {
     }
 }
 
+/// Where a session is made, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct To<'a> {
+    pub(super) peer: SocketAddr,
+    pub(super) patience: Patience,
+    /// A failure is logged so.
+    pub(super) level: Level,
+    /// Failures that were logged before.
+    pub(super) said: &'a Said,
+}
+
 /// The request of a client that comes for the first time.
 pub(super) fn init(config: &ClientConfig) -> ControlRequest {
     let (version_min, version_max) = (VERSION_MIN, VERSION);
@@ -72,27 +84,35 @@ pub(super) fn init(config: &ClientConfig) -> ControlRequest {
 /// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
 pub(super) fn join(
     config: &ClientConfig,
-    (peer, patience, level): (SocketAddr, Patience, Level),
+    To { peer, patience, level, said }: To<'_>,
     request: ControlRequest,
     expected: Option<ClientId>,
     wrap: Option<&Wrap>,
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
-    let Patience { wait, silence } = patience;
     let tls = config.tls.material()?;
-    let connect = silence.map_or(wait, |silence| silence.min(wait));
-    let mut control = Control::connect(peer, connect, level, tls.as_ref())?;
+    let mut control = Control::connect(peer, patience.connect_deadline(), level, tls.as_ref())?;
     let sent_ns = boot_ns();
-    let reply = control.call_while_there(request, patience.deadline(), silence);
+    let reply = control.call_while_there(request, patience.deadline(), patience.silence);
     let received_ns = boot_ns();
     let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
     let reply = reply.map_err(|e| e.status_of_init())?;
     if let ControlReply::Error(status) = &reply {
-        log::log!(level, "the primary at {} refuses this client: {status}", control.peer());
+        let peer = control.peer();
+        said.log(level, format!("the primary at {peer} refuses this client: {status}"));
     }
     let session = session::accept(reply, expected)?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
-    match attach(config, choice, &session, control.peer(), clock, tls.as_ref()) {
+    match attach(
+        config,
+        choice,
+        &session,
+        control.peer(),
+        clock,
+        tls.as_ref(),
+        patience.until,
+        said,
+    ) {
         Ok(Attached { exec, verbs }) => {
             // a primary of version 1 does not know the request
             let asks_readers = config.exact_views && session.version >= 2;
@@ -120,7 +140,7 @@ pub(super) fn join(
         Err(status) => {
             if expected.is_none() {
                 // nobody will come back as this client
-                let _ = control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
+                let _ = control.call(ControlRequest::Deinit, patience.deadline());
             }
             Err(status)
         }

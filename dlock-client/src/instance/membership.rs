@@ -30,12 +30,13 @@ use dlock_fabric::Refuse;
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use super::joined::{init, join, Joined, Unshown};
+use super::joined::{init, join, Joined, To, Unshown};
 use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{address, Patience, ShutdownHandle, CONTROL_WAIT};
 use crate::heartbeat::look_after;
+use crate::said::Said;
 use crate::stats::Stats;
 use crate::table::{LockSlotIndex, Table, LOCK_SLOT_WAIT};
 
@@ -67,15 +68,15 @@ impl Instance {
     fn init_with(config: &ClientConfig, ip: &str, wrap: Option<Wrap>) -> Result<Self, Status> {
         config.check()?;
         let peer = address(ip, config.effective_port())?;
-        Self::init_at(config, peer, wrap)
+        let (patience, level, said) = (Patience::OF_CALL, Level::Warn, &Said::default());
+        Self::init_at(config, To { peer, patience, level, said }, wrap)
     }
 
     pub(super) fn init_at(
         config: &ClientConfig,
-        peer: SocketAddr,
+        to: To<'_>,
         wrap: Option<Wrap>,
     ) -> Result<Self, Status> {
-        let to = (peer, Patience::OF_CALL, Level::Warn);
         let joined = join(config, to, init(config), None, wrap.as_ref())?;
         joined.link.ask_the_time();
         let instance = Instance {
@@ -93,6 +94,7 @@ impl Instance {
             objects: RwLock::default(),
             stats: Stats::default(),
             has_told: AtomicBool::new(false),
+            said: Said::default(),
             watch: None,
         };
         look_after(&instance.link.load().pulse, &instance.control);
@@ -172,7 +174,7 @@ impl Instance {
             Ok(alone) => alone,
             Err(status) => return status,
         };
-        let to = (peer, patience, Level::Debug);
+        let to = To { peer, patience, level: Level::Debug, said: &self.said };
         let mut joined = match join(&self.config, to, init(&self.config), None, self.wrap.as_ref())
         {
             Ok(joined) => joined,
@@ -212,7 +214,8 @@ impl Instance {
             client: link.client,
             secret: link.secret,
         };
-        join(&self.config, (peer, patience, level), request, Some(link.client), self.wrap.as_ref())
+        let to = To { peer, patience, level, said: &self.said };
+        join(&self.config, to, request, Some(link.client), self.wrap.as_ref())
     }
 
     /// Whether this process has joined, or come back: a forked child of it has a copy of the
@@ -225,6 +228,7 @@ impl Instance {
     /// The new session takes the place of the old one. `is_anew`: of another client, with nothing.
     fn move_to(&self, joined: Joined, is_anew: bool) {
         self.forget_async();
+        self.said.forget();
         self.has_told.store(false, Ordering::Relaxed);
         let link = Arc::new(joined.link);
         let old = self.link.swap(Arc::clone(&link));

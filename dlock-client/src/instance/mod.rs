@@ -62,6 +62,7 @@ use crate::control::{CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT}
 use crate::execute::{Limit, DATA_WAIT};
 use crate::failover::Watch;
 use crate::heartbeat::{Pulse, SharedControl};
+use crate::said::Said;
 use crate::stats::Stats;
 use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
 
@@ -126,6 +127,8 @@ pub struct Instance {
     /// Everything was told to the primary of the session: set by who tells it, under the read lock
     /// of `lifecycle`, and cleared with each session, under the write lock.
     has_told: AtomicBool,
+    /// Why it has not come back.
+    said: Said,
     /// Of a client that finds the successor of its primary by itself.
     watch: Option<Arc<Watch>>,
 }

@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::*;
 use crate::fake::Fake;
+use crate::said::Said;
 use crate::table::ClientLock;
 
 pub(super) const ME: u32 = 7;
@@ -60,6 +61,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         objects: RwLock::default(),
         stats: Stats::default(),
         has_told: AtomicBool::new(false),
+        said: Said::default(),
         watch: None,
     };
     for (i, &lock_type) in types.iter().enumerate() {
