@@ -61,7 +61,7 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
         }
     };
     if admin.json {
-        out::line(&format!("{document:#}"));
+        out::json(&document);
         return Ok(failure::OK);
     }
     let rows = match query {

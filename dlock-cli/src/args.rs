@@ -148,9 +148,11 @@ const EXEC_HELP: &str = "\
 The lock is extended while the command runs and released when it ends. If the primary is away for
 longer than the lease, the command is ended with SIGTERM, then with SIGKILL, in time before the
 lease is over: SIGTERM comes a sixth of the lease (1.5 s to 5 s) and another half second before its
-end. If the lock is lost (an administrator broke it), SIGKILL comes at once. --on-lost warn lets
-the command run on.
-SIGINT, SIGTERM and SIGHUP are passed on to the command.
+end. If the primary says that the lock is lost, SIGKILL comes at once. --on-lost warn lets the
+command run on. At a successor of the primary the command runs on: --address A,B, or
+DLOCK_PRIMARIES, says where one may be.
+SIGINT, SIGTERM and SIGHUP are passed on to the command, unless dlock was started with the signal
+ignored (nohup).
 
 Examples:
   dlock exec backup -- ./backup.sh                    wait for the lock, then run
@@ -174,15 +176,11 @@ Examples:
 /// Where the primary is.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Where {
-    /// Address of the primary.
-    #[arg(
-        long,
-        env = "DLOCK_ADDRESS",
-        default_value = "127.0.0.1:21616",
-        value_name = "ADDRESS",
-        help = "Address of the primary: IP, IP:PORT, [IPv6]:PORT or HOST:PORT"
-    )]
-    pub address: Address,
+    /// Where the primary is: IP, IP:PORT, [IPv6]:PORT or HOST:PORT; with commas between them:
+    /// where it and its successors are. Without it: what DLOCK_PRIMARIES says, else
+    /// 127.0.0.1:21616.
+    #[arg(long, env = "DLOCK_ADDRESS", value_name = "ADDRESS", value_delimiter = ',')]
+    pub address: Vec<Address>,
     /// How lock operations travel.
     #[arg(
         long,

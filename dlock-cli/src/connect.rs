@@ -6,14 +6,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_client::{Client, ClientConfig, Config, Error, Instance, TlsUse};
+use dlock_client::{Client, ClientConfig, Config, Error, Instance, TlsUse, PRIMARIES_VARIABLE};
 use dlock_core::fabric::FabricKind;
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
 use dlock_fabric::tls::Tls;
 
 use crate::args::{Fabric, Where};
-use crate::failure::{Failure, UNAVAILABLE};
+use crate::failure::{Failure, NOT_GOT, UNAVAILABLE, USAGE};
 
 /// Where a primary is, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,15 +75,24 @@ impl Address {
     }
 }
 
-/// A client of the primary, with this horizon of its session.
-pub fn client(place: &Where, horizon: Duration) -> Result<Client, Failure> {
-    let address = place.address.resolve()?;
-    let config = Config::new().port(address.port()).fabric(place.fabric).horizon(horizon);
-    let config = config.primaries([]); // exec comes back by itself
-    Client::with_config(&config, &address.ip().to_string()).map_err(|error| {
-        let cause = format!("no session with the primary at {}: {error}", place.address);
+/// A client that finds the successor of its primary by itself, with this horizon of its session.
+/// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.
+pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Result<Client, Failure> {
+    let places = place.addresses()?;
+    let addresses = places.iter().map(Address::resolve).collect::<Result<Vec<_>, _>>()?;
+    let first = addresses[0];
+    let config = Config::new().port(first.port()).fabric(place.fabric).horizon(horizon);
+    let config = config.primaries(addresses);
+    let config = wait.map_or(config.clone(), |wait| config.wait(wait));
+    Client::with_config(&config, &first.ip().to_string()).map_err(|error| {
+        let listed: Vec<String> = places.iter().map(Address::to_string).collect();
+        let cause = format!("no session with the primary at {}: {error}", listed.join(" or "));
         let remedy = match error {
-            Error::NotReady => "start one (dlockd), or say where it is: --address IP:PORT",
+            Error::Recovering => {
+                let remedy = "wait longer (--wait), or see whom it waits for: dlock recover";
+                return Failure::new(NOT_GOT, cause, remedy);
+            }
+            Error::NotReady => "start one (dlockd), or say where it is: --address HOST:PORT",
             Error::NoResource => {
                 "the primary has its full number of clients (dlock clients), or cannot write its \
                  list of them: its log says which"
@@ -93,6 +102,32 @@ pub fn client(place: &Where, horizon: Duration) -> Result<Client, Failure> {
         };
         Failure::new(UNAVAILABLE, cause, remedy)
     })
+}
+
+impl Where {
+    /// Where primaries are: at least one address.
+    ///
+    /// # Errors
+    /// `DLOCK_PRIMARIES` is no list of addresses.
+    pub fn addresses(&self) -> Result<Vec<Address>, Failure> {
+        if !self.address.is_empty() {
+            return Ok(self.address.clone());
+        }
+        let listed = std::env::var_os(PRIMARIES_VARIABLE).unwrap_or_default();
+        let listed = listed.to_string_lossy();
+        let items = listed.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let parsed = items.map(|item| {
+            item.parse().map_err(|why: String| {
+                let cause = format!("{PRIMARIES_VARIABLE}: '{}': {why}", item.escape_debug());
+                Failure::new(USAGE, cause, "give addresses with commas between them")
+            })
+        });
+        let mut addresses = parsed.collect::<Result<Vec<Address>, _>>()?;
+        if addresses.is_empty() {
+            addresses.push(Address { host: "127.0.0.1".into(), port: PORT_DEFAULT });
+        }
+        Ok(addresses)
+    }
 }
 
 /// Whether this host has an RDMA port that `auto` takes.

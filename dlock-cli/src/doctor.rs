@@ -37,7 +37,7 @@ pub fn run(doctor: &Doctor) -> Result<u8, Failure> {
     let findings = look();
     let report = report(&findings, &options);
     match doctor.json {
-        true => out::line(&format!("{:#}", document(&findings, &report))),
+        true => out::json(&document(&findings, &report)),
         false => out::print(&format!("{report}\n{}\n", verdict(&report, doctor.device.is_some()))),
     }
     Ok(if report.is_ready() { failure::OK } else { failure::FAILED })

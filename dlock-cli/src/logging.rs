@@ -8,6 +8,8 @@ use std::sync::Mutex;
 use dlock_fabric::sink::{self, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+use crate::text;
+
 struct Stderr;
 
 /// What was logged while somebody listens.
@@ -33,7 +35,8 @@ impl Log for Stderr {
 
 /// One line on standard error, and a word for the program before it.
 pub fn say(line: impl fmt::Display) {
-    sink::put(Line { level: Level::Error, text: format!("dlock: {line}\n") });
+    let text = format!("dlock: {}\n", text::visible(&line.to_string()));
+    sink::put(Line { level: Level::Error, text });
 }
 
 /// Errors only; each `-v` adds a level.

@@ -8,6 +8,7 @@
 //!   doctor.rs   whether this host can use RDMA
 //!   certs/      a private CA: certificates, keys and the list of revoked ones
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
+//!   out.rs      standard output          text.rs     what may be shown on a terminal
 //!   bench/      measurements beside the raw baseline of the same machine
 //! ```
 //!
@@ -27,7 +28,9 @@ mod failure;
 mod logging;
 mod out;
 mod table;
+mod text;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -35,7 +38,10 @@ use clap::Parser;
 use args::{Args, Command};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return said(&error),
+    };
     args.tls.to_environment();
     logging::to_stderr(args.verbose);
     let result = match args.command {
@@ -51,11 +57,29 @@ fn main() -> ExitCode {
         Command::Certs(certs) => certs::run(&certs),
         Command::Role(role) => demo::role::run(&role),
     };
-    match result {
-        Ok(code) => ExitCode::from(code),
+    let code = match result {
+        Ok(code) => code,
         Err(failure) => {
             logging::say(&failure);
-            ExitCode::from(failure.code)
+            failure.code
         }
+    };
+    match (out::lost(), code) {
+        (Some(what), failure::OK) => {
+            if !what.is_empty() {
+                logging::say(&what);
+            }
+            ExitCode::from(failure::FAILED)
+        }
+        _ => ExitCode::from(code),
+    }
+}
+
+/// Help, or what is wrong with the command line.
+fn said(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    match (printed, u8::try_from(error.exit_code())) {
+        (Ok(()), Ok(code)) => ExitCode::from(code),
+        _ => ExitCode::from(failure::FAILED),
     }
 }

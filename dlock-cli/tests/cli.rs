@@ -219,3 +219,84 @@ fn output_into_a_closed_pipe_is_no_crash() {
     child.wait().unwrap();
     assert!(!said.contains("panicked"), "{said}");
 }
+
+/// What cannot be printed is not got: a script must not take half a list for the whole.
+#[test]
+fn output_that_is_lost_is_a_failure_of_every_command() {
+    let primary = Primary::start("full");
+    let socket = primary.socket();
+    let folder = std::env::temp_dir().join(format!("dlock-full-{}", std::process::id()));
+    let certs = folder.to_string_lossy().into_owned();
+    let at = ["--socket", &socket];
+    for command in [
+        &["locks", "--json"][..],
+        &["locks"],
+        &["clients", "--json"],
+        &["status"],
+        &["recover"],
+        &["doctor", "--json"],
+        &["certs", "init", "--dir", &certs],
+        &["bench", "--json", "--quick", "--only", "get locks"],
+        &["demo", "--fast", "--fabric", "tcp"],
+        &["--help"],
+        &["exec", "--help"],
+        &["--version"],
+    ] {
+        let asks = matches!(command[0], "locks" | "clients" | "status" | "recover");
+        let output = Command::new(DLOCK)
+            .args(command)
+            .args(if asks { &at[..] } else { &[] })
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create("/dev/full").unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(code(&output), 1, "{command:?}: {}", text(&output.stderr));
+    }
+    let output = Command::new(DLOCK)
+        .args(["locks", "--socket", &socket])
+        .stdout(std::fs::File::create("/dev/full").unwrap())
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("No space left on device") && said.contains("not complete"), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A terminal's commands, in 7 and 8 bits, and a change of the direction of writing.
+#[test]
+fn a_name_commands_no_terminal_wherever_it_is_shown() {
+    const HOSTILE: &str = "a\x1b[2J\u{9b}2J\u{85}\u{202e}\u{2066}z";
+    let is_harmless = |shown: &str| {
+        let is_shown =
+            |c: char| c == '\n' || (!c.is_control() && !('\u{2000}'..'\u{2070}').contains(&c));
+        assert!(shown.chars().all(is_shown), "{shown:?}");
+    };
+    let primary = Primary::start("hostile");
+    let (mut holder, input) = holder(&primary, &[HOSTILE, "--fabric", "tcp"]);
+    for options in [&["--json"][..], &[]] {
+        let output = dlock(&[&["locks", "--socket", &primary.socket()], options].concat());
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        let shown = text(&output.stdout);
+        is_harmless(&shown);
+        if !options.is_empty() {
+            let value: serde_json::Value = serde_json::from_str(&shown).unwrap();
+            assert_eq!(value["locks"][0]["name"], HOSTILE);
+        }
+    }
+    // held; of another type; the name of a program, and of a certificate
+    let fair = [HOSTILE, "--type", "fair", "--wait", "0", "--", "true"];
+    for output in [
+        primary.exec(&[HOSTILE, "--wait", "0", "--", "true"]),
+        primary.exec(&[HOSTILE, "--wait", "3", "--", "true"]),
+        primary.exec(&fair),
+        primary.exec(&["x", "--", HOSTILE]),
+        dlock(&["certs", "server", HOSTILE, "--dir", HOSTILE]),
+    ] {
+        assert_ne!(code(&output), 0);
+        let said = text(&output.stderr);
+        assert!(said.contains("\\u{202e}"), "it is named: {said:?}");
+        is_harmless(&said);
+    }
+    drop(input);
+    holder.wait().unwrap();
+}

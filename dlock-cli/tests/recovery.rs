@@ -178,7 +178,7 @@ fn who_does_not_come_back_is_given_up_after_the_deadline_or_by_an_operator() {
             let recovery = &host.recover(&[])["recovery"];
             assert_eq!(recovery["expected"], 1);
             assert!(recovery["missing"][0]["seconds_left"].as_u64().unwrap() > 90_000);
-            assert_eq!(host.try_lock(), 69, "nobody is served");
+            assert_eq!(host.try_lock(), 75, "nobody is served");
             let given_up = host.recover(&["--now"]);
             assert_eq!(given_up["given_up"][0], recovery["missing"][0]["client"]);
         }

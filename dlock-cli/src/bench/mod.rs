@@ -42,6 +42,7 @@ use crate::args::{Bench, Fabric};
 use crate::connect::{open, usable};
 use crate::demo::Primary;
 use crate::failure::{self, Failure};
+use crate::logging;
 use crate::out;
 
 use sample::Samples;
@@ -117,7 +118,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         ));
     }
     match bench.json {
-        true => out::line(&report::json(&run.rows, &run.skipped)),
+        true => out::json(&report::json(&run.rows, &run.skipped)),
         false => out::print(&report::table(&run.rows, &run.skipped)),
     }
     Ok(failure::OK)
@@ -128,7 +129,7 @@ impl Run<'_> {
     fn wants(&self, case: &str, fabric: FabricKind) -> bool {
         let wanted = self.bench.only.as_ref().is_none_or(|text| case.contains(text.as_str()));
         if wanted {
-            crate::logging::say(format_args!("measuring {case} on {}", name(fabric)));
+            logging::say(format_args!("measuring {case} on {}", name(fabric)));
         }
         wanted
     }

@@ -54,13 +54,14 @@ impl Process {
         fabric: Fabric,
         errors: Stdio,
     ) -> Result<(Self, String), Failure> {
+        Self::begin(program.arg("role").args(arguments).stderr(errors), fabric)
+    }
+
+    fn begin(program: &mut Command, fabric: Fabric) -> Result<(Self, String), Failure> {
         let mut child = program
             .env(FABRIC_VARIABLE, fabric.name())
-            .arg("role")
-            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(errors)
             .spawn()
             .map_err(|e| Failure::plain(format!("a process cannot be started: {e}")))?;
         let output = child.stdout.take().expect("its output is piped");
@@ -75,6 +76,30 @@ impl Process {
         let mut process = Self { input: child.stdin.take(), child, lines, early: None };
         let (_, first) = process.hear()?;
         Ok((process, first))
+    }
+
+    /// Starts `dlock exec` of a COMMAND that repeats each word it is told, with its own process id;
+    /// that id.
+    pub fn exec(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<(Self, u64), Failure> {
+        let mut program = exec(primaries, fabric)?;
+        let echo = r#"echo $$; while read word; do echo "0 $word $$"; done"#;
+        program.args(["--", "sh", "-c", echo]).stderr(Stdio::null());
+        let (process, first) = Self::begin(&mut program, fabric)?;
+        let pid = first.parse().map_err(|_| Failure::plain(format!("COMMAND says '{first}'")))?;
+        Ok((process, pid))
+    }
+
+    /// Closes its input, and waits for its end; its exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        self.input = None;
+        let end = Instant::now() + ANSWER_MAX;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return status.code(),
+                Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(5)),
+                Ok(None) | Err(_) => return None,
+            }
+        }
     }
 
     /// The process id.
@@ -154,6 +179,23 @@ impl Drop for Process {
 
 fn program() -> Result<Command, Failure> {
     std::env::current_exe().map(Command::new).map_err(Failure::plain)
+}
+
+/// `dlock exec` of the lock that the failover is shown with.
+fn exec(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Command, Failure> {
+    let mut program = program()?;
+    program.args(["exec", "demo-command", "--lease", "60"]);
+    program.arg(format!("--address={},{}", primaries[0], primaries[1]));
+    program.arg(format!("--fabric={}", fabric.name()));
+    Ok(program)
+}
+
+/// The exit code of a `dlock exec` of the same lock that does not wait for it.
+pub fn exec_once(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Option<i32>, Failure> {
+    let mut program = exec(primaries, fabric)?;
+    program.args(["--wait", "0", "--", "true"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let status = program.status().map_err(Failure::plain)?;
+    Ok(status.code())
 }
 
 /// A primary as a process of its own.

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::status::Status;
 
-use super::process::{client_of, uninvited, Answer, Process};
+use super::process::{client_of, exec_once, uninvited, Answer, Process};
 use super::{client, strangers, Primary, Tour};
 use crate::args::Fabric;
 use crate::connect::usable;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 
 /// Clients that contend in the first scenes.
 const CLIENTS: usize = 4;
@@ -282,8 +282,9 @@ fn by_itself(tour: &mut Tour) -> Result<(), Failure> {
     let mut standby = Primary::stand_by(primary.address, second, &state, tour.fabric)?;
     tour.say(&format!(
         "A second primary, process {}, stands by on {}. The clients know both addresses\n\
-         (DLOCK_PRIMARIES), and nothing else. One holds a fair lock, two wait for it in `lock`.\n\
-         Then the primary is killed with SIGKILL, and nobody does anything about it.",
+         (DLOCK_PRIMARIES), and nothing else. One holds a fair lock, two wait for it in `lock`,\n\
+         and `dlock exec` runs a COMMAND under another lock. Then the primary is killed with\n\
+         SIGKILL, and nothing is done about it by hand.",
         standby.process.id(),
         second,
     ));
@@ -301,6 +302,8 @@ fn by_itself(tour: &mut Tour) -> Result<(), Failure> {
         clients.push(next);
     }
     tour.check("the two wait", wait);
+    let both = [primary.address, second];
+    let (mut command, pid) = Process::exec(both, tour.fabric)?;
     let killed = Instant::now();
     primary.process.kill();
     let served = standby.serves()?.saturating_duration_since(killed).as_millis();
@@ -327,6 +330,22 @@ fn by_itself(tour: &mut Tour) -> Result<(), Failure> {
         in_order &= clients[n].answer()?.status == Status::Success;
     }
     tour.check("the waiters never noticed: each `lock` was granted, in its old order", in_order);
+    let word = command.ask("7")?;
+    tour.check(
+        &format!("COMMAND of `dlock exec`, process {pid}, runs on"),
+        word.status == Status::Success && word.numbers == [7, pid],
+    );
+    let excluded = exec_once(both, tour.fabric)?;
+    tour.check(
+        "its lock is held at the successor: a second `dlock exec --wait 0` ends with code 75",
+        excluded == Some(failure::NOT_GOT.into()),
+    );
+    let ended = command.end();
+    let free = exec_once(both, tour.fabric)?;
+    tour.check(
+        "COMMAND ends, `dlock exec` with its code, and the lock is free",
+        (ended, free) == (Some(0), Some(0)),
+    );
     Ok(())
 }
 

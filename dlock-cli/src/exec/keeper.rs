@@ -6,19 +6,19 @@
 //!                    ▲                     │                     └ "lost …" ─▶ ─┘
 //!                    └─ the lease was over ┘
 //! ```
-//! No answer: it comes back to the primary or to its successor, tells that of the lock, and asks
-//! whether it has survived, before it lets the successor go on without it.
+//! No answer: the client library comes back to the primary or to its successor, and claims the
+//! lock there. If that refuses the claim, the library waits until COMMAND is dead before it lets
+//! the successor go on.
 //! All of these may wait for the primary. What must not, is in `keeper_watch.rs`.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::{AtomicLock, Client, Error, FairLock, Guard, Mode, RwGuard, RwLock};
-use dlock_core::status::Status;
 
 use super::keeper_watch::Watch;
 use super::times;
@@ -32,10 +32,12 @@ use crate::logging;
 const QUIET: Duration = Duration::from_secs(2);
 /// One wait where no end was given; another follows.
 const LONG: Duration = Duration::from_secs(3_600);
+/// How long a primary that recovers is waited for where no end was given.
+const RECOVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 /// How long the primary may take to answer that it is there.
 const ALIVE: Duration = Duration::from_secs(5);
-/// Pause between attempts to reach a primary that went away.
-const RECONNECT_EVERY: Duration = Duration::from_secs(1);
+/// Pause between attempts to extend the lock while there is no primary.
+const AGAIN_EVERY: Duration = Duration::from_secs(1);
 /// How much longer than it may take to stop a COMMAND whose hold a recovery refused that waits.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
@@ -52,32 +54,68 @@ enum Held<'a> {
     Session(RwGuard<'a>),
 }
 
-/// What became of the lock while the primary was away.
-enum Back {
-    /// It is as it was, as far as is known: extending it tells.
-    Here,
-    /// A successor has refused the claim. It gives the lock to no client before this one has sent
-    /// `ReinitDone`.
-    Refused,
+/// What the main thread is told.
+pub enum Event {
+    /// COMMAND is dead, and the lock can be released.
+    Ended,
+    /// A successor may have refused the claim of the lock. It gives the lock to no client before
+    /// this sender is dropped.
+    Refused(SyncSender<()>),
 }
 
 /// Runs the keeper; the exit code, which says why there is no lock.
 pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let exec = &keeper.exec;
-    let (watch, stop) = Watch::start(keeper).map_err(Failure::plain)?;
-    let ip = exec.place.address.resolve()?.ip().to_string();
-    let client = connect::client(&exec.place, times::horizon(lease(exec)))?;
+    let end = exec.wait.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
+    let (watch, tells, events) = Watch::start(keeper).map_err(Failure::plain)?;
+    let client = client(exec)?;
     let lock = find(&client, exec)?;
-    let result = acquire(&lock, &client, exec).map(|(held, end_ns)| {
+    let result = acquire(&lock, &client, exec, end).map(|(held, end_ns)| {
+        client.before_refused(move || {
+            let (goes_on, waits) = mpsc::sync_channel(0);
+            if tells.send(Event::Refused(goes_on)).is_ok() {
+                let _ = waits.recv(); // it is dropped
+            }
+        });
         watch.until(end_ns);
-        keep(&client, &ip, held, exec, end_ns, &stop, &watch);
-        failure::OK
+        keep(&client, held, exec, end_ns, &events, &watch);
     });
-    drop(lock);
-    if let Err(error) = client.leave() {
-        log::info!("the primary was not told that this client leaves: {error}");
+    if matches!(result, Ok(()) | Err(Error::Held | Error::TimedOut | Error::Lost)) {
+        drop(lock);
+        if let Err(error) = client.leave() {
+            log::info!("the primary was not told that this client leaves: {error}");
+        }
     }
-    result
+    result.map(|()| failure::OK).map_err(|error| not_got(exec, error))
+}
+
+fn client(exec: &Exec) -> Result<Client, Failure> {
+    // without a wait each phase has its own bound, and no recovery is waited for
+    let wait = exec
+        .wait
+        .map_or(Some(RECOVERY_MAX), |s| (s > 0).then_some(Duration::from_secs(u64::from(s))));
+    told_of_a_wait("the primary: it recovers what clients held, or is silent", || {
+        connect::client(&exec.place, times::horizon(lease(exec)), wait)
+    })
+}
+
+/// Does it, and tells the person what is waited for if that takes long.
+fn told_of_a_wait<T: Send>(what: &str, wait: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        let (done, waiting) = mpsc::channel::<()>();
+        let tell = move || {
+            if waiting.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
+                logging::say(format_args!("waiting for {what}"));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("waiting".into()).spawn_scoped(scope, tell)
+        {
+            log::info!("a long wait is not told: no thread for it: {error}");
+        }
+        let result = wait();
+        drop(done);
+        result
+    })
 }
 
 fn find(client: &Client, exec: &Exec) -> Result<Lock, Failure> {
@@ -98,44 +136,38 @@ fn find(client: &Client, exec: &Exec) -> Result<Lock, Failure> {
 }
 
 /// The lock, and until when it is surely held.
-fn acquire<'a>(lock: &'a Lock, client: &Client, exec: &Exec) -> Result<(Held<'a>, u64), Failure> {
+fn acquire<'a>(
+    lock: &'a Lock,
+    client: &Client,
+    exec: &Exec,
+    end: Option<Instant>,
+) -> Result<(Held<'a>, u64), Error> {
     let name = exec.name.to_string_lossy();
-    let result = thread::scope(|scope| {
-        let (done, waiting) = mpsc::channel::<()>();
-        let name = &name;
-        let tell = move || {
-            if waiting.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
-                logging::say(format_args!(
-                    "waiting for the lock '{name}': another client holds it, or the primary is \
-                     silent"
-                ));
-            }
-        };
-        if let Err(error) = thread::Builder::new().name("waiting".into()).spawn_scoped(scope, tell)
-        {
-            log::info!("a long wait is not told: no thread for it: {error}");
-        }
-        let result = wait_for(lock, client, exec);
-        drop(done);
-        result
-    });
-    result.map_err(|error| match error {
+    let what = format!("the lock '{name}': another client holds it, or the primary is silent");
+    told_of_a_wait(&what, || wait_for(lock, client, exec, end))
+}
+
+fn not_got(exec: &Exec, error: Error) -> Failure {
+    let cause = format!("lock '{}': {error}", exec.name.to_string_lossy());
+    match error {
         Error::Held | Error::TimedOut | Error::Lost => {
-            let cause = format!("lock '{name}': {error}");
             let remedy = "wait longer (--wait), or see who holds it: dlock locks";
             Failure::new(failure::NOT_GOT, cause, remedy)
         }
-        error => {
-            let cause = format!("lock '{name}': {error}");
+        _ => {
             Failure::new(failure::UNAVAILABLE, cause, "look whether the primary runs: dlock status")
         }
-    })
+    }
 }
 
 /// Waits in the primary's queue, once, or again and again if no end was given. The answer may
 /// have been on its way for longer than the lease: only an extension tells how long it lasts.
-fn wait_for<'a>(lock: &'a Lock, client: &Client, exec: &Exec) -> Result<(Held<'a>, u64), Error> {
-    let end = exec.wait.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
+fn wait_for<'a>(
+    lock: &'a Lock,
+    client: &Client,
+    exec: &Exec,
+    end: Option<Instant>,
+) -> Result<(Held<'a>, u64), Error> {
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let may_go_on = left.is_none_or(|left| !left.is_zero());
@@ -212,59 +244,59 @@ impl Held<'_> {
     }
 }
 
-/// Comes back to the primary, or to its successor, and tells it of the lock if it wants to know.
-fn come_back(client: &Client, ip: &str, held: &Held<'_>) -> Result<Back, Error> {
-    // not `reconnect`: a successor that refuses the lock would go on before COMMAND is dead
-    match client.instance().reinit(ip) {
-        Status::Success => {}
-        Status::ClientRemoved => return Err(Error::Removed),
-        status => return Err(Error::Other(status)),
-    }
-    match client.instance().update_all_locks() {
-        Status::Success if held.is_known_lost() => return Ok(Back::Refused),
-        Status::Success => {}
-        // it is not in recovery, and knows the lock or has ended it
-        Status::Error if held.is_known_lost() => return Err(Error::Lost),
-        Status::Error => return Ok(Back::Here),
-        // not all was told: others must not be served yet
-        status => return Err(Error::Other(status)),
-    }
-    let done = client.instance().reinit_done();
-    log::debug!("back at a successor of the primary, which has taken the lock: {done}");
-    Ok(Back::Here)
-}
-
 /// A recovering successor has refused the lock, or the session's horizon had passed. COMMAND is
 /// stopped as at the end of a lease. After that the recovery goes on, and the lock is free. Whether
 /// COMMAND has ended.
-fn give_up(client: &Client, exec: &Exec, end_ns: u64, stop: &Receiver<()>, watch: &Watch) -> bool {
-    let stop_time = times::stop_time(lease(exec));
-    let mut has_ended = false;
-    if exec.on_lost == OnLost::Kill {
-        let end_ns = end_ns.min(times::now_ns() + times::ns(stop_time));
-        watch.until(end_ns);
-        tell(UNTIL, end_ns);
-        // COMMAND may not be killable
-        has_ended = stop.recv_timeout(stop_time + LATE_MAX) != Err(RecvTimeoutError::Timeout);
+fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) -> bool {
+    log::info!("the primary's successor has refused the lock");
+    if exec.on_lost != OnLost::Kill {
+        return false;
     }
-    let done = client.instance().reinit_done();
-    log::info!("the primary's successor has refused the lock; done: {done}");
-    has_ended
+    let stop_time = times::stop_time(lease(exec));
+    let end_ns = end_ns.min(times::now_ns() + times::ns(stop_time));
+    watch.until(end_ns);
+    tell(UNTIL, end_ns);
+    ends_within(stop_time + LATE_MAX, events) // COMMAND may not be killable
+}
+
+/// Waits for the end of COMMAND, for so long at most. Until then no successor goes on.
+fn ends_within(wait: Duration, events: &Receiver<Event>) -> bool {
+    let end = Instant::now() + wait;
+    let mut refused = Vec::new();
+    loop {
+        match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return true,
+            Ok(Event::Refused(goes_on)) => refused.push(goes_on),
+            Err(RecvTimeoutError::Timeout) => return false,
+        }
+    }
 }
 
 /// Extends the lock until told to stop, then releases it; tells when it is lost.
 fn keep(
     client: &Client,
-    ip: &str,
     mut held: Held<'_>,
     exec: &Exec,
     mut end_ns: u64,
-    stop: &Receiver<()>,
+    events: &Receiver<Event>,
     watch: &Watch,
 ) {
     tell(UNTIL, end_ns);
     let mut pause = times::extend_every(lease(exec));
-    while stop.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+    loop {
+        match events.recv_timeout(pause) {
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(Event::Refused(goes_on)) if held.is_known_lost() => {
+                let has_ended = give_up(exec, end_ns, events, watch);
+                drop(goes_on);
+                if !has_ended {
+                    lost(Error::Lost, exec, events, watch);
+                }
+                break;
+            }
+            Ok(Event::Refused(_)) => continue, // another lock, or none: it is asked at once
+            Err(RecvTimeoutError::Timeout) => {}
+        }
         match held.extend(client, lease(exec)) {
             Ok(later_ns) => {
                 end_ns = later_ns;
@@ -272,26 +304,12 @@ fn keep(
                 tell(UNTIL, end_ns);
                 pause = times::extend_every(lease(exec));
             }
-            // The primary is away: it may come back before the lease is over.
+            // The client library looks for a primary, which may be back before the lease is over.
             Err(Error::NotReady | Error::Disconnected) if times::now_ns() < end_ns => {
-                match come_back(client, ip, &held) {
-                    Ok(Back::Here) => log::info!("the primary is back"),
-                    Ok(Back::Refused) => {
-                        if !give_up(client, exec, end_ns, stop, watch) {
-                            lost(Error::Lost, stop, watch);
-                        }
-                        break;
-                    }
-                    Err(error @ (Error::Lost | Error::Removed)) => {
-                        lost(error, stop, watch);
-                        break;
-                    }
-                    Err(error) => log::info!("the primary is away: {error}"),
-                }
-                pause = RECONNECT_EVERY.min(times::extend_every(lease(exec)));
+                pause = AGAIN_EVERY.min(times::extend_every(lease(exec)));
             }
             Err(error) => {
-                lost(error, stop, watch);
+                lost(error, exec, events, watch);
                 break;
             }
         }
@@ -302,10 +320,17 @@ fn keep(
 }
 
 /// Has COMMAND stopped at once, and waits for its end.
-fn lost(error: Error, stop: &Receiver<()>, watch: &Watch) {
+fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
     watch.lost();
     tell(LOST, error);
-    let _ = stop.recv(); // COMMAND is still there
+    // the recovery of a successor does not wait for a COMMAND that cannot be killed, or runs on
+    let wait = match exec.on_lost {
+        OnLost::Kill => times::stop_time(lease(exec)) + LATE_MAX,
+        OnLost::Warn => Duration::ZERO,
+    };
+    if !ends_within(wait, events) {
+        while let Ok(Event::Refused(_)) = events.recv() {} // COMMAND is still there
+    }
 }
 
 /// Tells the supervisor; one that is gone does not hear it.

@@ -21,6 +21,7 @@ use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{getpid, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use rustix::time::Timespec;
 
+use super::keeper::Event;
 use super::processes::{self, Processes};
 use super::times::{self, StopTimes, Timer};
 use super::{lease, ENDED, STARTED};
@@ -41,22 +42,23 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the threads. The receiver gets a message when the lock is to be released.
-    pub fn start(keeper: &Keeper) -> io::Result<(Arc<Self>, Receiver<()>)> {
+    /// Starts the threads. The receiver is told when the lock is to be released.
+    pub fn start(keeper: &Keeper) -> io::Result<(Arc<Self>, Sender<Event>, Receiver<Event>)> {
         let exec = &keeper.exec;
         let watch =
             Arc::new(Self { lease: lease(exec), times: Mutex::new(None), timer: Timer::new()? });
         let root = Pid::from_raw(keeper.supervisor);
         let root = root.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let processes = Processes { root, keeper: getpid() };
-        let (release, stop) = mpsc::channel();
+        let (tells, events) = mpsc::channel();
+        let release = tells.clone();
         let reader = Arc::clone(&watch);
         thread::Builder::new().name("supervisor".into()).spawn(move || reader.read(&release))?;
         if exec.on_lost == OnLost::Kill {
             let timer = Arc::clone(&watch);
             thread::Builder::new().name("timer".into()).spawn(move || timer.run(processes))?;
         }
-        Ok((watch, stop))
+        Ok((watch, tells, events))
     }
 
     /// The lease lasts until then.
@@ -100,7 +102,7 @@ impl Watch {
         }
     }
 
-    fn read(&self, release: &Sender<()>) {
+    fn read(&self, release: &Sender<Event>) {
         let mut command: Option<(OwnedFd, Option<Pid>)> = None;
         for line in io::stdin().lock().lines() {
             let Ok(line) = line else { break };
@@ -108,7 +110,7 @@ impl Watch {
             match words.next() {
                 Some(ENDED) => {
                     *self.times.lock() = None; // no process is COMMAND's any more
-                    let _ = release.send(()); // the receiver may be gone: so is the lock
+                    let _ = release.send(Event::Ended); // the receiver may be gone: so is the lock
                     return;
                 }
                 Some(STARTED) => {
@@ -127,7 +129,7 @@ impl Watch {
             process::exit(failure::FAILED.into());
         }
         *self.times.lock() = None;
-        let _ = release.send(()); // as above
+        let _ = release.send(Event::Ended); // as above
     }
 }
 

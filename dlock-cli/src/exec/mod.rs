@@ -12,7 +12,8 @@
 //! The lease, on CLOCK_BOOTTIME, which also counts the time that the machine is suspended; it is
 //! counted from before the request that extended it was sent (`times.rs`). A read-write lock has
 //! none: it is held until the session's horizon, which is no shorter than `--lease`, and nothing
-//! is relied on past that. After every reconnection it is asked whether the lock survived:
+//! is relied on past that. The client library comes back to the primary, or to a successor at
+//! another address, and claims the lock there; extending it tells whether it has survived:
 //!
 //! ```text
 //!   asked ──────── extends, three attempts ────────▶ SIGTERM ── grace ──▶ SIGKILL ─ reserve ─▶ end
@@ -24,7 +25,8 @@
 //!
 //! | fault | what ends COMMAND |
 //! |---|---|
-//! | no answer from the primary | supervisor: SIGTERM, then SIGKILL to all its descendants |
+//! | no answer from the primary, and none from a successor that has the lock | supervisor: SIGTERM, then SIGKILL to all its descendants |
+//! | a failover that ends before the lease | nothing: the keeper claims the lock, and extends it |
 //! | the primary says that the lock is lost | supervisor: SIGKILL at once |
 //! | a successor refuses it | supervisor: SIGTERM, then SIGKILL; the recovery waits |
 //! | supervisor stopped (SIGSTOP, Ctrl-Z) | keeper extends as before; it kills if it cannot |

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_fabric::signals::is_ignored;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::{ioctl_fionbio, Errno};
 use rustix::process::{getpid, kill_process, set_child_subreaper, wait, Pid, Signal, WaitOptions};
@@ -39,6 +40,10 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How long it is tried to end the processes that COMMAND left behind, after their lease.
 const SWEEP_MAX: Duration = Duration::from_secs(5);
+/// How long a primary may take to answer all that is asked for one attempt (`--wait 0`).
+const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+/// How much longer than `--wait` the keeper may take to say that it has not got the lock.
+const WAIT_LEEWAY: Duration = Duration::from_secs(1);
 /// A line of the keeper is shorter.
 const LINE_MAX: usize = 4_096;
 /// The signals that are passed on.
@@ -140,7 +145,16 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Until the lock is held for long enough to start COMMAND, or will not be.
+    /// Not for longer than `--wait`, whatever the keeper waits for: a host name, a connection, a
+    /// handshake, an answer.
     fn await_lock(&mut self) -> Result<Option<u8>, Failure> {
+        let until_ns = self.exec.wait.map(|seconds| {
+            let wait = match seconds {
+                0 => ATTEMPT_MAX,
+                seconds => Duration::from_secs(u64::from(seconds)),
+            };
+            times::now_ns() + times::ns(wait + WAIT_LEEWAY)
+        });
         loop {
             if let Some(status) = self.keeper.status {
                 return match exit_code(status) {
@@ -161,12 +175,20 @@ impl<'a> Supervisor<'a> {
             if has_time && !self.is_alone {
                 return Ok(None);
             }
-            self.next_event(None)?;
+            if until_ns.is_some_and(|until_ns| times::now_ns() >= until_ns) {
+                let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
+                let name = self.exec.name.to_string_lossy();
+                let cause = format!("lock '{name}': the primary has not answered in time");
+                let remedy = "look whether it runs and can be reached: dlock status";
+                return Err(Failure::new(failure::NOT_GOT, cause, remedy));
+            }
+            self.next_event(until_ns)?;
         }
     }
 
     fn start(&mut self) -> Result<(), Failure> {
-        for number in PASSED_ON {
+        // One that is ignored stays so, also for COMMAND: by nohup, or in the background.
+        for number in PASSED_ON.into_iter().filter(|number| !is_ignored(*number)) {
             // Before the start: a signal that comes right after it must not end this process.
             self.wakes.watch(number).map_err(Failure::plain)?;
         }

@@ -47,6 +47,21 @@ impl Primary {
 
     /// With these options and no others: what has a lease ends with that, and not with a grace.
     pub fn start_exactly(name: &str, options: &[&str]) -> Self {
+        let (child, folder, mut output) = Self::child(name, options);
+        let address = listens_at(&next_line(&mut output));
+        Self { child, address, folder }
+    }
+
+    /// One that waits to take the place of another; returns once it has done so.
+    pub fn start_as_standby(name: &str, options: &[&str]) -> Self {
+        let (child, folder, mut output) = Self::child(name, options);
+        let waits = next_line(&mut output);
+        assert!(waits.starts_with("standby of "), "{waits}");
+        let address = listens_at(&next_line(&mut output));
+        Self { child, address, folder }
+    }
+
+    fn child(name: &str, options: &[&str]) -> (Child, PathBuf, BufReader<ChildStdout>) {
         let folder = std::env::temp_dir().join(format!("dlock-cli-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let socket = folder.join("admin");
@@ -58,9 +73,8 @@ impl Primary {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let line = first_line(child.stdout.take().unwrap());
-        let address = line.strip_prefix("listening ").expect("it says where it listens").into();
-        Self { child, address, folder }
+        let output = BufReader::new(child.stdout.take().unwrap());
+        (child, folder, output)
     }
 
     pub fn exec(&self, arguments: &[&str]) -> Output {
@@ -81,7 +95,15 @@ impl Drop for Primary {
 }
 
 pub fn first_line(output: ChildStdout) -> String {
+    next_line(&mut BufReader::new(output))
+}
+
+fn next_line(output: &mut BufReader<ChildStdout>) -> String {
     let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).unwrap();
+    output.read_line(&mut line).unwrap();
     line.trim_end().to_string()
+}
+
+fn listens_at(line: &str) -> String {
+    line.strip_prefix("listening ").expect("it says where it listens").into()
 }

@@ -170,7 +170,7 @@ fn command_ends_when_a_primary_says_that_it_knows_of_no_lock() {
     primary.child.wait().unwrap();
     assert_eq!(exec.code("without its primary"), Some(76));
     let said = std::fs::read_to_string(scene.at("stderr.a")).unwrap();
-    assert!(said.contains("the primary has removed this client"), "{said}");
+    assert!(said.contains("known to no primary any more"), "{said}");
     assert!(!is_file_locked(&scene), "all its processes are dead");
 }
 

@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod failover;
 mod horizon;
 mod proxy;
 mod unread;
@@ -424,4 +425,33 @@ fn a_warning_lets_command_end_by_itself_and_is_no_success() {
     assert!(!exec.has_ended() && is_file_locked(&scene));
     scene.touch("end-a");
     assert_eq!(exec.code("after the warning"), Some(76));
+}
+
+/// As `nohup` starts it, and a script in the background.
+#[test]
+fn a_signal_that_is_ignored_at_the_start_stays_ignored_also_for_command() {
+    let primary = Primary::start("ignored");
+    let scene = Scene::new("ignored");
+    let line = r#"trap "" HUP INT; exec "$@""#;
+    let command = r#": >"$0/begin"; while [ ! -e "$0/end" ]; do sleep 0.05; done; exit 7"#;
+    let child = Command::new("sh")
+        .args(["-c", line, "sh", DLOCK, "exec", "--address", &primary.address, "ignored"])
+        .args(["--", "sh", "-c", command])
+        .arg(&scene.folder)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut exec = Exec(child);
+    eventually("it runs", || scene.has("begin"));
+    let task = format!("/proc/{0}/task/{0}/children", exec.0.id());
+    let children = fs::read_to_string(task).unwrap();
+    let all = children.split_whitespace().map(|pid| pid.parse().unwrap()).chain([exec.0.id()]);
+    for pid in all {
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        for signal in [Signal::HUP, Signal::INT] {
+            kill_process(pid, signal).unwrap();
+        }
+    }
+    scene.touch("end");
+    assert_eq!(exec.code("after signals that it ignores"), Some(7));
 }

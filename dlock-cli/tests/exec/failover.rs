@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A primary is gone: COMMAND runs on at its successor, which waits for nothing but the keeper.
+
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+
+use super::common::{code, dlock, own_address, text, Primary};
+use super::proxy::{Proxy, Stall};
+use super::{eventually, fabrics, Exec, Scene};
+
+/// A successor that is waited for takes no longer, also on a loaded machine; one that nothing comes
+/// back to takes as long as the lease ([`LEASE`]).
+const FAILOVER_MAX: Duration = Duration::from_secs(30);
+const LEASE: &str = "120";
+/// `--wait 2` takes no longer. Each phase of a connection alone could take 10 s.
+const WAIT_MAX: Duration = Duration::from_millis(9_500);
+
+/// A port that is free at the loopback address of this process.
+fn free_port() -> u16 {
+    TcpListener::bind((own_address(), 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn start(scene: &Scene, name: &str, port: u16, options: &[&str]) -> Primary {
+    let (address, port) = (own_address().to_string(), port.to_string());
+    let state = scene.at("state");
+    let place = ["--listen", &address, "--port", &port, "--state-file", state.to_str().unwrap()];
+    Primary::start_exactly(name, &[&place[..], options].concat())
+}
+
+fn is_ready(primary: &Primary) -> bool {
+    let output = dlock(&["recover", "--json", "--socket", &primary.socket()]);
+    let answer: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+    answer.is_some_and(|answer| answer["recovery"].is_null())
+}
+
+fn fail_over(fabric: &str, kind: &str) {
+    let what = format!("{fabric} {kind}");
+    let scene = Scene::new(&format!("over-{fabric}-{kind}"));
+    let mut first = start(&scene, &format!("over-1-{fabric}-{kind}"), 0, &[]);
+    let port = free_port();
+    let both = format!("{},{}:{port}", first.address, own_address());
+    let options = ["lock", "--type", kind, "--fabric", fabric, "--lease", LEASE, "--wait", "300"];
+    let mut holder = scene.exec(&both, &options, "a", "end-a");
+    eventually(&format!("{what}: it runs"), || scene.has("begin.a"));
+    let mut waiter = scene.exec(&both, &options, "b", "end-b");
+    let said = || std::fs::read_to_string(scene.at("stderr.b")).unwrap_or_default();
+    eventually(&format!("{what}: the other waits"), || said().contains("waiting for the lock"));
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    let began = Instant::now();
+    let successor = start(&scene, &format!("over-2-{fabric}-{kind}"), port, &[]);
+    eventually(&format!("{what}: the successor serves"), || is_ready(&successor));
+    let took = began.elapsed();
+    assert!(took < FAILOVER_MAX, "{what}: the failover took {took:?}");
+    assert!(!holder.has_ended() && !scene.has("begin.b"), "{what}: it runs on, alone");
+    // it is extended at the successor, which another one learns that does not wait
+    let third = ["lock", "--type", kind, "--fabric", fabric, "--wait", "0", "--", "true"];
+    let third = successor.exec(&third);
+    assert_eq!(code(&third), 75, "{what}: it is held: {}", text(&third.stderr));
+    scene.touch("end-a");
+    assert_eq!(holder.code(&what), Some(0), "{what}: it has run to its end");
+    eventually(&format!("{what}: the other runs"), || scene.has("begin.b"));
+    scene.touch("end-b");
+    assert_eq!(waiter.code(&what), Some(0), "{what}");
+    scene.assert_no_overlap(&what);
+}
+
+#[test]
+fn command_runs_on_at_a_successor_that_waits_for_nothing_but_its_keeper() {
+    thread::scope(|scope| {
+        for fabric in fabrics() {
+            scope.spawn(move || {
+                for kind in ["atomic", "rw", "fair"] {
+                    fail_over(fabric, kind);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn command_runs_on_at_a_standby() {
+    let scene = Scene::new("standby");
+    let first = start(&scene, "standby-1", 0, &[]);
+    let port = free_port();
+    let standby = {
+        let (of, scene) = (first.address.clone(), scene.at("state"));
+        thread::spawn(move || {
+            let (address, port) = (own_address().to_string(), port.to_string());
+            let place = ["--listen", &address, "--port", &port, "--standby-of", &of];
+            let state = ["--state-file", scene.to_str().unwrap()];
+            Primary::start_as_standby("standby-2", &[place.as_slice(), &state].concat())
+        })
+    };
+    let both = format!("{},{}:{port}", first.address, own_address());
+    let options = ["lock", "--fabric", "tcp", "--lease", LEASE];
+    let mut holder = scene.exec(&both, &options, "a", "end-a");
+    eventually("it runs", || scene.has("begin.a"));
+    let pid = Pid::from_child(&first.child);
+    kill_process(pid, Signal::KILL).unwrap();
+    let successor = standby.join().unwrap();
+    eventually("the standby serves", || is_ready(&successor));
+    assert!(!holder.has_ended());
+    let third = successor.exec(&["lock", "--fabric", "tcp", "--wait", "0", "--", "true"]);
+    assert_eq!(code(&third), 75, "{}", text(&third.stderr));
+    scene.touch("end-a");
+    assert_eq!(holder.code("at the standby"), Some(0));
+}
+
+/// The keeper and all else of it, as if its host had lost its power.
+fn vanish(mut exec: Exec) {
+    kill_process(exec.keeper(), Signal::KILL).unwrap();
+    exec.signal(Signal::KILL);
+    exec.code("killed");
+}
+
+#[test]
+fn a_primary_that_recovers_is_waited_for_as_for_a_held_lock() {
+    let scene = Scene::new("recovers");
+    let port = free_port();
+    let mut first = start(&scene, "recovers-1", port, &[]);
+    let options = ["lock", "--fabric", "tcp", "--lease", LEASE];
+    let lost = scene.exec(&first.address, &options, "lost", "never");
+    eventually("it runs", || scene.has("begin.lost"));
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    vanish(lost);
+    let successor = start(&scene, "recovers-2", port, &["--deadline", "100000"]);
+    let short = successor.exec(&["lock", "--fabric", "tcp", "--wait", "1", "--", "true"]);
+    assert_eq!(code(&short), 75, "it waits in vain: {}", text(&short.stderr));
+    let why = text(&short.stderr);
+    assert!(why.contains("recovers") && why.contains("dlock recover"), "{why}");
+    let mut patient = scene.exec(&successor.address, &options, "b", "end-b");
+    let said = || std::fs::read_to_string(scene.at("stderr.b")).unwrap_or_default();
+    eventually("it waits", || said().contains("waiting for the primary"));
+    let output = dlock(&["recover", "--now", "--socket", &successor.socket()]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    eventually("it has the lock", || scene.has("begin.b"));
+    scene.touch("end-b");
+    assert_eq!(patient.code("after the recovery"), Some(0));
+}
+
+/// A primary that is stopped; a network that passes nothing on, from each of the first chunks on; a
+/// host that does not answer to a connect.
+#[test]
+fn a_wait_that_has_an_end_ends_whatever_phase_does_not() {
+    let primary = Primary::start("bounded");
+    let try_at = |address: &str, what: &str| {
+        let began = Instant::now();
+        let wait = ["--fabric", "tcp", "--wait", "2", "--", "true"];
+        let output = dlock(&[&["exec", "--address", address, "bounded"][..], &wait].concat());
+        let took = began.elapsed();
+        let code = code(&output);
+        assert!(matches!(code, 69 | 75), "{what}: {code} {}", text(&output.stderr));
+        assert!(took < WAIT_MAX, "{what}: it took {took:?}");
+        assert!(text(&output.stderr).contains("remedy:"), "{what}: {}", text(&output.stderr));
+    };
+    thread::scope(|scope| {
+        for chunk in 0..8 {
+            let (primary, try_at) = (&primary, &try_at);
+            scope.spawn(move || {
+                let stall = Stall { chunk, half: false, one_way: false };
+                let proxy = Proxy::start(&primary.address, Some(stall));
+                try_at(&proxy.address.to_string(), &format!("stalled at {chunk}"));
+            });
+        }
+        scope.spawn(|| {
+            // no more connections are taken than those that wait already
+            let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+            rustix::net::listen(deaf.as_fd(), 0).unwrap();
+            let at = deaf.local_addr().unwrap();
+            let soon = Duration::from_millis(500);
+            let connect = |_| std::net::TcpStream::connect_timeout(&at, soon).ok();
+            let _full: Vec<_> = (0..4).map(connect).collect();
+            try_at(&at.to_string(), "no connect");
+        });
+    });
+    let pid = Pid::from_child(&primary.child);
+    kill_process(pid, Signal::STOP).unwrap();
+    try_at(&primary.address, "stopped");
+    try_at(&format!("{0},{0}", primary.address), "two that are stopped");
+    kill_process(pid, Signal::CONT).unwrap();
+}
