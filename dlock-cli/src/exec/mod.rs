@@ -25,7 +25,7 @@
 //!
 //! | fault | what ends COMMAND |
 //! |---|---|
-//! | no answer from the primary, and none from a successor that has the lock | supervisor: SIGTERM, then SIGKILL to all its descendants |
+//! | no answer from the primary or a successor | supervisor: SIGTERM, then SIGKILL to all of it |
 //! | a failover that ends before the lease | nothing: the keeper claims the lock, and extends it |
 //! | the primary says that the lock is lost | supervisor: SIGKILL at once |
 //! | a successor refuses it | supervisor: SIGTERM, then SIGKILL; the recovery waits |

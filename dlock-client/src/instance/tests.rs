@@ -17,7 +17,6 @@ use parking_lot::{Mutex, RwLock};
 
 use super::*;
 use crate::fake::Fake;
-use crate::said::Said;
 use crate::table::ClientLock;
 
 pub(super) const ME: u32 = 7;
