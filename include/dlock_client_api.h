@@ -103,7 +103,8 @@ int clear_client_debug_stats(int client_id);
  * the call fails; it may share memory with the name. Control.
  *   DLOCK_EINVAL              NULL; len is not 1..512; lock_type
  *   -1                        the library is not initialised; no such client
- *   DLOCK_SERVER_NO_RESOURCE  the primary has no room for more locks
+ *   DLOCK_SERVER_NO_RESOURCE  the primary has as many locks as locks_max in dlockd.toml permits,
+ *                             or as a quota of a rule does; its log says which
  *   -1                        the name has another type; or this client has it already
  *                             (*lock_id is then valid)
  *   0 */

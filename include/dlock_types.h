@@ -66,7 +66,7 @@ typedef enum dlock_status {
     DLOCK_SERVER_NOT_INIT = 0x200C,
     DLOCK_CLIENT_REMOVED_BY_SERVER = 0x200D,
     DLOCK_PROTO_VERSION_NEGOTIATION_FAIL = 0x200E,
-    DLOCK_SERVER_NO_RESOURCE = 0x200F,
+    DLOCK_SERVER_NO_RESOURCE = 0x200F, /* 8207: clients_max, locks_max, objects_max or a quota */
 
     DLOCK_OBJECT_ALREADY_EXISTED = 0x3000, /* another client owns an object of this name */
     DLOCK_OBJECT_ALREADY_CREATED = 0x3001, /* this client owns it already */

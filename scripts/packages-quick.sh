@@ -142,6 +142,9 @@ the_unit_says_what_it_must() {
         'SystemCallFilter=~@privileged @keyring @chown @setuid @mount'; do
         grep -qxF -- "$line" packaging/service/dlockd.service.in || { echo "it lacks: $line"; return 1; }
     done
+    line=$(sed -n 's/^StartLimitBurst=//p' packaging/service/dlockd.service.in)
+    grep -q "after $line starts" docs/operations.md && ! grep -Eq 'after (ten|fifteen) (starts|times)' docs/operations.md ||
+        { echo "docs/operations.md has another number of starts than $line"; return 1; }
     home=$(awk '$1 == "u" { print $(NF - 1) }' packaging/service/dlock.sysusers.conf)
     [ "$home" = /var/lib/dlock ] || { echo "the home of sysusers.d is no StateDirectory: $home"; return 1; }
 }

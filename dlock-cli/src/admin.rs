@@ -230,6 +230,10 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
         row(&["locks", &of("locks", "locks_max")]),
         row(&["objects", &of("objects", "objects_max")]),
     ]);
+    // What has happened, of what is counted (docs/dlock.md, JSON).
+    let stats = status["stats"].as_object().into_iter().flatten();
+    let counted = stats.filter(|(_, count)| *count != "0");
+    rows.extend(counted.map(|(name, count)| row(&[&format!("counted: {name}"), &cell(count)])));
     rows
 }
 
@@ -328,7 +332,9 @@ fn lock_state(lock: &Value) -> String {
         return format!("{readers} readers");
     }
     if lock["type"] == "fair" {
-        let word = FairWord::from_bits(lock["word"].as_u64().unwrap_or(0));
+        let word = FairWord::from_bits(
+            lock["word"].as_str().and_then(|word| word.parse().ok()).unwrap_or(0),
+        );
         let exclusive = word.mx().wrapping_sub(word.nx());
         let shared = word.ms().wrapping_sub(word.ns());
         if exclusive != 0 || shared != 0 {
@@ -366,9 +372,9 @@ mod tests {
         let state = |lock: Value| lock_state(&lock);
         assert_eq!(state(json!({ "type": "atomic", "holder": 5 })), "held by 5");
         assert_eq!(state(json!({ "type": "rw", "holder": null, "readers": 2 })), "2 readers");
-        assert_eq!(state(json!({ "type": "fair", "holder": null, "word": 0 })), "free");
+        assert_eq!(state(json!({ "type": "fair", "holder": null, "word": "0" })), "free");
         let word = FairWord::new().with_mx(2).with_nx(1).into_bits();
-        let lock = json!({ "type": "fair", "holder": null, "word": word });
+        let lock = json!({ "type": "fair", "holder": null, "word": word.to_string() });
         assert_eq!(state(lock), "1 exclusive, 0 shared tickets");
     }
 

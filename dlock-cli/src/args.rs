@@ -522,6 +522,9 @@ pub struct PrimaryRole {
     /// Frames of one client in a second.
     #[arg(long, default_value_t = dlock_server::FRAMES_PER_SECOND_MAX)]
     pub frames_per_second_max: u32,
+    /// Locks at a time.
+    #[arg(long, default_value_t = dlock_core::limits::LOCKS_MAX)]
+    pub locks_max: usize,
 }
 
 #[cfg(test)]

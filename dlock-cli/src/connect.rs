@@ -13,7 +13,7 @@ use dlock_core::status::Status;
 use dlock_fabric::tls::Tls;
 
 use crate::args::{Fabric, Where};
-use crate::failure::{Failure, NOT_GOT, UNAVAILABLE, USAGE};
+use crate::failure::{Failure, DENIED, NOT_GOT, UNAVAILABLE, USAGE};
 
 /// Where a primary is, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,11 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
                  list of them: its log says which"
             }
             Error::VersionMismatch => "install the same release on client and primary",
-            _ => "dlock -v tells more; dlock status asks the primary",
+            Error::Denied => DENIED,
+            _ => {
+                "dlock -v and the primary's log tell more: with TLS, one side may refuse the \
+                 certificate of the other (revoked, out of date, of another CA)"
+            }
         };
         Failure::new(UNAVAILABLE, cause, remedy)
     })

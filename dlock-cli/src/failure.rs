@@ -2,6 +2,7 @@
 //! Exit codes, and what is said when something fails: the cause, then the remedy.
 
 use std::fmt;
+use std::io;
 
 use dlock_core::status::Status;
 
@@ -38,6 +39,19 @@ impl Failure {
         Self { code, text: format!("{cause}\n  remedy: {remedy}") }
     }
 
+    /// A process or thread that `dlock` needs was not started.
+    pub fn not_started(what: &str, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Self::new(
+                FAILED,
+                format_args!("cannot start {what}: the limit of processes or threads is reached"),
+                "raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end \
+                 other programs of this user",
+            ),
+            _ => Self::plain(format_args!("cannot start {what}: {error}")),
+        }
+    }
+
     /// Something failed for which no remedy is known beyond what the cause says.
     pub fn plain(cause: impl fmt::Display) -> Self {
         Self { code: FAILED, text: cause.to_string() }
@@ -48,8 +62,8 @@ impl Failure {
         let remedy = match status {
             Status::NotReady => "start the primary, or wait until its recovery is over",
             Status::BadResponse => "look whether the primary still runs: dlock status",
-            Status::ServerNoResource => "release what is not needed: dlock locks, dlock clients",
-            Status::Denied => "use a certificate that a rule of the primary names: dlockd.toml",
+            Status::ServerNoResource => NO_ROOM,
+            Status::Denied => DENIED,
             Status::VersionMismatch => "install the same release on client and primary",
             Status::ClientRemoved => "start again: the primary has forgotten this client",
             _ => "dlock -v tells more",
@@ -57,6 +71,15 @@ impl Failure {
         Self::new(UNAVAILABLE, format_args!("{what}: {status}"), remedy)
     }
 }
+
+/// What to do about [`Status::ServerNoResource`].
+pub const NO_ROOM: &str = "clients_max, locks_max or objects_max of dlockd.toml is reached, or a \
+     quota of a rule: dlock status and the primary's log say which; raise it, or release what is \
+     not needed";
+
+/// What to do about [`Status::Denied`].
+pub const DENIED: &str = "use a certificate that has this right, or give it one: [[rules]] in \
+     dlockd.toml, then reload; the primary's log names the right that is missing";
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -195,7 +195,12 @@ pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>) {
     let started = spawn_without_signals("dlock-failover", move || run(&client, &watch));
     if let Err(error) = started {
         over.end();
-        log::error!("no failover by itself: no thread dlock-failover: {error}");
+        log::error!(
+            "this client will not find a successor of its primary: the thread dlock-failover \
+             cannot be started ({error}); when its primary ends, its calls fail until the program \
+             starts it anew; raise the limit of threads (ulimit -u, TasksMax= of the unit) and \
+             start the program again"
+        );
     }
 }
 

@@ -47,13 +47,27 @@ pub enum StartError {
     )]
     NotMyAddress(SocketAddr),
     /// A port below 1024 without the privilege.
-    #[error("cannot listen on {0}: not permitted; choose a port from 1024 on")]
+    #[error("cannot listen on {0}: the port is below 1024, which needs CAP_NET_BIND_SERVICE; choose a port from 1024 on, or give the capability")]
     NotPermitted(SocketAddr),
     /// Any other failure of the listener.
-    #[error("cannot listen on {addr}: {source}; check the address and this host's network")]
+    #[error(
+        "cannot listen on {addr}: {call}: {source}; check the address and this host's network"
+    )]
     Listen {
         /// Where.
         addr: SocketAddr,
+        /// Which system call failed.
+        call: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A system call that needs no privilege is denied.
+    #[error("{what}: the system call {call} is denied ({source}), by a seccomp filter, a container or a security module; permit it for this program")]
+    CallDenied {
+        /// What cannot be done.
+        what: String,
+        /// Which system call.
+        call: &'static str,
         /// The system's reason.
         source: io::Error,
     },
@@ -87,8 +101,11 @@ pub enum StartError {
         /// What is wrong.
         source: io::Error,
     },
-    /// A thread or what it waits on cannot be made.
-    #[error("cannot start the {thread} thread: {source}; raise the limits of threads and files (ulimit -u, -n)")]
+    /// The system starts no more threads.
+    #[error("cannot start the {0} thread: the limit of threads is reached; raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end other programs of this user")]
+    NoThread(&'static str),
+    /// What a thread waits on cannot be made.
+    #[error("cannot start the {thread} thread: {source}; raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")]
     Thread {
         /// Which thread.
         thread: &'static str,
@@ -108,12 +125,33 @@ impl StartError {
         }
     }
 
-    pub(crate) fn listen(addr: SocketAddr, source: io::Error) -> Self {
+    pub(crate) fn listen(addr: SocketAddr, call: &'static str, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::AddrInUse => Self::PortInUse(addr),
             io::ErrorKind::AddrNotAvailable => Self::NotMyAddress(addr),
-            io::ErrorKind::PermissionDenied => Self::NotPermitted(addr),
-            _ => Self::Listen { addr, source },
+            io::ErrorKind::PermissionDenied
+                if call == "bind" && (1..1024).contains(&addr.port()) =>
+            {
+                Self::NotPermitted(addr)
+            }
+            io::ErrorKind::PermissionDenied => {
+                Self::CallDenied { what: format!("cannot listen on {addr}"), call, source }
+            }
+            _ => Self::Listen { addr, call, source },
+        }
+    }
+
+    /// This process's limits cannot be read.
+    pub(crate) fn limits(source: io::Error) -> Self {
+        let what = "the limits of this process cannot be read".to_string();
+        Self::CallDenied { what, call: "prlimit64", source }
+    }
+
+    /// The system has not started a thread.
+    pub(crate) fn thread(thread: &'static str, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::WouldBlock => Self::NoThread(thread),
+            _ => Self::Thread { thread, source },
         }
     }
 }

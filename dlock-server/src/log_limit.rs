@@ -47,6 +47,7 @@ causes! {
     AttachRefused = "command channels that were refused",
     NoResource = "clients that did not fit",
     NoThread = "work for which the system refused a thread",
+    LocksFull = "requests for locks that did not fit",
     Rules = "requests that the rules do not allow",
     NotTaken = "clients that did not take what they were sent",
     Removed = "clients that were removed",

@@ -92,6 +92,7 @@ impl Server {
         let tcp = listen(SocketAddr::new(config.bind, config.port))?;
         let address = tcp.local_addr().map_err(|source| StartError::Listen {
             addr: SocketAddr::new(config.bind, config.port),
+            call: "getsockname",
             source,
         })?;
         let (memory, device) = device::memory(&config)?;
@@ -128,7 +129,7 @@ impl Server {
         let awaited: Vec<_> =
             clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();
         let (roster, receipts) = Roster::start(keeper, clients.clone())
-            .map_err(|source| StartError::Thread { thread: "roster", source })?;
+            .map_err(|source| StartError::thread("roster", source))?;
         roster.tell(Change::Started);
         let serving = Serving { epoch, clock, memory, host, capacity, roster, clients, is_lost };
         let (mailbox, worker) = worker(&config, serving, transport::offers(&transports))?;
@@ -407,8 +408,7 @@ fn capacity(
     memory: &Memory,
     offers: &Offers,
 ) -> Result<Capacity, StartError> {
-    let limits = ProcessLimits::of_this_process()
-        .map_err(|source| StartError::Thread { thread: "command", source })?;
+    let limits = ProcessLimits::of_this_process().map_err(StartError::limits)?;
     let locked_bytes = match memory {
         Memory::Nic(_) => u64::from(memory.slots()) * 32 + u64::from(memory.ledger_entries()) * 8,
         Memory::Cpu(_) if offers.has(FabricKind::Sealed) => SealedPeer::RING_BYTES,
@@ -487,19 +487,18 @@ fn worker(
 
 /// Listens on exactly this address; on `::`, that is on every one of this host, IPv4 included.
 pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
-    let bind = || {
-        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-        if addr.is_ipv6() {
-            let is_every_one = addr.ip().is_unspecified();
-            socket.set_only_v6(!is_every_one)?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&addr.into())?;
-        socket.listen(BACKLOG)?;
-        Ok(TcpListener::from(socket))
-    };
-    bind().map_err(|source| StartError::listen(addr, source))
+    let failed = |call| move |source| StartError::listen(addr, call, source);
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))
+        .map_err(failed("socket"))?;
+    if addr.is_ipv6() {
+        let is_every_one = addr.ip().is_unspecified();
+        socket.set_only_v6(!is_every_one).map_err(failed("setsockopt"))?;
+    }
+    socket.set_reuse_address(true).map_err(failed("setsockopt"))?;
+    socket.set_nonblocking(true).map_err(failed("fcntl"))?;
+    socket.bind(&addr.into()).map_err(failed("bind"))?;
+    socket.listen(BACKLOG).map_err(failed("listen"))?;
+    Ok(TcpListener::from(socket))
 }
 
 /// Starts a thread that pins itself, prepares, and then works with what it has prepared; gives
@@ -513,7 +512,7 @@ where
     T: Clone + Send + 'static,
     W: FnOnce(T),
 {
-    let failed = |source| StartError::Thread { thread: name, source };
+    let failed = |source| StartError::thread(name, source);
     let (ready, prepared) = sync_channel(1);
     let body = move || {
         if let Some((work, handed)) = begin(name, cpus, prepare, &ready) {

@@ -459,6 +459,14 @@ impl Drop for Admin {
 enum Question {
     Status {},
     Promote {},
+    /// What only a primary can answer.
+    #[serde(alias = "locks", alias = "clients")]
+    Recover {
+        #[serde(default, rename = "after")]
+        _after: Option<i64>,
+        #[serde(default, rename = "max")]
+        _max: Option<u64>,
+    },
 }
 
 impl Answers for Post {
@@ -488,7 +496,12 @@ impl Answers for Post {
                     self.of
                 )),
             },
-            Err(error) => failure(&format!("this is a primary in waiting: {error}")),
+            Ok(Question::Recover { .. }) => failure(&format!(
+                "this is a standby of the primary at {}, and has no locks or clients: ask that \
+                 primary, or say dlock promote if it is gone",
+                self.of
+            )),
+            Err(error) => failure(&format!("this is a standby: {error}")),
         }
     }
 }

@@ -56,6 +56,7 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
                 admin_socket: role.admin_socket.clone(),
                 state_file: role.state_file.clone(),
                 frames_per_second_max: role.frames_per_second_max,
+                locks_max: role.locks_max,
                 ..ServerConfig::default()
             };
             let fence = role.fence.clone();

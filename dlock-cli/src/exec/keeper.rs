@@ -67,7 +67,8 @@ pub enum Event {
 pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let exec = &keeper.exec;
     let end = exec.wait.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
-    let (watch, tells, events) = Watch::start(keeper).map_err(Failure::plain)?;
+    let (watch, tells, events) = Watch::start(keeper)
+        .map_err(|error| Failure::not_started("the keeper", &error))?;
     let client = client(exec)?;
     let lock = find(&client, exec)?;
     let result = acquire(&lock, &client, exec, end).map(|(held, end_ns)| {
@@ -129,7 +130,13 @@ fn find(client: &Client, exec: &Exec) -> Result<Lock, Failure> {
         let cause = format!("lock '{}': {error}", exec.name.to_string_lossy());
         let remedy = match error {
             Error::Other(_) => "a lock of this name and another type exists: say its --type",
-            _ => "dlock locks and dlock clients tell how the primary is",
+            Error::Denied => failure::DENIED,
+            Error::NoResource => failure::NO_ROOM,
+            Error::Removed | Error::Disconnected | Error::NotReady => {
+                "the primary has ended this session: its log says why (a certificate that is \
+                 revoked or over, a reload, its end)"
+            }
+            _ => "dlock -v tells more; so does the primary's log",
         };
         Failure::new(failure::UNAVAILABLE, cause, remedy)
     })

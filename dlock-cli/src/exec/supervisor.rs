@@ -54,7 +54,8 @@ pub fn run(exec: &Exec) -> Result<u8, Failure> {
     set_child_subreaper(Some(getpid())).map_err(Failure::plain)?;
     let mut wakes = Wakes::new().map_err(Failure::plain)?;
     wakes.watch(SIGCHLD).map_err(Failure::plain)?;
-    let mut supervisor = Supervisor::new(exec, wakes).map_err(Failure::plain)?;
+    let mut supervisor = Supervisor::new(exec, wakes)
+        .map_err(|error| Failure::not_started("the keeper of the lock", &error))?;
     if let Some(code) = supervisor.await_lock()? {
         return Ok(code);
     }
@@ -205,7 +206,7 @@ impl<'a> Supervisor<'a> {
         if self.has_group {
             command.process_group(0);
         }
-        let child = command.spawn().map_err(Failure::plain)?;
+        let child = command.spawn().map_err(|error| Failure::not_started("COMMAND", &error))?;
         let pid = Pid::from_child(&child); // `next_event` waits for it, as for all processes
         self.command = Some(pid);
         let group = if self.has_group { pid.as_raw_nonzero().get() } else { 0 };

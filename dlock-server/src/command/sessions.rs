@@ -122,6 +122,22 @@ impl Worker {
         !refusals.is_empty()
     }
 
+    /// Tells that locks were not got because the table is full.
+    pub(super) fn tell_of_full_table(&self, client: ClientId, reply: &ControlReply) {
+        let ControlReply::Locks(results) = reply else { return };
+        let (_, locks, _) = self.core.primary.totals();
+        let max = self.core.primary.config().locks_max;
+        if locks >= max && results.iter().any(|got| *got == Err(Status::ServerNoResource)) {
+            limited!(
+                Cause::LocksFull,
+                Level::Warn,
+                "client {client} gets no further lock: the primary has its {max} locks \
+                 (locks_max in dlockd.toml); raise it, or let clients release those that they do \
+                 not need (dlock locks)"
+            );
+        }
+    }
+
     /// The client gets memory, and its answer.
     fn enter(
         &mut self,
@@ -166,6 +182,7 @@ impl Worker {
         }
         let Core { primary, memory, sent, .. } = &mut self.core;
         let reply = self.members.control(now, primary, memory, (client, link), request, sent);
+        self.tell_of_full_table(client, &reply);
         self.set_gate();
         self.settle();
         reply

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The admin endpoint: what runs, for a person or a program on this host.
 //!
-//! Lines of JSON (`lines.rs`). Numbers are decimal; names are bytes, so a lock has its
+//! Lines of JSON (`lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
+//! programs have for them is a string of its digits: epochs, words, counters. Names are bytes, so a lock has its
 //! `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
 //!
 //! ```text
 //!   {"cmd":"status"}
-//!     {"ok":true,"version":"26.06.100","pid":1,"address":"127.0.0.1:21616","epoch":…,"uptime_s":5,
+//!     {"ok":true,"version":"26.06.100","pid":1,"address":"127.0.0.1:21616","epoch":"…","uptime_s":5,
 //!      "recovering":false,"recovery":null,"verbs":null,"shm":true,"tcp":true,"connections":2,
 //!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
-//!      "objects":0,"objects_max":102400,"stats":[…45 debug counters of the C API…]}
+//!      "objects":0,"objects_max":102400,"stats":{"EAGAIN":"0",… the debug counters of the C API}}
 //!     while it recovers: "recovery":{"expected":3,"back":1,"told":1,"claims":7,"list_lost":false,
 //!      "missing":[{"client":5,"seconds_left":29}, {"client":6,"seconds_left":null}]}
 //!   {"cmd":"recover"}                         waits no longer for those that are missing
 //!     {"ok":true,"given_up":[5,6]}
 //!   {"cmd":"locks","after":0,"max":100}    both optional; after: the last id of the page before
 //!     {"ok":true,"more":false,"locks":[{"lock":17,"name":"a","name_hex":"61","type":"atomic",
-//!      "word":…,"holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
+//!      "word":"…","holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
 //!   {"cmd":"clients","after":0,"max":100}
 //!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
 //!   a primary in waiting (`standby.rs`) answers {"cmd":"status"} and {"cmd":"promote"}
@@ -32,13 +33,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use dlock_core::counters::TABLE;
 use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::message::LockType;
 use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
 use dlock_core::words::{AtomicWord, RwWord};
 use serde::{Deserialize, Serialize};
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
@@ -68,6 +70,7 @@ pub(crate) struct ServerInfo {
 #[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
 enum Question {
     Status {},
+    Promote {},
     Recover {},
     Locks {
         #[serde(default)]
@@ -102,13 +105,18 @@ pub(super) async fn serve(
 
 impl lines::Answers for Endpoint {
     async fn reply(&self, line: &[u8]) -> Value {
-        let answer = match serde_json::from_slice(line) {
-            Ok(Question::Status {}) => self.status().await,
-            Ok(Question::Recover {}) => self.recover().await,
-            Ok(Question::Locks { after, max }) => self.locks(after, page(max)).await,
-            Ok(Question::Clients { after, max }) => self.clients(after, page(max)).await,
-            Err(error) => return failure(&error.to_string()),
-        };
+        let answer =
+            match serde_json::from_slice(line) {
+                Ok(Question::Status {}) => self.status().await,
+                Ok(Question::Promote {}) => return failure(
+                    "this primary serves already: nothing is to be promoted; say dlock promote \
+                     at the admin socket of the standby (dlockd with standby_of)",
+                ),
+                Ok(Question::Recover {}) => self.recover().await,
+                Ok(Question::Locks { after, max }) => self.locks(after, page(max)).await,
+                Ok(Question::Clients { after, max }) => self.clients(after, page(max)).await,
+                Err(error) => return failure(&error.to_string()),
+            };
         answer.unwrap_or_else(|| match self.mailbox.is_out() {
             true => failure("the primary waits for its RDMA device, which does not work"),
             false => failure("the primary is stopping"),
@@ -120,7 +128,9 @@ impl Endpoint {
     async fn status(&self) -> Option<Value> {
         let (progress, totals, config, stats) = self
             .look(|primary, memory| {
-                let stats = primary.stats(memory).to_vec();
+                let counters = TABLE.iter().zip(primary.stats(memory));
+                let stats: Map<String, Value> =
+                    counters.map(|(info, n)| (info.name.into(), n.to_string().into())).collect();
                 (primary.progress(), primary.totals(), primary.config().clone(), stats)
             })
             .await?;
@@ -131,7 +141,7 @@ impl Endpoint {
             "version": crate::VERSION,
             "pid": std::process::id(),
             "address": self.info.address.to_string(),
-            "epoch": self.info.epoch.0,
+            "epoch": self.info.epoch.0.to_string(),
             "uptime_s": self.info.started.elapsed().as_secs(),
             "recovering": recovering,
             "recovery": recovery::value(progress, self.info.clock.now()),
@@ -217,7 +227,7 @@ struct LockLine {
     name: String,
     name_hex: String,
     r#type: &'static str,
-    word: u64,
+    word: String,
     holder: Option<u32>,
     deadline_s: Option<u32>,
     readers: u32,
@@ -244,7 +254,7 @@ impl From<LockSnapshot> for LockLine {
             name: String::from_utf8_lossy(&lock.name).into_owned(),
             name_hex: lock.name.iter().map(|byte| format!("{byte:02x}")).collect(),
             r#type,
-            word: lock.word,
+            word: lock.word.to_string(),
             holder,
             deadline_s,
             readers,

@@ -16,11 +16,13 @@ mod header;
 #[cfg(test)]
 mod keys;
 mod markdown;
+mod messages;
 mod program;
 mod roff;
 
 use std::path::PathBuf;
 
+pub use messages::Messages;
 pub use program::{check_program, Program};
 
 /// With this environment variable the files are written and not compared.

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `dlock` and the libraries say is what `docs/messages.md` has: every row is provoked.
+
+mod common;
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use common::{dlock, own_address, text, DLOCK};
+use dlock_core::rights::{Quotas, Right, Rule};
+use dlock_fabric::tls::{NoPassword, Tls, TlsFiles};
+use dlock_manuals::Messages;
+use dlock_server::{Server, ServerConfig};
+
+/// A folder of one test, removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("dlock-says-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path); // of a run that was killed
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+
+    fn certs(&self, arguments: &[&str]) {
+        let output = dlock(&[&["certs"], arguments, &["--dir", &self.at("ca")]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    fn tls(&self, name: &str) -> Tls {
+        let file = |name: String| Path::new(&self.at("ca")).join(name);
+        let (cert, key) = (file(format!("{name}.crt")), file(format!("{name}.key")));
+        let crl = Some(file("ca.crl".into()));
+        let files = TlsFiles { ca: file("ca.crt".into()), crl, cert, key };
+        Tls::load(files, Arc::new(NoPassword)).unwrap()
+    }
+
+    /// `dlock exec` with this certificate.
+    fn exec_as(&self, name: &str, primary: &Server, lock: &str) -> Output {
+        let file = |name: &str| format!("{}/{name}", self.at("ca"));
+        let mut command = Command::new(DLOCK);
+        command.args(["exec", "--wait", "20", "--address", &primary.local_addr().to_string()]);
+        command.args([lock, "--", "true"]).stdin(Stdio::null());
+        command.env("DLOCK_TLS_CA", file("ca.crt"));
+        command.env("DLOCK_TLS_CERT", file(&format!("{name}.crt")));
+        command.env("DLOCK_TLS_KEY", file(&format!("{name}.key")));
+        command.output().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0); // a left-over harms nobody
+    }
+}
+
+/// A process that ends with its standard input; all that it has written to its standard error.
+fn said_by(mut command: Command, then: impl FnOnce(&str)) -> String {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    then(&common::first_line(child.stdout.take().unwrap()));
+    drop(child.stdin.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    said
+}
+
+/// A program to which the system gives no more processes and threads.
+fn without_threads() -> Command {
+    let mut command = Command::new("strace");
+    let calls = "clone,clone3,fork,vfork";
+    command.args(["-f", "-q", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
+    command.args(["-e", &format!("inject={calls}:error=EAGAIN"), DLOCK]);
+    command
+}
+
+fn role_primary(folder: &Folder, socket: &str, options: &[&str]) -> Command {
+    let mut command = Command::new(DLOCK);
+    command.args(["-v", "role", "primary", "--listen", &own_address().to_string()]);
+    command.args(["--admin-socket", &folder.at(socket)]).args(options);
+    command
+}
+
+fn of_certificates(folder: &Folder, messages: &mut Messages) {
+    folder.certs(&["init"]);
+    folder.certs(&["server", "node", "--host", "127.0.0.1"]);
+    for name in ["reader", "stranger", "revoked"] {
+        folder.certs(&["client", name]);
+    }
+    folder.certs(&["revoke", "revoked"]);
+    let rule = |name: &str| Rule {
+        names: vec![format!("CN={name}")],
+        prefixes: vec!["mine/".into()],
+        rights: [Right::LockExclusive].into_iter().collect(),
+        quotas: Quotas::default(),
+    };
+    let rules = vec![rule("reader"), rule("revoked")];
+    let config = ServerConfig { tls: Some(folder.tls("node")), rules, ..ServerConfig::default() };
+    let primary = Server::start(ServerConfig { port: 0, ..config }).unwrap();
+    for (cause, name) in [
+        ("no right", "reader"),
+        ("certificate without a rule", "stranger"),
+        ("certificate revoked", "revoked"),
+    ] {
+        let output = folder.exec_as(name, &primary, "others/lock");
+        messages.compare(cause, &text(&output.stderr));
+    }
+    primary.stop();
+}
+
+#[test]
+fn dlock_and_the_logs_say_what_the_table_of_messages_has() {
+    let folder = Folder::new("dlock");
+    let mut messages = Messages::of(&["`dlock`", "Logs"]);
+
+    let free = TcpListener::bind((own_address(), 0)).unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let output = dlock(&["exec", "--address", &address, "x", "--", "true"]);
+    messages.compare("no primary", &text(&output.stderr));
+
+    of_certificates(&folder, &mut messages);
+
+    let state = folder.at("state");
+    let full = ["--locks-max=1", "--state-file", &state];
+    let log = said_by(role_primary(&folder, "full", &full), |line| {
+        let address = line.strip_prefix("listening ").expect("it says where it listens");
+        let inner = ["exec", "--wait", "20", "--address", address, "b", "--", "true"];
+        let outer = ["exec", "--wait", "20", "--address", address, "a", "--", DLOCK];
+        let output = dlock(&[&outer[..], &inner[..]].concat());
+        messages.compare("lock table full", &text(&output.stderr));
+        let output = dlock(&["promote", "--socket", &folder.at("full")]);
+        messages.compare("promote at a primary", &text(&output.stderr));
+        let standby = ["--standby-of", address, "--state-file", &state];
+        said_by(role_primary(&folder, "standby", &standby), |_| {
+            for query in ["locks", "clients"] {
+                let output = dlock(&[query, "--socket", &folder.at("standby")]);
+                messages.compare("locks of a standby", &text(&output.stderr));
+            }
+        });
+    });
+    messages.compare("lock table full, the log", &log);
+
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("skipped: strace, which refuses threads to a program, is not installed");
+        return messages.finish(&["no more processes", "no failover thread"]);
+    }
+    let mut command = without_threads();
+    let output = command.args(["exec", "x", "--", "true"]).stdin(Stdio::null()).output().unwrap();
+    messages.compare("no more processes", &text(&output.stderr));
+    said_by(role_primary(&folder, "followed", &[]), |line| {
+        let address = line.strip_prefix("listening ").expect("it says where it listens");
+        let mut client = without_threads();
+        client.args(["role", "client", "--address", address, "--primaries", "127.0.0.9:1"]);
+        let said = said_by(client, |line| assert!(line.starts_with("client "), "{line}"));
+        messages.compare("no failover thread", &said);
+    });
+    messages.finish(&[]);
+}

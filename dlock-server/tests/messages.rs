@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `dlockd` says when it does not start is what `docs/messages.md` has: every row is provoked.
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::process::{Command, Stdio};
+
+use dlock_manuals::Messages;
+
+const DLOCKD: &str = env!("CARGO_BIN_EXE_dlockd");
+
+/// What it says, with these options, under this program.
+fn said(under: &[&str], options: &[&str]) -> String {
+    let words = [under, &[DLOCKD], options].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/messages"));
+    let mut child = command.spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    if !ready.is_empty() {
+        child.kill().unwrap();
+        panic!("{words:?} starts: {ready}");
+    }
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// With this system call denied.
+fn denied(calls: &str, error: &str) -> String {
+    let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error={error}"));
+    said(&["strace", "-f", "-q", "-o", "/dev/null", "-e", &trace, "-e", &inject], &["--port=0"])
+}
+
+#[test]
+fn dlockd_says_what_the_table_of_messages_has() {
+    let mut messages = Messages::of(&["`dlockd`"]);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    let own = IpAddr::from(Ipv4Addr::new(127, a | 0x80, b, c));
+    let taken = TcpListener::bind((own, 0)).unwrap();
+    let port = format!("--port={}", taken.local_addr().unwrap().port());
+    messages.compare("port in use", &said(&[], &["--listen", &own.to_string(), &port]));
+    let far = said(&[], &["--insecure", "--port=0", "--listen", "192.0.2.1"]);
+    messages.compare("address of another host", &far);
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("skipped: strace, which denies system calls to a program, is not installed");
+        return messages.finish(&["setsockopt denied", "prlimit denied", "no more threads"]);
+    }
+    messages.compare("setsockopt denied", &denied("setsockopt", "EPERM"));
+    messages.compare("prlimit denied", &denied("prlimit64", "EPERM"));
+    // The first threads are not the primary's: of the program, and of its log.
+    let of_primary = (1..).map(|n| denied("clone,clone3", &format!("EAGAIN:when={n}+")));
+    let said = of_primary.skip_while(|said| !said.contains("cannot start the ")).next();
+    messages.compare("no more threads", &said.expect("there is always a next"));
+    messages.finish(&[]);
+}
