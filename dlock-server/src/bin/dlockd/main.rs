@@ -157,10 +157,13 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
 
 /// The system refuses the thread that starts a primary.
 fn no_start(error: io::Error) -> String {
-    format!(
-        "cannot start a thread: {error}; raise the limit of processes or threads (ulimit -u, \
-         TasksMax= of a systemd unit)"
-    )
+    match error.kind() {
+        io::ErrorKind::WouldBlock => "cannot start a thread: the limit of threads is reached; \
+             raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end other \
+             programs of this user"
+            .to_string(),
+        _ => format!("cannot start a thread: {error}"),
+    }
 }
 
 /// Waits until somebody wants the end.
