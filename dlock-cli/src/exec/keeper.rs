@@ -67,8 +67,8 @@ pub enum Event {
 pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let exec = &keeper.exec;
     let end = exec.wait.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
-    let (watch, tells, events) = Watch::start(keeper)
-        .map_err(|error| Failure::not_started("the keeper", &error))?;
+    let (watch, tells, events) =
+        Watch::start(keeper).map_err(|error| Failure::not_started("the keeper", &error))?;
     let client = client(exec)?;
     let lock = find(&client, exec)?;
     let result = acquire(&lock, &client, exec, end).map(|(held, end_ns)| {

@@ -2,13 +2,13 @@
 //! The admin endpoint: what runs, for a person or a program on this host.
 //!
 //! Lines of JSON (`lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
-//! programs have for them is a string of its digits: epochs, words, counters. Names are bytes, so a lock has its
-//! `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
+//! programs have for them is a string of its digits: epochs, words, counters. Names are bytes, so a
+//! lock has its `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
 //!
 //! ```text
 //!   {"cmd":"status"}
-//!     {"ok":true,"version":"26.06.100","pid":1,"address":"127.0.0.1:21616","epoch":"…","uptime_s":5,
-//!      "recovering":false,"recovery":null,"verbs":null,"shm":true,"tcp":true,"connections":2,
+//!     {"ok":true,"version":"26.06.100","pid":1,"address":"127.0.0.1:21616","epoch":"…",
+//!      "uptime_s":5,"recovering":false,"recovery":null,"verbs":null,"shm":true,"tcp":true,"connections":2,
 //!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
 //!      "objects":0,"objects_max":102400,"stats":{"EAGAIN":"0",… the debug counters of the C API}}
 //!     while it recovers: "recovery":{"expected":3,"back":1,"told":1,"claims":7,"list_lost":false,
