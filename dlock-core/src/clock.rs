@@ -36,6 +36,11 @@ impl ServerTime {
     pub fn seconds(self) -> u32 {
         u32::try_from(self.0 / NS).unwrap_or(u32::MAX)
     }
+    /// What the ledgers of an incarnation that begins now count their deadlines from, seconds since
+    /// 1970: a second before, so that they can say of a lease that it was over then.
+    pub fn anchor_s(self) -> u32 {
+        self.seconds().saturating_sub(1)
+    }
     /// The deadline of a hold that starts now: saturates, never wraps.
     #[inline]
     pub fn deadline(self, expire_s: u32) -> u32 {
@@ -43,9 +48,13 @@ impl ServerTime {
         self.seconds().saturating_add(expire_s - u32::from(is_short && expire_s > 0))
     }
     /// The deadline of a hold of which so much is left, in nanoseconds; `u64::MAX`: no end. It
-    /// lasts at least as long, and less than a second longer.
+    /// lasts at least as long, so that no lease becomes shorter, and less than a second longer. Of
+    /// what is over nothing is left.
     pub fn deadline_of_rest(self, left_ns: u64) -> u32 {
-        let end_s = self.0.saturating_add(left_ns).div_ceil(NS);
+        let end_s = match left_ns {
+            0 if !planted::is(Bug::ClaimRevived) => self.0 / NS,
+            _ => self.0.saturating_add(left_ns).div_ceil(NS),
+        };
         match left_ns {
             u64::MAX => u32::MAX,
             _ => u32::try_from(end_s.saturating_sub(1)).unwrap_or(u32::MAX).min(u32::MAX - 1),
@@ -81,7 +90,7 @@ pub struct Now {
     pub horizon_ns: u64,
     /// How often the server clock had turned out not to be where the reader believed it to be
     /// ([`TrackedClock`]): readings with the same number are of one clock. A hold whose lease was
-    /// judged at another number is possibly over. Always 0 where both ends read the same clock.
+    /// judged at another number is possibly over.
     pub discontinuities: u64,
 }
 
@@ -143,6 +152,19 @@ mod tests {
         let now = ServerTime(1_000 * NS);
         assert_eq!(now.deadline(u32::MAX), u32::MAX);
         assert!(!Now::exact(ServerTime(u64::MAX - 1)).surely_expired(u32::MAX));
+    }
+
+    #[test]
+    fn what_is_left_of_a_lease_is_not_cut_and_what_is_over_stays_over() {
+        for now_ns in [1_000 * NS, 1_000 * NS + 1, 1_001 * NS - 1] {
+            let now = ServerTime(now_ns);
+            let end_ns = |left_ns| ServerTime::expiry_of(now.deadline_of_rest(left_ns)).0;
+            assert!(end_ns(0) <= now_ns);
+            for left_ns in [1, NS - 1, NS, NS + 1, 600 * NS] {
+                assert!((now_ns + left_ns..now_ns + left_ns + NS).contains(&end_ns(left_ns)));
+            }
+            assert_eq!(now.deadline_of_rest(u64::MAX), u32::MAX);
+        }
     }
 
     #[test]

@@ -299,7 +299,8 @@ pub struct Attached {
     pub slots: u32,
     /// Entries of the client's ledger.
     pub ledger_entries: u32,
-    /// Server clock minus this host's CLOCK_BOOTTIME, nanoseconds (shm only; else 0).
+    /// Server clock minus the primary's CLOCK_BOOTTIME, nanoseconds (shm only; else 0). The
+    /// client's is another one in another time namespace.
     pub clock_offset_ns: u64,
     /// The primary's queue pairs and memory (fabrics that need a device).
     pub verbs: Option<VerbsAttached>,

@@ -18,6 +18,15 @@ bugs! {
     AtomicReleaseUnchecked =
         "atomic-release-unchecked",
         "a release takes effect only on the releaser's own word";
+    HostClockTrusted =
+        "host-clock-trusted",
+        "a client on the primary's host learns the server clock from an exchange";
+    OrphansEnd =
+        "orphans-end",
+        "leases of a process that may live outlast its connections";
+    ClaimRevived =
+        "claim-revived",
+        "what a recovery keeps of a lease is not told beyond the lease's end";
     TriesForEver =
         "tries-for-ever",
         "who has lost against many holds of others queues, and is not passed";

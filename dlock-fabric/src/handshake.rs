@@ -7,7 +7,7 @@
 //! ```
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use dlock_core::codec::{self, Frame};
@@ -66,7 +66,7 @@ pub fn answer(
     codec::encode(&Frame::Attached(*attached), &mut bytes);
     match shared {
         Some(shared) => {
-            let fds = [shared.header, shared.slots, shared.ledger];
+            let fds = [shared.header, shared.slots, shared.ledger.as_fd()];
             fds::send_with_fds(socket, &bytes, &fds, deadline)
         }
         None => sys::send_all(socket, &bytes, deadline),
@@ -170,7 +170,6 @@ mod tests {
     use dlock_core::control::{FabricKind, Secret};
     use dlock_core::ids::ClientId;
     use std::io::Write;
-    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 

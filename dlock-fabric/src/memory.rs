@@ -231,6 +231,29 @@ impl LedgerMemory {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// A descriptor to hand to the client. The file is opened anew, and locked (`flock`): the lock
+    /// is that of this opening, and lasts as long as a process has the descriptor open or has
+    /// mapped the memory by it. A process that executes another program has neither.
+    ///
+    /// # Errors
+    /// What the system says; without `/proc` nothing can be opened anew.
+    pub(crate) fn lend(&self) -> io::Result<OwnedFd> {
+        let fd = self.fd.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let file = File::options().read(true).write(true).open(path)?;
+        flock(file.as_fd(), libc::LOCK_SH | libc::LOCK_NB)?;
+        Ok(file.into())
+    }
+
+    /// Whether what was [lent](Self::lend) may still be open, or mapped, somewhere.
+    pub(crate) fn is_lent(&self) -> bool {
+        let Some(fd) = &self.fd else { return false };
+        match flock(fd.as_fd(), libc::LOCK_EX | libc::LOCK_NB) {
+            Ok(()) => flock(fd.as_fd(), libc::LOCK_UN).is_err(),
+            Err(_) => true,
+        }
+    }
+
     /// An entry; `None` if there is none of this number.
     #[inline]
     pub fn entry(&self, handle: Handle) -> Option<&SharedWord> {
@@ -327,6 +350,11 @@ fn memory_file(name: &CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
 fn seal(fd: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
     // SAFETY: an operation on a descriptor, without pointers.
     sys::check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+fn flock(fd: BorrowedFd<'_>, operation: libc::c_int) -> io::Result<()> {
+    // SAFETY: an operation on a descriptor, without pointers.
+    sys::check(unsafe { libc::flock(fd.as_raw_fd(), operation) }).map(drop)
 }
 
 fn not_sealed(bytes: usize) -> impl FnOnce(io::Error) -> FabricError {

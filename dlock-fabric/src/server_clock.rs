@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client over a network knows of the server clock: kept fresh by the replies that carry
+//! What a client knows of the server clock: kept fresh by the replies that carry
 //! the time, and by asking for it.
 //!
 //! ```text
@@ -29,11 +29,13 @@ use crate::published::Published;
 #[derive(Debug)]
 pub(crate) struct SharedEstimate {
     words: Published<4>,
+    drift_ppm: u64,
 }
 
 impl SharedEstimate {
     pub(crate) fn new(estimate: ClockEstimate) -> Self {
-        Self { words: Published::new(to_words(TrackedClock::new(estimate))) }
+        let words = Published::new(to_words(TrackedClock::new(estimate)));
+        Self { words, drift_ppm: estimate.drift_ppm }
     }
 
     #[inline]
@@ -44,14 +46,15 @@ impl SharedEstimate {
     /// The estimate in use, and how often it turned out to have been wrong: of one moment.
     #[inline]
     pub(crate) fn tracked(&self) -> TrackedClock {
-        from_words(self.words.get())
+        self.made_of(self.words.get())
     }
 
     /// Takes a new estimate, if it is better than the one in use is by now, or shows that the one
     /// in use is wrong.
     pub(crate) fn refresh(&self, candidate: ClockEstimate) -> Refresh {
+        let candidate = ClockEstimate { drift_ppm: self.drift_ppm, ..candidate };
         self.words.update(|words| {
-            let mut clock = from_words(words);
+            let mut clock = self.made_of(words);
             let refresh = clock.refresh(candidate, boot_ns());
             let changed = refresh != Refresh::Rejected;
             (changed.then(|| to_words(clock)), refresh)
@@ -62,23 +65,25 @@ impl SharedEstimate {
     #[cfg(test)]
     pub(crate) fn age(&self, by_ns: u64) {
         self.words.update(|words| {
-            let mut clock = from_words(words);
+            let mut clock = self.made_of(words);
             let taken_at_ns = &mut clock.estimate.taken_at_ns;
             *taken_at_ns = taken_at_ns.saturating_sub(by_ns);
             (Some(to_words(clock)), ())
         });
     }
+
+    #[inline]
+    fn made_of(&self, words: [u64; 4]) -> TrackedClock {
+        let [offset_ns, half_trip_ns, taken_at_ns, discontinuities] = words;
+        let drift_ppm = self.drift_ppm;
+        let estimate = ClockEstimate { offset_ns, half_trip_ns, taken_at_ns, drift_ppm };
+        TrackedClock { estimate, discontinuities }
+    }
 }
 
 fn to_words(clock: TrackedClock) -> [u64; 4] {
-    let ClockEstimate { offset_ns, half_trip_ns, taken_at_ns } = clock.estimate;
+    let ClockEstimate { offset_ns, half_trip_ns, taken_at_ns, .. } = clock.estimate;
     [offset_ns, half_trip_ns, taken_at_ns, clock.discontinuities]
-}
-
-#[inline]
-fn from_words([offset_ns, half_trip_ns, taken_at_ns, discontinuities]: [u64; 4]) -> TrackedClock {
-    let estimate = ClockEstimate { offset_ns, half_trip_ns, taken_at_ns };
-    TrackedClock { estimate, discontinuities }
 }
 
 /// The reply that was waited for; if it carries the time, that is taken.

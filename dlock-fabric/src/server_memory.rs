@@ -7,7 +7,7 @@
 //! [`remove_client`](CpuMemory::remove_client).
 
 use std::collections::HashMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use dlock_core::counters::{Told, TOLD_MAX};
 use dlock_core::exec::LockMemory;
@@ -36,6 +36,9 @@ struct Ledger {
     memory: LedgerMemory,
     /// How often it was handed out to be mapped.
     attaches: u64,
+    /// It was handed out by a descriptor that does not tell its end
+    /// ([`lend`](LedgerMemory::lend) failed).
+    is_given: bool,
     /// Entries from here on were never written by this primary.
     written: u32,
 }
@@ -53,8 +56,8 @@ pub struct Shared<'a> {
     pub header: BorrowedFd<'a>,
     /// The slots.
     pub slots: BorrowedFd<'a>,
-    /// The client's ledger.
-    pub ledger: BorrowedFd<'a>,
+    /// The client's ledger. It counts as mapped until this is dropped.
+    pub ledger: OwnedFd,
 }
 
 impl CpuMemory {
@@ -98,7 +101,8 @@ impl CpuMemory {
     pub fn add_client(&mut self, client: ClientId) -> Result<(), FabricError> {
         if !self.ledgers.contains_key(&client) {
             let memory = LedgerMemory::create_private(self.ledger_entries)?;
-            self.ledgers.insert(client, Ledger { memory, attaches: 0, written: 0 });
+            let ledger = Ledger { memory, attaches: 0, is_given: false, written: 0 };
+            self.ledgers.insert(client, ledger);
         }
         Ok(())
     }
@@ -128,11 +132,18 @@ impl CpuMemory {
             ledger.memory = memory;
         }
         ledger.memory.set_gate(None);
+        let (Some([header, slots]), Some(fd)) = (self.slots.fds(), ledger.memory.fd()) else {
+            return Err(refused);
+        };
+        let lent = ledger.memory.lend().or_else(|_| {
+            ledger.is_given = true;
+            fd.try_clone_to_owned()
+        });
+        let bytes = 0;
+        let failed = |source| FabricError::Memory { what: "open a ledger anew", bytes, source };
+        let lent = lent.map_err(failed)?;
         ledger.attaches += 1;
-        match (self.slots.fds(), ledger.memory.fd()) {
-            (Some([header, slots]), Some(ledger)) => Ok(Shared { header, slots, ledger }),
-            _ => Err(refused),
-        }
+        Ok(Shared { header, slots, ledger: lent })
     }
 
     /// Takes the last [`share`](Self::share) back: the descriptors were not sent.
@@ -157,9 +168,13 @@ impl CpuMemory {
     }
 
     /// Whether no thread of this client can touch the memory any more although its process may
-    /// live on: it never mapped it, or has unmapped it in order. True for unknown clients.
+    /// live on: it never mapped it, has unmapped it in order, or executes another program. True
+    /// for unknown clients.
     pub fn detached(&self, client: ClientId) -> bool {
-        self.ledgers.get(&client).is_none_or(|ledger| ledger.memory.detaches() >= ledger.attaches)
+        self.ledgers.get(&client).is_none_or(|ledger| {
+            let has_said = ledger.memory.detaches() >= ledger.attaches;
+            has_said || !ledger.is_given && !ledger.memory.is_lent()
+        })
     }
 
     /// Executes a chain for a client; `Refused(Invalid)` without any effect if a word lies
@@ -352,7 +367,7 @@ mod tests {
         let note = WordOp::WriteLedger { handle: Handle(7), value: entry.into_bits() };
         memory.execute_chain(client(2), &Chain::one(note));
         assert!(memory.detached(client(1)), "nobody has mapped it");
-        memory.share(client(1)).unwrap();
+        let _lent = memory.share(client(1)).unwrap().ledger;
         assert_eq!(memory.ledger(client(1), Handle(999)), entry);
         memory.share(client(2)).unwrap();
         assert_eq!(memory.ledger(client(2), Handle(7)), entry, "a chain wrote it");
@@ -361,6 +376,19 @@ mod tests {
         assert!(memory.detached(client(1)));
         memory.clear_ledger(client(1), Handle(999));
         assert_eq!(memory.ledger(client(1), Handle(999)), LedgerEntry::new());
+    }
+
+    #[test]
+    fn memory_counts_as_mapped_while_a_descriptor_or_a_mapping_of_it_is_left() {
+        let mut memory = CpuMemory::create(1, 1).unwrap();
+        let lent = memory.share(client(1)).unwrap().ledger;
+        let again = memory.share(client(1)).unwrap().ledger;
+        assert!(!memory.detached(client(1)));
+        let mapped = LedgerMemory::open(lent, 1).unwrap(); // its descriptor is closed
+        drop(again);
+        assert!(!memory.detached(client(1)), "it is mapped");
+        drop(mapped); // nothing was said, as if its process executed another program
+        assert!(memory.detached(client(1)));
     }
 
     #[test]

@@ -10,9 +10,11 @@
 //! take effect before the primary has seen the request, unless its reply was waited for.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{ClockEstimate, Now, ServerTime, NS};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, FabricKind};
 use dlock_core::counters::Counter;
@@ -29,15 +31,21 @@ use crate::error::FabricError;
 use crate::fds::Credentials;
 use crate::fork::Owner;
 use crate::handshake;
-use crate::inbox::{Answer, Expected};
+use crate::inbox::Expected;
 use crate::memory::{LedgerMemory, SlotMemory};
 use crate::net;
+use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::server_memory::{execute, execute_word_op};
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
 /// How long sending a message may take when the primary does not read.
 pub(crate) const SEND_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
+/// How long the answer is waited for when the time is asked for. A reading of the clock that comes
+/// later is exact all the same, only from a slower exchange.
+const CLOCK_WAIT: Duration = Duration::from_millis(10);
+/// Between two exchanges that are to tell the time better than the one before.
+const CLOCK_PAUSE_NS: u64 = NS;
 
 /// One session's memory, mapped, and its message channel.
 #[derive(Debug)]
@@ -46,21 +54,27 @@ pub struct ShmExecutor {
     ledger: LedgerMemory,
     stream: Stream,
     owner: Owner,
-    /// Server clock minus the local clock, which is the primary's, too; modulo 2^64.
-    offset_ns: u64,
+    clock: SharedEstimate,
+    ping: Mutex<Option<Ping>>,
+    /// When the time may be asked for again, by the local clock.
+    asks_ns: AtomicU64,
     /// The coarse clock is behind by 0 to twice this.
     half_lag_ns: u64,
 }
 
 impl ShmExecutor {
-    /// Attaches to the primary that listens on this abstract Unix socket. Takes at most 10 s to
-    /// connect and 10 s to attach.
+    /// Attaches to the primary that listens on this abstract Unix socket; `clock` comes from the
+    /// control channel. Takes at most 10 s to connect and 10 s to attach.
     ///
     /// # Errors
     /// `Connect`, `Peer` (the primary runs as somebody else), `TimedOut`, `Refused`, or the
     /// memory is not as announced.
-    pub fn attach(sock_name: &[u8], attach: &Attach) -> Result<Self, FabricError> {
-        Self::attach_trusting(sock_name, attach, &[], None)
+    pub fn attach(
+        sock_name: &[u8],
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        Self::attach_trusting(sock_name, attach, clock, &[], None)
     }
 
     /// As [`attach`](Self::attach), but the primary may run as one of these users, and it takes
@@ -71,24 +85,30 @@ impl ShmExecutor {
     pub fn attach_trusting(
         sock_name: &[u8],
         attach: &Attach,
+        clock: ClockEstimate,
         users: &[u32],
         until: Option<Instant>,
     ) -> Result<Self, FabricError> {
         let socket = OwnedFd::from(net::connect_abstract_until(sock_name, until)?);
-        Self::attach_to(socket, attach, users, until)
+        Self::attach_to(socket, attach, clock, users, until)
     }
 
     /// Attaches over a connected Unix stream socket.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
-    pub fn attach_on(socket: OwnedFd, attach: &Attach) -> Result<Self, FabricError> {
-        Self::attach_to(socket, attach, &[], None)
+    pub fn attach_on(
+        socket: OwnedFd,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        Self::attach_to(socket, attach, clock, &[], None)
     }
 
     fn attach_to(
         socket: OwnedFd,
         attach: &Attach,
+        clock: ClockEstimate,
         users: &[u32],
         until: Option<Instant>,
     ) -> Result<Self, FabricError> {
@@ -108,12 +128,23 @@ impl ShmExecutor {
                 return Err(error);
             }
         };
+        let clock = clock.on_one_host(attached.clock_offset_ns);
+        if !clock.allows(attached.clock_offset_ns) {
+            log::info!(
+                "client {}: this process has another CLOCK_BOOTTIME than the primary (it is in \
+                 another time namespace): the primary's clock is known to {} ns",
+                attach.client,
+                clock.half_trip_ns
+            );
+        }
         Ok(Self {
             slots,
             ledger,
             stream: Stream::new(socket),
             owner: Owner::current(),
-            offset_ns: attached.clock_offset_ns,
+            clock: SharedEstimate::new(clock),
+            ping: Mutex::default(),
+            asks_ns: AtomicU64::new(0),
             half_lag_ns: clock::coarse_lag_ns().div_ceil(2),
         })
     }
@@ -131,18 +162,38 @@ impl ShmExecutor {
     }
 
     /// The coarse clock, as long as it knows the second: nothing but whole seconds stands in
-    /// lock words. Else the precise one, which is the primary's own.
+    /// lock words. Else the precise one.
     #[inline]
     fn now_at(&self, local_ns: u64) -> Now {
-        let earliest = local_ns.wrapping_add(self.offset_ns);
-        let latest = earliest.wrapping_add(2 * self.half_lag_ns);
-        if earliest / NS == latest / NS {
-            let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
-            return Now { local_ns, ..Now::within(time, self.half_lag_ns) };
+        let clock = self.clock.tracked();
+        if clock.estimate.is_stale(local_ns) {
+            self.asks_for_time(local_ns);
         }
-        let local_ns = clock::boot_ns();
-        let time = ServerTime(local_ns.wrapping_add(self.offset_ns));
-        Now { local_ns, ..Now::exact(time) }
+        let read = clock.at(local_ns);
+        let earliest = read.time.0.wrapping_sub(read.uncertainty_ns);
+        let latest = read.time.0.wrapping_add(2 * self.half_lag_ns + read.uncertainty_ns);
+        if earliest / NS == latest / NS {
+            let time = ServerTime(read.time.0.wrapping_add(self.half_lag_ns));
+            return Now { time, uncertainty_ns: self.half_lag_ns + read.uncertainty_ns, ..read };
+        }
+        clock.at(clock::boot_ns())
+    }
+
+    /// The exchange that told the time took long: another one may tell it better.
+    #[cold]
+    fn asks_for_time(&self, local_ns: u64) {
+        let asks_ns = self.asks_ns.load(Ordering::Relaxed);
+        if local_ns < asks_ns {
+            return;
+        }
+        let next_ns = local_ns.saturating_add(CLOCK_PAUSE_NS);
+        let is_first =
+            self.asks_ns.compare_exchange(asks_ns, next_ns, Ordering::Relaxed, Ordering::Relaxed);
+        if is_first.is_ok() {
+            let send = || self.send(&Request::Ping);
+            let reply = |seq, wait| self.reply(seq, wait);
+            server_clock::ask(&self.clock, &self.ping, local_ns, CLOCK_WAIT, send, reply);
+        }
     }
 
     /// Why a chain must not be executed now.
@@ -222,11 +273,7 @@ impl Executor for ShmExecutor {
     }
 
     fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        match self.stream.wait(seq, deadline_in(wait)) {
-            Ok(Some(Answer::Reply { reply, .. })) => Ok(Some(reply)),
-            Ok(_) => Ok(None),
-            Err(_) => Err(Status::BadResponse),
-        }
+        server_clock::reply(&self.clock, self.stream.wait(seq, deadline_in(wait)))
     }
 
     fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {

@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, Attached, FabricKind, Secret};
 use dlock_core::exec::{Executor, LockMemory, Posted, Single};
@@ -16,8 +17,8 @@ use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::until_ns;
-use dlock_fabric::{handshake, CpuMemory, ShmExecutor};
+use dlock_fabric::clock::{boot_ns, until_ns};
+use dlock_fabric::{handshake, ClockEstimate, CpuMemory, ShmExecutor};
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -57,7 +58,9 @@ fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
         verbs: None,
         version: None,
     };
-    let client = std::thread::spawn(move || ShmExecutor::attach_on(near.into(), &attach));
+    let now_ns = boot_ns();
+    let clock = ClockEstimate::from_exchange(now_ns, now_ns, ServerTime(now_ns));
+    let client = std::thread::spawn(move || ShmExecutor::attach_on(near.into(), &attach, clock));
     let mut request = Vec::new();
     codec::encode(&Frame::Attach(attach), &mut request);
     std::io::Read::read_exact(&mut &far, &mut request).expect("an attach");

@@ -53,7 +53,7 @@ fn a_wait_survives_signals_and_keeps_its_deadline() {
         verbs: None,
         version: None,
     };
-    let clock = ClockEstimate { offset_ns: 0, half_trip_ns: 0, taken_at_ns: 0 };
+    let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
     let waiter = std::thread::spawn(move || {
         let executor = TcpExecutor::attach(addr, &attach, clock).unwrap();
         let seq = executor.send(&Request::Ping).unwrap();

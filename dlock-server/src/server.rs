@@ -443,7 +443,7 @@ fn worker(
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
         epoch,
-        anchor_s: clock.now().seconds(),
+        anchor_s: clock.now().anchor_s(),
         tp_mode: config.tp_mode,
         recovery_clients: config.recovery_clients,
         clients_max: capacity.clients,

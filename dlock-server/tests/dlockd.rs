@@ -15,7 +15,7 @@ use common::{eventually, Peer};
 use dlock_core::codec;
 use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
 use dlock_core::status::Status;
-use dlock_fabric::ShmExecutor;
+use dlock_fabric::{ClockEstimate, ShmExecutor};
 use rustix::process::{kill_process, Pid, Signal};
 
 fn dlockd() -> Command {
@@ -426,7 +426,8 @@ fn mapped(address: SocketAddr) -> Result<(Peer, ShmExecutor), Status> {
     let (peer, session) = Peer::try_init(address)?;
     let socket = session.offers.place(FabricKind::Shm).expect("shm is offered");
     let attach = Attach { fabric: FabricKind::Shm, ..common::attach(&session) };
-    Ok((peer, ShmExecutor::attach(socket, &attach).expect("the memory is handed over")))
+    let clock = ClockEstimate::from_exchange(0, 0, session.now);
+    Ok((peer, ShmExecutor::attach(socket, &attach, clock).expect("the memory is handed over")))
 }
 
 #[test]

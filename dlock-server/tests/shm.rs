@@ -19,7 +19,7 @@ use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::words::AtomicWord;
-use dlock_fabric::{FabricError, ShmExecutor};
+use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor};
 use dlock_server::{Orphans, Server, ServerConfig};
 
 const LEASE_S: u32 = 1_000;
@@ -38,8 +38,14 @@ fn socket(session: &Session) -> &[u8] {
     session.offers.place(FabricKind::Shm).expect("shm is offered")
 }
 
+/// Nothing here depends on the time.
+fn clock(session: &Session) -> ClockEstimate {
+    ClockEstimate::from_exchange(0, 0, session.now)
+}
+
 fn map(session: &Session) -> ShmExecutor {
-    ShmExecutor::attach(socket(session), &attach(session)).expect("the memory is handed over")
+    let attached = ShmExecutor::attach(socket(session), &attach(session), clock(session));
+    attached.expect("the memory is handed over")
 }
 
 fn execute(exec: &ShmExecutor, word_op: WordOp) -> Outcome {
@@ -154,7 +160,8 @@ fn an_absent_client_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
         execute(&holder.exec, read) == Outcome::Refused(Status::ClientRemoved)
     });
     assert_eq!(waiter.exec.reply(wait, Duration::ZERO), Ok(None));
-    assert!(ShmExecutor::attach(socket(&holder.session), &attach(&holder.session)).is_err());
+    let session = &holder.session;
+    assert!(ShmExecutor::attach(socket(session), &attach(session), clock(session)).is_err());
     drop(holder.exec);
     waiter.is_granted(wait);
 }
@@ -197,7 +204,7 @@ fn the_memory_is_handed_to_nobody_without_the_secret() {
     let (_control, session) = Peer::init(server.local_addr());
     let mut forged = attach(&session);
     forged.secret.0[0] ^= 1;
-    match ShmExecutor::attach(socket(&session), &forged) {
+    match ShmExecutor::attach(socket(&session), &forged, clock(&session)) {
         Err(FabricError::Refused(Status::Error)) => {}
         other => panic!("not refused: {other:?}"),
     }
@@ -308,7 +315,7 @@ fn a_primary_of_root_shares_its_memory_with_those_that_are_named_alone() {
         let (_peer, session) = Peer::init(server.local_addr());
         let mapped = std::thread::spawn(move || {
             rustix::thread::set_thread_res_uid(other, other, other).unwrap();
-            ShmExecutor::attach(socket(&session), &attach(&session)).map(drop)
+            ShmExecutor::attach(socket(&session), &attach(&session), clock(&session)).map(drop)
         });
         match mapped.join().unwrap() {
             Ok(()) => assert!(may, "a stranger has mapped the memory"),

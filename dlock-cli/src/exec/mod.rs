@@ -46,6 +46,8 @@ mod start;
 mod supervisor;
 mod times;
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use dlock_core::limits::DESC_LEN_MAX;
@@ -77,6 +79,11 @@ fn check(exec: &Exec) -> Result<(), Failure> {
         let cause = format!("the name of the lock has {length} bytes");
         return Err(Failure::new(failure::USAGE, cause, format!("1 to {DESC_LEN_MAX} bytes")));
     }
+    if !is_on_clock_of_children(Path::new("/proc/self/ns")) {
+        let cause = "the processes that `dlock exec` starts would be in another time namespace, \
+                     whose clock is not its own";
+        return Err(Failure::new(failure::USAGE, cause, "unshare --fork, or a shell between"));
+    }
     if exec.kind == Type::Atomic && exec.mode == Hold::Shared {
         let cause = "an atomic lock has no readers";
         return Err(Failure::new(failure::USAGE, cause, "--type rw or --type fair"));
@@ -91,6 +98,32 @@ fn check(exec: &Exec) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The three processes tell each other times of CLOCK_BOOTTIME. `namespaces`: the links of this
+/// process. What cannot be read has no time namespaces.
+fn is_on_clock_of_children(namespaces: &Path) -> bool {
+    let namespace = |name| fs::read_link(namespaces.join(name)).ok();
+    namespace("time") == namespace("time_for_children")
+}
+
 fn lease(exec: &Exec) -> Duration {
     Duration::from_secs(u64::from(exec.lease))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn processes_that_would_have_another_clock_are_not_started() {
+        let folder = std::env::temp_dir().join(format!("dlock-namespaces-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        assert!(is_on_clock_of_children(&folder), "there are no time namespaces");
+        symlink("time:[1]", folder.join("time")).unwrap();
+        symlink("time:[2]", folder.join("time_for_children")).unwrap();
+        assert!(!is_on_clock_of_children(&folder));
+        assert!(is_on_clock_of_children(Path::new("/proc/self/ns")));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

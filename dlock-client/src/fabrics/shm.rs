@@ -25,7 +25,8 @@ pub(super) static FABRIC: Fabric = Fabric {
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     let socket = place.session.offers.place(FabricKind::Shm).unwrap_or_default();
     let request = place.request(FabricKind::Shm);
-    let exec = ShmExecutor::attach_trusting(socket, &request, &trusted(), place.until)?;
+    let Place { clock, until, .. } = *place;
+    let exec = ShmExecutor::attach_trusting(socket, &request, clock, &trusted(), until)?;
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }
 

@@ -17,8 +17,14 @@
 //! the primary's. A discontinuity of `d` goes unnoticed while `d ≤ ε(old) + ε(new)`; the error of
 //! an estimate is then at most ε + d. Everything above that is noticed by the first exchange that
 //! lies behind it.
+//!
+//! Two processes of one host read the same clock of their kernel, but each as its time namespace
+//! shows it: the difference is constant, and 0 only in the same namespace. So a client on the
+//! primary's host estimates the server clock as others do; its estimate alone
+//! [does not age](ClockEstimate::on_one_host).
 
 use super::{Now, ServerTime, DRIFT_PPM};
+use crate::planted::{self, Bug};
 
 /// What drift may add to ε before the server clock is asked again, nanoseconds.
 const DRIFT_TOLERATED_NS: u64 = 500_000;
@@ -34,6 +40,8 @@ pub struct ClockEstimate {
     pub half_trip_ns: u64,
     /// When it was made, on this host's local clock, nanoseconds.
     pub taken_at_ns: u64,
+    /// How fast the two clocks may drift apart, parts per million: [`DRIFT_PPM`], or 0 on one host.
+    pub drift_ppm: u64,
 }
 
 impl ClockEstimate {
@@ -43,7 +51,28 @@ impl ClockEstimate {
         // Rounded up: the estimate never claims more than it knows.
         let half_trip_ns = received_ns.saturating_sub(sent_ns).div_ceil(2);
         let middle_ns = sent_ns.wrapping_add(half_trip_ns);
-        Self { offset_ns: at.0.wrapping_sub(middle_ns), half_trip_ns, taken_at_ns: received_ns }
+        Self {
+            offset_ns: at.0.wrapping_sub(middle_ns),
+            half_trip_ns,
+            taken_at_ns: received_ns,
+            drift_ppm: DRIFT_PPM,
+        }
+    }
+
+    /// The same for a client on the primary's host: the two local clocks do not drift apart.
+    /// `told_offset_ns` is the server clock minus the primary's local clock. That is not the
+    /// client's in another time namespace, so the estimate does not rest on it.
+    pub fn on_one_host(self, told_offset_ns: u64) -> Self {
+        if planted::is(Bug::HostClockTrusted) {
+            return Self { offset_ns: told_offset_ns, half_trip_ns: 0, drift_ppm: 0, ..self };
+        }
+        Self { drift_ppm: 0, ..self }
+    }
+
+    /// Whether the server clock may be the local clock and so much, by this estimate.
+    pub fn allows(&self, offset_ns: u64) -> bool {
+        let apart_ns = (self.offset_ns.wrapping_sub(offset_ns) as i64).unsigned_abs();
+        apart_ns <= self.uncertainty_ns(self.taken_at_ns)
     }
 
     /// The server clock at a moment of the local clock.
@@ -60,7 +89,12 @@ impl ClockEstimate {
     /// Whether its age has added more to ε than a new exchange would: half a millisecond (one
     /// second of drift), or as much as the trip itself. An exchange that took long because a
     /// machine was busy is not relied on for long.
+    ///
+    /// On one host nothing ages: an estimate is stale there if the exchange took long.
     pub fn is_stale(&self, local_ns: u64) -> bool {
+        if self.drift_ppm == 0 {
+            return self.half_trip_ns > DRIFT_TOLERATED_NS;
+        }
         let drift_ns = self.uncertainty_ns(local_ns).saturating_sub(self.half_trip_ns);
         drift_ns > self.half_trip_ns.clamp(DRIFT_TOLERATED_NS, DRIFT_TOLERATED_NS_MAX)
     }
@@ -70,7 +104,7 @@ impl ClockEstimate {
     pub fn uncertainty_ns(&self, local_ns: u64) -> u64 {
         let trip_ns = self.half_trip_ns.saturating_mul(2);
         let age_ns = local_ns.saturating_sub(self.taken_at_ns).saturating_add(trip_ns);
-        let drift_ns = u128::from(age_ns) * u128::from(DRIFT_PPM) / 1_000_000;
+        let drift_ns = u128::from(age_ns) * u128::from(self.drift_ppm) / 1_000_000;
         let drift_ns = u64::try_from(drift_ns).unwrap_or(u64::MAX);
         self.half_trip_ns.saturating_add(drift_ns).saturating_add(1)
     }
@@ -184,6 +218,27 @@ mod tests {
         assert_eq!(estimate.uncertainty_ns(2_000 + 1_000_000) - fresh, 500);
     }
 
+    #[test]
+    fn a_client_on_the_primarys_host_relies_on_the_exchange_and_not_on_the_primarys_clock() {
+        // the client's time namespace is ahead by 100,000 s
+        let (told_ns, ahead_ns) = (7_000 * NS, 100_000 * NS);
+        let local = |primary_ns: u64| primary_ns + ahead_ns;
+        let (sent, at, received) = (50 * NS, 50 * NS + 30_000, 50 * NS + 90_000);
+        let exchange =
+            ClockEstimate::from_exchange(local(sent), local(received), ServerTime(at + told_ns));
+        let estimate = exchange.on_one_host(told_ns);
+        assert!(!estimate.allows(told_ns) && estimate.allows(told_ns.wrapping_sub(ahead_ns)));
+        for age in [0, NS, 86_400 * NS] {
+            let now = estimate.at(local(received + age));
+            let truth = received + age + told_ns;
+            assert!(now.time.0.abs_diff(truth) <= now.uncertainty_ns);
+            assert!(now.uncertainty_ns <= 45_001, "it does not age");
+        }
+        assert!(!estimate.is_stale(u64::MAX));
+        let slow = ClockEstimate::from_exchange(0, 3_000_000, ServerTime(0)).on_one_host(0);
+        assert!(slow.is_stale(3_000_000));
+    }
+
     /// From an exchange that took so long and ended then, with a server clock so far ahead.
     fn taken(at_ns: u64, trip_ns: u64, ahead_ns: u64) -> ClockEstimate {
         let middle_ns = at_ns - trip_ns / 2;
@@ -231,11 +286,13 @@ mod tests {
 
     #[test]
     fn estimates_at_the_ends_of_the_range_do_not_overflow() {
-        let all = [
-            ClockEstimate { offset_ns: u64::MAX, half_trip_ns: u64::MAX, taken_at_ns: u64::MAX },
-            ClockEstimate { offset_ns: 0, half_trip_ns: 0, taken_at_ns: 0 },
-            ClockEstimate { offset_ns: 1 << 63, half_trip_ns: 0, taken_at_ns: u64::MAX },
-        ];
+        let all = [(u64::MAX, u64::MAX, u64::MAX), (0, 0, 0), (1 << 63, 0, u64::MAX)];
+        let all = all.map(|(offset_ns, half_trip_ns, taken_at_ns)| ClockEstimate {
+            offset_ns,
+            half_trip_ns,
+            taken_at_ns,
+            drift_ppm: DRIFT_PPM,
+        });
         for a in all {
             for b in all {
                 assert_eq!(a.is_disjoint(&b), b.is_disjoint(&a));

@@ -26,7 +26,15 @@ impl LockEntry {
 
     /// Whether the hold may be over, as far as the client can tell by itself.
     pub(super) fn maybe_over(&self, now: Now) -> bool {
-        now.maybe_expired(self.time_s) || self.is_of_another_clock(now)
+        let is_over = now.maybe_expired(self.time_s) || self.is_past_claim(now);
+        is_over || self.is_of_another_clock(now)
+    }
+
+    /// Whether the lease may be over that was claimed at a successor. The successor's deadline for it
+    /// is in whole seconds of another clock, and up to a second later.
+    #[inline]
+    pub fn is_past_claim(&self, now: Now) -> bool {
+        now.local_ns >= self.runs_until_ns && !planted::is(Bug::ClaimRevived)
     }
 
     /// A release was refused so, or was not answered. Without a primary (other refusals are `None`)
@@ -171,16 +179,17 @@ impl LockEntry {
     }
 }
 
-/// What is left of a lease, for another server clock, nanoseconds; `u64::MAX`: it has no end. A
-/// hold is valid through the whole second of its deadline.
-pub(super) fn left_ns(deadline_s: u32, now: Now) -> u64 {
+/// What is left of a lease, for another server clock, nanoseconds: at most, and at least;
+/// `u64::MAX`: it has no end. A hold is valid through the whole second of its deadline.
+pub(super) fn left_ns(deadline_s: u32, now: Now) -> (u64, u64) {
     if deadline_s == u32::MAX {
-        return u64::MAX;
+        return (u64::MAX, u64::MAX);
     }
-    let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
-    let left_ns = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
+    let left_ns = |time_ns: u64| ServerTime::expiry_of(deadline_s).0.saturating_sub(time_ns);
+    let most_ns = left_ns(now.time.0.saturating_sub(now.uncertainty_ns));
+    let least_ns = left_ns(now.time.0.saturating_add(now.uncertainty_ns));
     match planted::is(Bug::ClaimRoundedDown) {
-        true => left_ns.saturating_sub(NS),
-        false => left_ns,
+        true => (most_ns.saturating_sub(NS), least_ns),
+        false => (most_ns, least_ns),
     }
 }

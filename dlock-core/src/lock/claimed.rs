@@ -31,7 +31,7 @@ impl LockEntry {
         let held = self.claimed_mode().map(|mode| HeldClaim {
             mode,
             is_queued: !self.state.is_held(),
-            left_ns: self.left_ns(now),
+            left_ns: self.left_ns(now).0,
             age_ms: self.age_ms(now),
             epoch: granted_at,
             deadline_s,
@@ -53,10 +53,12 @@ impl LockEntry {
         }
     }
 
-    fn left_ns(&self, now: Now) -> u64 {
-        match self.doubt == Doubt::Claimed && self.deadline_s() != u32::MAX {
-            true => self.until_ns.saturating_sub(now.local_ns),
-            false => left_ns(self.deadline_s(), now),
+    /// At most, and at least.
+    fn left_ns(&self, now: Now) -> (u64, u64) {
+        let from_ns = |until_ns: u64| until_ns.saturating_sub(now.local_ns);
+        match self.until_ns {
+            u64::MAX => left_ns(self.deadline_s(), now),
+            until_ns => (from_ns(until_ns), from_ns(self.runs_until_ns)),
         }
     }
 
@@ -93,9 +95,10 @@ impl LockEntry {
         }
         self.surely_until_ns = self.surely_until_ns(old);
         if self.state.is_held() && self.lock_type != LockType::Rw {
-            let left_ns = self.left_ns(old);
-            self.until_ns = old.local_ns.saturating_add(left_ns);
-            self.time_s = new.time.deadline_of_rest(left_ns);
+            let (most_ns, least_ns) = self.left_ns(old);
+            self.until_ns = old.local_ns.saturating_add(most_ns);
+            self.runs_until_ns = old.local_ns.saturating_add(least_ns);
+            self.time_s = new.time.deadline_of_rest(most_ns);
         }
         if self.doubt == Doubt::None {
             self.doubt = Doubt::Claimed;
@@ -173,9 +176,11 @@ impl LockEntry {
         self.word = word;
         self.granted_at = None;
         self.doubt = Doubt::None;
+        let claimed = (self.until_ns, self.runs_until_ns);
         self.is_judged_by(now);
         if self.lock_type != LockType::Rw {
             self.time_s = deadline_s;
+            (self.until_ns, self.runs_until_ns) = claimed;
         }
         match &mut self.cache {
             View::Atomic { time_out, .. } | View::Fair { time_out, .. } => *time_out = deadline_s,

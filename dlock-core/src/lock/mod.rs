@@ -171,8 +171,10 @@ pub struct LockEntry {
     /// Claimed, and not confirmed: the incarnation that granted or confirmed the hold last, and its
     /// deadline by the clock of that one.
     granted_at: Option<(Epoch, u32)>,
-    /// Claimed, and not confirmed: the end of the lease, on this host's clock.
+    /// Claimed at a successor, and neither granted nor extended since: when the lease has ended for
+    /// sure, and until when it runs for sure, on this host's clock. `u64::MAX`: the deadline says it.
     until_ns: u64,
+    runs_until_ns: u64,
     /// Claimed, and not confirmed: until when it is surely not over, on this host's clock.
     surely_until_ns: u64,
     ticket: Ticket,
@@ -265,7 +267,8 @@ impl LockEntry {
             clock: NO_CLOCK,
             since_ns: 0,
             granted_at: None,
-            until_ns: 0,
+            until_ns: u64::MAX,
+            runs_until_ns: u64::MAX,
             surely_until_ns: 0,
             ticket: Ticket { tx: 0, ts: 0 },
             place: None,
@@ -529,6 +532,7 @@ impl LockEntry {
     #[inline]
     fn is_judged_by(&mut self, now: Now) {
         (self.clock, self.since_ns) = (now.discontinuities, now.local_ns);
+        (self.until_ns, self.runs_until_ns) = (u64::MAX, u64::MAX);
     }
 
     /// The hold begins.

@@ -475,6 +475,7 @@ impl Membership {
             }
             State::Absent { is_closed, .. } if ends_with_grace(&self.rules, member, is_closed) => {
                 let ending = match self.rules.orphans {
+                    Orphans::Lease if planted::is(Bug::OrphansEnd) => Ending::All(Exit::Grace),
                     Orphans::Lease => Ending::Lapse(Exit::Grace),
                     Orphans::Grace => Ending::All(Exit::Grace),
                 };

@@ -49,7 +49,10 @@ pub(super) fn is_held(entry: &LockEntry) -> bool {
 pub fn runs(entry: &LockEntry, now: Now) -> bool {
     match entry.deadline_s() {
         deadline_s if is_endless(deadline_s) => !now.is_past_horizon(),
-        deadline_s => !now.maybe_expired(deadline_s) && !entry.is_of_another_clock(now),
+        deadline_s => {
+            let is_over = now.maybe_expired(deadline_s) || entry.is_past_claim(now);
+            !is_over && !entry.is_of_another_clock(now)
+        }
     }
 }
 

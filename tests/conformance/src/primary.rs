@@ -111,7 +111,8 @@ impl TestPrimary {
 
     /// Attaches over shm.
     pub fn attach_shm(&self, client: ClientId) -> ShmExecutor {
-        ShmExecutor::attach(&self.name, &attach(client)).expect("the primary accepts")
+        let attached = ShmExecutor::attach(&self.name, &attach(client), exact_clock());
+        attached.expect("the primary accepts")
     }
 
     /// Attaches over tcp.
@@ -137,7 +138,7 @@ pub fn accept_invitation(invitation: &str) -> Option<Client> {
     let (kind, place, id) = (parts.next()?, parts.next()?, parts.next()?);
     let id = ClientId::new(id.parse().ok()?)?;
     let executor: Box<dyn dlock_core::exec::Executor> = match kind {
-        "shm" => Box::new(ShmExecutor::attach(place.as_bytes(), &attach(id)).ok()?),
+        "shm" => Box::new(ShmExecutor::attach(place.as_bytes(), &attach(id), exact_clock()).ok()?),
         "tcp" => {
             let addr = place.parse().ok()?;
             Box::new(TcpExecutor::attach(addr, &attach(id), exact_clock()).ok()?)

@@ -54,7 +54,10 @@ fn with_rogue_on(
 ) -> (Box<dyn Executor>, std::fs::File) {
     let primary = std::thread::spawn(move || rogue_handshake(kind, far));
     let executor: Box<dyn Executor> = match kind {
-        FabricKind::Shm => Box::new(ShmExecutor::attach_on(near, &attach(me())).expect("shm")),
+        FabricKind::Shm => {
+            let attached = ShmExecutor::attach_on(near, &attach(me()), exact_clock());
+            Box::new(attached.expect("shm"))
+        }
         _ => {
             let attached = TcpExecutor::attach_over(kind, near, &attach(me()), exact_clock());
             Box::new(attached.expect("frames over a stream"))
@@ -359,7 +362,7 @@ fn a_wrong_secret_is_refused_with_the_primarys_status() {
     let mut attach = attach(me());
     attach.secret = Secret([0; 16]);
     assert_ne!(attach.secret, SECRET);
-    let shm = ShmExecutor::attach(primary.name(), &attach).map(drop);
+    let shm = ShmExecutor::attach(primary.name(), &attach, exact_clock()).map(drop);
     assert!(matches!(shm, Err(FabricError::Refused(Status::ClientRemoved))), "{shm:?}");
     let tcp = TcpExecutor::attach(primary.addr(), &attach, exact_clock()).map(drop);
     assert!(matches!(tcp, Err(FabricError::Refused(Status::ClientRemoved))), "{tcp:?}");

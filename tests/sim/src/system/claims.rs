@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client tells a successor, and the places that it gets.
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Now, ServerTime};
 use dlock_core::control::{Claim, LockGrant};
 use dlock_core::ids::Epoch;
+use dlock_core::message::LockType;
 use dlock_core::session::Binding;
 use dlock_core::status::Status;
 
@@ -32,6 +33,7 @@ impl Sys {
         let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
         let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
         let (new, at) = (self.client_now(c), self.now);
+        let dead_offsets = self.dead_offsets.clone();
         for (l, _, grant) in grants {
             let l = usize::from(l);
             let releases = self.clients[c].releases.contains(&(l as u8));
@@ -44,6 +46,12 @@ impl Sys {
             match grant {
                 Ok(grant) => {
                     let was_left = entry.has_left();
+                    let has_lease = entry.state().is_held() && entry.deadline_s() < u32::MAX;
+                    let end = (has_lease && entry.lock_type() != LockType::Rw).then(|| {
+                        let offset = dead_offsets.iter().find(|(epoch, _)| *epoch == t.epoch);
+                        let end = ServerTime::expiry_of(entry.deadline_s()).0 as i64;
+                        (end - offset.map_or(0, |(_, offset)| *offset)).max(0) as u64
+                    });
                     let place = (Epoch(epoch.into()), anchor_s);
                     binding.bind(entry, &grant, place, false, new);
                     let write = entry.take_ledger_write();
@@ -54,6 +62,9 @@ impl Sys {
                     // what was ended of it, and it could not know, it claims in vain, or anew
                     if !self.oracle.relies(l, who, self.now) {
                         self.oracle.ended(l, who);
+                    }
+                    if let Some(end) = end {
+                        self.oracle.claimed(l, who, end);
                     }
                     // the primary that has heard of it may be gone already
                     if self.alive && epoch == self.epoch {

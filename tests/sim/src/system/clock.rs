@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's clocks: its monotonic clock drifts, its wall clock steps, and it knows the server
-//! clock by an exchange of messages (the arithmetic of `dlock_fabric::ClockEstimate`).
+//! A client's clocks: its local clock drifts, or is ahead of its primary's on the same host; its
+//! wall clock steps; and it knows the server clock by an exchange of messages
+//! ([`ClockEstimate`]).
 //!
 //! ```text
-//!   true time ──rate, base──▶ local (monotonic) ──offset ± ε──▶ server clock
+//!   true time ──rate, base──▶ local ──estimate──▶ server clock
+//!                             the primary's local clock is true time
 //! ```
 
-use dlock_core::clock::{Now, ServerTime};
+use dlock_core::clock::{ClockEstimate, Now, ServerTime, DRIFT_PPM};
 
-/// Parts per million by which clocks drift apart at most.
-pub const DRIFT_PPM: i64 = 500;
-
-/// What a client knows of the server clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Estimate {
-    offset: i64,
-    half_ns: i64,
-    taken: i64,
-}
+/// What a client knows that has not heard the time.
+const NOTHING: ClockEstimate =
+    ClockEstimate { offset_ns: 0, half_trip_ns: 0, taken_at_ns: 0, drift_ppm: DRIFT_PPM };
 
 /// A client's clocks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,10 +23,10 @@ pub struct Clock {
     pub base: i64,
     /// What its wall clock has been stepped by; nothing reads it but a planted bug.
     pub wall_step: i64,
-    /// The drift its ε allows for: none where client and primary share one clock.
-    pub bound_ppm: i64,
+    /// It is on its primary's host: the two clocks do not drift apart.
+    pub is_here: bool,
     /// The server clock as last asked for.
-    pub estimate: Estimate,
+    pub estimate: Option<ClockEstimate>,
 }
 
 impl Clock {
@@ -52,33 +47,24 @@ impl Clock {
     }
 
     /// Learns from an exchange: readings before sending and after receiving, and the answer.
-    /// Nothing if it knows better already.
-    pub fn learn(&mut self, sent: i64, received: i64, server: ServerTime) {
-        let trip_drift = (received - sent) * self.bound_ppm / 1_000_000;
-        let half_ns = (received - sent + 1) / 2;
-        let (middle, half_ns) = (sent + half_ns, half_ns + trip_drift + 1);
-        let known_ns = self.estimate.half_ns + self.drift_ns(received);
-        if self.estimate.taken == 0 || half_ns <= known_ns {
-            self.estimate = Estimate { offset: server.0 as i64 - middle, half_ns, taken: received };
+    /// `told_ns`: server clock minus the primary's local clock. Nothing if it knows better already.
+    pub fn learn(&mut self, (sent, received): (i64, i64), server: ServerTime, told_ns: u64) {
+        let mut new = ClockEstimate::from_exchange(sent as u64, received as u64, server);
+        if self.is_here {
+            new = new.on_one_host(told_ns);
         }
-    }
-
-    /// What drift may have added to the error of the estimate.
-    fn drift_ns(&self, local: i64) -> i64 {
-        (local - self.estimate.taken).max(0) * self.bound_ppm / 1_000_000
+        let is_better = |old: ClockEstimate| {
+            new.uncertainty_ns(received as u64) <= old.uncertainty_ns(received as u64)
+        };
+        if self.estimate.is_none_or(is_better) {
+            self.estimate = Some(new);
+        }
     }
 
     /// What it knows of the server clock at a true time.
     pub fn now(&self, at: u64) -> Now {
-        let local = self.local(at);
-        let e = &self.estimate;
-        Now {
-            time: ServerTime((local + e.offset).max(0) as u64),
-            uncertainty_ns: (e.half_ns + self.drift_ns(local) + 1) as u64,
-            local_ns: local.max(0) as u64,
-            horizon_ns: u64::MAX,
-            discontinuities: 0,
-        }
+        let local_ns = self.local(at).max(0) as u64;
+        self.estimate.unwrap_or(NOTHING).at(local_ns)
     }
 
     /// The true time from which on this client must take `expiry` (server clock) for reached:
@@ -87,10 +73,12 @@ impl Clock {
         if expiry.0 == u64::MAX {
             return u64::MAX;
         }
-        let e = &self.estimate;
-        let scale = i128::from(1_000_000 + self.bound_ppm);
-        let fixed = i128::from(expiry.0) - i128::from(e.offset) - i128::from(e.half_ns) - 1;
-        let local = (fixed * 1_000_000 + i128::from(self.bound_ppm) * i128::from(e.taken)) / scale;
+        let e = self.estimate.unwrap_or(NOTHING);
+        let (ppm, half_ns) = (i128::from(e.drift_ppm), i128::from(e.half_trip_ns));
+        // ε counts from when the request was sent
+        let since = i128::from(e.taken_at_ns) - 2 * half_ns;
+        let fixed = i128::from(expiry.0) - i128::from(e.offset_ns as i64) - half_ns - 1;
+        let local = (fixed * 1_000_000 + ppm * since) / (1_000_000 + ppm);
         self.when(u64::try_from(local.max(0)).unwrap_or(u64::MAX))
     }
 }
@@ -102,11 +90,11 @@ mod tests {
     #[test]
     fn a_client_gives_up_when_its_estimate_says_so_and_never_after_the_true_expiry() {
         for ppm in [-500, -3, 0, 499] {
-            let mut clock =
-                Clock { ppm, base: 77_000_000, bound_ppm: DRIFT_PPM, ..Clock::default() };
+            let mut clock = Clock { ppm, base: 77_000_000, ..Clock::default() };
             let server = |at: u64| ServerTime(at + 1_000_000_000_000);
             let (sent, at, received) = (5_000_000, 5_400_000, 5_500_000);
-            clock.learn(clock.local(sent), clock.local(received), server(at));
+            let trip = (clock.local(sent), clock.local(received));
+            clock.learn(trip, server(at), 0);
             let expiry = server(20_000_000_000);
             let end = clock.gives_up_at(expiry);
             assert!(end <= 20_000_000_000, "{ppm}: {end}");

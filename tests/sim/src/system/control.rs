@@ -8,7 +8,7 @@
 //!      └── a new incarnation, with nothing ◀──────────┘ ClientRemoved
 //! ```
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{ClockEstimate, ServerTime, NS};
 use dlock_core::control::{
     ControlReply, ControlRequest, LockDesc, LockGrant, Secret, Terms, UNLIMITED,
 };
@@ -18,7 +18,6 @@ use dlock_core::lock::LockEntry;
 use dlock_core::session::{was_heard, Binding, Failover, Heartbeats};
 use dlock_core::status::Status;
 
-use super::clock::DRIFT_PPM;
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
@@ -197,7 +196,7 @@ impl Sys {
         self.ask(c, Ask::Join { reinit, gen });
     }
 
-    /// The next session may have another fabric. One that shares the primary's host has its clock.
+    /// The next session may have another fabric: shared memory where the clocks do not drift apart.
     fn roams(&mut self, c: usize) {
         let is_here = self.clients[c].clock.ppm == 0;
         let others = match self.plan.is_of_card {
@@ -219,7 +218,7 @@ impl Sys {
         }
         let client = &mut self.clients[c];
         client.fabric = fabric;
-        client.clock.bound_ppm = if fabric == Fabric::Shm { 0 } else { DRIFT_PPM };
+        client.clock.is_here = fabric == Fabric::Shm;
         let id = client.id;
         let mut sessions = self.sessions.iter_mut();
         if let Some(s) = sessions.find(|s| Some(s.id) == id && fabric != Fabric::Shm) {
@@ -314,7 +313,9 @@ impl Sys {
             return self.ask(c, Ask::Get(wanted));
         }
         // a session with a horizon learns the time from its heartbeats
-        let asks_for_time = client.beats.next_ns() == u64::MAX && client.fabric != Fabric::Shm;
+        let is_stale = |e: ClockEstimate| !client.clock.is_here || e.is_stale(0);
+        let asks_for_time =
+            client.beats.next_ns() == u64::MAX && client.clock.estimate.is_none_or(is_stale);
         if asks_for_time && now >= client.clock_at {
             return self.ask(c, Ask::Heartbeat);
         }
@@ -398,15 +399,11 @@ impl Sys {
     fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
         let now = self.now;
         let client = &mut self.clients[c];
-        let (from, to) = (client.clock.local(sent), client.clock.local(now));
-        if client.fabric == Fabric::Shm {
-            // of the primary that it is at, which may be dead by now
-            let of_dead = self.dead_offsets.iter().find(|(epoch, _)| *epoch == client.epoch);
-            let offset = of_dead.map_or(self.offset, |(_, offset)| *offset);
-            let server = ServerTime((now as i64 + offset) as u64);
-            return client.clock.learn(to, to, server);
-        }
-        client.clock.learn(from, to, at);
+        let trip = (client.clock.local(sent), client.clock.local(now));
+        // of the primary that it is at, which may be dead by now
+        let of_dead = self.dead_offsets.iter().find(|(epoch, _)| *epoch == client.epoch);
+        let told_ns = of_dead.map_or(self.offset, |(_, offset)| *offset) as u64;
+        client.clock.learn(trip, at, told_ns);
         client.clock_at = now + self.plan.heartbeat_ns;
     }
 
@@ -472,7 +469,7 @@ impl Sys {
             for t in client.threads.iter_mut().filter(|t| t.entry.is_some()) {
                 t.old_clock = t.old_clock.or(Some(old_clock));
             }
-            client.clock.estimate = Default::default();
+            client.clock.estimate = None;
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);

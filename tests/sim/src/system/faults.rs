@@ -136,8 +136,14 @@ impl Sys {
 
     /// The process of a client ends, and everything in it. What it sent may still arrive.
     pub(super) fn reset_process(&mut self, c: usize) {
-        let who = self.who(c);
-        self.oracle.gone(who);
+        let (who, inc) = (self.who(c), self.clients[c].inc);
+        let has_mapped = |s: &super::state::Session| s.process != 0 || s.mapped;
+        let is_local = self.clients[c].fabric == super::plan::Fabric::Shm;
+        // the end of a process that has mapped the memory is seen
+        match is_local || self.sessions_of(c, inc).any(has_mapped) {
+            true => self.oracle.gone(who),
+            false => self.oracle.orphaned(who),
+        }
         let cut = self.rng.below(self.clients[c].up.len() as u64 + 1) as usize;
         let client = &mut self.clients[c];
         client.up.truncate(cut);

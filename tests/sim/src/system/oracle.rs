@@ -41,6 +41,8 @@ struct Lease {
     end: u64,
     /// By the clock of the primary of now.
     is_of_now: bool,
+    /// Its holder's process has ended, and its primary has no proof of that.
+    is_orphaned: bool,
 }
 
 /// A hold as its program knows it: until it is told that it has released or lost the lock.
@@ -62,6 +64,9 @@ struct Lock {
     services: Vec<Service>,
     leases: Vec<Lease>,
     told: Vec<Told>,
+    /// The leases that clients have claimed at a successor, and their ends in true time, as long as
+    /// they have not asked for another one.
+    claimed: Vec<(u64, u64)>,
     /// The horizons, in true time, of the sessions that carry the clients' operations on it.
     horizons: Vec<(u64, u64)>,
     /// The occupant of the slot (epoch and generation) that tickets belong to.
@@ -143,6 +148,41 @@ impl Oracle {
             lock.services.iter_mut().for_each(|service| service.is_unclaimed = true);
             lock.leases.iter_mut().for_each(|lease| lease.is_of_now = false);
             lock.told.iter_mut().for_each(|told| told.is_forgotten = true);
+            lock.leases.retain(|lease| !lease.is_orphaned);
+        }
+    }
+
+    /// A client has claimed, at a successor, a hold whose lease ends then, in true time. What it
+    /// has claimed before counts.
+    pub fn claimed(&mut self, lock: usize, who: u64, end: u64) {
+        let claimed = &mut self.locks[lock].claimed;
+        if !claimed.iter().any(|one| one.0 == who) {
+            claimed.push((who, end));
+        }
+    }
+
+    /// A client was told that it holds the lock. `is_anew`: with a lease that it has asked for now.
+    ///
+    /// # Errors
+    /// If that is what it has claimed, and the lease is over. `margin`: of the clocks' drift since
+    /// it was claimed.
+    pub fn not_revived(
+        &mut self,
+        lock: usize,
+        who: u64,
+        (now, margin): (u64, u64),
+        is_anew: bool,
+    ) -> Result<(), String> {
+        if is_anew {
+            self.locks[lock].claimed.retain(|one| one.0 != who);
+        }
+        let mut claimed = self.locks[lock].claimed.iter();
+        match claimed.find(|one| one.0 == who && one.1.saturating_add(margin) < now) {
+            None => Ok(()),
+            Some((_, end)) => Err(format!(
+                "revived: lock {lock}: client {who:#x} is told at {now} that it holds it, and the \
+                 lease that it has claimed ended at {end}"
+            )),
         }
     }
 
@@ -181,11 +221,12 @@ impl Oracle {
             return Ok(());
         }
         let leases = &mut self.locks[lock].leases;
-        leases.push(Lease { who, mode, end, is_of_now: true });
+        leases.push(Lease { who, mode, end, is_of_now: true, is_orphaned: false });
         let excludes = |l: &&Lease| l.mode == Mode::Exclusive || mode == Mode::Exclusive;
         let leases = self.locks[lock].leases.iter().filter(|lease| lease.who != who);
         let mut others = leases.filter(excludes);
-        match others.find(|lease| self.horizon_of(lock, lease.who) > now) {
+        let lasts = |l: &&Lease| l.is_orphaned || self.horizon_of(lock, l.who) > now;
+        match others.find(lasts) {
             None => Ok(()),
             Some(other) => Err(format!(
                 "lease: lock {lock}: client {who:#x} is told at {now} that it holds it ({mode:?}), \
@@ -333,6 +374,23 @@ impl Oracle {
     pub fn ended(&mut self, lock: usize, who: u64) {
         self.locks[lock].services.retain(|s| s.who != who);
         self.locks[lock].leases.retain(|lease| lease.who != who);
+        self.locks[lock].claimed.retain(|one| one.0 != who);
+    }
+
+    /// The process of a client has ended, which its primary cannot know: it keeps the client's
+    /// leases until they end.
+    pub fn orphaned(&mut self, who: u64) {
+        let of_lock = |lock: &Lock| {
+            let mut services = lock.services.iter();
+            let may_be_endless = services.any(|s| s.who == who && s.may_be_endless);
+            let mut its = lock.leases.iter().filter(|lease| lease.who == who);
+            its.find(|l| l.is_of_now && l.end < u64::MAX && !may_be_endless).copied()
+        };
+        let leases: Vec<_> = self.locks.iter().map(of_lock).collect();
+        self.gone(who);
+        for (lock, lease) in self.locks.iter_mut().zip(leases) {
+            lock.leases.extend(lease.map(|lease| Lease { is_orphaned: true, ..lease }));
+        }
     }
 
     /// A client relies on nothing any more.
@@ -342,6 +400,7 @@ impl Oracle {
             lock.services.retain(|s| s.who != who);
             lock.leases.retain(|lease| lease.who != who);
             lock.told.retain(|told| told.who != who);
+            lock.claimed.retain(|one| one.0 != who);
         }
     }
 

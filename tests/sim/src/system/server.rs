@@ -105,7 +105,7 @@ impl World {
         let sys = &self.sys;
         Primary::new(PrimaryConfig {
             epoch: Epoch(sys.epoch.into()),
-            anchor_s: sys.server_now().seconds(),
+            anchor_s: sys.server_now().anchor_s(),
             tp_mode: 0,
             recovery_clients,
             clients_max: sys.plan.clients_max,

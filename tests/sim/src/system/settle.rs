@@ -197,6 +197,11 @@ impl World {
         if let Some(id) = absent {
             self.sys.log(|| format!("an operator removes {}", id.get()));
             let _ = self.members.remove(id); // it is known
+            if let Some(s) = self.sys.session(id) {
+                // an operator ends leases, too
+                let who = u64::from(s.client) << 32 | u64::from(s.inc);
+                self.sys.oracle.gone(who);
+            }
             self.finish_turn();
             self.schedule_tick();
         }

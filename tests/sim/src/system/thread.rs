@@ -36,7 +36,7 @@ impl Sys {
         let known = self.clients[c].epoch == self.epoch && self.alive;
         debug_assert!(
             !known || self.bugs.monotonic_clock || error <= now.uncertainty_ns + 1_000,
-            "{error} {now:?}"
+            "clock: client {c} is off by {error} ns: {now:?}"
         );
         if self.bugs.wall_clock {
             now.time.0 = (now.time.0 as i64 + clock.wall_step) as u64;

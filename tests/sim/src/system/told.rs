@@ -6,7 +6,7 @@ use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lane;
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::message::{LockType, Mode, Request};
-use dlock_core::operation::Operation;
+use dlock_core::operation::{lease, Operation};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, Word, WordAddr};
 use dlock_core::words::{FairWord, RwWord};
@@ -14,6 +14,9 @@ use dlock_core::words::{FairWord, RwWord};
 use super::clock::Clock;
 use super::plan::Fault;
 use super::state::{code, Sys};
+
+/// How much longer a claimed lease may be told, because the clocks drift apart from the claim on.
+const CLAIM_MARGIN_NS: u64 = 20_000_000;
 
 impl Sys {
     /// Whether an operation says that it has released a fair lock, and the lock's words do not say
@@ -50,6 +53,13 @@ impl Sys {
         if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
             if result.status == Status::Success {
                 self.oracle.confirmed(l, who); // what the program hears of is what it was told
+                let now = self.thread_now(c, l);
+                let entry = self.clients[c].threads[l].entry.as_ref();
+                if entry.is_some_and(|entry| lease::runs(entry, now)) {
+                    let at = (self.now, CLAIM_MARGIN_NS);
+                    let verdict = self.oracle.not_revived(l, who, at, false);
+                    verdict.unwrap_or_else(|why| self.fail(why));
+                }
             }
             return;
         }
@@ -181,6 +191,7 @@ impl Sys {
         time_out: Option<u32>,
     ) -> Result<(), String> {
         let who = self.who(c);
+        self.oracle.not_revived(l, who, (self.now, CLAIM_MARGIN_NS), true)?;
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
         let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
