@@ -234,7 +234,20 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
     let stats = status["stats"].as_object().into_iter().flatten();
     let counted = stats.filter(|(_, count)| *count != "0");
     rows.extend(counted.map(|(name, count)| row(&[&format!("counted: {name}"), &cell(count)])));
+    let ends = status["tls_ends"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // what ends first, and all that ends soon
+    let shown =
+        ends.iter().enumerate().filter(|(place, end)| *place == 0 || end["is_near"] == true);
+    rows.extend(shown.map(|(_, end)| row(&["TLS until", &ending(end)])));
     rows
+}
+
+fn ending(end: &Value) -> String {
+    let left = match end["days_left"].as_u64() {
+        Some(days) => format!("{days} days left"),
+        None => "over".into(),
+    };
+    format!("{} ({left}): {}, {}", cell(&end["at"]), cell(&end["what"]), cell(&end["file"]))
 }
 
 /// What a primary in waiting says.

@@ -353,6 +353,8 @@ pub enum CertsWhat {
     Client(CertsClient),
     /// Puts certificates on the list of revoked ones, and issues the list anew.
     Revoke(CertsRevoke),
+    /// Lists the CA, its list and all certificates: until when they are valid, what is revoked.
+    List(CertsDir),
 }
 
 /// Where the files of `certs` are.

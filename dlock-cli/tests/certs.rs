@@ -303,3 +303,24 @@ fn openssl_agrees() {
     let (good, said) = verify("backup.crt", "sslclient");
     assert!(!good && said.contains("revoked"), "{said}");
 }
+
+#[test]
+fn the_list_says_until_when_everything_is_valid_and_what_is_revoked() {
+    let folder = Folder::with_ca("list");
+    folder.good(&["server", "node1", "--days", "5"]);
+    folder.good(&["client", "backup"]);
+    folder.good(&["client", "gone"]);
+    folder.good(&["revoke", "gone"]);
+    let listed = folder.good(&["list"]);
+    let line = |name: &str| {
+        let found = listed.lines().find(|line| line.contains(name));
+        found.unwrap_or_else(|| panic!("{name}: {listed}")).split_whitespace().last().unwrap()
+    };
+    assert_eq!(line("node1"), "soon", "{listed}");
+    assert_eq!(line("backup"), "valid", "{listed}");
+    assert_eq!(line("gone"), "revoked", "{listed}");
+    assert_eq!(line("the list of revoked certificates"), "valid", "{listed}");
+    assert_eq!(listed.lines().count(), 6, "{listed}");
+    fs::write(folder.path("ca.crl"), "nothing").unwrap();
+    folder.bad(1, &["list"]);
+}

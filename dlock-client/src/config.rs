@@ -152,7 +152,7 @@ impl ClientConfig {
 
     /// The executor wanted, with the environment's say.
     pub(crate) fn effective_fabric(&self) -> Result<FabricChoice, Status> {
-        let variable = std::env::var_os(FABRIC_VARIABLE);
+        let variable = dlock_fabric::environment::variable(FABRIC_VARIABLE);
         let variable = variable.as_ref().map(|v| v.to_string_lossy());
         choose(self.fabric, variable.as_deref())
     }
@@ -224,7 +224,7 @@ impl ClientConfig {
 }
 
 fn variable(name: &str) -> Option<String> {
-    let value = std::env::var_os(name)?;
+    let value = dlock_fabric::environment::variable(name)?;
     Some(value.to_string_lossy().into_owned())
 }
 

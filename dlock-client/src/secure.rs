@@ -52,6 +52,9 @@ impl TlsUse {
                 }
             }
         }
+        if let Some(tls) = &tls {
+            tls.warn_of_endings();
+        }
         Ok(tls)
     }
 }
@@ -104,7 +107,7 @@ impl Named {
 /// What the environment names, loaded once: each client of the process has the same.
 fn of_environment() -> Result<Option<Tls>, Status> {
     static LOADED: ArcSwapOption<(Named, Tls)> = ArcSwapOption::const_empty();
-    let named = Named::by(|name| std::env::var_os(name).map(PathBuf::from));
+    let named = Named::by(|name| dlock_fabric::environment::variable(name).map(PathBuf::from));
     let named = named.map_err(|missing| {
         log::error!(
             "the environment names files for TLS, and {missing} is not set: TLS takes \

@@ -24,6 +24,7 @@ pub mod atomic;
 pub mod baseline;
 mod carrier;
 pub mod clock;
+pub mod environment;
 mod error;
 pub mod fds;
 pub mod fork;

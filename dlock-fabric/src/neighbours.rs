@@ -84,7 +84,7 @@ impl Neighbours {
     }
 
     fn of_user() -> Option<Self> {
-        let variable = std::env::var_os(NEIGHBOURS_VARIABLE).unwrap_or_default();
+        let variable = crate::environment::variable(NEIGHBOURS_VARIABLE).unwrap_or_default();
         if variable == "off" {
             return None;
         }

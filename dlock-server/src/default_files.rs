@@ -14,11 +14,11 @@
 //! (`/etc/machine-id`) is in it where several hosts may share the folder. A folder that belongs to
 //! another user, or that others may write, is not used: its files could be exchanged.
 
-use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use dlock_fabric::environment;
 use rustix::fs::OFlags;
 
 /// The folder of root's state files.
@@ -53,8 +53,9 @@ impl DefaultFiles {
     /// Those of this process, by its environment.
     pub fn of_this_process() -> Self {
         // the specification of these variables has relative paths ignored
-        let folder =
-            |name| env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let folder = |name| {
+            environment::variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+        };
         let (state_home, home) = (folder("XDG_STATE_HOME"), folder("HOME"));
         let runtime_dir = folder("XDG_RUNTIME_DIR");
         Self { state_home, home, runtime_dir, uid: rustix::process::geteuid().as_raw() }

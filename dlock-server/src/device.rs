@@ -72,7 +72,7 @@ pub(crate) fn choose(config: &ServerConfig) -> Result<Option<(PortSelection, Nee
 }
 
 fn effective_of(config: &ServerConfig) -> VerbsUse {
-    let variable = std::env::var_os(VARIABLE);
+    let variable = dlock_fabric::environment::variable(VARIABLE);
     let variable = variable.as_ref().map(|value| value.to_string_lossy());
     effective(config.verbs, variable.as_deref())
 }

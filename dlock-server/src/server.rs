@@ -124,7 +124,8 @@ impl Server {
         let stop = Arc::new(Notify::new());
         let ended = Arc::new(Notify::new());
         let (started, offers_told) = (Instant::now(), offers.clone());
-        let info = ServerInfo { address, epoch, started, clock, offers: offers_told };
+        let tls = config.tls.clone();
+        let info = ServerInfo { address, epoch, started, clock, offers: offers_told, tls };
         let host = device.map(|(host, _)| host);
         let awaited: Vec<_> =
             clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();

@@ -7,15 +7,17 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{eventually, Peer};
 use dlock_core::codec;
 use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
 use dlock_core::status::Status;
 use dlock_fabric::{ClockEstimate, ShmExecutor};
+use rcgen::CertificateParams;
 use rustix::process::{kill_process, Pid, Signal};
 
 fn dlockd() -> Command {
@@ -294,6 +296,36 @@ fn beyond_loopback_it_takes_tls_or_a_word_and_tls_takes_files_that_fit() {
     assert!(code == Some(2) && errors.contains("/no/key does not exist"), "{errors}");
     let (code, _, errors) = output(&["--check-config", "--config", file.path(), "--tls-key", key]);
     assert_eq!((code, errors.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_said_by_the_check_the_log_and_the_status() {
+    let ca = certs::Ca::new("ours");
+    let mut soon = CertificateParams::new(vec!["primary".to_string()]).unwrap();
+    let five_days = Duration::from_secs(5 * 86_400 + 3600);
+    soon.not_after = (SystemTime::now() + five_days).into();
+    let files = ca.issue_with("primary", soon);
+    let [tls_ca, cert, key] = [&files.ca, &files.cert, &files.key].map(|f| f.to_str().unwrap());
+    let secured = ["--tls-ca", tls_ca, "--tls-cert", cert, "--tls-key", key, "--verbs=off"];
+    let expected = format!("the certificate of CN=primary in {cert} ends in 5 days (");
+    let (code, out, errors) = output(&[&["--check-config"][..], &secured].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(out.contains(&expected) && out.contains("; renew it"), "{out}");
+    let admin = ca.folder().join("admin");
+    let admin_socket = format!("--admin-socket={}", admin.display());
+    let (running, _) = Running::start(&[&secured[..], &[&admin_socket]].concat());
+    let mut socket = UnixStream::connect(&admin).unwrap();
+    socket.write_all(b"{\"cmd\":\"status\"}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(socket).read_line(&mut answer).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let first = &answer["tls_ends"][0];
+    assert_eq!((&first["days_left"], &first["is_near"]), (&5.into(), &true.into()), "{answer}");
+    assert_eq!(first["what"], "the certificate of CN=primary", "{answer}");
+    assert_eq!(answer["tls_ends"][1]["is_near"], false, "{answer}");
+    running.signal(Signal::TERM);
+    let (code, log) = running.end();
+    assert_eq!((code, log.matches(&expected).count()), (Some(0), 1), "{log}");
 }
 
 #[test]

@@ -58,6 +58,9 @@ _dlock() {
             dlock__subcmd__certs,init)
                 cmd="dlock__subcmd__certs__subcmd__init"
                 ;;
+            dlock__subcmd__certs,list)
+                cmd="dlock__subcmd__certs__subcmd__list"
+                ;;
             dlock__subcmd__certs,revoke)
                 cmd="dlock__subcmd__certs__subcmd__revoke"
                 ;;
@@ -72,6 +75,9 @@ _dlock() {
                 ;;
             dlock__subcmd__certs__subcmd__help,init)
                 cmd="dlock__subcmd__certs__subcmd__help__subcmd__init"
+                ;;
+            dlock__subcmd__certs__subcmd__help,list)
+                cmd="dlock__subcmd__certs__subcmd__help__subcmd__list"
                 ;;
             dlock__subcmd__certs__subcmd__help,revoke)
                 cmd="dlock__subcmd__certs__subcmd__help__subcmd__revoke"
@@ -117,6 +123,9 @@ _dlock() {
                 ;;
             dlock__subcmd__help__subcmd__certs,init)
                 cmd="dlock__subcmd__help__subcmd__certs__subcmd__init"
+                ;;
+            dlock__subcmd__help__subcmd__certs,list)
+                cmd="dlock__subcmd__help__subcmd__certs__subcmd__list"
                 ;;
             dlock__subcmd__help__subcmd__certs,revoke)
                 cmd="dlock__subcmd__help__subcmd__certs__subcmd__revoke"
@@ -211,7 +220,7 @@ _dlock() {
             return 0
             ;;
         dlock__subcmd__certs)
-            opts="-v -h --verbose --tls-ca --tls-cert --tls-key --tls-crl --tls-key-password-file --help init server client revoke help"
+            opts="-v -h --verbose --tls-ca --tls-cert --tls-key --tls-crl --tls-key-password-file --help init server client revoke list help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -287,7 +296,7 @@ _dlock() {
             return 0
             ;;
         dlock__subcmd__certs__subcmd__help)
-            opts="init server client revoke help"
+            opts="init server client revoke list help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -329,6 +338,20 @@ _dlock() {
             return 0
             ;;
         dlock__subcmd__certs__subcmd__help__subcmd__init)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dlock__subcmd__certs__subcmd__help__subcmd__list)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -390,6 +413,44 @@ _dlock() {
                     return 0
                     ;;
                 --crl-days)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tls-ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tls-cert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tls-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tls-crl)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tls-key-password-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dlock__subcmd__certs__subcmd__list)
+            opts="-v -h --dir --verbose --tls-ca --tls-cert --tls-key --tls-crl --tls-key-password-file --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -713,7 +774,7 @@ _dlock() {
             return 0
             ;;
         dlock__subcmd__help__subcmd__certs)
-            opts="init server client revoke"
+            opts="init server client revoke list"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -741,6 +802,20 @@ _dlock() {
             return 0
             ;;
         dlock__subcmd__help__subcmd__certs__subcmd__init)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        dlock__subcmd__help__subcmd__certs__subcmd__list)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

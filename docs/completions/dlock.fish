@@ -149,18 +149,19 @@ complete -c dlock -n "__fish_dlock_using_subcommand exec" -l tls-crl -d 'The rev
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -s h -l help -d 'Print help'
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -f -a "init" -d 'Makes a CA (ca.crt, ca.key) and its empty list of revoked certificates (ca.crl)'
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -f -a "server" -d 'Makes certificate and key of a primary: NAME.crt and NAME.key'
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -f -a "client" -d 'Makes certificate and key of a client: NAME.crt and NAME.key'
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -f -a "revoke" -d 'Puts certificates on the list of revoked ones, and issues the list anew'
-complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -s h -l help -d 'Print help'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -f -a "init" -d 'Makes a CA (ca.crt, ca.key) and its empty list of revoked certificates (ca.crl)'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -f -a "server" -d 'Makes certificate and key of a primary: NAME.crt and NAME.key'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -f -a "client" -d 'Makes certificate and key of a client: NAME.crt and NAME.key'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -f -a "revoke" -d 'Puts certificates on the list of revoked ones, and issues the list anew'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -f -a "list" -d 'Lists the CA, its list and all certificates: until when they are valid, what is revoked'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from init" -l dir -d 'The folder of the CA' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from init" -l name -d 'The name of the CA; no two CAs of a cluster may have the same. Without it: a new one' -r
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from init" -l days -d 'Days for which the CA is valid' -r
@@ -203,10 +204,19 @@ complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subco
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from revoke" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from revoke" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -l dir -d 'The folder of the CA' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "init" -d 'Makes a CA (ca.crt, ca.key) and its empty list of revoked certificates (ca.crl)'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "server" -d 'Makes certificate and key of a primary: NAME.crt and NAME.key'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "client" -d 'Makes certificate and key of a client: NAME.crt and NAME.key'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "revoke" -d 'Puts certificates on the list of revoked ones, and issues the list anew'
+complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "list" -d 'Lists the CA, its list and all certificates: until when they are valid, what is revoked'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "demo" -d 'A guided tour of about 20 seconds: starts a primary and clients as processes of their own, and checks everything it claims. Needs no configuration and no privileges'
 complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "bench" -d 'Measures lock cycles, batches, hand-over and objects, beside the raw baseline'
@@ -223,3 +233,4 @@ complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcom
 complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "server" -d 'Makes certificate and key of a primary: NAME.crt and NAME.key'
 complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "client" -d 'Makes certificate and key of a client: NAME.crt and NAME.key'
 complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "revoke" -d 'Puts certificates on the list of revoked ones, and issues the list anew'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "list" -d 'Lists the CA, its list and all certificates: until when they are valid, what is revoked'

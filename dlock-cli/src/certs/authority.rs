@@ -271,7 +271,8 @@ fn named(name: &str) -> DistinguishedName {
     distinguished
 }
 
-fn offset(time: Time) -> OffsetDateTime {
+/// A time of a certificate.
+pub fn offset(time: Time) -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + Duration::seconds(time.to_unix_duration().as_secs() as i64)
 }
 

@@ -14,6 +14,7 @@
 //! hardware, requests that were made elsewhere. Certificates of any other CA work as well.
 
 mod authority;
+mod list;
 mod store;
 
 use std::net::IpAddr;
@@ -38,6 +39,7 @@ pub fn run(certs: &args::Certs) -> Result<u8, Failure> {
         CertsWhat::Server(server) => issue(&server.node, &Holder::Server(hosts(server)?)),
         CertsWhat::Client(client) => issue(&client.node, &Holder::Client),
         CertsWhat::Revoke(revoke) => revoke_all(revoke),
+        CertsWhat::List(place) => show_list(&place.dir),
     }?;
     Ok(failure::OK)
 }
@@ -107,6 +109,11 @@ fn revoke_all(revoke: &CertsRevoke) -> Result<(), Failure> {
     }));
     said(&store, &[store::CA_CRL]);
     out::line("Copy it to all hosts; primaries and clients take it without a restart.");
+    Ok(())
+}
+
+fn show_list(folder: &Path) -> Result<(), Failure> {
+    out::print(&list::table(&Store::open(folder)?)?);
     Ok(())
 }
 

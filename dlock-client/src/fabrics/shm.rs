@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use dlock_core::control::FabricKind;
-use dlock_fabric::{users, FabricError, ShmExecutor};
+use dlock_fabric::{environment, users, FabricError, ShmExecutor};
 use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};
@@ -32,7 +32,7 @@ fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
 
 /// The users beside this one and root as which a primary may run whose memory is mapped.
 fn trusted() -> Vec<u32> {
-    let Ok(list) = std::env::var(PRIMARY_USER_VARIABLE) else { return Vec::new() };
+    let Some(list) = environment::text(PRIMARY_USER_VARIABLE) else { return Vec::new() };
     users::uids(&list).unwrap_or_else(|why| {
         log::warn!("{PRIMARY_USER_VARIABLE} is not used: {why}");
         Vec::new()

@@ -23,6 +23,7 @@ use x509_cert::der::{Decode, Encode};
 use x509_cert::Certificate;
 
 use super::certificate::{self, CrlHead, Period};
+use super::endings::Ending;
 use super::store_ctx::OpensslJudge;
 use super::verify::{JudgeClients, JudgeServers, PeerRules};
 use super::{
@@ -39,6 +40,8 @@ pub struct Loaded {
     rules: Arc<PeerRules>,
     /// `None`: its password has not opened the key yet.
     own: Option<Arc<CertifiedKey>>,
+    /// When certificates and lists end.
+    pub endings: Vec<Ending>,
 }
 
 impl Loaded {
@@ -75,7 +78,7 @@ pub fn load(
     leniency: &Leniency,
     now: UnixTime,
 ) -> Result<Loaded, TlsError> {
-    let rules = load_rules(files, leniency, now)?;
+    let (rules, endings) = load_rules(files, leniency, now)?;
     let own = match load_own(files, password, leniency, &rules, now) {
         Err(error) if error.is_of_password() && leniency.key_may_wait() => {
             log::warn!(
@@ -85,7 +88,7 @@ pub fn load(
         }
         own => Some(own?),
     };
-    configure(rules, own)
+    configure(files, rules, own, endings)
 }
 
 /// Loads the files in place of `old`: what shall be in force, and what could not be taken. New CAs
@@ -97,25 +100,30 @@ pub fn reload(
     now: UnixTime,
     old: &Loaded,
 ) -> Result<(Loaded, Result<(), TlsError>), TlsError> {
-    let rules = load_rules(files, leniency, now)?;
+    let (rules, endings) = load_rules(files, leniency, now)?;
     let (own, result) = match load_own(files, password, leniency, &rules, now) {
         Ok(own) => (Some(own), Ok(())),
         Err(error @ TlsError::CrlSignature { .. }) => return Err(error),
         Err(error) => (old.own.clone(), Err(error)),
     };
-    Ok((configure(rules, own)?, result))
+    Ok((configure(files, rules, own, endings)?, result))
 }
 
 fn load_rules(
     files: &TlsFiles,
     leniency: &Leniency,
     now: UnixTime,
-) -> Result<Arc<PeerRules>, TlsError> {
+) -> Result<(Arc<PeerRules>, Vec<Ending>), TlsError> {
     let cas = load_cas(&files.ca, leniency, now)?;
+    let remedy = "renew it, and the certificates that it issued";
+    let mut endings = Ending::of_certificates(&files.ca, &cas.ders, "CA", remedy);
     let (crls, lists) = match &files.crl {
         Some(path) => load_crls(path, &files.ca, &cas, now).map(|(a, b)| (Some(a), Some(b)))?,
         None => (None, None),
     };
+    if let (Some(path), Some(lists)) = (&files.crl, &lists) {
+        endings.extend(Ending::of_lists(path, lists));
+    }
     let openssl = match leniency {
         Leniency::Strict => None,
         Leniency::AsOpenssl { callback, .. } => {
@@ -123,7 +131,7 @@ fn load_rules(
         }
     };
     let algorithms = provider().signature_verification_algorithms;
-    Ok(Arc::new(PeerRules::new(cas.anchors, crls, algorithms, openssl)))
+    Ok((Arc::new(PeerRules::new(cas.anchors, crls, algorithms, openssl)), endings))
 }
 
 fn load_own(
@@ -154,7 +162,15 @@ pub(super) fn provider() -> CryptoProvider {
     }
 }
 
-fn configure(rules: Arc<PeerRules>, own: Option<Arc<CertifiedKey>>) -> Result<Loaded, TlsError> {
+fn configure(
+    files: &TlsFiles,
+    rules: Arc<PeerRules>,
+    own: Option<Arc<CertifiedKey>>,
+    mut endings: Vec<Ending>,
+) -> Result<Loaded, TlsError> {
+    let presented = own.as_ref().map_or(&[][..], |own| &own.cert[..]);
+    let remedy = "renew it, or peers refuse it";
+    endings.extend(Ending::of_certificates(&files.cert, presented, "certificate of", remedy));
     let provider = Arc::new(provider());
     let resolver = Arc::new(Own(own.clone()));
     let mut server = ServerConfig::builder_with_provider(provider.clone())
@@ -177,7 +193,7 @@ fn configure(rules: Arc<PeerRules>, own: Option<Arc<CertifiedKey>>) -> Result<Lo
     client.resumption = Resumption::disabled();
     client.enable_early_data = false;
     client.enable_sni = false; // the name would be sent in the clear, and no server asks for it
-    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own })
+    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own, endings })
 }
 
 /// The own certificate and key in all handshakes; without one they fail.

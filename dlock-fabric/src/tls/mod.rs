@@ -37,6 +37,7 @@
 //! that *ring* computes with while the process runs is not: ring does not wipe it.
 
 mod certificate;
+mod endings;
 mod error;
 mod files;
 mod identity;
@@ -57,12 +58,14 @@ use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ServerConfig};
 
+pub use endings::{Ending, NOTICE_DAYS};
 pub use error::TlsError;
 pub use identity::{PeerIdentity, PeerName};
 pub use password::{FilePassword, FixedPassword, KeyPassword, NoPassword};
 pub use store_ctx::{CertVerifyCallback, CertVerifyFn, OpensslFault};
 pub use verify::{PeerFault, PeerRole};
 
+use endings::Told;
 use files::Stamps;
 use material::Loaded;
 
@@ -148,6 +151,8 @@ struct Shared {
     loads: AtomicU64,
     /// The files as they were at the latest attempt to load them. Held while one runs.
     seen: Mutex<Stamps>,
+    /// What was said of the ends of certificates and lists.
+    told: Mutex<Told>,
 }
 
 impl Tls {
@@ -179,7 +184,8 @@ impl Tls {
         let loaded = material::load(&files, &*password, &leniency, UnixTime::now())?;
         let (loaded, seen) = (RwLock::new(Arc::new(loaded)), Mutex::new(seen));
         let loads = AtomicU64::new(1);
-        let shared = Shared { files, password, leniency, loaded, loads, seen };
+        let told = Mutex::default();
+        let shared = Shared { files, password, leniency, loaded, loads, seen, told };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -266,6 +272,19 @@ impl Tls {
     /// connected peer. That one of them has expired meanwhile, or a list, does not count.
     pub fn is_revoked(&self, role: PeerRole, chain: &PeerChain) -> bool {
         self.loaded().is_revoked(role, &chain.0)
+    }
+
+    /// Own certificates, CAs and revocation lists, and when they end.
+    pub fn endings(&self) -> Vec<Ending> {
+        self.loaded().endings.clone()
+    }
+
+    /// Says in the log which of them end within [`NOTICE_DAYS`], each notice once.
+    pub fn warn_of_endings(&self) {
+        let loaded = self.loaded();
+        for notice in self.shared.told.lock().due(&loaded.endings, UnixTime::now()) {
+            log::warn!("{notice}");
+        }
     }
 
     /// Grows whenever files were loaded: peers that were judged before were judged by others.

@@ -90,12 +90,7 @@ fn kinds() -> Vec<(&'static str, String, bool, bool)> {
         ("PBES2, SHA-1", pkcs8("-v2 aes-256-cbc -v2prf hmacWithSHA1"), true, false),
         ("PBES2, 3DES", pkcs8("-v2 des3"), true, false),
         ("PBE-SHA1-3DES", pkcs8("-v1 PBE-SHA1-3DES"), true, false),
-        (
-            "traditional",
-            rsa("openssl rsa -traditional -in plain.key -out node.key"),
-            true,
-            true,
-        ),
+        ("traditional", rsa("openssl rsa -traditional -in plain.key -out node.key"), true, true),
         ("traditional, AES", traditional("-aes128"), true, false),
         ("traditional, 3DES", traditional("-des3"), true, false),
         (
@@ -112,17 +107,13 @@ fn kinds() -> Vec<(&'static str, String, bool, bool)> {
         ("P-521", on_curve("P-521"), true, false),
         ("Ed25519", generated("-algorithm ED25519"), true, true),
         ("Ed448", generated("-algorithm ED448"), true, false),
-        (
-            "RSA-PSS",
-            generated("-algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048"),
-            true,
-            false,
-        ),
+        ("RSA-PSS", generated("-algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048"), true, false),
         (
             "RSA-PSS with SHA-384 alone",
             generated(
                 "-algorithm RSA-PSS -pkeyopt rsa_keygen_bits:2048 \
-                 -pkeyopt rsa_pss_keygen_md:sha384 -pkeyopt rsa_pss_keygen_mgf1_md:sha384 -pkeyopt rsa_pss_keygen_saltlen:48",
+                 -pkeyopt rsa_pss_keygen_md:sha384 -pkeyopt rsa_pss_keygen_mgf1_md:sha384 \
+                 -pkeyopt rsa_pss_keygen_saltlen:48",
             ),
             true,
             false,

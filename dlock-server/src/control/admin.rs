@@ -39,6 +39,7 @@ use dlock_core::ids::{Epoch, LockId};
 use dlock_core::message::LockType;
 use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
 use dlock_core::words::{AtomicWord, RwWord};
+use dlock_fabric::tls::Tls;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};
 use tokio::net::UnixListener;
@@ -64,6 +65,8 @@ pub(crate) struct ServerInfo {
     pub(crate) started: Instant,
     pub(crate) clock: ServerClock,
     pub(crate) offers: Offers,
+    /// `None`: it speaks no TLS.
+    pub(crate) tls: Option<Tls>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -124,6 +127,22 @@ impl lines::Answers for Endpoint {
     }
 }
 
+/// When certificates and revocation lists end, what ends first at first.
+fn tls_ends(tls: &Tls) -> Value {
+    let mut endings = tls.endings();
+    endings.sort_by_key(|ending| ending.at_s);
+    let rows = endings.iter().map(|ending| {
+        json!({
+            "what": ending.what,
+            "file": ending.path,
+            "at": ending.date(),
+            "days_left": ending.days_left_now(),
+            "is_near": ending.notice_now().is_some(),
+        })
+    });
+    rows.collect()
+}
+
 impl Endpoint {
     async fn status(&self) -> Option<Value> {
         let (progress, totals, config, stats) = self
@@ -154,6 +173,7 @@ impl Endpoint {
             "objects_max": config.objects_max,
             "stats": stats,
         });
+        answer["tls_ends"] = self.info.tls.as_ref().map_or(Value::Null, tls_ends);
         // each fabric under its name: the device, or whether it is offered
         for kind in FabricKind::ALL {
             answer[kind.name()] = match (self.info.offers.detail(kind), kind.needs_device()) {

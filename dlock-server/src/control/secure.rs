@@ -61,15 +61,9 @@ pub(super) async fn known(
         return None;
     }
     let _place = permit.shakes_hands();
-    if tls.lacks_key() {
-        let of = tls.clone();
-        // The program is asked for the password: nothing else waits for its answer.
-        let opened = tokio::task::spawn_blocking(move || of.open_key()).await;
-        if let Ok(Err(error)) = opened {
-            mailbox.count(Counter::BadRequest);
-            limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {error}");
-            return None;
-        }
+    if !has_key(tls, from, deadline).await {
+        mailbox.count(Counter::BadRequest);
+        return None;
     }
     let by = tls.loads(); // before the session takes what is loaded
     let session = TlsSession::accept(tls).map_err(io::Error::other);
@@ -103,6 +97,29 @@ pub(super) async fn known(
     None
 }
 
+/// Whether there is a key to shake hands with. One that waits for its password is tried: the
+/// program is asked, on a thread of its own.
+async fn has_key(tls: &Tls, from: SocketAddr, deadline: Instant) -> bool {
+    if !tls.lacks_key() {
+        return true;
+    }
+    let of = tls.clone();
+    let opened = timeout_at(deadline, on_a_thread("tls-key", move || of.open_key())).await;
+    match opened {
+        Ok(Ok(Ok(()))) => return true,
+        Ok(Ok(Err(error))) => {
+            limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {error}");
+        }
+        Ok(Err(error)) => no_thread("the password of the key is not asked for", &error),
+        Err(_) => limited!(
+            Cause::Handshake,
+            Level::Warn,
+            "no TLS connection with {from}: prkey_pwd_cb gives no password in time"
+        ),
+    }
+    false
+}
+
 /// Why there is no connection, and what to do about it.
 pub(crate) fn reason(error: &io::Error) -> String {
     match error.kind() {
@@ -117,6 +134,7 @@ pub(crate) fn reason(error: &io::Error) -> String {
 /// Loads the files again whenever one of them has changed.
 pub(super) async fn watch(tls: Tls, mailbox: Arc<Mailbox>) {
     loop {
+        tls.warn_of_endings();
         sleep(LOOK_EVERY).await;
         let files = tls.clone();
         // an encrypted key takes a second

@@ -44,7 +44,11 @@ impl Ca {
 
     /// Issues a certificate, for both roles.
     pub fn issue(&self, name: &str) -> TlsFiles {
-        let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+        self.issue_with(name, CertificateParams::new(vec![name.to_string()]).unwrap())
+    }
+
+    /// The same, with the dates of these.
+    pub fn issue_with(&self, name: &str, mut params: CertificateParams) -> TlsFiles {
         params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =

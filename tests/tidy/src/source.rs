@@ -144,6 +144,27 @@ pub fn machine_traces(files: &[File], root: &Path) -> Vec<String> {
     offences
 }
 
+/// Sources of the libraries that read the environment beside `dlock_fabric::environment`, which
+/// knows when it is that of a caller with fewer rights. Programs have no more rights than those.
+pub fn stray_environment(files: &[File]) -> Vec<String> {
+    const LIBRARIES: [&str; 4] = ["dlock-core/", "dlock-fabric/", "dlock-client/", "dlock-ffi/"];
+    let is_library = |path: &str| {
+        let is_ours = LIBRARIES.iter().any(|library| path.starts_with(library))
+            || path.starts_with("dlock-server/src/") && !path.starts_with("dlock-server/src/bin/");
+        let is_test = path.contains("/tests/") || path.contains("_tests");
+        is_ours && !is_test && path.ends_with(".rs") && !path.ends_with("/src/environment.rs")
+    };
+    let reads = |line: &str| line.contains("env::var") || line.contains("getenv(");
+    let mut offences = Vec::new();
+    for file in files.iter().filter(|file| is_library(&file.path)) {
+        let code = file.text.lines().take_while(|line| *line != "mod tests {");
+        for (number, _) in code.enumerate().filter(|(_, line)| reads(line)) {
+            offences.push(format!("{}:{}: reads the environment", file.path, number + 1));
+        }
+    }
+    offences
+}
+
 fn traces_of_this_machine(root: &Path) -> Vec<String> {
     let mut traces = Vec::new();
     let root = root.to_string_lossy();

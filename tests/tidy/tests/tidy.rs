@@ -45,6 +45,11 @@ fn no_file_names_the_machine_it_was_written_on() {
 }
 
 #[test]
+fn the_libraries_read_the_environment_in_one_place() {
+    none(source::stray_environment(&tree::files(&tree::root())));
+}
+
+#[test]
 fn every_test_program_that_wants_a_device_is_run_with_one() {
     none(source::without_a_device(&tree::files(&tree::root())));
 }

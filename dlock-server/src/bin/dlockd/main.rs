@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use dlock_fabric::signals::is_ignored;
+use dlock_fabric::tls::Tls;
 use dlock_fabric::{sink as lines, threads};
 use dlock_server::{on_a_thread, stand_by, DefaultFiles, Server};
 use rustix::process::Signal as Number;
@@ -50,6 +51,10 @@ fn main() -> ExitCode {
     };
     if args.check_config {
         say(&format!("{}: the configuration is valid", args.source()));
+        let endings = settings.server.tls.iter().flat_map(Tls::endings);
+        for notice in endings.filter_map(|ending| ending.notice_now()) {
+            say(&notice);
+        }
         return ExitCode::SUCCESS;
     }
     let format = settings.log_format;
