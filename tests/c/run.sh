@@ -185,6 +185,15 @@ library_names() { # LETTER
         readelf -d "$file" | grep -q "SONAME.*\[libdlock$1.so.0\]"
 }
 
+library_stripped() { # LETTER: or it is a package's, whose debug files are elsewhere
+    local file=$lib/libdlock$1.so.0.0.1 debug=$lib/.debug/libdlock$1.so.0.0.1.debug
+    readelf -SW "$file" | grep -q ' \.symtab ' && { echo "$file has its symbols"; return 1; }
+    [ ! -d "$lib/.debug" ] || {
+        readelf --string-dump=.gnu_debuglink "$file" | grep -q "libdlock$1.so.0.0.1.debug" &&
+            readelf -SW "$debug" | grep -q ' \.symtab '
+    }
+}
+
 count_is() { [ "$(declared_in "$1" | wc -l)" -eq "$2" ]; }
 
 pkg_config_works() {
@@ -394,6 +403,7 @@ if [ -z "${VALGRIND:-}${TLS:-}${BUILT:-}" ]; then
     test_case names "$here/names.sh" "$prefix"
     for letter in c s m; do
         test_case "library/names/$letter" library_names "$letter"
+        test_case "library/stripped/$letter" library_stripped "$letter"
     done
     test_case library/declares/c count_is dlock_client_api.h 30
     test_case library/declares/s count_is dlock_server_api.h 6
