@@ -12,8 +12,8 @@
  *   DLOCK_NOT_READY     the primary is recovering
  *   -1                  the primary refuses
  */
-#ifndef DLOCK_CLIENT_API_H
-#define DLOCK_CLIENT_API_H
+#ifndef __DLOCK_CLIENT_API_H__
+#define __DLOCK_CLIENT_API_H__
 
 #include "dlock_types.h"
 
@@ -266,4 +266,4 @@ int umo_atomic64_get_snapshot(int client_id, int obj_id, uint64_t *res_val);
 } /* namespace dlock */
 #endif
 
-#endif /* DLOCK_CLIENT_API_H */
+#endif /* __DLOCK_CLIENT_API_H__ */

@@ -4,8 +4,8 @@
  *
  * Functions may be called from several threads at a time.
  */
-#ifndef DLOCK_SERVER_API_H
-#define DLOCK_SERVER_API_H
+#ifndef __DLOCK_SERVER_API_H__
+#define __DLOCK_SERVER_API_H__
 
 #include "dlock_types.h"
 
@@ -55,4 +55,4 @@ int clear_server_debug_stats(int server_id);
 } /* namespace dlock */
 #endif
 
-#endif /* DLOCK_SERVER_API_H */
+#endif /* __DLOCK_SERVER_API_H__ */

@@ -5,8 +5,8 @@
  * Usable from C11 and from C++11; in C++ everything is in namespace dlock.
  * Layouts are those of LP64 (x86-64, aarch64) and never change.
  */
-#ifndef DLOCK_TYPES_H
-#define DLOCK_TYPES_H
+#ifndef _DLOCK_TYPES_H__
+#define _DLOCK_TYPES_H__
 
 #include <stdint.h>
 #ifdef __cplusplus
@@ -372,4 +372,4 @@ typedef struct umo_atomic64_desc umo_atomic64_desc;
 } /* namespace dlock */
 #endif
 
-#endif /* DLOCK_TYPES_H */
+#endif /* _DLOCK_TYPES_H__ */

@@ -26,19 +26,27 @@ impl Stats {
     /// Counts what a synchronous operation on a got lock came to.
     pub(crate) fn count(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
-            self.count_failure(lock_type, op, result.status, false);
+            self.count_failure(lock_type, op, result.status, How::Single);
+        }
+    }
+
+    /// Counts what an item of a batch came to, on a got lock.
+    pub(crate) fn count_batched(&self, lock_type: LockType, op: Op, result: &OpResult) {
+        if result.status != Status::Success {
+            self.count_failure(lock_type, op, result.status, How::Batched);
         }
     }
 
     /// Counts what an asynchronous operation on a got lock came to.
     pub(crate) fn count_async(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
-            self.count_failure(lock_type, op, result.status, true);
+            self.count_failure(lock_type, op, result.status, How::Asynchronous);
         }
     }
 
     #[cold]
-    fn count_failure(&self, lock_type: LockType, op: Op, status: Status, asynchronous: bool) {
+    fn count_failure(&self, lock_type: LockType, op: Op, status: Status, how: How) {
+        let asynchronous = how == How::Asynchronous;
         let is_acquire = matches!(op, Op::TryLock { .. } | Op::Lock { .. });
         let is_extend = matches!(op, Op::Extend { .. });
         let is_fair = lock_type == LockType::Fair;
@@ -58,10 +66,18 @@ impl Stats {
             Status::NotReady if !is_acquire && !asynchronous => self.add(Counter::NotReady),
             Status::Again => {}
             Status::Fail if is_fair => {}
-            _ if asynchronous || is_extend => {}
+            _ if how != How::Single || is_extend => {}
             _ => self.add(Counter::InvalidReturn),
         }
     }
+}
+
+/// How an operation was asked for; the original counts each way differently.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Single,
+    Batched,
+    Asynchronous,
 }
 
 #[cfg(test)]
@@ -84,6 +100,15 @@ mod tests {
         assert!(counted(LockType::Fair, op, Status::Fail).is_empty());
         assert!(counted(LockType::Fair, op, Status::Again).is_empty());
         assert!(counted(LockType::Atomic, op, Status::Success).is_empty());
+    }
+
+    #[test]
+    fn a_refusal_in_a_batch_does_not_count_and_its_partial_unlock_does() {
+        let (stats, op) = (Stats::default(), Op::TryLock { mode: Mode::Exclusive, expire_s: 1 });
+        stats.count_batched(LockType::Atomic, op, &OpResult::of(Status::Fail));
+        assert_eq!(stats.read(), [0; COUNTERS]);
+        stats.count_batched(LockType::Atomic, Op::Unlock, &OpResult::of(Status::AlreadyLocked));
+        assert_eq!((stats.read()[7], stats.read()[12]), (0, 1));
     }
 
     #[test]

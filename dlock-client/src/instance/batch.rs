@@ -98,7 +98,7 @@ impl Instance {
         for (item, ((op, lock_type, result), out)) in batch.results().zip(out).enumerate() {
             *out = result;
             if let (Some(place), Some(lock_type)) = (batch.place_of(item), lock_type) {
-                self.stats.count(lock_type, op, out);
+                self.stats.count_batched(lock_type, op, out);
                 if matches!(op, Op::Unlock) {
                     let place = &mut places[place];
                     if self.watch().is_some() && out.status.is_without_primary() {
