@@ -14,6 +14,7 @@
 //! (`/etc/machine-id`) is in it where several hosts may share the folder. A folder that belongs to
 //! another user, or that others may write, is not used: its files could be exchanged.
 
+use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
