@@ -8,8 +8,8 @@
 //! ```text
 //!   {"cmd":"status"}
 //!     {"ok":true,"version":"26.06.100","pid":1,"address":"127.0.0.1:21616","epoch":"…",
-//!      "uptime_s":5,"recovering":false,"recovery":null,"verbs":null,"shm":true,"tcp":true,"connections":2,
-//!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
+//!      "uptime_s":5,"recovering":false,"recovery":null,"verbs":null,"shm":true,
+//!      "tcp":true,"connections":2,"clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
 //!      "objects":0,"objects_max":102400,"stats":{"EAGAIN":"0",… the debug counters of the C API}}
 //!     while it recovers: "recovery":{"expected":3,"back":1,"told":1,"claims":7,"list_lost":false,
 //!      "missing":[{"client":5,"seconds_left":29}, {"client":6,"seconds_left":null}]}
