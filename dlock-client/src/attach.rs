@@ -8,19 +8,14 @@
 //!         └──────────────────────────────────┘
 //! ```
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
-use dlock_core::control::Session;
 use dlock_core::exec::Executor;
 use dlock_core::session::PathSearch;
 use dlock_core::status::Status;
-use dlock_fabric::tls::Tls;
-use dlock_fabric::ClockEstimate;
 use log::Level;
 
-use crate::config::{ClientConfig, FabricChoice};
+use crate::config::FabricChoice;
 use crate::fabrics::{Attached, Fabric, Place};
 use crate::said::Said;
 
@@ -48,16 +43,11 @@ pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn E
 /// `NotReady` (the primary recovers, and its clients cannot attach yet), `Error`; the cause and
 /// its remedy are logged.
 pub(crate) fn attach(
-    config: &ClientConfig,
+    place: &Place<'_>,
     choice: FabricChoice,
-    session: &Session,
-    primary: SocketAddr,
-    clock: ClockEstimate,
-    tls: Option<&Tls>,
-    until: Option<Instant>,
     said: &Said,
 ) -> Result<Attached, Status> {
-    let place = Place { config, session, primary, clock, tls, until };
+    let Place { config, session, primary, .. } = *place;
     let mut search = PathSearch::new(choice, config.device.is_some(), session);
     for kind in search.missing() {
         let Fabric { what, remedy, .. } = Fabric::of(kind);
@@ -72,7 +62,7 @@ pub(crate) fn attach(
     }
     while let Some(kind) = search.next_kind() {
         let fabric = Fabric::of(kind);
-        let error = match (fabric.attach)(&place) {
+        let error = match (fabric.attach)(place) {
             Ok(attached) => return Ok(attached),
             Err(error) => error,
         };
@@ -93,15 +83,17 @@ pub(crate) fn attach(
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, SocketAddr};
     use std::thread::JoinHandle;
 
     use dlock_core::clock::ServerTime;
     use dlock_core::codec::{self, Frame};
-    use dlock_core::control::{Attached as Answer, FabricKind, Offers, Secret, VERSION};
+    use dlock_core::control::{Attached as Answer, FabricKind, Offers, Secret, Session, VERSION};
     use dlock_core::ids::{ClientId, Epoch};
+    use dlock_fabric::ClockEstimate;
 
     use super::*;
+    use crate::config::ClientConfig;
 
     /// A primary that answers one attach over shared memory with this status. It offers tcp, too,
     /// on a port that is closed.
@@ -132,17 +124,10 @@ mod tests {
     fn attached(choice: FabricChoice, session: &Session) -> Option<Status> {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
-        attach(
-            &ClientConfig::default(),
-            choice,
-            session,
-            nowhere,
-            clock,
-            None,
-            None,
-            &Said::default(),
-        )
-        .err()
+        let config = ClientConfig::default();
+        let place =
+            Place { config: &config, session, primary: nowhere, clock, tls: None, until: None };
+        attach(&place, choice, &Said::default()).err()
     }
 
     #[test]

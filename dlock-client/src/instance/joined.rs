@@ -21,7 +21,7 @@ use super::{call_on, done, SessionState};
 use crate::attach::{attach, wrapped, Wrap};
 use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, CONTROL_WAIT};
-use crate::fabrics::Attached;
+use crate::fabrics::{Attached, Place};
 use crate::heartbeat::Pulse;
 use crate::said::Said;
 
@@ -103,16 +103,9 @@ pub(super) fn join(
     }
     let session = session::accept(reply, expected)?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
-    match attach(
-        config,
-        choice,
-        &session,
-        control.peer(),
-        clock,
-        tls.as_ref(),
-        patience.until,
-        said,
-    ) {
+    let (primary, tls, until_attached) = (control.peer(), tls.as_ref(), patience.until);
+    let place = Place { config, session: &session, primary, clock, tls, until: until_attached };
+    match attach(&place, choice, said) {
         Ok(Attached { exec, verbs }) => {
             // a primary of version 1 does not know the request
             let asks_readers = config.exact_views && session.version >= 2;

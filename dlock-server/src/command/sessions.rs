@@ -127,7 +127,7 @@ impl Worker {
         let ControlReply::Locks(results) = reply else { return };
         let (_, locks, _) = self.core.primary.totals();
         let max = self.core.primary.config().locks_max;
-        if locks >= max && results.iter().any(|got| *got == Err(Status::ServerNoResource)) {
+        if locks >= max && results.contains(&Err(Status::ServerNoResource)) {
             limited!(
                 Cause::LocksFull,
                 Level::Warn,
