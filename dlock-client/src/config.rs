@@ -66,9 +66,9 @@ pub struct ClientConfig {
     pub primaries: Option<Vec<SocketAddr>>,
     /// What the connections to a primary's port are secured with.
     pub tls: TlsUse,
-    /// How long becoming a client may take in all, if it was shared: every address, every phase, and
-    /// the recovery of a primary, which is waited for. `None`: nothing is waited for, and each phase
-    /// has its own bound.
+    /// How long becoming a client may take in all, if it was shared: every address, every phase,
+    /// and the recovery of a primary, which is waited for. `None`: nothing is waited for, and each
+    /// phase has its own bound.
     pub wait: Option<Duration>,
     /// How long the primary may be silent before it does. `None`: what `DLOCK_SILENCE_MS` says.
     pub silence: Option<Duration>,

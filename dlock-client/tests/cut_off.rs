@@ -21,7 +21,8 @@ use Status::*;
 const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 
 /// One lock of each kind for each way to release it.
-const WAYS: [(&str, fn(&Instance, LockId) -> Status); 3] =
+type Way = (&'static str, fn(&Instance, LockId) -> Status);
+const WAYS: [Way; 3] =
     [("unlock", single), ("batch_unlock", batch), ("asynchronous unlock", asynchronous)];
 
 const ASYNCHRONOUS: usize = 2;

@@ -30,8 +30,8 @@ impl LockEntry {
         is_over || self.is_of_another_clock(now)
     }
 
-    /// Whether the lease may be over that was claimed at a successor. The successor's deadline for it
-    /// is in whole seconds of another clock, and up to a second later.
+    /// Whether the lease may be over that was claimed at a successor. The successor's deadline for
+    /// it is in whole seconds of another clock, and up to a second later.
     #[inline]
     pub fn is_past_claim(&self, now: Now) -> bool {
         now.local_ns >= self.runs_until_ns && !planted::is(Bug::ClaimRevived)

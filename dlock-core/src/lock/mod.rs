@@ -172,7 +172,8 @@ pub struct LockEntry {
     /// deadline by the clock of that one.
     granted_at: Option<(Epoch, u32)>,
     /// Claimed at a successor, and neither granted nor extended since: when the lease has ended for
-    /// sure, and until when it runs for sure, on this host's clock. `u64::MAX`: the deadline says it.
+    /// sure, and until when it runs for sure, on this host's clock. `u64::MAX`: the deadline says
+    /// it.
     until_ns: u64,
     runs_until_ns: u64,
     /// Claimed, and not confirmed: until when it is surely not over, on this host's clock.

@@ -22,7 +22,8 @@ pub fn search(name: &str, from: u64, schedules_max: u64) -> Option<(u64, String)
     found
 }
 
-/// The first seed at or after `from` whose schedule is another one with the bug: its digest differs.
+/// The first seed at or after `from` whose schedule is another one with the bug: its digest
+/// differs.
 /// `None`: the scenario cannot see the rule.
 pub fn seen(name: &str, from: u64, schedules_max: u64) -> Option<u64> {
     let scenario = system::scenario_of(name);

@@ -211,8 +211,8 @@ impl Oracle {
         let mut told = leases.iter().filter(|lease| lease.who == who && lease.is_of_now);
         if let Some(told) = told.find(|told| told.end > end.max(now)) {
             return Err(format!(
-                "lease: lock {lock}: client {who:#x} is told at {now} that its lease ends at {end}, \
-                 and was told {} before",
+                "lease: lock {lock}: client {who:#x} is told at {now} that its lease ends at \
+                 {end}, and was told {} before",
                 told.end
             ));
         }
