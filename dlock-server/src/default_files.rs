@@ -211,7 +211,7 @@ mod tests {
         symlink(&elsewhere, &path).unwrap();
         assert!(found().is_empty(), "a link may lead to another user's");
         fs::rename(&elsewhere, &path).unwrap();
-        assert_eq!(found(), [path.clone()]);
+        assert_eq!(found(), std::slice::from_ref(&path));
         fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(found().is_empty());
         assert!(!files.admin_socket(21_616).unwrap().starts_with(&runtime_dir));

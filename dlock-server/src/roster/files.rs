@@ -94,7 +94,8 @@ mod tests {
     /// Every file of the state as what somebody else may have put there.
     #[test]
     fn what_is_no_regular_file_is_refused_and_neither_waited_for_nor_followed() {
-        let put: [(&str, fn(&Path, &Path)); 4] = [
+        type Put = (&'static str, fn(&Path, &Path));
+        let put: [Put; 4] = [
             ("a link", |path, target| {
                 fs::write(target, "precious").unwrap();
                 symlink(target, path).unwrap();
