@@ -278,6 +278,8 @@ impl ObjectWorld {
     }
 
     fn release(&mut self, who: ClientId, id: ObjectId) {
+        let before = self.reg.clients.get(who).unwrap();
+        let had_stale = before.handles().any(|(_, entry)| entry.what == What::Stale(id));
         let found = self.objects.iter_mut().find(|(_, o)| o.id == id.0);
         let expected = match found {
             Some((name, object)) if object.leases.contains_key(&who) => {
@@ -288,6 +290,7 @@ impl ObjectWorld {
                 }
                 Ok(())
             }
+            _ if had_stale => Ok(()),
             _ => Err(Status::ObjectNotGet),
         };
         let now = self.time();

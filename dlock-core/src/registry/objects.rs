@@ -192,10 +192,11 @@ impl Objects {
         Ok(ObjectGrant { object, handle, slot, generation })
     }
 
-    /// The client gives an object back. Its stale handles of the same id go with it.
+    /// The client gives an object back. Its stale handles of the same id go with it: one alone,
+    /// whose object was destroyed and freed after the lease, is given back, too.
     ///
     /// # Errors
-    /// `ObjectNotGet` if it has not got the object (any more).
+    /// `ObjectNotGet` if it has not got the object, or has given it back.
     pub fn release(
         &mut self,
         t: &mut Tables<'_>,
@@ -203,12 +204,19 @@ impl Objects {
         client: ClientId,
         object: ObjectId,
     ) -> Result<(), Status> {
-        for slot in t.clients.remove_stale(client, object) {
-            self.leave_quarantine(t, slot);
+        let stale = t.clients.remove_stale(client, object);
+        for slot in &stale {
+            self.leave_quarantine(t, *slot);
         }
-        let record = self.by_id.get_mut(&object).ok_or(Status::ObjectNotGet)?;
-        let at = record.refs.iter().position(|r| r.client == client);
-        let dropped = record.refs.swap_remove(at.ok_or(Status::ObjectNotGet)?);
+        let record = self.by_id.get_mut(&object);
+        let found = record.and_then(|record| {
+            let at = record.refs.iter().position(|r| r.client == client)?;
+            Some((record, at))
+        });
+        let Some((record, at)) = found else {
+            return if stale.is_empty() { Err(Status::ObjectNotGet) } else { Ok(()) };
+        };
+        let dropped = record.refs.swap_remove(at);
         t.clients.remove_handle(client, dropped.handle);
         let is_over = record.destroyed && record.is_freeable(now);
         if is_over && !planted::is(Bug::ObjectNotFreed) {
