@@ -370,7 +370,11 @@ fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
     let absent_grace = Some(Duration::from_millis(50));
     let site = Site::with("forgotten", ServerConfig { absent_grace, ..Default::default() });
     let line = Line::to(site.port);
-    let (a, b) = (by_itself(line.at, fabric), site.client(fabric));
+    // without a horizon: what it holds without a lease ends with the grace
+    let primaries = Some(vec![line.at]);
+    let endless = ClientConfig { primaries, horizon_s: Some(0), ..config(line.at, fabric) };
+    let a = Instance::init_shared(&endless, &line.at.ip().to_string()).unwrap();
+    let b = site.client(fabric);
     let lock = got(&a, "forgotten", LockType::Rw);
     let free = got(&a, "free", LockType::Atomic);
     assert_eq!(

@@ -10,8 +10,6 @@
 //! take effect before the primary has seen the request, unless its reply was waited for.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{ClockEstimate, Now, ServerTime, NS};
@@ -34,18 +32,17 @@ use crate::handshake;
 use crate::inbox::Expected;
 use crate::memory::{LedgerMemory, SlotMemory};
 use crate::net;
-use crate::server_clock::{self, Ping, SharedEstimate};
+use crate::server_clock::{self, SharedEstimate};
 use crate::server_memory::{execute, execute_word_op};
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
 /// How long sending a message may take when the primary does not read.
 pub(crate) const SEND_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
-/// How long the answer is waited for when the time is asked for. A reading of the clock that comes
-/// later is exact all the same, only from a slower exchange.
+/// How long an answer is waited for when the time is asked for while attaching.
 const CLOCK_WAIT: Duration = Duration::from_millis(10);
-/// Between two exchanges that are to tell the time better than the one before.
-const CLOCK_PAUSE_NS: u64 = NS;
+/// How often it is asked for.
+const CLOCK_TRIES_MAX: u32 = 3;
 
 /// One session's memory, mapped, and its message channel.
 #[derive(Debug)]
@@ -55,9 +52,6 @@ pub struct ShmExecutor {
     stream: Stream,
     owner: Owner,
     clock: SharedEstimate,
-    ping: Mutex<Option<Ping>>,
-    /// When the time may be asked for again, by the local clock.
-    asks_ns: AtomicU64,
     /// The coarse clock is behind by 0 to twice this.
     half_lag_ns: u64,
 }
@@ -137,16 +131,16 @@ impl ShmExecutor {
                 clock.half_trip_ns
             );
         }
-        Ok(Self {
+        let exec = Self {
             slots,
             ledger,
             stream: Stream::new(socket),
             owner: Owner::current(),
             clock: SharedEstimate::new(clock),
-            ping: Mutex::default(),
-            asks_ns: AtomicU64::new(0),
             half_lag_ns: clock::coarse_lag_ns().div_ceil(2),
-        })
+        };
+        exec.asks_for_time();
+        Ok(exec)
     }
 
     /// Whether the session stands as far as is known here: no system call. What the primary has
@@ -166,9 +160,6 @@ impl ShmExecutor {
     #[inline]
     fn now_at(&self, local_ns: u64) -> Now {
         let clock = self.clock.tracked();
-        if clock.estimate.is_stale(local_ns) {
-            self.asks_for_time(local_ns);
-        }
         let read = clock.at(local_ns);
         let earliest = read.time.0.wrapping_sub(read.uncertainty_ns);
         let latest = read.time.0.wrapping_add(2 * self.half_lag_ns + read.uncertainty_ns);
@@ -179,20 +170,17 @@ impl ShmExecutor {
         clock.at(clock::boot_ns())
     }
 
-    /// The exchange that told the time took long: another one may tell it better.
-    #[cold]
-    fn asks_for_time(&self, local_ns: u64) {
-        let asks_ns = self.asks_ns.load(Ordering::Relaxed);
-        if local_ns < asks_ns {
-            return;
-        }
-        let next_ns = local_ns.saturating_add(CLOCK_PAUSE_NS);
-        let is_first =
-            self.asks_ns.compare_exchange(asks_ns, next_ns, Ordering::Relaxed, Ordering::Relaxed);
-        if is_first.is_ok() {
-            let send = || self.send(&Request::Ping);
-            let reply = |seq, wait| self.reply(seq, wait);
-            server_clock::ask(&self.clock, &self.ping, local_ns, CLOCK_WAIT, send, reply);
+    /// Asks for the time as long as the exchanges that told it took long: a machine was busy.
+    /// Operations do not ask; an estimate that stays wide is as right as a narrow one.
+    fn asks_for_time(&self) {
+        for _ in 0..CLOCK_TRIES_MAX {
+            if !self.clock.get().is_stale(clock::boot_ns()) {
+                return;
+            }
+            let Ok(seq) = self.send(&Request::Ping) else { return };
+            if matches!(self.reply(seq, CLOCK_WAIT), Ok(None)) {
+                self.forget(seq);
+            }
         }
     }
 

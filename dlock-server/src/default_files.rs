@@ -10,6 +10,7 @@
 //!                  /run/user/UID/dlock/PORT.sock
 //!                  /tmp/dlock-UID/PORT.sock          ($TMPDIR in place of /tmp)
 //! ```
+//! The socket of a standby is PORT-standby.sock, also once it has taken the place of its primary.
 //! The port is in the name, since primaries on different ports have different clients. The machine
 //! (`/etc/machine-id`) is in it where several hosts may share the folder. A folder that belongs to
 //! another user, or that others may write, is not used: its files could be exchanged.
@@ -79,18 +80,38 @@ impl DefaultFiles {
         Ok(folder.join(name))
     }
 
-    /// The admin socket of a primary on this port. Its folder is made.
+    /// State files of primaries on this port that other variables of the environment name, or
+    /// another machine id.
+    pub fn other_state_files(&self, port: u16, chosen: &Path) -> Vec<PathBuf> {
+        let home = self.home.as_deref().map(|home| home.join(".local/state"));
+        let folders = [self.state_home.clone(), home].into_iter().flatten();
+        let folders = folders.map(|folder| folder.join("dlock"));
+        let system = (self.uid == 0).then(|| PathBuf::from(SYSTEM_STATE));
+        let name = format!("epoch-{port}");
+        let is_of_port = |path: &PathBuf| {
+            let end = path.file_name().and_then(|file| file.to_str()?.strip_prefix(&name));
+            end.is_some_and(|end| end.is_empty() || end.starts_with('-') && !end.contains('.'))
+        };
+        let entries = folders.chain(system).filter_map(|folder| fs::read_dir(folder).ok());
+        let paths = entries.flatten().flatten().map(|entry| entry.path());
+        let mut others: Vec<_> = paths.filter(is_of_port).filter(|path| path != chosen).collect();
+        others.sort();
+        others.dedup();
+        others
+    }
+
+    /// The admin socket of a primary that is told apart by this, a port. Its folder is made.
     ///
     /// # Errors
     /// Why there is none: its folder cannot be made, or is not this user's alone.
-    pub fn admin_socket(&self, port: u16) -> Result<PathBuf, String> {
+    pub fn admin_socket(&self, name: &str) -> Result<PathBuf, String> {
         let mut why = String::new();
         let folder = self.socket_folders().into_iter().find(|folder| {
             let own = self.own_folder(folder);
             own.map_err(|error| why = format!("{}: {error}", folder.display())).is_ok()
         });
         let folder = folder.ok_or(why)?;
-        let path = folder.join(format!("{port}.{SOCKET}"));
+        let path = folder.join(format!("{name}.{SOCKET}"));
         if path.as_os_str().len() > SOCKET_PATH_MAX {
             return Err(format!("{}: longer than {SOCKET_PATH_MAX} bytes", path.display()));
         }
@@ -196,7 +217,7 @@ mod tests {
         fs::create_dir(&runtime_dir).unwrap();
         fs::set_permissions(&runtime_dir, fs::Permissions::from_mode(0o700)).unwrap();
         let files = DefaultFiles { runtime_dir: Some(runtime_dir.clone()), ..of(&folder) };
-        let path = files.admin_socket(21_616).unwrap();
+        let path = files.admin_socket("21616").unwrap();
         assert_eq!(path, runtime_dir.join("dlock/21616.sock"));
         let found = || {
             let mut found = files.admin_sockets();
@@ -214,11 +235,28 @@ mod tests {
         assert_eq!(found(), std::slice::from_ref(&path));
         fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(found().is_empty());
-        assert!(!files.admin_socket(21_616).unwrap().starts_with(&runtime_dir));
+        assert!(!files.admin_socket("21616").unwrap().starts_with(&runtime_dir));
         // one of another user, as after su
         fs::set_permissions(&runtime_dir, fs::Permissions::from_mode(0o777)).unwrap();
         fs::remove_dir_all(runtime_dir.join("dlock")).unwrap();
-        assert!(!files.admin_socket(21_616).unwrap().starts_with(&runtime_dir));
+        assert!(!files.admin_socket("21616").unwrap().starts_with(&runtime_dir));
+    }
+
+    #[test]
+    fn a_state_file_that_other_variables_name_is_found() {
+        let folder = TempFolder::new("default-other");
+        let of_home = DefaultFiles { uid: of(&folder).uid.max(1), ..of(&folder) };
+        let home = of_home.home.as_ref().unwrap().join(".local/state");
+        let before = home.join(format!("dlock/epoch-21616{}", machine()));
+        fs::create_dir_all(before.parent().unwrap()).unwrap();
+        fs::write(&before, "1").unwrap();
+        fs::write(before.with_extension("clients"), "").unwrap();
+        fs::write(home.join("dlock/epoch-2161"), "1").unwrap();
+        let state_home = Some(folder.path().join("state"));
+        let now = DefaultFiles { state_home, ..of_home };
+        let chosen = folder.path().join("state/dlock/epoch-21616");
+        assert_eq!(now.other_state_files(21_616, &chosen), [before.clone()]);
+        assert!(now.other_state_files(21_616, &before).is_empty());
     }
 
     #[test]

@@ -24,7 +24,8 @@ fn dlockd() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // not those of the user who runs the tests
-    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+    let own = [("XDG_STATE_HOME", "state"), ("TMPDIR", ""), ("XDG_RUNTIME_DIR", "")];
+    command.envs(own.map(|(name, end)| (name, format!("{}/{end}", env!("CARGO_TARGET_TMPDIR")))));
     command
 }
 

@@ -69,6 +69,7 @@ impl Daemon {
         let n = N.fetch_add(1, Ordering::Relaxed);
         let log = folder.0.join(format!("log-{n}"));
         let child = Command::new(env!("CARGO_BIN_EXE_dlockd"))
+            .env("XDG_RUNTIME_DIR", &folder.0) // its admin socket is not the user's
             .args([
                 format!("--listen={}", ip()),
                 format!("--port={port}"),

@@ -41,7 +41,7 @@ fn a_primary_that_gets_no_thread_at_its_start_says_so_in_one_line() {
     let words = fs::read_to_string(&said).unwrap();
     assert_eq!(ended.code(), Some(1), "{words}");
     assert!(words.contains("thread") && words.contains("TasksMax"), "{words}");
-    let lines = words.lines().filter(|line| line.contains("os error")).count();
+    let lines = words.lines().filter(|line| line.contains("cannot start")).count();
     assert_eq!(lines, 1, "{words}");
 }
 

@@ -224,6 +224,9 @@ impl Primary {
         if self.recovering && !self.has_claimed_all(client) && !self.awaited.is_telling(client) {
             self.awaited.telling.insert((now, client));
         }
+        if self.recovering && self.awaited.is_unlisted && !self.has_claimed_all(client) {
+            self.awaited.missing.entry(client).or_insert(NEVER); // what it tells is waited for
+        }
     }
 
     /// Clients of the predecessor that were never given a lock, and have not come yet.

@@ -134,7 +134,7 @@ fn tls_ends(tls: &Tls) -> Value {
     let rows = endings.iter().map(|ending| {
         json!({
             "what": ending.what,
-            "file": ending.path,
+            "file": ending.path.display().to_string(), // any bytes may be in a path
             "at": ending.date(),
             "days_left": ending.days_left_now(),
             "is_near": ending.notice_now().is_some(),

@@ -54,8 +54,8 @@ pub(crate) fn found(
     if is_lost {
         log::error!(
             "nobody is served: the state file {} is there, and its list of clients {} was lost, so \
-             that it is not known who holds what; restore the list and start again, or, if all \
-             clients have ended, say `dlock recover --now`",
+             that it is not known who holds what; stop this primary, restore the list and start \
+             it again, or, if all clients have ended, say `dlock recover --now`",
             state_file.display(),
             path.display()
         );

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The files of a primary whose configuration names none.
 
-use dlock_server::DefaultFiles;
+use std::time::Duration;
+
+use dlock_server::{connect_admin, DefaultFiles};
 
 use crate::file::{FileChoice, Settings};
+
+/// How long a primary that may have the admin socket is waited for.
+const ADMIN_WAIT: Duration = Duration::from_millis(100);
 
 /// Chooses them, and says which.
 ///
@@ -31,12 +36,29 @@ pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<()
                 )
             })?;
             log::info!("a primary that is started again recovers what is held from {path:?}");
+            let others = files.other_state_files(server.port, &path);
+            if let (false, Some(other)) = (path.exists(), others.first()) {
+                log::warn!(
+                    "{path:?} is new, and {other:?} is there from a primary on this port that was \
+                     started with other variables (XDG_STATE_HOME, HOME): what its clients hold is \
+                     not known here, and may be given to others; to recover it stop this primary, \
+                     and start one with --state-file {other:?}"
+                );
+            }
             server.state_file = Some(path);
         }
     }
     // it can do without this one
     if settings.admin_socket == FileChoice::Default && server.port != 0 {
-        match files.admin_socket(server.port) {
+        let name = match settings.standby.of {
+            Some(_) => format!("{}-standby", server.port),
+            None => server.port.to_string(),
+        };
+        match files.admin_socket(&name) {
+            Ok(path) if connect_admin(&path, ADMIN_WAIT).is_ok() => log::warn!(
+                "there is no admin socket, and no `dlock status`: another primary of this user has \
+                 {path:?}; name another one with --admin-socket"
+            ),
             Ok(path) => server.admin_socket = Some(path),
             Err(why) => log::warn!(
                 "there is no admin socket, and no `dlock status`: {why}; name one with \
