@@ -128,7 +128,8 @@ fn extended_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now:
     let word = AtomicWord::from_bits(old);
     if old == e.word {
         e.word = m.target; // nobody has taken the lock over
-        e.is_judged_by(if planted::is(Bug::ExtendedOnOtherClock) { now } else { m.started });
+        let clock = if planted::is(Bug::ExtendedOnOtherClock) { now } else { m.started };
+        e.goes_on(AtomicWord::from_bits(e.word).timeout(), expire_s, clock);
         let view = view(e);
         if m.reentry {
             return e.grant(Mode::Exclusive, view, true);

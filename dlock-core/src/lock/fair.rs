@@ -435,13 +435,12 @@ fn extended_or(
     }
     e.see_lanes(word);
     let deadline = later_deadline(e, expire_s, m.started);
-    e.is_judged_by(m.started);
-    extended(m, e, word, deadline, mode)
+    e.goes_on(deadline, expire_s, m.started);
+    extended(m, e, word, mode)
 }
 
-fn extended(m: &mut Machine, e: &mut LockEntry, word: u64, deadline_s: u32, mode: Mode) -> Step {
+fn extended(m: &mut Machine, e: &mut LockEntry, word: u64, mode: Mode) -> Step {
     e.word = word;
-    e.time_s = deadline_s;
     let view = word_view(e, mode);
     if m.reentry {
         return e.grant(mode, view, true);
@@ -528,10 +527,10 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             e.clear_ledger_entry();
             e.lost()
         }
-        (Op::Extend { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
+        (Op::Extend { mode, expire_s }, Reply::Granted { word, deadline_s, .. }) => {
             e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
-            e.is_judged_by(now);
-            extended(m, e, word, deadline_s, mode)
+            e.goes_on(deadline_s, expire_s, now);
+            extended(m, e, word, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
             e.clear_ledger_entry();
@@ -551,11 +550,11 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             e.is_judged_by(now);
             e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.see_lanes(word);
+            e.time_s = deadline_s;
             if m.reentry {
-                return extended(m, e, word, deadline_s, mode);
+                return extended(m, e, word, mode);
             }
             e.word = word;
-            e.time_s = deadline_s;
             granted(m, e)
         }
         Reply::Queued { .. } | Reply::Cancelled { .. } if m.reentry => m.lose_track(e),

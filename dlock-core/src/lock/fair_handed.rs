@@ -159,8 +159,8 @@ pub(super) fn seen(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now)
         _ if e.maybe_over(now) => ask_extend(m, e, Mode::Exclusive, m.expire_s()),
         _ => {
             let deadline_s = later_deadline(e, m.expire_s(), m.started);
-            e.is_judged_by(m.started);
-            extended(m, e, e.word, deadline_s, Mode::Exclusive)
+            e.goes_on(deadline_s, m.expire_s(), m.started);
+            extended(m, e, e.word, Mode::Exclusive)
         }
     }
 }

@@ -536,6 +536,17 @@ impl LockEntry {
         (self.until_ns, self.runs_until_ns) = (u64::MAX, u64::MAX);
     }
 
+    /// The hold goes on until `deadline_s`, by the answer to an extend. One that only asks, and
+    /// finds the deadline that is known, makes no lease longer: also not one that was claimed.
+    fn goes_on(&mut self, deadline_s: u32, expire_s: u32, now: Now) {
+        let claimed = (self.until_ns, self.runs_until_ns);
+        self.is_judged_by(now);
+        if expire_s == 0 && deadline_s == self.time_s {
+            (self.until_ns, self.runs_until_ns) = claimed;
+        }
+        self.time_s = deadline_s;
+    }
+
     /// The hold begins.
     fn grant(&mut self, mode: Mode, view: View, reentry: bool) -> Step {
         self.state = match mode {
