@@ -161,21 +161,22 @@ impl Oracle {
         }
     }
 
-    /// A client was told that it holds the lock. `is_anew`: with a lease that it has asked for now.
+    /// A client has asked for a lease: what it claimed before does not count any more.
+    pub fn asked_anew(&mut self, lock: usize, who: u64) {
+        self.locks[lock].claimed.retain(|one| one.0 != who);
+    }
+
+    /// A client was told that it holds the lock, and has asked for no lease since it has claimed it.
     ///
     /// # Errors
     /// If that is what it has claimed, and the lease is over. `margin`: of the clocks' drift since
     /// it was claimed.
     pub fn not_revived(
-        &mut self,
+        &self,
         lock: usize,
         who: u64,
         (now, margin): (u64, u64),
-        is_anew: bool,
     ) -> Result<(), String> {
-        if is_anew {
-            self.locks[lock].claimed.retain(|one| one.0 != who);
-        }
         let mut claimed = self.locks[lock].claimed.iter();
         match claimed.find(|one| one.0 == who && one.1.saturating_add(margin) < now) {
             None => Ok(()),

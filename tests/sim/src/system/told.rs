@@ -57,7 +57,7 @@ impl Sys {
                 let entry = self.clients[c].threads[l].entry.as_ref();
                 if entry.is_some_and(|entry| lease::runs(entry, now)) {
                     let at = (self.now, CLAIM_MARGIN_NS);
-                    let verdict = self.oracle.not_revived(l, who, at, false);
+                    let verdict = self.oracle.not_revived(l, who, at);
                     verdict.unwrap_or_else(|why| self.fail(why));
                 }
             }
@@ -75,6 +75,9 @@ impl Sys {
             Op::Extend { mode, expire_s } => (mode, expire_s),
             Op::Unlock => return self.told_release(l, who, (result.status, refs)),
         };
+        if expire_s > 0 {
+            self.oracle.asked_anew(l, who); // also if the answer is lost
+        }
         let is_query = expire_s == 0 && !matches!(op, Op::Extend { .. });
         if !granted || is_query {
             if refs == 0 {
@@ -191,7 +194,7 @@ impl Sys {
         time_out: Option<u32>,
     ) -> Result<(), String> {
         let who = self.who(c);
-        self.oracle.not_revived(l, who, (self.now, CLAIM_MARGIN_NS), true)?;
+        self.oracle.not_revived(l, who, (self.now, CLAIM_MARGIN_NS))?;
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
         let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
