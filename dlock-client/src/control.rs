@@ -29,7 +29,6 @@ use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
-use dlock_fabric::fds;
 use dlock_fabric::fork::NotInherited;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::tls::Tls;
@@ -254,7 +253,6 @@ impl Control {
         level: log::Level,
         tls: Option<&Tls>,
     ) -> Result<Self, Status> {
-        fds::occupy_standard();
         // no time at all would be refused as an argument
         let left = deadline.saturating_duration_since(Instant::now()).max(CONNECT_MIN);
         let stream = TcpStream::connect_timeout(&peer, left).map_err(|e| {

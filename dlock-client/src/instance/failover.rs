@@ -14,6 +14,7 @@ use dlock_core::lock::{EntryState, LockEntry, OpResult};
 use dlock_core::session::{Arrival, Heard, Step};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
+use dlock_fabric::fds;
 use dlock_fabric::wake::Wake;
 
 use super::joined::To;
@@ -81,6 +82,7 @@ impl Instance {
         ip: &str,
         wrap: Option<&Wrap>,
     ) -> Result<Arc<Self>, Unmet> {
+        fds::occupy_standard();
         config.check()?;
         let first = address(ip, config.effective_port())?;
         let Some(mut plan) = config.plan(first)? else {

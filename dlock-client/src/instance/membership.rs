@@ -26,7 +26,7 @@ use dlock_core::lock::LockEntry;
 use dlock_core::message::Request;
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
-use dlock_fabric::Refuse;
+use dlock_fabric::{fds, Refuse};
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
@@ -66,6 +66,7 @@ impl Instance {
     }
 
     fn init_with(config: &ClientConfig, ip: &str, wrap: Option<Wrap>) -> Result<Self, Status> {
+        fds::occupy_standard();
         config.check()?;
         let peer = address(ip, config.effective_port())?;
         let (patience, level, said) = (Patience::OF_CALL, Level::Warn, &Said::default());
