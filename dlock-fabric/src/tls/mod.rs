@@ -205,9 +205,10 @@ impl Tls {
     ///
     /// As [`Self::reload`].
     pub fn open_key(&self) -> Result<(), TlsError> {
+        let mut seen = self.shared.seen.lock();
         match self.lacks_key() {
-            true => self.reload(),
-            false => Ok(()),
+            true => self.load_again(&mut seen),
+            false => Ok(()), // perhaps since the attempt that was under way
         }
     }
 
@@ -224,8 +225,11 @@ impl Tls {
     /// Reads of files, some signatures and, where the key is encrypted, up to seconds of computing:
     /// not for a thread that serves.
     pub fn reload(&self) -> Result<(), TlsError> {
+        self.load_again(&mut self.shared.seen.lock())
+    }
+
+    fn load_again(&self, seen: &mut Stamps) -> Result<(), TlsError> {
         let shared = &*self.shared;
-        let mut seen = shared.seen.lock();
         *seen = Stamps::of(&shared.files);
         let (now, old) = (UnixTime::now(), self.loaded());
         let (password, leniency) = (&*shared.password, &shared.leniency);

@@ -27,6 +27,7 @@ use dlock_fabric::tls_session::TlsSession;
 use log::Level;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout_at, Instant};
 
 use super::table::{ConnectionPermit, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX};
@@ -61,7 +62,7 @@ pub(super) async fn known(
         return None;
     }
     let _place = permit.shakes_hands();
-    if !has_key(tls, from, deadline).await {
+    if !has_key(tls, from, permit, deadline).await {
         mailbox.count(Counter::BadRequest);
         return None;
     }
@@ -98,13 +99,28 @@ pub(super) async fn known(
 }
 
 /// Whether there is a key to shake hands with. One that waits for its password is tried: the
-/// program is asked, on a thread of its own.
-async fn has_key(tls: &Tls, from: SocketAddr, deadline: Instant) -> bool {
+/// program is asked, on a thread of its own, for one connection at a time.
+async fn has_key(
+    tls: &Tls,
+    from: SocketAddr,
+    permit: &ConnectionPermit,
+    deadline: Instant,
+) -> bool {
     if !tls.lacks_key() {
         return true;
     }
-    let of = tls.clone();
-    let opened = timeout_at(deadline, on_a_thread("tls-key", move || of.open_key())).await;
+    let opened = tokio::select! {
+        opened = timeout_at(deadline, open_key(tls.clone(), permit.key_turn())) => opened,
+        () = permit.link.closed() => {
+            limited!(
+                Cause::Handshake,
+                Level::Warn,
+                "no TLS connection with {from}: prkey_pwd_cb has given no password yet, and this \
+                 connection makes room for others (HANDSHAKES_MAX)"
+            );
+            return false;
+        }
+    };
     match opened {
         Ok(Ok(Ok(()))) => return true,
         Ok(Ok(Err(error))) => {
@@ -118,6 +134,20 @@ async fn has_key(tls: &Tls, from: SocketAddr, deadline: Instant) -> bool {
         ),
     }
     false
+}
+
+/// Tries the key when no other attempt is under way. The turn is the thread's, and is over when
+/// the program has answered, even if the connection has ended before.
+async fn open_key(tls: Tls, turn: Arc<Semaphore>) -> io::Result<Result<(), TlsError>> {
+    let turn = turn.acquire_owned().await.map_err(io::Error::other)?;
+    if !tls.lacks_key() {
+        return Ok(Ok(())); // the attempt before this one has opened it
+    }
+    on_a_thread("tls-key", move || {
+        let _turn = turn;
+        tls.open_key()
+    })
+    .await
 }
 
 /// Why there is no connection, and what to do about it.
@@ -229,5 +259,92 @@ pub(crate) fn reload(tls: &Tls) {
             let error: TlsError = error;
             log::error!("the TLS files stay as they were loaded before: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc::{channel, Receiver, Sender};
+    use std::{env, fs, process};
+
+    use base64ct::{Base64, Encoding};
+    use dlock_fabric::tls::{FixedPassword, KeyPassword, Leniency, TlsFiles};
+    use parking_lot::Mutex;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::*;
+    use crate::blocking::runtime;
+
+    /// Says that it is asked, and waits for what it is to answer.
+    #[derive(Debug)]
+    struct Asked(Sender<()>, Mutex<Receiver<&'static str>>);
+
+    impl KeyPassword for Asked {
+        fn password(&self) -> Result<Option<Secret>, TlsError> {
+            let Self(asked, answer) = self;
+            asked.send(()).expect("the test waits");
+            let answer = answer.lock().recv().expect("no more is asked than is answered");
+            FixedPassword::new(answer.into()).password()
+        }
+    }
+
+    type Secret = zeroize::Zeroizing<Vec<u8>>;
+
+    /// A certificate for a key that is encrypted with the password `correct horse`.
+    fn write_files(folder: &Path) -> TlsFiles {
+        let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dlock-fabric/tests/tls/fixtures");
+        let read = |name| fs::read_to_string(keys.join(name)).unwrap();
+        let body: String = read("p256.pem").lines().filter(|line| !line.starts_with('-')).collect();
+        let key = KeyPair::try_from(Base64::decode_vec(&body).unwrap()).unwrap();
+        let mut ca = CertificateParams::default();
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_key = KeyPair::generate().unwrap();
+        let ca_der = ca.self_signed(&ca_key).unwrap().der().clone();
+        let own = CertificateParams::new(vec!["node.example".into()]).unwrap();
+        let own = own.signed_by(&key, &Issuer::new(ca, ca_key)).unwrap();
+        let write = |name: &str, text: String| {
+            fs::write(folder.join(name), text).unwrap();
+            folder.join(name)
+        };
+        let certificate = |der: &[u8]| {
+            let text = Base64::encode_string(der);
+            format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+        };
+        let (ca, cert) = (certificate(&ca_der), certificate(own.der()));
+        let (ca, cert) = (write("ca.pem", ca), write("own.pem", cert));
+        TlsFiles { ca, crl: None, cert, key: write("own.key", read("p256-pbkdf2.pem")) }
+    }
+
+    #[test]
+    fn a_key_without_its_password_is_tried_for_one_connection_at_a_time() {
+        let folder = env::temp_dir().join(format!("dlock-key-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (says, asked) = channel();
+        let (answer, answers) = channel();
+        answer.send("wrong").unwrap();
+        let leniency = Leniency::AsOpenssl { callback: None, key_may_wait: true };
+        let password = Arc::new(Asked(says, Mutex::new(answers)));
+        let tls = Tls::load_with(leniency, write_files(&folder), password).unwrap();
+        asked.recv().unwrap();
+        assert!(tls.lacks_key());
+        let turn = Arc::new(Semaphore::new(1));
+        let attempts = async {
+            let attempt = || tokio::spawn(open_key(tls.clone(), turn.clone()));
+            let first = attempt();
+            let others: Vec<_> = (0..8).map(|_| attempt()).collect();
+            let is_asked = on_a_thread("asked", move || asked.recv().map(|()| asked));
+            let asked = is_asked.await.unwrap().unwrap();
+            first.abort(); // its connection has ended, and its thread has not
+            assert!(first.await.unwrap_err().is_cancelled());
+            assert_eq!(turn.available_permits(), 0);
+            answer.send("correct horse").unwrap();
+            for other in others {
+                other.await.unwrap().unwrap().unwrap();
+            }
+            assert!(!tls.lacks_key() && asked.try_recv().is_err(), "one answer is enough");
+        };
+        runtime(|builder| builder).unwrap().block_on(attempts);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

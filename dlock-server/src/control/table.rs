@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dlock_core::rate::{Pace, Rate};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use crate::mailbox::ConnectionHandle;
 
@@ -35,6 +36,8 @@ pub(super) struct Table {
     of_one_max: usize,
     numbers: AtomicU64,
     permits: Mutex<ConnectionPermits>,
+    /// Of one permit: see [`ConnectionPermit::key_turn`].
+    key_turn: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +69,8 @@ impl Table {
 
     fn with(max: usize, of_one_max: usize) -> Arc<Self> {
         let permits = Mutex::new(ConnectionPermits::default());
-        Arc::new(Self { max, of_one_max, numbers: AtomicU64::new(1), permits })
+        let (numbers, key_turn) = (AtomicU64::new(1), Arc::new(Semaphore::new(1)));
+        Arc::new(Self { max, of_one_max, numbers, permits, key_turn })
     }
 
     /// A place for a new connection. If all are taken, the oldest connection that never sent a
@@ -141,6 +145,11 @@ impl ConnectionPermit {
         }
         permits.shaking.insert(self.link.id, self.link.clone());
         Shaking(self)
+    }
+
+    /// Whose turn it is to try a private key that waits for its password: one connection's.
+    pub(super) fn key_turn(&self) -> Arc<Semaphore> {
+        self.table.key_turn.clone()
     }
 
     /// The connection has sent something.
