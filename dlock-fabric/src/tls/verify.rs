@@ -8,7 +8,8 @@
 //! ```
 //! Up to webpki's verdict nothing is allocated for what the peer sent. With a `cert_verify_cb`, the
 //! callback (`store_ctx.rs`) stands in place of webpki, the CA's dates and the key usage. In other
-//! programs of the C API OpenSSL judges a peer that they refuse: its verdict counts.
+//! programs of the C API OpenSSL judges a peer that they refuse for another reason than the
+//! revocation lists: its verdict counts.
 
 use std::sync::Arc;
 
@@ -125,7 +126,8 @@ impl PeerRules {
     }
 
     /// Judges a chain by the rules of this module, and by OpenSSL where they refuse and it may. No
-    /// callback is asked, and the peer's name is not compared.
+    /// callback is asked, and the peer's name is not compared. What the revocation lists say is
+    /// final: OpenSSL asks an older list where the newest one has expired.
     pub fn verify_without_callback(
         &self,
         role: PeerRole,
@@ -136,6 +138,9 @@ impl PeerRules {
         refuse_out_of_bounds(end_entity, intermediates)?;
         let verdict = self.verify_by_rules(role, end_entity, intermediates, now);
         let (Some(openssl), Err(by_rules)) = (&self.openssl, &verdict) else { return verdict };
+        if is_of_lists(by_rules) {
+            return verdict;
+        }
         match openssl.verify(role, end_entity, intermediates) {
             Ok(()) => Ok(()),
             Err(error) => Err(more_telling(by_rules, error)),
@@ -311,6 +316,21 @@ fn more_telling(by_rules: &Error, by_openssl: Error) -> Error {
 
 fn is_other(error: &Error) -> bool {
     matches!(error, Error::InvalidCertificate(CertificateError::Other(_)))
+}
+
+/// Whether the revocation lists are why a chain is refused.
+fn is_of_lists(error: &Error) -> bool {
+    use CertificateError as Bad;
+    match error {
+        Error::InvalidCertificate(error) => matches!(
+            error,
+            Bad::Revoked
+                | Bad::UnknownRevocationStatus
+                | Bad::ExpiredRevocationList
+                | Bad::ExpiredRevocationListContext { .. }
+        ),
+        error => matches!(error, Error::InvalidCertRevocationList(_)),
+    }
 }
 
 /// More certificates, or weaker keys, than are accepted of anybody.

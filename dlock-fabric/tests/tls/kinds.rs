@@ -12,11 +12,12 @@ use dlock_fabric::tls::{
 use rcgen::date_time_ymd;
 use rustls::pki_types::{pem::PemObject, CertificateDer, ServerName};
 use rustls::{ClientConnection, ServerConnection};
+use time::Duration;
 
 use crate::callback::accepts_all;
 use crate::drive::{client, drive, server};
 use crate::openssl::{present, talk, Openssl, LINE};
-use crate::pki::{good, Ca, Folder};
+use crate::pki::{good, now, Ca, Folder};
 
 const AS_OPENSSL: Leniency = Leniency::AsOpenssl { callback: None, key_may_wait: false };
 
@@ -267,6 +268,33 @@ fn a_revoked_certificate_of_x509_v1_is_refused_and_found() {
     let error = tls.check(PeerRole::Client, &chain).expect_err("it is revoked").to_string();
     assert!(error.contains("Revoked"), "{error}");
     assert!(tls.is_revoked(PeerRole::Client, &PeerChain::from(chain)));
+}
+
+/// OpenSSL asks the older list, which does not name the peer.
+#[test]
+fn a_peer_stays_refused_when_the_list_that_revokes_it_has_expired_and_an_older_one_has_not() {
+    let (root, params) = (Ca::root("root"), good("peer"));
+    let (peer, ours) = (root.issue(&params), root.issue(&good("ours")));
+    let older = root.crl_of(&[], now() - Duration::hours(2), now() + Duration::hours(1));
+    // a machine that is slow gets more time to load the list before it expires
+    let loaded = [3, 60].into_iter().find_map(|seconds| {
+        let until = now() + Duration::seconds(seconds);
+        let newer = root.crl_of(&[&params], now() - Duration::hours(1), until);
+        let folder = Folder::with(&root, &ours, Some(&(older.clone() + &newer)));
+        Some((load(&folder, AS_OPENSSL).ok()?, until))
+    });
+    let (tls, until) = loaded.expect("both lists are valid");
+    let chain: Vec<_> = peer.chain.iter().cloned().map(CertificateDer::from).collect();
+    let refused = || {
+        let roles = [PeerRole::Client, PeerRole::Server];
+        roles.map(|role| tls.check(role, &chain).expect_err("it is revoked").to_string())
+    };
+    assert!(refused().iter().all(|error| error.contains("Revoked")), "{:?}", refused());
+    while now() < until + Duration::seconds(1) {
+        std::thread::sleep(std::time::Duration::from_millis(100)); // the list expires
+    }
+    let expired = |error: &String| error.contains("revocation list expired");
+    assert!(refused().iter().all(expired), "{:?}", refused());
 }
 
 #[test]
