@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! When the own certificate, the CAs' and the revocation lists end: said 30, 7 and 1 days before,
-//! since after it every peer is refused.
+//! since after it every peer is refused. Of what is valid for a short time, and renewed as often,
+//! only the last third of that time counts.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use x509_cert::Certificate;
 use super::certificate::{self, CrlHead, Period};
 
 const DAY_S: u64 = 86_400;
-/// Days before the end at which it is said, the first one first.
+/// Days before the end at which it is said, the first one first; but only when less than a third of
+/// the validity is left.
 pub const NOTICE_DAYS: [u64; 3] = [30, 7, 1];
 
 /// A file of which something ends.
@@ -22,6 +24,8 @@ pub struct Ending {
     pub what: String,
     /// In which file.
     pub path: PathBuf,
+    /// Since when it is valid, seconds since 1970.
+    since_s: u64,
     /// The last second in which it is valid, since 1970.
     pub at_s: u64,
     remedy: &'static str,
@@ -40,7 +44,8 @@ impl Ending {
             .map(|parsed| {
                 let period = Period::from(parsed.tbs_certificate().validity());
                 let what = format!("the {kind} {}", certificate::subject(&parsed));
-                Self { what, path: path.into(), at_s: period.not_after.as_secs(), remedy }
+                let (since_s, at_s) = (period.not_before.as_secs(), period.not_after.as_secs());
+                Self { what, path: path.into(), since_s, at_s, remedy }
             })
             .collect()
     }
@@ -52,8 +57,8 @@ impl Ending {
             .filter_map(|head| {
                 let what = format!("the revocation list of {}", head.issuer);
                 let remedy = "issue a new one, or every peer is refused";
-                let at_s = head.next_update?.as_secs();
-                Some(Self { what, path: path.into(), at_s, remedy })
+                let (since_s, at_s) = (head.this_update.as_secs(), head.next_update?.as_secs());
+                Some(Self { what, path: path.into(), since_s, at_s, remedy })
             })
             .collect()
     }
@@ -75,7 +80,10 @@ impl Ending {
 
     /// The notice that is due: how many of [`NOTICE_DAYS`] have been reached; 0: none.
     fn notices(&self, now_s: u64) -> usize {
-        let reached = |days: &&u64| now_s + **days * DAY_S >= self.at_s;
+        let (left_s, valid_s) =
+            (self.at_s.saturating_sub(now_s), self.at_s.saturating_sub(self.since_s));
+        let is_late = left_s == 0 || left_s < valid_s / 3;
+        let reached = |days: &&u64| is_late && left_s <= **days * DAY_S;
         NOTICE_DAYS.iter().filter(reached).count()
     }
 
@@ -137,14 +145,29 @@ mod tests {
         UnixTime::since_unix_epoch(Duration::from_secs(days * DAY_S))
     }
 
-    #[test]
-    fn each_notice_is_given_once_and_a_renewed_certificate_begins_anew() {
-        let ending = |day: u64| Ending {
+    fn ending(since: u64, day: u64) -> Ending {
+        Ending {
             what: "the certificate of CN=node".into(),
             path: "node.crt".into(),
+            since_s: since * DAY_S,
             at_s: day * DAY_S,
             remedy: "renew it",
-        };
+        }
+    }
+
+    #[test]
+    fn a_list_for_a_week_that_is_issued_daily_is_not_spoken_of_unless_it_is_left_to_end() {
+        let mut told = Told::default();
+        let mut due = |day, issued| told.due(&[ending(issued, issued + 7)], at(day));
+        assert!((0..30).all(|day| due(day, day).is_empty() && due(day, day.max(1) - 1).is_empty()));
+        assert!(due(33, 29).is_empty());
+        assert_eq!((due(34, 29).len(), due(35, 29).len(), due(36, 29).len()), (1, 1, 0));
+        assert!(due(37, 29)[0].contains("has ended"));
+    }
+
+    #[test]
+    fn each_notice_is_given_once_and_a_renewed_certificate_begins_anew() {
+        let ending = |day| ending(0, day);
         let mut told = Told::default();
         let mut due = |day, until| told.due(&[ending(until)], at(day));
         assert_eq!(due(60, 100), Vec::<String>::new());
