@@ -42,6 +42,10 @@ pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 /// A connect that has no time left has this much.
 const CONNECT_MIN: Duration = Duration::from_millis(1);
 
+/// What a connect has at least where a client comes for the first time: the system sends the
+/// beginning of a connection again after 1 s, and after 3 s.
+const ARRIVAL_CONNECT_MIN: Duration = Duration::from_secs(3);
+
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
@@ -198,22 +202,33 @@ pub(crate) struct Patience {
     /// there; if that is not answered either, nothing is waited for any longer. `None`: it is not
     /// asked.
     pub(crate) silence: Option<Duration>,
+    /// For a connection to stand, and as long again for the handshake of TLS.
+    pub(crate) connect: Duration,
     /// Until when all of it is over: connecting, and every answer. `None`: each has its own time.
     pub(crate) until: Option<Instant>,
 }
 
 impl Patience {
     /// What a call of a program has.
-    pub(crate) const OF_CALL: Self = Self { wait: CONTROL_WAIT, silence: None, until: None };
+    pub(crate) const OF_CALL: Self =
+        Self { wait: CONTROL_WAIT, silence: None, connect: CONTROL_WAIT, until: None };
+
+    /// What a client has that comes for the first time, and looks for its primary at several
+    /// addresses (`silence`) or not.
+    pub(crate) fn of_arrival(silence: Option<Duration>, until: Option<Instant>) -> Self {
+        let connect = silence
+            .map_or(CONTROL_WAIT, |silence| silence.max(ARRIVAL_CONNECT_MIN).min(CONTROL_WAIT));
+        Self { silence, connect, until, ..Self::OF_CALL }
+    }
 
     /// Until when an answer that is asked for now is waited for.
     pub(crate) fn deadline(&self) -> Instant {
         self.bounded(self.wait)
     }
 
-    /// Until when a connection that is begun now may take to stand.
-    pub(crate) fn connect_deadline(&self) -> Instant {
-        self.bounded(self.silence.map_or(self.wait, |silence| silence.min(self.wait)))
+    /// Until when a connection that is begun now may take to stand, or a handshake.
+    fn connect_deadline(&self) -> Instant {
+        self.bounded(self.connect)
     }
 
     /// How long an answer that is asked for now is waited for.
@@ -231,7 +246,8 @@ impl Patience {
 /// connecting and the answer may take so long together.
 pub(crate) fn ask(peer: SocketAddr, wait: Duration, tls: Option<&Tls>) -> Heard {
     let deadline = Instant::now() + wait;
-    let Ok(mut control) = Control::connect(peer, deadline, log::Level::Debug, tls) else {
+    let patience = Patience { until: Some(deadline), ..Patience::OF_CALL };
+    let Ok(mut control) = Control::connect(peer, patience, log::Level::Debug, tls) else {
         return Heard::Nothing;
     };
     match control.call(ControlRequest::Heartbeat, deadline) {
@@ -242,17 +258,18 @@ pub(crate) fn ask(peer: SocketAddr, wait: Duration, tls: Option<&Tls>) -> Heard 
 }
 
 impl Control {
-    /// Connects, and shakes hands if there is TLS, until `deadline`; a failure is logged at this
-    /// level.
+    /// Connects, and shakes hands if there is TLS, each within [`Patience::connect`]; a failure is
+    /// logged at this level.
     ///
     /// # Errors
     /// `NotReady` if no process listens there, `Error` for everything else.
     pub(crate) fn connect(
         peer: SocketAddr,
-        deadline: Instant,
+        patience: Patience,
         level: log::Level,
         tls: Option<&Tls>,
     ) -> Result<Self, Status> {
+        let deadline = patience.connect_deadline();
         // no time at all would be refused as an argument
         let left = deadline.saturating_duration_since(Instant::now()).max(CONNECT_MIN);
         let stream = TcpStream::connect_timeout(&peer, left).map_err(|e| {
@@ -264,6 +281,7 @@ impl Control {
         })?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
         let material = tls.cloned();
+        let deadline = patience.connect_deadline();
         let tls = tls.map(|tls| sealed(&stream, peer, deadline, tls).map(Box::new)).transpose();
         let tls = tls.map_err(|error| {
             log::log!(level, "no TLS connection to the primary at {peer}: {}", reason(&error));
@@ -590,7 +608,20 @@ mod tests {
     use super::*;
 
     fn connect(addr: SocketAddr) -> Result<Control, Status> {
-        Control::connect(addr, soon(), log::Level::Warn, None)
+        Control::connect(addr, Patience::OF_CALL, log::Level::Warn, None)
+    }
+
+    #[test]
+    fn a_client_that_comes_gives_a_primary_time_to_connect_within_its_own() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let of = |silence, until| Patience::of_arrival(silence, until).connect_deadline() - now;
+        for silence in [second / 10, second] {
+            assert!((3 * second..8 * second).contains(&of(Some(silence), None)));
+            assert_eq!(of(Some(silence), Some(now + 2 * second)), 2 * second);
+        }
+        assert!(of(Some(8 * second), None) >= 8 * second);
+        assert!(of(Some(60 * second), None) < 60 * second);
+        assert!(of(None, None) >= CONTROL_WAIT);
     }
 
     fn reply(seq: u64, reply: ControlReply) -> Vec<u8> {

@@ -287,7 +287,8 @@ fn carry_out(
     let plan = watch.plan();
     // it may have many clients to let in, but it must be there
     let wait = Duration::from_nanos(ADMISSION_NS);
-    let patience = Patience { wait, silence: Some(plan.silence), until: None };
+    let (silence, connect) = (Some(plan.silence), plan.silence.min(wait));
+    let patience = Patience { wait, silence, connect, until: None };
     match task {
         Task::Wait { .. } => {}
         Task::Heartbeat { until_ns } => {

@@ -123,7 +123,7 @@ impl Instance {
                 Step::Over { status, recovers } => return Err(Unmet { status, recovers }),
                 Step::Try { address } => {
                     let peer = addresses[address];
-                    let patience = Patience { until, silence, ..Patience::OF_CALL };
+                    let patience = Patience::of_arrival(silence, until);
                     let to = To { peer, patience, level, said: &said };
                     let failed = match Self::init_at(config, to, wrap.cloned()) {
                         Ok(instance) => return Ok((instance, address)),
@@ -242,7 +242,7 @@ impl Instance {
 
     pub(super) fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
         let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
-        let patience = Patience { wait, silence: None, until: None };
+        let patience = Patience { wait, connect: wait, ..Patience::OF_CALL };
         match self.join_again(peer, patience, log::Level::Debug) {
             Ok(mut joined) => match joined.show(None) {
                 Ok(()) => joined.leave(),

@@ -91,7 +91,7 @@ pub(super) fn join(
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
     let tls = config.tls.material()?;
-    let mut control = Control::connect(peer, patience.connect_deadline(), level, tls.as_ref())?;
+    let mut control = Control::connect(peer, patience, level, tls.as_ref())?;
     let sent_ns = boot_ns();
     let reply = control.call_while_there(request, patience.deadline(), patience.silence);
     let received_ns = boot_ns();
