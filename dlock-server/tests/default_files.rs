@@ -4,11 +4,11 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::{eventually, own_address, Peer};
 use dlock_core::control::ControlReply;
@@ -71,10 +71,16 @@ impl User {
 
     /// How it does not start.
     fn fails(&self, arguments: &[&str]) -> String {
-        let Output { status, stderr, .. } =
-            self.dlockd(arguments).stderr(Stdio::piped()).output().unwrap();
-        let errors = String::from_utf8(stderr).unwrap();
-        assert_eq!(status.code(), Some(1), "{errors}");
+        let child = self.dlockd(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut running = Running(child.unwrap());
+        let mut code = None;
+        eventually("it ends", || {
+            code = running.0.try_wait().unwrap();
+            code.is_some()
+        });
+        let mut errors = String::new();
+        running.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!(code.unwrap().code(), Some(1), "{errors}");
         errors
     }
 

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{mpsc, Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{eventually, Peer};
@@ -29,8 +29,17 @@ fn full_pipe() -> (std::fs::File, OwnedFd) {
     (reader.into(), writer)
 }
 
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it has ended, unless a test failed
+        let _ = self.0.wait();
+    }
+}
+
 /// A dlockd that writes its log to `stderr`, and the line that says it serves.
-fn start(stderr: OwnedFd) -> (Child, SocketAddr) {
+fn start(stderr: OwnedFd) -> (Running, SocketAddr) {
     let mut dlockd = Command::new(env!("CARGO_BIN_EXE_dlockd"))
         .args(["--port=0", "--state-file=none", "--log-level=debug"])
         .stdin(Stdio::null())
@@ -40,6 +49,7 @@ fn start(stderr: OwnedFd) -> (Child, SocketAddr) {
         .unwrap();
     let (said, heard) = mpsc::channel();
     let stdout = dlockd.stdout.take().unwrap();
+    let dlockd = Running(dlockd);
     std::thread::spawn(move || {
         let mut line = String::new();
         let _ = BufReader::new(stdout).read_line(&mut line); // an empty line is seen below
@@ -47,7 +57,6 @@ fn start(stderr: OwnedFd) -> (Child, SocketAddr) {
     });
     let line = heard.recv_timeout(END_MAX).unwrap_or_default();
     let Some(address) = line.strip_prefix("dlockd ready: listening on ") else {
-        let _ = dlockd.kill(); // the test fails all the same
         panic!("it does not serve: {line:?}");
     };
     let address = address.split(',').next().unwrap().parse().expect("an address");
@@ -60,12 +69,12 @@ fn visit(address: SocketAddr) {
     peer.call(ControlRequest::Deinit);
 }
 
-fn ends_on_sigterm(mut dlockd: Child) -> Duration {
+fn ends_on_sigterm(mut dlockd: Running) -> Duration {
     let asked = Instant::now();
-    kill_process(Pid::from_child(&dlockd), Signal::TERM).unwrap();
+    kill_process(Pid::from_child(&dlockd.0), Signal::TERM).unwrap();
     let mut code = None;
     eventually("it ends", || {
-        code = dlockd.try_wait().unwrap();
+        code = dlockd.0.try_wait().unwrap();
         code.is_some()
     });
     assert_eq!(code.unwrap().code(), Some(0));
@@ -91,16 +100,20 @@ fn what_a_log_lost_is_counted_in_it_once_it_is_read_again() {
     for _ in 0..LINES_MAX {
         visit(address);
     }
-    let log = std::thread::spawn(move || {
-        let mut log = Vec::new();
-        reader.read_to_end(&mut log).unwrap();
-        String::from_utf8_lossy(&log).into_owned()
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let read = Arc::clone(&log);
+    let reads = std::thread::spawn(move || {
+        let mut bytes = [0; 4_096];
+        while let count @ 1.. = reader.read(&mut bytes).unwrap() {
+            read.lock().unwrap().extend_from_slice(&bytes[..count]);
+        }
     });
+    let has = |line: &str| String::from_utf8_lossy(&log.lock().unwrap()).contains(line);
     visit(address);
+    eventually("the loss is told of", || has("log lines before this one were lost"));
     ends_on_sigterm(dlockd);
-    let log = log.join().unwrap();
-    assert!(log.contains("log lines before this one were lost"), "the loss is told of");
-    assert!(log.contains("SIGTERM: stopping"), "later lines are there");
+    reads.join().unwrap();
+    assert!(has("SIGTERM: stopping"), "later lines are there");
 }
 
 #[test]
