@@ -14,7 +14,7 @@ use common::site::{by_itself, Site};
 use common::{config, eventually, fabrics, got, own_address, status, S, X};
 use dlock_client::{ClientConfig, FabricChoice, FabricKind, Instance, LockId, LockType, Status};
 use dlock_core::limits::BATCH_MAX;
-use dlock_server::ServerConfig;
+use dlock_server::{Orphans, ServerConfig};
 use Status::*;
 
 #[test]
@@ -368,7 +368,8 @@ fn many_releases_without_a_connection_are_ones_for_others_as_soon_as_the_client_
 fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
     let absent_grace = Some(Duration::from_millis(50));
-    let site = Site::with("forgotten", ServerConfig { absent_grace, ..Default::default() });
+    let config = ServerConfig { absent_grace, orphans: Orphans::Grace, ..Default::default() };
+    let site = Site::with("forgotten", config);
     let line = Line::to(site.port);
     // without a horizon: what it holds without a lease ends with the grace
     let primaries = Some(vec![line.at]);
