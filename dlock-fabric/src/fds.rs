@@ -12,8 +12,8 @@ use crate::sys::{check, poll_until, send_all};
 /// program that this process executes: else a descriptor that is made next gets such a number, and
 /// what is meant for standard error is written into a connection. To be called before descriptors
 /// are made, but only within calls of the program: beside a thread of the library, `close(1)` and
-/// `open` of a program would get another place. Programs of Rust begin with this; a C program, which
-/// may begin without them, does not.
+/// `open` of a program would get another place. Programs of Rust begin with this; a C program,
+/// which may begin without them, does not.
 pub fn occupy_standard() {
     for place in libc::STDIN_FILENO..=libc::STDERR_FILENO {
         // SAFETY: an operation on a number, without pointers.
