@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # All tests, on this machine only (loopback and temporary folders; free ports, so that several
-# checkouts can run at once). What mostly waits runs beside what calculates. Ends with a table and
-# the sum. A step's number is how long it may go without progress (lib.sh).
+# checkouts can run at once), one after the other. Ends with a table and the sum. A step's number is
+# how long it may go without progress (lib.sh).
 #   DURATION=SECONDS   of each contention test in C (12; `make soak` has long ones)
 #   DLOCK_RXE_REQUIRED=1   a machine that cannot run the SoftRoCE suite has failed
 # shellcheck source=scripts/lib.sh
@@ -26,8 +26,6 @@ else
     step "Rust tests, compiled" $quiet \
         cargo test --workspace --lib --bins --tests --examples --locked --no-run || true
 fi
-# The release build for C and C++ programs, while most of the Rust tests wait.
-beside "cmake build and install" $quiet nice scripts/cmake-install.sh "$scratch/cmake" "$prefix"
 if [ $nextest = yes ]; then
     # Most tests wait for processes, timers and leases: two at a time for each processor. Those that
     # calculate take two places (.config/nextest.toml).
@@ -40,13 +38,10 @@ else
 fi
 installed=no
 suite=(env DLOCK_RXE_REQUIRED="$rxe_required")
-if join; then
+if step "cmake build and install" $quiet scripts/cmake-install.sh "$scratch/cmake" "$prefix"; then
     installed=yes
     suite+=(PREFIX="$prefix") # tests/rxe/build.sh installs none of its own
 fi
-# The virtual machine has what it runs from above. It mostly waits, for itself and for its leases:
-# what calculates runs beside it, and gives way to it.
-beside "SoftRoCE in a virtual machine" $quiet "${suite[@]}" tests/rxe/suite.sh
 if [ $installed = yes ]; then
     # Each contention test: 3 s for each of its four kinds of use.
     step "C and C++ programs, shm and tcp" $quiet \
@@ -64,16 +59,16 @@ if [ $installed = yes ]; then
 else
     skip "C and C++ programs" "the libraries could not be installed"
 fi
-step "simulator, planted bugs" $quiet nice scripts/sim.sh || true
-step "memory order (loom)" $quiet nice \
+step "simulator, planted bugs" $quiet scripts/sim.sh || true
+step "memory order (loom)" $quiet \
     cargo test --locked --manifest-path tests/loom/Cargo.toml -- --test-threads 1 || true
 if [ -n "$(find "$(rustc --print sysroot)/lib/rustlib" -name 'librustc*_rt.tsan.a')" ]; then
-    step "data races (ThreadSanitizer)" $quiet nice scripts/races.sh || true
+    step "data races (ThreadSanitizer)" $quiet scripts/races.sh || true
 else
     skip "data races (ThreadSanitizer)" "this toolchain has no runtime of ThreadSanitizer"
 fi
 if have c++; then
-    step "fuzzers compile" $quiet nice tests/fuzz/run.sh build || true
+    step "fuzzers compile" $quiet tests/fuzz/run.sh build || true
 else
     skip "fuzzers compile" "no C++ compiler for libFuzzer"
 fi
@@ -88,14 +83,15 @@ if echo '#include <infiniband/verbs.h>' | cc -E - >/dev/null 2>&1; then
     else
         skip "verbs ABI against ibverbs-sys" "no libclang, libnl-3 or libnl-route-3"
     fi
-    step "verbs ABI${referee[*]:+ and ibverbs-sys}" $quiet nice env CARGO_TARGET_DIR="$target_dir/verbs-abi" \
+    step "verbs ABI${referee[*]:+ and ibverbs-sys}" $quiet env CARGO_TARGET_DIR="$target_dir/verbs-abi" \
         cargo test --locked --manifest-path tests/verbs-abi/Cargo.toml --tests "${referee[@]}" || true
 else
     skip "verbs ABI" "no <infiniband/verbs.h>: install libibverbs-dev or rdma-core-devel"
 fi
 
-step "doc tests" $quiet nice cargo test --workspace --doc --locked || true
-join || true
+step "doc tests" $quiet cargo test --workspace --doc --locked || true
+# What the cases run has been built above.
+step "SoftRoCE in a virtual machine" $quiet "${suite[@]}" tests/rxe/suite.sh || true
 if compgen -G '/sys/class/infiniband/*' >/dev/null; then
     step "RDMA device of this machine" $quiet tests/rxe/run.sh --here || true
 fi
