@@ -56,9 +56,11 @@ impl LockEntry {
     /// At most, and at least.
     fn left_ns(&self, now: Now) -> (u64, u64) {
         let from_ns = |until_ns: u64| until_ns.saturating_sub(now.local_ns);
-        match self.until_ns {
-            u64::MAX => left_ns(self.deadline_s(), now),
-            until_ns => (from_ns(until_ns), from_ns(self.runs_until_ns)),
+        let (most_ns, least_ns) = left_ns(self.deadline_s(), now);
+        match (self.until_ns, self.runs_until_ns) {
+            (u64::MAX, u64::MAX) => (most_ns, least_ns),
+            (u64::MAX, until_ns) => (most_ns, from_ns(until_ns)),
+            (until_ns, runs_until_ns) => (from_ns(until_ns), from_ns(runs_until_ns)),
         }
     }
 

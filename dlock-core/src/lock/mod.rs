@@ -537,12 +537,13 @@ impl LockEntry {
     }
 
     /// The hold goes on until `deadline_s`, by the answer to an extend. One that only asks, and
-    /// finds the deadline that is known, makes no lease longer: also not one that was claimed.
+    /// finds the deadline that is known, makes no lease longer: also not one that was claimed. But
+    /// the deadline is told, so the next claim lasts until then.
     fn goes_on(&mut self, deadline_s: u32, expire_s: u32, now: Now) {
-        let claimed = (self.until_ns, self.runs_until_ns);
+        let runs_until_ns = self.runs_until_ns;
         self.is_judged_by(now);
         if expire_s == 0 && deadline_s == self.time_s {
-            (self.until_ns, self.runs_until_ns) = claimed;
+            self.runs_until_ns = runs_until_ns;
         }
         self.time_s = deadline_s;
     }
