@@ -368,13 +368,11 @@ fn many_releases_without_a_connection_are_ones_for_others_as_soon_as_the_client_
 fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
     let absent_grace = Some(Duration::from_millis(50));
-    let config = ServerConfig { absent_grace, orphans: Orphans::Grace, ..Default::default() };
+    let orphans = Orphans::Grace; // what it holds without a lease ends with the grace
+    let config = ServerConfig { absent_grace, orphans, ..Default::default() };
     let site = Site::with("forgotten", config);
     let line = Line::to(site.port);
-    // without a horizon: what it holds without a lease ends with the grace
-    let primaries = Some(vec![line.at]);
-    let endless = ClientConfig { primaries, horizon_s: Some(0), ..config(line.at, fabric) };
-    let a = Instance::init_shared(&endless, &line.at.ip().to_string()).unwrap();
+    let a = by_itself(line.at, fabric);
     let b = site.client(fabric);
     let lock = got(&a, "forgotten", LockType::Rw);
     let free = got(&a, "free", LockType::Atomic);

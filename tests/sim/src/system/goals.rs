@@ -22,6 +22,9 @@ enum Has {
     Hold(Mode),
 }
 
+/// How long a thread waits at most for the end of a reliance: some leases end in years.
+const NEAR_NS_MAX: u64 = 20_000_000_000;
+
 impl Sys {
     fn has(&self, c: usize, l: usize) -> Has {
         match self.clients[c].threads[l].entry.as_ref().map(|e| e.state()) {
@@ -173,7 +176,7 @@ impl Sys {
             let end = sys.oracle.next_end(l, sys.now)?;
             let jitter = sys.rng.pick(&[0, 1_000, 300_000, 20_000_000]);
             let at = (end + sys.rng.below(2 * jitter + 1)).saturating_sub(jitter);
-            Some(at.saturating_sub(sys.now))
+            Some(at.saturating_sub(sys.now).min(NEAR_NS_MAX))
         };
         let overstays = self.rng.chance(self.plan.overstay);
         let rests = self.rng.chance(self.plan.rests);
