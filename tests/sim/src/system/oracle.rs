@@ -166,7 +166,8 @@ impl Oracle {
         self.locks[lock].claimed.retain(|one| one.0 != who);
     }
 
-    /// A client was told that it holds the lock, and has asked for no lease since it has claimed it.
+    /// A client was told that it holds the lock, and has asked for no lease since it has claimed
+    /// it.
     ///
     /// # Errors
     /// If that is what it has claimed, and the lease is over. `margin`: of the clocks' drift since
