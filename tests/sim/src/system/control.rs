@@ -313,7 +313,8 @@ impl Sys {
             return self.ask(c, Ask::Get(wanted));
         }
         // a session with a horizon learns the time from its heartbeats
-        let is_stale = |e: ClockEstimate| !client.clock.is_here || e.is_stale(0);
+        // one of an exchange that took long, also if it was made on another fabric
+        let is_stale = |e: ClockEstimate| !client.clock.is_here || e.half_trip_ns > NS / 2_000;
         let asks_for_time =
             client.beats.next_ns() == u64::MAX && client.clock.estimate.is_none_or(is_stale);
         if asks_for_time && now >= client.clock_at {
