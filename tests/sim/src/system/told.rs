@@ -19,6 +19,15 @@ use super::state::{code, Sys};
 const CLAIM_MARGIN_NS: u64 = 20_000_000;
 
 impl Sys {
+    /// Judges what a client is told of a hold that another may have. A client without a horizon is
+    /// not judged: its hold without a lease may end without its knowing (docs/leases.md).
+    fn judged_had_it(&self, l: usize, who: u64) -> Result<(), String> {
+        match self.plan.horizon_s {
+            0 => Ok(()),
+            _ => self.oracle.had_it(l, who),
+        }
+    }
+
     /// Whether an operation says that it has released a fair lock, and the lock's words do not say
     /// so: the arbiter would come to make that good. Where lanes are moved on by a fault, or start
     /// again, numbers are not compared; nor to a client that was fenced, which may be told late
@@ -86,7 +95,7 @@ impl Sys {
             return;
         }
         let goes_on = matches!(op, Op::Extend { .. }) || result.status == Status::AlreadyLocked;
-        let had_it = if goes_on { self.oracle.had_it(l, who) } else { Ok(()) };
+        let had_it = if goes_on { self.judged_had_it(l, who) } else { Ok(()) };
         let time_out = match result.view {
             Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
             _ => None,
@@ -104,7 +113,7 @@ impl Sys {
     /// A release was told so, with so many holds left.
     fn told_release(&mut self, l: usize, who: u64, (status, refs): (Status, u32)) {
         let verdict = match status {
-            Status::Success => self.oracle.had_it(l, who),
+            Status::Success => self.judged_had_it(l, who),
             _ => Ok(()),
         };
         if let Err(why) = verdict {
