@@ -2,12 +2,14 @@
 /* A host without OpenSSL: the libraries find no libcrypto. Without cert_verify_cb they look for it
  * when a key needs it, as that of DLOCK_TEST_TLS may. */
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include "check.h"
 #include "dlock_log.h"
 
 static int asked_for;
-static char lines[8192];
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static char lines[8192]; /* under guard */
 
 /* What the libraries call: this program comes first. A name is asked for that no system has. */
 void *dlopen(const char *file, int mode)
@@ -24,9 +26,31 @@ void *dlopen(const char *file, int mode)
 
 static void keep(void *ctx, int level, const char *message)
 {
-    size_t len = strlen(lines);
     (void)ctx, (void)level;
+    pthread_mutex_lock(&guard);
+    size_t len = strlen(lines);
     snprintf(lines + len, sizeof(lines) - len, "%s\n", message);
+    pthread_mutex_unlock(&guard);
+}
+
+static void forget_lines(void)
+{
+    pthread_mutex_lock(&guard);
+    lines[0] = '\0';
+    pthread_mutex_unlock(&guard);
+}
+
+/* A line is delivered a short time after it was logged (dlock_log.h). */
+static int was_said(const char *text)
+{
+    for (int waited_ms = 0;; waited_ms += 10) {
+        pthread_mutex_lock(&guard);
+        int found = strstr(lines, text) != NULL;
+        pthread_mutex_unlock(&guard);
+        if (found || waited_ms >= 5000)
+            return found;
+        usleep(10 * 1000);
+    }
 }
 
 static int verify(void *ctx, const char *crl_path)
@@ -37,10 +61,10 @@ static int verify(void *ctx, const char *crl_path)
 
 static void said_what_to_install(void)
 {
-    CHECK(strstr(lines, "cert_verify_cb needs OpenSSL's libcrypto 3 or 1.1.1") != NULL);
-    CHECK(strstr(lines, "no-libcrypto-here.so: cannot open") != NULL);
-    CHECK(strstr(lines, "install it (Debian, Ubuntu: libssl3") != NULL);
-    lines[0] = '\0';
+    CHECK(was_said("cert_verify_cb needs OpenSSL's libcrypto 3 or 1.1.1"));
+    CHECK(was_said("no-libcrypto-here.so: cannot open"));
+    CHECK(was_said("install it (Debian, Ubuntu: libssl3"));
+    forget_lines();
 }
 
 /* Files that are there: they are read when the first client wants them, which is not now. */
@@ -80,18 +104,18 @@ int main(void)
     fill(&server.ssl, file);
     server.ssl.cert_verify_cb = verify;
     EQ(dserver_lib_init(1), 0);
-    lines[0] = '\0';
+    forget_lines();
     EQ(start_server(&server, &id), -1);
     said_what_to_install();
     if (getenv("DLOCK_TEST_TLS") != NULL) {
         fill_server_cfg(&server, port);
         server.log_level = 4;
-        lines[0] = '\0';
+        forget_lines();
         asked_for = 0;
         EQ(start_server(&server, &id), -1);
         CHECK(asked_for > 0);
-        CHECK(strstr(lines, "loaded by OpenSSL's libcrypto 3 or 1.1.1, which cannot be used") != NULL);
-        CHECK(strstr(lines, "install it (Debian, Ubuntu: libssl3") != NULL);
+        CHECK(was_said("loaded by OpenSSL's libcrypto 3 or 1.1.1, which cannot be used"));
+        CHECK(was_said("install it (Debian, Ubuntu: libssl3"));
     }
     dserver_lib_deinit();
     return conclusion("no_libcrypto");

@@ -52,7 +52,8 @@ struct Told {
     mode: Mode,
     /// Another client that was told since that it has the lock.
     taken_by: Option<u64>,
-    /// The primary that knew of that has ended: it counts for as long as the other has the lock.
+    /// The primary that knew of that has ended: it counts for as long as the other relies on the
+    /// lock in a mode that excludes this one.
     is_forgotten: bool,
     /// The same when the call under way began, and the end of the lease then, in true time.
     at_call: (Option<u64>, u64),
@@ -297,12 +298,10 @@ impl Oracle {
     }
 
     /// A client calls an operation. A release: it relies on the lock no longer.
-    pub fn called(&mut self, lock: usize, who: u64, is_release: bool) {
+    pub fn called(&mut self, lock: usize, who: u64, now: u64, is_release: bool) {
+        let taken_by = self.taken_by(lock, who, now);
         let Lock { leases, told, .. } = &mut self.locks[lock];
-        let has_it: Vec<u64> = told.iter().map(|told| told.who).collect();
         if let Some(told) = told.iter_mut().find(|told| told.who == who) {
-            let is_forgotten = told.is_forgotten;
-            let taken_by = told.taken_by.filter(|by| !is_forgotten || has_it.contains(by));
             let lease = leases.iter().find(|lease| lease.who == who);
             told.at_call = (taken_by, lease.map_or(u64::MAX, |lease| lease.end));
         }
@@ -340,6 +339,17 @@ impl Oracle {
                  not answered, and {other:#x} has it"
             )),
         }
+    }
+
+    /// Which client has taken the lock from this one, as far as a primary can know.
+    fn taken_by(&self, lock: usize, who: u64, now: u64) -> Option<u64> {
+        let told = self.told(lock, who)?;
+        let excludes = |s: &&Service| s.mode == Mode::Exclusive || told.mode == Mode::Exclusive;
+        let has_it = |by: u64| {
+            let mut others = self.locks[lock].services.iter().filter(|s| s.who == by);
+            others.any(|s| excludes(&s) && self.is_live(lock, s, now))
+        };
+        told.taken_by.filter(|&by| !told.is_forgotten || has_it(by))
     }
 
     fn told(&self, lock: usize, who: u64) -> Option<&Told> {

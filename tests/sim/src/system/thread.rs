@@ -140,7 +140,7 @@ impl Sys {
         (t.op, t.called, t.past_queue) = (op, (epoch, server_now), false);
         t.pauses = 0;
         let is_release = op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1);
-        self.oracle.called(l, who, is_release);
+        self.oracle.called(l, who, self.now, is_release);
         let (Op::TryLock { expire_s, .. }
         | Op::Lock { expire_s, .. }
         | Op::Extend { expire_s, .. }) = op
