@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Members that are fenced although they have not been silent: they keep others waiting in the
+//! middle of an operation, or their certificate was revoked. Threads of theirs may not have heard
+//! that their session is over, and rely on what they hold.
+
+use crate::common::site::{init, reinit, w0, Peer, Site, START};
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{Attach, ControlRequest, FabricKind, Secret, Terms, VERSION};
+use dlock_core::ids::ClientId;
+use dlock_core::limits::{HINDRANCE_S, LOOK_S};
+use dlock_core::membership::{
+    Connection, Draws, Effect, Ending, Exit, Gone, Joining, Orphans, State, PREPARED_S,
+};
+use dlock_core::message::LockType;
+use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+
+use FabricKind::{Shm, Tcp, Verbs};
+
+const HORIZON_S: u64 = 10;
+
+fn at_s(seconds: u64) -> ServerTime {
+    START.plus_ns(seconds * NS)
+}
+
+/// Fences the first client of a fabric, which is on its first channel.
+fn fence(site: &mut Site, peer: Peer, why: Exit) {
+    match why {
+        Exit::Hindered => site.members.hinders(peer.id),
+        _ => site.members.revoked(peer.id, Connection::Channel(1)),
+    }
+    site.settle();
+}
+
+/// Whether a client has the read-write lock, by its word.
+fn has_rw(site: &mut Site, other: Peer, peer: Peer) -> bool {
+    let grant = site.get(other, "rw", LockType::Rw);
+    RwWord::from_bits(site.word(&grant)).client() == peer.id.get()
+}
+
+#[test]
+fn who_is_fenced_keeps_what_has_no_lease_until_the_horizon_that_it_knows() {
+    for (why, fabric) in [
+        (Exit::Hindered, Verbs),
+        (Exit::Hindered, Tcp),
+        (Exit::Revoked, Verbs),
+        (Exit::Revoked, Tcp),
+    ] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let peer = site.join(fabric, HORIZON_S as u32);
+        site.take_rw(peer);
+        site.take_lease(peer, 1_000);
+        site.until(at_s(3));
+        site.control(peer, ControlRequest::Heartbeat);
+        let until = site.members.until(peer.id).unwrap();
+        assert_eq!(until, at_s(3 + HORIZON_S));
+        fence(&mut site, peer, why);
+        assert_eq!(site.state(peer), Some(State::Fenced(why)));
+        assert!(site.effects.contains(&Effect::Fence { client: peer.id }));
+        assert!(!site.effects.contains(&Effect::Lapse { client: peer.id }));
+        assert!(!site.members.has_quarantined(), "it is fenced, and not to be fenced again");
+        site.until(ServerTime(until.0 - 1));
+        assert_eq!(site.state(peer), Some(State::Fenced(why)));
+        assert_eq!(site.members.until(peer.id), Some(until), "nothing prolongs it");
+        assert!(has_rw(&mut site, other, peer));
+        site.until(until);
+        assert!(matches!(site.state(peer), Some(State::Lingering { .. })), "it has a lease");
+        assert!(!has_rw(&mut site, other, peer));
+        assert_eq!(site.come_back(peer).unwrap().terms.unwrap().lapses, 1);
+        assert_eq!(site.members.assert_consistent(), Ok(()));
+    }
+}
+
+/// It would keep the others waiting once more, and its horizon would begin again.
+#[test]
+fn who_is_fenced_may_not_come_back_before_its_horizon() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.take_rw(peer);
+    fence(&mut site, peer, Exit::Hindered);
+    for seconds in 0..HORIZON_S {
+        site.until(at_s(seconds));
+        assert_eq!(site.ask_back(peer).map(drop), Err(Status::NotReady));
+        assert_eq!(site.attach(peer), Status::ClientRemoved);
+        assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
+    }
+    site.until(at_s(HORIZON_S));
+    assert_eq!(site.state(peer), None, "it has had nothing but a read-write lock");
+}
+
+/// With another certificate: nothing of it was ended.
+#[test]
+fn who_was_fenced_for_its_certificate_comes_back_to_what_it_has() {
+    let mut site = Site::new();
+    let other = site.join(Tcp, 0);
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.take_rw(peer);
+    fence(&mut site, peer, Exit::Revoked);
+    site.until(at_s(HORIZON_S - 1));
+    let back = site.come_back(peer).unwrap();
+    assert_eq!((site.state(back), back.terms.unwrap().lapses), (Some(State::Present), 0));
+    site.until(at_s(HORIZON_S + 1));
+    assert!(has_rw(&mut site, other, peer));
+}
+
+#[test]
+fn a_session_that_was_prepared_counts_for_the_horizon_of_who_is_fenced() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, 1);
+    let promised = site.open_twice(&reinit(peer, VERSION, HORIZON_S as u32)).unwrap().terms;
+    assert_eq!(promised.unwrap().until, at_s(HORIZON_S));
+    fence(&mut site, peer, Exit::Hindered);
+    site.until(at_s(HORIZON_S - 1));
+    assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
+}
+
+#[test]
+fn who_is_fenced_and_ends_is_undone_at_once() {
+    type End = fn(&mut Site, Peer);
+    let ends: [(End, Exit); 2] = [
+        (|site, peer| site.members.remove(peer.id).unwrap(), Exit::Operator),
+        (|site, peer| site.die(peer), Exit::Died),
+    ];
+    for (end, exit) in ends {
+        let fabric = if exit == Exit::Died { Shm } else { Verbs };
+        let mut site = Site::new();
+        let peer = site.join(fabric, HORIZON_S as u32);
+        let other = site.join(Tcp, 0);
+        site.take_lease(peer, 1_000);
+        fence(&mut site, peer, Exit::Hindered);
+        let waits = match fabric {
+            Shm => State::Ending(Ending::Fence(Exit::Hindered)), // its process lives
+            _ => State::Fenced(Exit::Hindered),
+        };
+        assert_eq!(site.state(peer), Some(waits));
+        assert_eq!(site.members.has_quarantined(), fabric == Shm);
+        let revokes = site.effects.contains(&Effect::Revoke { client: peer.id });
+        assert_eq!(revokes, fabric == Shm, "its chains are refused at the memory");
+        end(&mut site, peer);
+        site.settle();
+        assert_eq!((site.state(peer), site.exits(peer)), (None, vec![exit]));
+        let grant = site.get(other, "leased", LockType::Atomic);
+        assert_eq!(site.word(&grant), 0);
+    }
+}
+
+/// Nothing was promised to it.
+#[test]
+fn without_a_horizon_what_has_no_lease_ends_as_soon_as_its_client_is_fenced() {
+    let mut site = Site::new();
+    let peer = site.join(Tcp, 0);
+    let other = site.join(Tcp, 0);
+    site.take_rw(peer);
+    site.take_lease(peer, 1_000);
+    fence(&mut site, peer, Exit::Revoked);
+    let Some(State::Lingering { until }) = site.state(peer) else {
+        panic!("{:?}", site.state(peer));
+    };
+    assert!(!has_rw(&mut site, other, peer));
+    site.until(until.plus_ns(NS));
+    assert_eq!(site.state(peer), None, "it is forgotten");
+}
+
+/// Its process still has the memory mapped when the horizon passes: it is fenced when that ends.
+#[test]
+fn who_cannot_be_fenced_before_its_horizon_keeps_everything_until_it_is() {
+    let mut site = Site::new();
+    let peer = site.join(Shm, HORIZON_S as u32);
+    let other = site.join(Tcp, 0);
+    site.take_rw(peer);
+    fence(&mut site, peer, Exit::Hindered);
+    for (seconds, ending) in [
+        (HORIZON_S - 1, Ending::Fence(Exit::Hindered)),
+        (3 * HORIZON_S, Ending::Lapse(Exit::Hindered)),
+    ] {
+        site.until(at_s(seconds));
+        assert_eq!(site.state(peer), Some(State::Ending(ending)));
+    }
+    assert!(has_rw(&mut site, other, peer));
+    site.memory.mapped.clear();
+    site.members.retry();
+    site.settle();
+    assert_eq!(site.state(peer), None);
+    assert!(!has_rw(&mut site, other, peer));
+}
+
+/// A connection that ends late changes nothing any more.
+#[test]
+fn the_end_of_an_old_connection_leaves_who_is_fenced_alone() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    fence(&mut site, peer, Exit::Hindered);
+    site.lose(peer, Gone::Closed);
+    site.members.channel_ended(peer.id, 1, false);
+    site.settle();
+    assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
+}
+
+/// It was told a horizon, and threads of it go by that: what a later session promises, or one that
+/// it has only asked for, does not cut it short.
+#[test]
+fn a_session_without_a_horizon_takes_none_away_that_was_told() {
+    for why in [Exit::Hindered, Exit::Revoked] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let peer = site.join(Verbs, HORIZON_S as u32);
+        site.take_rw(peer);
+        site.open_twice(&reinit(peer, VERSION, 0)).unwrap();
+        fence(&mut site, peer, why);
+        assert_eq!(site.state(peer), Some(State::Fenced(why)));
+        if why == Exit::Revoked {
+            site.open_twice(&reinit(peer, 1, 0)).unwrap();
+            assert_eq!(site.state(peer), Some(State::Present));
+            site.members.hinders(peer.id);
+            site.settle();
+        }
+        assert_eq!(site.state(peer), Some(State::Fenced(why.min(Exit::Hindered))));
+        assert!(has_rw(&mut site, other, peer));
+        site.until(at_s(HORIZON_S));
+        assert!(!has_rw(&mut site, other, peer));
+    }
+}
+
+/// Operations of the session before go by its horizon, which is the later one.
+#[test]
+fn a_session_with_a_shorter_horizon_takes_none_away_that_was_told() {
+    for between in [None, Some(0)] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let mut peer = site.join(Verbs, HORIZON_S as u32);
+        site.take_rw(peer);
+        for horizon_s in between.into_iter().chain([2]) {
+            let terms = peer.terms.map(|terms| Terms { horizon_s, ..terms });
+            peer = site.come_back(Peer { terms, ..peer }).unwrap();
+        }
+        site.until(at_s(1));
+        site.control(peer, ControlRequest::Heartbeat);
+        fence(&mut site, peer, Exit::Hindered);
+        site.until(at_s(HORIZON_S - 1));
+        assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)), "{between:?}");
+        assert!(has_rw(&mut site, other, peer));
+        site.until(at_s(HORIZON_S));
+        assert!(!has_rw(&mut site, other, peer));
+    }
+}
+
+/// The same where it is silent: nothing of it ends before the latest horizon that it was told.
+#[test]
+fn a_silent_client_keeps_what_it_has_until_the_latest_horizon_that_it_was_told() {
+    for between in [None, Some(0)] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let mut peer = site.join(Verbs, HORIZON_S as u32);
+        site.take_rw(peer);
+        for horizon_s in between.into_iter().chain([2]) {
+            let terms = peer.terms.map(|terms| Terms { horizon_s, ..terms });
+            peer = site.come_back(Peer { terms, ..peer }).unwrap();
+        }
+        site.until(at_s(HORIZON_S - 1));
+        assert!(has_rw(&mut site, other, peer), "{between:?}");
+        site.until(at_s(HORIZON_S));
+        assert!(!has_rw(&mut site, other, peer));
+    }
+}
+
+/// It comes back, by another certificate, before its queue pairs could be fenced.
+#[test]
+fn queue_pairs_that_could_not_be_fenced_are_remembered_and_tried_again() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.unfenced.insert(peer.id);
+    fence(&mut site, peer, Exit::Revoked);
+    assert_eq!(site.state(peer), Some(State::Ending(Ending::Fence(Exit::Revoked))));
+    let Site { members, primary, memory, now, .. } = &mut site;
+    let draws = Draws { secret: Secret([9; 16]), number: &mut || 5 };
+    let request = reinit(peer, VERSION, HORIZON_S as u32);
+    assert!(members.open(*now, primary, memory, &request, 99, draws).is_ok());
+    let Peer { id: client, secret, fabric, .. } = peer;
+    let attach = Attach { client, secret, fabric, verbs: None, version: Some(VERSION) };
+    let attached = members.finish_attach(&attach, Joining::over(Verbs)).map(drop);
+    assert_eq!(attached, Err(Status::Error), "they may act");
+    let effects: Vec<Effect> = std::iter::from_fn(|| members.poll()).collect();
+    let again = Effect::CloseChannel { client, channel: None };
+    assert!(effects.contains(&again), "{effects:?}");
+    members.channel_closed(client, None, false);
+    assert!(members.finish_attach(&attach, Joining::over(Verbs)).is_ok());
+}
+
+/// The one that it had asked for was given up.
+#[test]
+fn a_client_that_has_asked_for_a_session_without_a_horizon_in_vain_is_silent_past_its_own() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.take_rw(peer);
+    site.open_twice(&reinit(peer, VERSION, 0)).unwrap();
+    site.lose(peer, Gone::Silent);
+    site.until(at_s(PREPARED_S - 1));
+    assert!(matches!(site.state(peer), Some(State::Absent { .. })), "it may come");
+    site.until(at_s(PREPARED_S));
+    assert_eq!(site.state(peer), None);
+}
+
+/// Between two verbs of an operation on the read-write lock `rw`.
+fn is_between(site: &mut Site, peer: Peer, stamp: u32, adds: bool) {
+    let grant = site.get(peer, "rw", LockType::Rw);
+    let entry = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(stamp);
+    site.memory.ledgers.insert((peer.id, grant.handle), entry);
+    if adds {
+        site.execute(peer, &Chain::one(WordOp::Faa { addr: w0(&grant), add: 1 }));
+    }
+}
+
+/// A client that stays between two verbs, and has added itself to the count or not. The count is to
+/// be known: another one is gone, of which the contrary holds.
+fn is_waited_for(site: &mut Site, horizon_s: u32, adds: bool) -> Peer {
+    let [stays, gone] = [(); 2].map(|()| site.join(Verbs, horizon_s));
+    is_between(site, stays, 1, adds);
+    is_between(site, gone, 2, !adds);
+    site.members.remove(gone.id).unwrap();
+    site.settle();
+    stays
+}
+
+/// What is due next is done. Whom it finds to keep others waiting.
+fn wakes(site: &mut Site) -> Option<ClientId> {
+    let due = [site.primary.next_wakeup(), site.members.next_wakeup(&site.primary)];
+    site.now = due.into_iter().flatten().min()?.max(site.now);
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.tick(now, &mut site.memory, out);
+    site.members.tick(now, &mut site.primary);
+    let hinderer = site.members.hinderer(&site.primary);
+    hinderer.iter().for_each(|&client| site.members.hinders(client));
+    site.settle();
+    hinderer
+}
+
+#[test]
+fn who_is_waited_for_up_to_its_horizon_is_not_looked_at_all_the_time() {
+    let mut site = Site::new();
+    let _other = site.join(Tcp, 0);
+    let stopped = is_waited_for(&mut site, 3_600, false);
+    let mut looks = 0;
+    while wakes(&mut site).is_none() {
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
+        looks += 1;
+    }
+    assert_eq!(site.state(stopped), Some(State::Fenced(Exit::Hindered)));
+    let late_ns = site.now.0 - at_s(u64::from(HINDRANCE_S)).0;
+    assert!(late_ns <= u64::from(LOOK_S) * NS, "{late_ns}");
+    assert!(looks < 1_000, "{looks}");
+    let fenced = site.now;
+    looks = 0;
+    while site.now < fenced.plus_ns(60 * NS) {
+        assert_eq!(wakes(&mut site), None);
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
+        looks += 1;
+    }
+    assert!(looks <= 61, "{looks}");
+}
+
+/// Its certificate was revoked in the middle of an operation, which it settles when it is back.
+#[test]
+fn who_was_cut_off_in_an_operation_and_is_back_has_as_long_for_it_as_before() {
+    let mut site = Site::new();
+    let back = is_waited_for(&mut site, 60, false);
+    fence(&mut site, back, Exit::Revoked);
+    while site.now < at_s(u64::from(HINDRANCE_S) + 5) {
+        assert_eq!(wakes(&mut site), None, "it is fenced");
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
+    }
+    let came = site.now;
+    site.come_back(back).unwrap();
+    while wakes(&mut site).is_none() {
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
+    }
+    assert!(site.now >= came.plus_ns(u64::from(HINDRANCE_S) * NS));
+}
+
+#[test]
+fn who_is_fenced_and_has_nothing_gives_its_place_to_another() {
+    for has_lock in [false, true] {
+        let mut site = Site::with(Some(30), Orphans::Lease, 2);
+        let _other = site.join(Tcp, 0);
+        let peer = site.join(Verbs, 3_600);
+        if has_lock {
+            site.take_rw(peer);
+        }
+        fence(&mut site, peer, Exit::Revoked);
+        assert_eq!(site.open_twice(&init(0)).is_ok(), !has_lock);
+        assert_eq!(site.state(peer).is_some(), has_lock);
+    }
+}
+
+/// The primary looks at it again later.
+#[test]
+fn who_has_gone_on_since_it_was_seen_last_is_not_cut_off() {
+    let mut site = Site::new();
+    let slow = is_waited_for(&mut site, 0, true);
+    while site.now < at_s(u64::from(HINDRANCE_S) - 1) {
+        assert_eq!(wakes(&mut site), None);
+    }
+    let handle = site.get(slow, "rw", LockType::Rw).handle;
+    let entry = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
+    site.memory.ledgers.insert((slow.id, handle), entry);
+    site.now = at_s(u64::from(HINDRANCE_S) + 1);
+    assert_eq!(site.members.hinderer(&site.primary), None, "it was not looked at");
+    assert_eq!(wakes(&mut site), None);
+    assert_eq!(site.primary.next_wakeup(), None, "the count is known");
+}

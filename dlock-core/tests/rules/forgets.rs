@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the arbiter knew of a lock, and need not know any more, is nowhere.
+
+use crate::common::lock::{id, World, HANDLE, START_S, X};
+use dlock_core::message::{LockType, Request, WaitNumber};
+use dlock_core::word_op::{Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry};
+
+/// The primary executes an addition of client 1 that finds this.
+fn adds(w: &mut World, old: u64, add: u64) {
+    w.call(|arbiter, _, memory, lock, _, _| {
+        let add = WordOp::Faa { addr: WordAddr::new(lock.slot, Word::W0), add };
+        arbiter.executed_word_op(memory, lock, (id(1), HANDLE), LedgerEntry::new(), &add, old);
+    });
+}
+
+#[test]
+fn a_share_that_was_given_back_leaves_nothing() {
+    let mut w = World::new(LockType::Rw, 1);
+    w.arbiter.proxy(id(1));
+    let fresh = w.arbiter.clone();
+    adds(&mut w, 0, 1);
+    assert!(w.arbiter != fresh, "it has one");
+    adds(&mut w, 1, u64::MAX);
+    assert!(w.arbiter == fresh, "{:?}", w.arbiter);
+}
+
+#[test]
+fn a_ticket_that_was_released_leaves_nothing() {
+    let mut w = World::new(LockType::Fair, 1);
+    w.arbiter.proxy(id(1));
+    let fresh = w.arbiter.clone();
+    adds(&mut w, 0, FairWord::TAKE_EXCLUSIVE);
+    assert!(w.arbiter != fresh, "it has one");
+    let taken = FairWord::new().exclusive_taken();
+    w.call(|arbiter, _, memory, lock, _, _| {
+        let addr = WordAddr::new(lock.slot, Word::W0);
+        let swap = taken.exclusive_done().into_bits();
+        let cas = WordOp::Cas { addr, expect: taken.into_bits(), swap };
+        arbiter.executed_word_op(
+            memory,
+            lock,
+            (id(1), HANDLE),
+            LedgerEntry::new(),
+            &cas,
+            taken.into_bits(),
+        );
+    });
+    assert!(w.arbiter == fresh, "{:?}", w.arbiter);
+}
+
+#[test]
+fn a_lock_that_is_gone_is_not_looked_at_again() {
+    let mut w = World::new(LockType::Atomic, 2);
+    w.memory.word = AtomicWord::new().with_client(1).with_timeout(START_S + 9).into_bits();
+    let wait =
+        Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait: WaitNumber(1), ticket: None };
+    assert!(w.ask(2, wait).is_empty());
+    assert!(w.arbiter.next_wakeup().is_some(), "when the lease is over");
+    w.call(|arbiter, _, _, lock, _, _| arbiter.destroyed(lock.slot));
+    assert_eq!(w.arbiter.next_wakeup(), None);
+    w.call(|arbiter, _, _, lock, _, _| assert_eq!(arbiter.waiters(lock.slot), 0));
+}

@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client has, what of it a lapse ends, and what of it a successor takes over.
+
+use crate::common::site::{w0, Peer, Site, START};
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
+};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Epoch, LockId, Seq};
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::primary::{Primary, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
+use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
+
+use crate::common::Memory;
+use FabricKind::{Shm, Tcp, Verbs};
+
+fn has_something(site: &mut Site, peer: Peer) -> bool {
+    site.primary.has_something(site.now, &mut site.memory, peer.id)
+}
+
+fn notes(site: &mut Site, peer: Peer, grant: &LockGrant, state: LedgerState) {
+    let entry = LedgerEntry::of_ticket(state, Ticket { tx: 0, ts: 0 }).with_detail(60);
+    site.memory.ledgers.insert((peer.id, grant.handle), entry);
+}
+
+fn wait(site: &mut Site, peer: Peer, grant: &LockGrant, mode: Mode) {
+    let (handle, wait) = (grant.handle, WaitNumber(1));
+    let request = Request::Wait { handle, mode, expire_s: 9, wait, ticket: None };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, peer.id, Seq(1), request, out);
+}
+
+#[test]
+fn what_counts_as_something_of_a_read_write_lock() {
+    let mut site = Site::new();
+    let (a, b) = (site.join(Shm, 0), site.join(Shm, 0));
+    let grant = site.get(a, "l", LockType::Rw);
+    site.get(b, "l", LockType::Rw);
+    assert!(!has_something(&mut site, a));
+    for state in [LedgerState::Intent, LedgerState::HeldShared, LedgerState::Leaving] {
+        notes(&mut site, a, &grant, state);
+        assert!(has_something(&mut site, a) && !has_something(&mut site, b), "{state:?}");
+    }
+    site.memory.ledgers.clear();
+    let owned = RwWord::new().with_client(a.id.get()).into_bits();
+    site.memory.set(w0(&grant), owned);
+    assert!(has_something(&mut site, a) && !has_something(&mut site, b));
+}
+
+#[test]
+fn a_share_of_a_client_without_a_ledger_counts_as_something() {
+    let mut site = Site::new();
+    let a = site.join(Tcp, 0);
+    let grant = site.get(a, "l", LockType::Rw);
+    site.execute(a, &Chain::one(WordOp::Faa { addr: w0(&grant), add: 1 }));
+    assert!(has_something(&mut site, a));
+    site.execute(a, &Chain::one(WordOp::Faa { addr: w0(&grant), add: u64::MAX }));
+    assert!(!has_something(&mut site, a));
+    notes(&mut site, a, &grant, LedgerState::HeldShared);
+    assert!(!has_something(&mut site, a), "what it notes counts as far as it agrees");
+}
+
+#[test]
+fn a_hold_counts_as_something_until_its_lease_ends() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    let grant = site.get(a, "l", LockType::Atomic);
+    let held = AtomicWord::new().with_client(a.id.get()).with_timeout(START.seconds() + 60);
+    site.memory.set(w0(&grant), held.into_bits());
+    site.now = START.plus_ns(61 * NS - 1);
+    assert!(has_something(&mut site, a));
+    site.now = START.plus_ns(61 * NS);
+    assert!(!has_something(&mut site, a));
+}
+
+#[test]
+fn a_queue_place_counts_as_something_for_who_has_it() {
+    let mut site = Site::new();
+    let (a, b, c) = (site.join(Shm, 0), site.join(Shm, 0), site.join(Shm, 0));
+    let grant = site.get(a, "l", LockType::Atomic);
+    let [waits, idle] = [b, c].map(|peer| site.get(peer, "l", LockType::Atomic));
+    let held = AtomicWord::new().with_client(a.id.get()).with_timeout(START.seconds() + 60);
+    site.memory.set(w0(&grant), held.into_bits());
+    wait(&mut site, b, &waits, Mode::Exclusive);
+    assert!(has_something(&mut site, b) && !has_something(&mut site, c), "{idle:?}");
+}
+
+#[test]
+fn what_counts_as_something_of_a_fair_lock() {
+    let mut site = Site::new();
+    let (a, b) = (site.join(Shm, 0), site.join(Tcp, 0));
+    let grant = site.get(a, "l", LockType::Fair);
+    let ungiven = site.get(b, "l", LockType::Fair);
+    site.now = START.plus_ns(60 * NS);
+    let word = FairWord::new().with_mx(3).with_ms(3);
+    site.memory.set(w0(&grant), word.into_bits());
+    assert!(!has_something(&mut site, a));
+    for state in [
+        LedgerState::Intent,
+        LedgerState::TicketExclusive,
+        LedgerState::TicketShared,
+        LedgerState::Leaving,
+        LedgerState::GivenUpShared,
+        LedgerState::HeldExclusive,
+    ] {
+        let entry = LedgerEntry::of_ticket(state, Ticket { tx: 0, ts: 0 });
+        let lease_s = if state == LedgerState::HeldExclusive { 900 } else { 0 };
+        site.memory.ledgers.insert((a.id, grant.handle), entry.with_detail(lease_s));
+        assert!(has_something(&mut site, a), "{state:?}");
+    }
+    site.execute(b, &Chain::one(WordOp::Faa { addr: w0(&grant), add: FairWord::TAKE_EXCLUSIVE }));
+    assert!(has_something(&mut site, b), "known without its ledger: {ungiven:?}");
+}
+
+/// The arbiter granted the first one for ever, and was not told of its release.
+#[test]
+fn a_hold_is_not_taken_for_the_one_before_it() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    let grant = site.get(a, "l", LockType::Fair);
+    let (handle, mode, expire_s) = (grant.handle, Mode::Exclusive, u32::MAX);
+    let request = Request::TakeTicket { handle, mode, expire_s };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    site.memory.set(w0(&grant), FairWord::new().with_nx(1).with_mx(2).into_bits());
+    let next = Ticket { tx: 1, ts: 0 };
+    let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, next).with_detail(60);
+    site.memory.ledgers.insert((a.id, grant.handle), entry);
+    let mut at = |now: ServerTime| {
+        site.now = now;
+        has_something(&mut site, a)
+    };
+    let end = ServerTime::expiry_of(entry.deadline_s(START.seconds()));
+    assert!(at(ServerTime(end.0 - 1)));
+    assert!(!at(end), "its lease is over");
+}
+
+/// ... and the companion word may be what tells whose turn it is.
+#[test]
+fn a_claim_counts_as_a_hold_with_a_lease_at_its_turn_of_a_relayed_lock() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    let grant = site.get(a, "l", LockType::Fair);
+    let claim = LedgerEntry::of_ticket(LedgerState::TicketExclusive, Ticket { tx: 4, ts: 0 });
+    let claim = claim.with_detail(60);
+    site.memory.ledgers.insert((a.id, grant.handle), claim);
+    site.memory.set(w0(&grant), FairWord::new().with_mx(6).relayed().into_bits());
+    let end = ServerTime::expiry_of(claim.deadline_s(START.seconds()));
+    for (served, lasts) in [(3, true), (4, false)] {
+        let turn = TurnWord::new().with_nx(served).into_bits();
+        site.memory.set(WordAddr::new(grant.slot, Word::W1), turn);
+        site.now = ServerTime(end.0 - 1);
+        assert!(has_something(&mut site, a), "{served} is served");
+        site.now = end;
+        assert_eq!(has_something(&mut site, a), lasts, "a place in the queue lasts: {served}");
+    }
+}
+
+/// The note in its ledger is of an earlier one, since the next is still on its way.
+#[test]
+fn a_grant_of_a_client_without_a_ledger_keeps_its_lease_whatever_it_has_noted() {
+    let mut site = Site::new();
+    let a = site.join(Tcp, 0);
+    let grant = site.get(a, "l", LockType::Fair);
+    let (handle, mode) = (grant.handle, Mode::Exclusive);
+    site.memory.set(w0(&grant), FairWord::new().with_nx(1).with_mx(1).into_bits());
+    notes(&mut site, a, &grant, LedgerState::TicketExclusive); // number 0
+    let request = Request::TakeTicket { handle, mode, expire_s: 60 };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    let end = ServerTime::expiry_of(START.seconds() + 60);
+    for (now, has) in [(ServerTime(end.0 - 1), true), (end, false)] {
+        site.now = now;
+        assert_eq!(has_something(&mut site, a), has);
+    }
+}
+
+fn lapses(site: &mut Site, peer: Peer) -> dlock_core::primary::Lapsed {
+    let mut lapse = site.primary.begin_lapse(peer.id);
+    while !site.primary.lapse(site.now, &mut site.memory, &mut lapse, &mut site.out) {}
+    lapse.lapsed()
+}
+
+/// A fair lock that its only client holds exclusively, as its ledger says.
+fn held(site: &mut Site, lease_s: u32) -> (Peer, LockGrant) {
+    let a = site.join(Verbs, 10);
+    let grant = site.get(a, "l", LockType::Fair);
+    let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, Ticket { tx: 0, ts: 0 });
+    site.memory.ledgers.insert((a.id, grant.handle), entry.with_detail(lease_s));
+    site.memory.set(w0(&grant), FairWord::new().with_mx(1).into_bits());
+    (a, grant)
+}
+
+/// Its client has not written the new deadline yet.
+#[test]
+fn a_lease_that_the_arbiter_has_extended_lasts_as_long() {
+    let mut site = Site::new();
+    let (a, grant) = held(&mut site, 60);
+    let (handle, mode, ticket) = (grant.handle, Mode::Exclusive, Ticket { tx: 0, ts: 0 });
+    let request = Request::Extend { handle, mode, ticket, expire_s: 90 };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    let end = ServerTime::expiry_of(now.seconds() + 90);
+    assert_eq!(lapses(&mut site, a).until, Some(end));
+    assert_eq!(FairWord::from_bits(site.word(&grant)).open_exclusive(), 1);
+}
+
+#[test]
+fn a_hold_whose_lease_is_over_ends_with_what_has_none() {
+    let mut site = Site::new();
+    let (a, grant) = held(&mut site, 5);
+    site.now = START.plus_ns(6 * NS);
+    let lapsed = lapses(&mut site, a);
+    assert_eq!((lapsed.ended, lapsed.until), (true, None));
+    assert_eq!(FairWord::from_bits(site.word(&grant)).open_exclusive(), 0);
+}
+
+/// The ledger still names the ticket that was given up before it.
+#[test]
+fn a_grant_that_the_ledger_does_not_show_yet_keeps_its_lease() {
+    let mut site = Site::new();
+    let a = site.join(Verbs, 10);
+    let grant = site.get(a, "l", LockType::Fair);
+    let (handle, mode, expire_s) = (grant.handle, Mode::Exclusive, 90);
+    let given_up = LedgerEntry::of_ticket(LedgerState::GivenUpExclusive, Ticket { tx: 0, ts: 0 });
+    site.memory.ledgers.insert((a.id, grant.handle), given_up);
+    site.memory.set(w0(&grant), FairWord::new().with_nx(1).with_mx(1).into_bits());
+    let request = Request::TakeTicket { handle, mode, expire_s };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    let end = ServerTime::expiry_of(START.seconds() + expire_s);
+    assert_eq!(lapses(&mut site, a).until, Some(end));
+    assert_eq!(FairWord::from_bits(site.word(&grant)).open_exclusive(), 1);
+}
+
+#[test]
+fn an_object_counts_as_something_until_the_lease_of_its_own_reference_ends() {
+    let mut site = Site::new();
+    let (a, b) = (site.join(Shm, 0), site.join(Shm, 0));
+    let name = b"o".to_vec();
+    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 90, init: 3 };
+    assert!(matches!(site.control(a, create), ControlReply::Created(_)));
+    let get = |lease_s| ControlRequest::ObjectGet { name: name.clone(), lease_s };
+    assert!(matches!(site.control(a, get(5)), ControlReply::Object(_)));
+    assert!(matches!(site.control(b, get(50)), ControlReply::Object(_)));
+    let at = |site: &mut Site, now: ServerTime| {
+        site.now = now;
+        (has_something(site, a), has_something(site, b))
+    };
+    assert_eq!(at(&mut site, START.plus_ns(5 * NS - 1)), (true, true));
+    assert_eq!(at(&mut site, START.plus_ns(5 * NS)), (false, true));
+    assert_eq!(at(&mut site, START.plus_ns(50 * NS)), (false, false));
+}
+
+#[test]
+fn a_client_with_too_many_handles_to_look_at_counts_as_one_that_has_something() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    for n in 0..LOOKS_MAX {
+        site.get(a, &format!("l{n}"), LockType::Atomic);
+    }
+    assert!(!has_something(&mut site, a));
+    site.get(a, "more", LockType::Atomic);
+    assert!(has_something(&mut site, a));
+}
+
+/// One reader lapses while the count is suspect: who is counted are the others.
+#[test]
+fn a_recount_during_a_lapse_counts_the_others() {
+    let mut site = Site::new();
+    let [a, b, c, d, e] = [0; 5].map(|_| site.join(Shm, 0));
+    let [ga, gb, gc, gd, ge] = [a, b, c, d, e].map(|peer| site.get(peer, "l", LockType::Rw));
+    for (peer, grant) in [(a, &ga), (b, &gb), (c, &gc)] {
+        notes(&mut site, peer, grant, LedgerState::HeldShared);
+    }
+    // d died while it left, its share is counted still; e is stopped before it adds its own
+    notes(&mut site, d, &gd, LedgerState::Leaving);
+    notes(&mut site, e, &ge, LedgerState::Intent);
+    site.memory.set(w0(&ga), RwWord::new().with_rcount(4).into_bits());
+    site.die(d);
+    let mut lapse = site.primary.begin_lapse(a.id);
+    let (now, out) = (site.now, &mut site.out);
+    assert!(site.primary.lapse(now, &mut site.memory, &mut lapse, out));
+    let word = RwWord::from_bits(site.word(&ga));
+    assert_eq!((word.rcount(), word.waiters()), (3, true), "it is not known yet whose they are");
+}
+
+fn recovering(clients: u32) -> (Primary, Memory) {
+    let config = PrimaryConfig {
+        epoch: Epoch(2),
+        anchor_s: START.seconds(),
+        tp_mode: 0,
+        recovery_clients: clients,
+        clients_max: 8,
+        locks_max: 1_000,
+        objects_max: 0,
+        absent_grace_ns: None,
+    };
+    (Primary::new(config), Memory::default())
+}
+
+/// A client of the predecessor is back.
+fn back(primary: &mut Primary, n: u32) -> ClientId {
+    let client = ClientId::new(n).unwrap();
+    primary.add_client(client).unwrap();
+    primary.came_back(START, client);
+    client
+}
+
+fn claim(n: i32, lock_type: LockType, mode: Option<Mode>) -> Claim {
+    let desc = LockDesc { name: format!("l{n}").into_bytes(), lock_type, lease_s: 0 };
+    let held = mode.map(|mode| HeldClaim::hold(mode, 60 * NS));
+    Claim { lock: LockId(n), desc, held }
+}
+
+fn update(
+    primary: &mut Primary,
+    memory: &mut Memory,
+    client: ClientId,
+    claims: Vec<Claim>,
+) -> Result<Vec<Result<LockGrant, Status>>, Status> {
+    let request = ControlRequest::UpdateLocks(claims);
+    match primary.control(START, memory, client, request, &mut Vec::new()) {
+        ControlReply::Locks(locks) => Ok(locks),
+        ControlReply::Error(status) => Err(status),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn claims_are_told_in_batches_with_names() {
+    let (mut primary, mut memory) = recovering(3);
+    let a = back(&mut primary, 5);
+    let many = |n: usize| (0..n).map(|n| claim(n as i32 + 1, LockType::Atomic, None)).collect();
+    assert!(update(&mut primary, &mut memory, a, many(BATCH_MAX)).is_ok());
+    let refused = update(&mut primary, &mut memory, a, many(BATCH_MAX + 1));
+    assert_eq!(refused, Err(Status::Invalid));
+    let mut unnamed = claim(99, LockType::Atomic, None);
+    unnamed.desc.name.clear();
+    let refused = update(&mut primary, &mut memory, a, vec![unnamed]);
+    assert_eq!(refused, Err(Status::Invalid));
+    for client in [1, 2, 3].map(|n| back(&mut primary, 10 + n)) {
+        assert!(update(&mut primary, &mut memory, client, many(1)).is_ok());
+        primary.control(START, &mut memory, client, ControlRequest::ReinitDone, &mut Vec::new());
+    }
+    assert!(!primary.is_recovering());
+    let refused = update(&mut primary, &mut memory, a, many(1));
+    assert_eq!(refused, Err(Status::Error), "the recovery is over");
+    let stranger = ClientId::new(77).unwrap();
+    primary.add_client(stranger).unwrap();
+    let refused = update(&mut primary, &mut memory, stranger, many(1));
+    assert_eq!(refused, Err(Status::Error), "it is no client of the predecessor");
+}
+
+#[test]
+fn a_client_that_claimed_a_share_and_goes_on_by_tcp_can_give_it_back_once() {
+    let (mut primary, mut memory) = recovering(1);
+    let a = back(&mut primary, 5);
+    let claims = vec![claim(9, LockType::Rw, Some(Mode::Shared))];
+    let grant = update(&mut primary, &mut memory, a, claims).unwrap()[0].unwrap();
+    primary.control(START, &mut memory, a, ControlRequest::ReinitDone, &mut Vec::new());
+    primary.attached(START, &mut memory, a, Tcp, &mut Vec::new());
+    let leave = Chain::one(WordOp::Faa { addr: w0(&grant), add: u64::MAX });
+    for (is_its_own, rcount) in [(true, 0), (false, 0)] {
+        let may = primary.check_chain(START, &mut memory, a, &leave);
+        assert_eq!(may.is_ok(), is_its_own, "{may:?}");
+        if is_its_own {
+            let mut values = dlock_core::word_op::Values::new();
+            values.push(memory.faa(w0(&grant), u64::MAX));
+            primary.executed(&mut memory, a, &leave, &values);
+        }
+        assert_eq!(memory.read(w0(&grant)), rcount);
+    }
+}
+
+/// The client goes over from tcp, where the primary executes its chains, to shared memory and back.
+#[test]
+fn a_client_that_changes_its_fabric_is_known_by_its_ledger_from_then_on() {
+    let mut site = Site::new();
+    let a = site.join(Tcp, 0);
+    let grant = site.get(a, "l", LockType::Rw);
+    notes(&mut site, a, &grant, LedgerState::HeldShared);
+    assert!(!has_something(&mut site, a), "the primary has executed nothing of the kind");
+    for fabric in [Shm, Tcp] {
+        let (now, out) = (site.now, &mut site.out);
+        site.primary.attached(now, &mut site.memory, a.id, fabric, out);
+        assert!(has_something(&mut site, a), "{fabric:?}");
+    }
+}
+
+/// A client with many handles is still being looked at: what it has may be claimed by nobody else.
+#[test]
+fn a_recovery_is_not_over_before_the_lapse_of_its_last_client_is() {
+    let (mut primary, mut memory) = recovering(1);
+    let a = back(&mut primary, 5);
+    let claims: Vec<Claim> =
+        (1..=LAPSE_SLICE as i32 + 1).map(|n| claim(n, LockType::Atomic, None)).collect();
+    for part in claims.chunks(BATCH_MAX) {
+        assert!(update(&mut primary, &mut memory, a, part.to_vec()).is_ok());
+    }
+    let mut lapse = primary.begin_lapse(a);
+    assert!(!primary.lapse(START, &mut memory, &mut lapse, &mut Vec::new()));
+    assert!(primary.is_recovering());
+    assert!(primary.lapse(START, &mut memory, &mut lapse, &mut Vec::new()));
+    assert!(!primary.is_recovering());
+}
+
+#[test]
+fn a_note_goes_to_the_entry_of_a_lock_of_its_client_alone() {
+    let mut site = Site::new();
+    let (a, b) = (site.join(Tcp, 0), site.join(Tcp, 0));
+    let grant = site.get(a, "l", LockType::Rw);
+    let nothing = LedgerEntry::new();
+    let mut may = |client| site.primary.check_note(&mut site.memory, client, grant.handle, nothing);
+    assert_eq!(may(a.id), Ok(()));
+    assert_eq!(may(b.id), Err(Status::LockNotGet));
+    assert_eq!(may(ClientId::new(9_999).unwrap()), Err(Status::ClientRemoved));
+}
+
+/// What was noted must be told to the arbiter, whatever else the chain does.
+#[test]
+fn a_chain_with_a_note_and_a_release_is_told() {
+    let mut site = Site::new();
+    let a = site.join(Tcp, 0);
+    let grant = site.get(a, "l", LockType::Atomic);
+    let mine = AtomicWord::new().with_client(a.id.get()).with_timeout(START.seconds() + 60);
+    let chain = Chain::one(WordOp::WriteLedger { handle: grant.handle, value: 0 });
+    let chain = chain.then(WordOp::Cas { addr: w0(&grant), expect: mine.into_bits(), swap: 0 });
+    assert_eq!(site.primary.check_chain(START, &mut site.memory, a.id, &chain), Ok(true));
+    let read = Chain::one(WordOp::Read { addr: w0(&grant) });
+    assert_eq!(site.primary.check_chain(START, &mut site.memory, a.id, &read), Ok(false));
+}
+
+#[test]
+fn requests_about_objects_have_a_name_and_a_lease() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    let invalid = ControlReply::Error(Status::Invalid);
+    for (name, lease_s) in [(&b""[..], 5), (b"o", 0)] {
+        let name = name.to_vec();
+        let get = ControlRequest::ObjectGet { name: name.clone(), lease_s };
+        assert_eq!(site.control(a, get), invalid);
+        let create = ControlRequest::ObjectCreate { name, lease_s, init: 3 };
+        assert_eq!(site.control(a, create), invalid);
+    }
+}
+
+#[test]
+fn locks_are_released_in_batches_and_what_is_asked_for_is_counted_as_work() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    let names: Vec<String> = (0..BATCH_MAX).map(|n| format!("l{n}")).collect();
+    site.primary.take_work();
+    let ids: Vec<LockId> =
+        names.iter().map(|name| site.get(a, name, LockType::Atomic).lock).collect();
+    assert!(site.primary.take_work() > 0);
+    assert_eq!(site.primary.take_work(), 0, "it is told once");
+    let descs = names.iter().map(|name| LockDesc {
+        name: name.clone().into_bytes(),
+        lock_type: LockType::Atomic,
+        lease_s: 0,
+    });
+    let work = |site: &mut Site, descs: Vec<LockDesc>| {
+        site.control(a, ControlRequest::GetLocks(descs));
+        site.primary.take_work()
+    };
+    let all: Vec<LockDesc> = descs.collect();
+    let one = work(&mut site, all[..1].to_vec());
+    let more = 2 * (BATCH_MAX as u32 - 1);
+    assert!(work(&mut site, all) >= one + more, "each is asked for, and looked up");
+    let mut more = ids.clone();
+    more.push(LockId(-1));
+    let refused = site.control(a, ControlRequest::ReleaseLocks(more));
+    assert_eq!(refused, ControlReply::Error(Status::Invalid));
+    let released = site.control(a, ControlRequest::ReleaseLocks(ids));
+    assert_eq!(released, ControlReply::Statuses(vec![Status::Success; BATCH_MAX]));
+}
+
+#[test]
+fn every_request_is_work_and_so_is_each_of_its_items() {
+    let (mut primary, mut memory) = recovering(3);
+    let a = back(&mut primary, 5);
+    let mut work = |request: ControlRequest| {
+        primary.take_work();
+        primary.control(START, &mut memory, a, request, &mut Vec::new());
+        primary.take_work()
+    };
+    assert!(work(ControlRequest::Heartbeat) > 0);
+    let unnamed = || {
+        let desc = LockDesc { name: Vec::new(), lock_type: LockType::Rw, lease_s: 0 };
+        Claim { lock: LockId(1), desc, held: None }
+    };
+    let mut refused = |n: usize| work(ControlRequest::UpdateLocks(vec![unnamed(); n]));
+    assert_eq!(refused(9), refused(1) + 8);
+}
+
+#[test]
+fn what_the_arbiter_denies_is_counted() {
+    let mut site = Site::new();
+    let (a, b) = (site.join(Shm, 0), site.join(Shm, 0));
+    let (atomic, fair) = (site.get(a, "l", LockType::Atomic), site.get(a, "f", LockType::Fair));
+    let held = AtomicWord::new().with_client(b.id.get()).with_timeout(9_000);
+    site.memory.set(w0(&atomic), held.into_bits());
+    let mut seq = 0;
+    let mut counted = |site: &mut Site, request: Request| {
+        seq += 1;
+        let Site { primary, memory, now, out, .. } = site;
+        primary.clear_stats(memory);
+        primary.command(*now, memory, a.id, Seq(seq), request, out);
+        let stats = primary.stats(memory);
+        (0..stats.len()).find(|&stat| stats[stat] == 1)
+    };
+    let (handle, expire_s, ticket) = (fair.handle, 9, Ticket { tx: 5, ts: 5 });
+    for (mode, poll, release) in [(Mode::Exclusive, 24, 22), (Mode::Shared, 25, 23)] {
+        let request = Request::Poll { handle, mode, ticket, expire_s };
+        assert_eq!(counted(&mut site, request), Some(poll));
+        let request = Request::Release { handle, mode, ticket: Some(ticket) };
+        assert_eq!(counted(&mut site, request), Some(release));
+    }
+    let steal = Request::Steal { handle: atomic.handle, expire_s };
+    assert_eq!(counted(&mut site, steal), Some(14));
+    site.memory.set(w0(&fair), FairWord::new().with_mx(0x7fff).into_bits());
+    let take = Request::TakeTicket { handle, mode: Mode::Exclusive, expire_s };
+    assert_eq!(counted(&mut site, take), Some(21), "there is no room");
+}
+
+#[test]
+fn the_intent_of_another_lock_gives_a_ticket_no_lease() {
+    for is_its_own in [true, false] {
+        let mut site = Site::new();
+        let a = site.join(Tcp, 0);
+        let grants = ["f", "g"].map(|name| site.get(a, name, LockType::Fair));
+        let handle = grants[usize::from(!is_its_own)].handle;
+        let intent = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(60);
+        let intent = WordOp::WriteLedger { handle, value: intent.into_bits() };
+        let add = WordOp::Faa { addr: w0(&grants[0]), add: FairWord::TAKE_EXCLUSIVE };
+        site.execute(a, &Chain::one(intent).then(add));
+        if !is_its_own {
+            site.memory.ledgers.remove(&(a.id, handle));
+        }
+        site.now = START.plus_ns(100 * NS);
+        assert_eq!(has_something(&mut site, a), !is_its_own, "its lease is over, or it has none");
+    }
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table of `docs/leases.md`: what ends a hold, and when. One row here is one row there.
+
+use crate::common::site;
+use crate::common::site::{w0, Peer, Site, GRACE_S, START};
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
+use dlock_core::membership::{Gone, Orphans};
+use dlock_core::message::LockType;
+use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::words::{
+    AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, DETAIL_MAX,
+};
+
+const LEASE_S: u32 = 100;
+const HORIZON_S: u32 = 50;
+
+/// What is held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Hold {
+    AtomicLeased,
+    AtomicForEver,
+    RwExclusive,
+    RwShared,
+    FairExclusiveLeased,
+    FairSharedLeased,
+    FairForEver,
+    FairTicket,
+}
+
+use Hold::*;
+
+const HOLDS: [Hold; 8] = [
+    AtomicLeased,
+    AtomicForEver,
+    RwExclusive,
+    RwShared,
+    FairExclusiveLeased,
+    FairSharedLeased,
+    FairForEver,
+    FairTicket,
+];
+
+impl Hold {
+    fn lock_type(self) -> LockType {
+        match self {
+            AtomicLeased | AtomicForEver => LockType::Atomic,
+            RwExclusive | RwShared => LockType::Rw,
+            _ => LockType::Fair,
+        }
+    }
+    fn has_lease(self) -> bool {
+        matches!(self, AtomicLeased | FairExclusiveLeased | FairSharedLeased)
+    }
+}
+
+/// What happens to the client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cause {
+    /// Its host closes its connections.
+    Closed,
+    /// The same, with `orphans = "grace"`.
+    ClosedOrphansGrace,
+    /// Its host closes its connections, and it knows its horizon.
+    ClosedWithHorizon,
+    /// The same without one, with `absent_grace_s = "forever"`.
+    ClosedForEver,
+    /// Its connection breaks since its host does not answer; it has no horizon.
+    SilentConnection,
+    /// It sends nothing more on open connections; it has no horizon.
+    Silent,
+    /// It sends nothing more on open connections, and knows its horizon.
+    SilentWithHorizon,
+    /// Its process ends, which is proved on shm alone; elsewhere its host closes its connections.
+    Died,
+    Left,
+    Operator,
+}
+
+use Cause::*;
+
+const CAUSES: [Cause; 10] = [
+    Closed,
+    ClosedOrphansGrace,
+    ClosedWithHorizon,
+    ClosedForEver,
+    SilentConnection,
+    Silent,
+    SilentWithHorizon,
+    Died,
+    Left,
+    Operator,
+];
+
+/// When a hold ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ends {
+    Now,
+    Grace,
+    Horizon,
+    Lease,
+    /// Not before the client's process has ended, or has unmapped the memory: it cannot be fenced.
+    Unmapped,
+    Never,
+}
+
+/// The table.
+fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
+    let is_mapped = fabric == FabricKind::Shm;
+    match (cause, hold.has_lease()) {
+        // a shared-memory client that is alive can always act
+        (Closed | ClosedOrphansGrace | ClosedWithHorizon, _) if is_mapped => Ends::Unmapped,
+        (SilentWithHorizon | Operator, _) if is_mapped => Ends::Unmapped,
+        (Died, _) if is_mapped => Ends::Now,
+        (Left | Operator, _) => Ends::Now,
+        (ClosedOrphansGrace, _) => Ends::Grace,
+        (Closed | Died | ClosedWithHorizon | SilentWithHorizon, true) => Ends::Lease,
+        (Closed | Died, false) => Ends::Grace,
+        // the connection may have been reset on the way, and the client lives
+        (ClosedWithHorizon | SilentWithHorizon, false) => Ends::Horizon,
+        // the lease of the lock itself: others may take it over, but nobody undoes it
+        (ClosedForEver | SilentConnection | Silent, _) => Ends::Never,
+    }
+}
+
+fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
+    let (addr, handle) = (w0(grant), grant.handle);
+    let note = |entry: LedgerEntry| WordOp::WriteLedger { handle, value: entry.into_bits() };
+    let me = peer.id.get();
+    let (anchor_s, deadline_s) = (START.seconds(), START.seconds() + LEASE_S);
+    let cas = |swap: u64| Chain::one(WordOp::Cas { addr, expect: 0, swap });
+    let atomic = |timeout| AtomicWord::new().with_client(me).with_timeout(timeout).into_bits();
+    let ticket = Ticket { tx: 0, ts: 0 };
+    let fair = |state| LedgerEntry::of_ticket(state, ticket);
+    let take = |add| Chain::one(WordOp::Faa { addr, add });
+    let shared = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
+    let leased = |state| note(fair(state).with_deadline_s(deadline_s, anchor_s));
+    let chains = match hold {
+        AtomicLeased => vec![cas(atomic(deadline_s))],
+        AtomicForEver => vec![cas(atomic(u32::MAX))],
+        RwExclusive => vec![cas(RwWord::new().with_client(me).into_bits())],
+        RwShared => vec![take(1), Chain::one(note(shared))],
+        FairExclusiveLeased => {
+            let entry = leased(LedgerState::HeldExclusive);
+            vec![take(FairWord::TAKE_EXCLUSIVE), Chain::one(entry)]
+        }
+        FairSharedLeased => {
+            vec![take(FairWord::TAKE_SHARED), Chain::one(leased(LedgerState::HeldShared))]
+        }
+        FairForEver => {
+            let entry = fair(LedgerState::HeldExclusive).with_detail(DETAIL_MAX);
+            vec![take(FairWord::TAKE_EXCLUSIVE), Chain::one(note(entry))]
+        }
+        FairTicket => {
+            let entry = fair(LedgerState::TicketExclusive);
+            vec![take(FairWord::TAKE_EXCLUSIVE), Chain::one(note(entry))]
+        }
+    };
+    for chain in &chains {
+        site.execute(peer, chain);
+    }
+}
+
+/// Whether the word still says that somebody has it.
+fn is_held(site: &mut Site, grant: &LockGrant, lock_type: LockType) -> bool {
+    let word = site.word(grant);
+    match lock_type {
+        LockType::Atomic | LockType::Rw => word != 0,
+        LockType::Fair => {
+            let w = FairWord::from_bits(word);
+            (w.nx(), w.ns()) != (w.mx(), w.ms())
+        }
+    }
+}
+
+fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
+    let orphans = if cause == ClosedOrphansGrace { Orphans::Grace } else { Orphans::Lease };
+    let grace_s = (cause != ClosedForEver).then_some(GRACE_S);
+    let mut site = Site::with(grace_s, orphans, 3);
+    let has_horizon = matches!(cause, ClosedWithHorizon | SilentWithHorizon);
+    let horizon_s = if has_horizon { HORIZON_S } else { 0 };
+    let peer = site.join(fabric, horizon_s);
+    let grant = site.get(peer, "l", what.lock_type());
+    // somebody else has got it, too, so that the lock outlives its holder
+    let other = site.join(FabricKind::Verbs, 0);
+    site.get(other, "l", what.lock_type());
+    hold(&mut site, peer, &grant, what);
+    let lock_type = what.lock_type();
+    assert!(is_held(&mut site, &grant, lock_type));
+    match cause {
+        Closed | ClosedOrphansGrace | ClosedWithHorizon | ClosedForEver => {
+            site.lose(peer, Gone::Closed);
+        }
+        SilentConnection => site.lose(peer, Gone::Silent),
+        Silent | SilentWithHorizon => {}
+        Died if fabric == FabricKind::Shm => site.die(peer),
+        Died => site.lose(peer, Gone::Closed),
+        Left => {
+            site.memory.mapped.remove(&peer.id);
+            assert_eq!(site.control(peer, ControlRequest::Deinit), ControlReply::Done);
+        }
+        Operator => {
+            assert_eq!(site.members.remove(peer.id), Ok(()));
+            site.settle();
+        }
+    }
+    let at = |s: u64| START.plus_ns(s * NS);
+    let expected = table(what, fabric, cause);
+    let end = match expected {
+        Ends::Now => START,
+        Ends::Grace => at(GRACE_S),
+        Ends::Horizon => at(HORIZON_S.into()),
+        Ends::Lease => ServerTime::expiry_of(START.seconds() + LEASE_S),
+        Ends::Unmapped | Ends::Never => at(100_000),
+    };
+    let name = format!("{what:?} over {fabric:?}, {cause:?}: {expected:?}");
+    if end > START {
+        site.until(ServerTime(end.0 - 1));
+        assert!(is_held(&mut site, &grant, lock_type), "too early: {name}");
+    }
+    site.until(end);
+    let is_kept = matches!(expected, Ends::Unmapped | Ends::Never);
+    assert_eq!(is_held(&mut site, &grant, lock_type), is_kept, "{name}");
+    if expected == Ends::Unmapped {
+        site.memory.mapped.remove(&peer.id);
+        site.members.retry();
+        site.settle();
+        assert!(!is_held(&mut site, &grant, lock_type), "unmapped, and not free: {name}");
+    }
+}
+
+#[test]
+fn what_ends_a_hold_and_when_is_as_in_the_table() {
+    for what in HOLDS {
+        for fabric in [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs] {
+            for cause in CAUSES {
+                cell(what, fabric, cause);
+            }
+        }
+    }
+}
+
+/// Issue 9, must show 5.
+#[test]
+fn a_client_silent_for_10_minutes_keeps_a_lease_of_15_among_strangers() {
+    for fabric in [FabricKind::Tcp, FabricKind::Verbs] {
+        for cause in [Gone::Closed, Gone::Silent] {
+            for horizon_s in [0, 10] {
+                lease_of_15_minutes(fabric, cause, horizon_s);
+            }
+        }
+    }
+}
+
+fn lease_of_15_minutes(fabric: FabricKind, cause: Gone, horizon_s: u32) {
+    let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 2);
+    let peer = site.join(fabric, horizon_s);
+    let grant = site.get(peer, "l", LockType::Atomic);
+    let (me, deadline_s) = (peer.id.get(), START.seconds() + 15 * 60);
+    let word = AtomicWord::new().with_client(me).with_timeout(deadline_s).into_bits();
+    site.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap: word }));
+    site.lose(peer, cause);
+    for second in 0..600 {
+        site.until(START.plus_ns(second * NS));
+        for _ in 0..2 {
+            // one finds room, the next one does not, and nobody has to go for it
+            let admission = site.open_twice(&site::init(0)).expect("one place is free");
+            let stranger = site.peer(admission, fabric);
+            let crowd = site.open_twice(&site::init(0)).map(drop);
+            assert_eq!(crowd, Err(dlock_core::status::Status::ServerNoResource));
+            site.control(stranger, ControlRequest::Deinit);
+        }
+    }
+    let back = site.come_back(peer).expect("its lease runs");
+    assert_eq!((site.word(&grant), back.terms.unwrap().lapses), (word, 0));
+}

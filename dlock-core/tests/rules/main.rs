@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rules of the core, seen from outside: one program, so that it is linked once.
+
+mod common;
+
+mod admission;
+mod another_fabric;
+mod answers;
+mod arbiter;
+mod awaited;
+mod claimed;
+mod counting;
+mod discontinuity;
+mod executed;
+mod fair_claims;
+mod fair_records;
+mod fenced;
+mod forgets;
+mod given_up;
+mod handed_on;
+mod handed_over;
+mod holds;
+mod hostile;
+mod intents;
+mod laggards;
+mod laps;
+mod late;
+mod leases;
+mod lock_ids;
+mod machine;
+mod membership;
+mod overview;
+mod past_claim;
+mod primary;
+mod readers;
+mod recounts;
+mod recovery;
+mod regranted;
+mod reinit;
+mod relayed;
+mod remembered;
+mod replies;
+mod rights;
+mod share_laps;
+mod slices;
+mod told;

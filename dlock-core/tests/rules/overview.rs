@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the primary tells of itself: its clients, and how much work it has done.
+
+use crate::common::world::{names, World, NOW};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind};
+use dlock_core::ids::{LockId, Seq};
+use dlock_core::message::{LockType, Mode, Request};
+use dlock_core::primary::ClientSnapshot;
+
+use FabricKind::{Shm, Tcp};
+
+#[test]
+fn all_clients_are_told_in_the_order_of_their_ids_with_what_they_have_got() {
+    let mut w = World::new(10);
+    assert_eq!(w.primary.clients_snapshot(), []);
+    let [b, a] = [6, 5].map(|id| w.client(id, Shm));
+    w.get(b, &names(3), LockType::Rw);
+    let snapshot = |client, handles| ClientSnapshot { client, handles };
+    assert_eq!(w.primary.clients_snapshot(), [snapshot(a, 0), snapshot(b, 3)]);
+}
+
+#[test]
+fn each_lock_of_a_release_is_work() {
+    let mut w = World::new(10);
+    let client = w.client(5, Shm);
+    let mut work = |count: usize| {
+        w.primary.take_work();
+        w.control(client, ControlRequest::ReleaseLocks(vec![LockId(-1); count]));
+        w.primary.take_work()
+    };
+    assert_eq!(work(9), work(1) + 8);
+}
+
+/// A lock that is used before it was told of a client's other fabric is told then.
+#[test]
+fn each_client_that_a_lock_may_have_to_be_told_of_is_work() {
+    let mut w = World::new(10);
+    let client = w.client(5, Shm);
+    let handle = w.get(client, &names(1), LockType::Atomic)[0].handle;
+    let mut seq = 0;
+    let mut work = |w: &mut World| {
+        seq += 1;
+        w.primary.take_work();
+        let ask = Request::Resolve { handle };
+        w.primary.command(NOW, &mut w.memory, client, Seq(seq), ask, &mut w.out);
+        w.primary.take_work()
+    };
+    let alone = work(&mut w);
+    for (changing, id) in (1..).zip(6..9) {
+        let other = w.client(id, Tcp);
+        w.get(other, &[format!("a {id}"), format!("b {id}"), format!("c {id}")], LockType::Rw);
+        w.primary.attached(NOW, &mut w.memory, other, Shm, &mut w.out);
+        assert_eq!(work(&mut w), alone + changing);
+    }
+}
+
+#[test]
+fn each_handle_of_a_lapse_is_work_and_so_is_everybody_who_has_got_the_same() {
+    let mut w = World::new(10);
+    let name = b"shared".to_vec();
+    for id in 1..=3 {
+        let client = w.client(id, Tcp);
+        let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 9, init: 1 };
+        w.control(client, create);
+        let get = ControlRequest::ObjectGet { name: name.clone(), lease_s: 9 };
+        assert!(matches!(w.control(client, get), ControlReply::Object(_)));
+        let mut lapse = w.primary.begin_lapse(client);
+        assert!(w.primary.lapse(NOW, &mut w.memory, &mut lapse, &mut w.out));
+        assert_eq!(lapse.work(), 1 + id);
+    }
+}
+
+/// It was given out by a request, and its client has not written it down.
+#[test]
+fn a_ticket_that_no_ledger_names_is_something() {
+    let mut w = World::new(10);
+    let client = w.client(5, Shm);
+    let handle = w.get(client, &names(1), LockType::Fair)[0].handle;
+    assert!(!w.primary.has_something(NOW, &mut w.memory, client));
+    let request = Request::TakeTicket { handle, mode: Mode::Shared, expire_s: 9 };
+    w.primary.command(NOW, &mut w.memory, client, Seq(1), request, &mut w.out);
+    assert!(w.primary.has_something(NOW, &mut w.memory, client));
+}

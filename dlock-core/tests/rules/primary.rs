@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary as its driver sees it.
+
+use crate::common::Memory;
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
+};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
+use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::primary::{Primary, PrimaryConfig, Sent};
+use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+
+const NOW: ServerTime = ServerTime(5_000 * NS);
+
+struct World {
+    members: Membership,
+    primary: Primary,
+    memory: Memory,
+    random: u32,
+    seq: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(0)
+    }
+    fn with(recovery_clients: u32) -> Self {
+        let config = PrimaryConfig {
+            epoch: Epoch(1),
+            anchor_s: 5_000,
+            tp_mode: 0,
+            recovery_clients,
+            clients_max: 3,
+            locks_max: 4,
+            objects_max: 4,
+            absent_grace_ns: Some(10 * NS),
+        };
+        let members = Membership::new(Rules::of(&config));
+        let (primary, memory) = (Primary::new(config), Memory::default());
+        Self { members, primary, memory, random: 10, seq: 0 }
+    }
+    fn admit(&mut self, request: &ControlRequest) -> Result<ClientId, Status> {
+        let random = &mut self.random;
+        let mut draw = || {
+            *random += 1;
+            *random
+        };
+        let draws = Draws { secret: Secret([7; 16]), number: &mut draw };
+        let (primary, memory) = (&mut self.primary, &mut self.memory);
+        match self.members.open(NOW, primary, memory, request, 1, draws)? {
+            Opened::Admitted(admitted) => {
+                self.members.is_shown(NOW, &mut self.primary, admitted.client, 1);
+                Ok(admitted.client)
+            }
+            Opened::Wait => panic!("nobody is evicted here"),
+        }
+    }
+    fn client(&mut self) -> ClientId {
+        self.admit(&init(1, 1, 0)).unwrap()
+    }
+    fn control(&mut self, client: ClientId, request: ControlRequest) -> ControlReply {
+        self.primary.control(NOW, &mut self.memory, client, request, &mut Vec::new())
+    }
+    fn get(&mut self, client: ClientId, name: &str, lock_type: LockType) -> LockGrant {
+        let request = ControlRequest::GetLocks(vec![desc(name, lock_type)]);
+        match self.control(client, request) {
+            ControlReply::Locks(locks) => locks[0].unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn command(&mut self, client: ClientId, request: Request) -> Vec<Sent> {
+        self.seq += 1;
+        let mut out = Vec::new();
+        let seq = Seq(self.seq);
+        self.primary.command(NOW, &mut self.memory, client, seq, request, &mut out);
+        out
+    }
+    fn check(&mut self, client: ClientId, word_op: WordOp) -> Result<(), Status> {
+        let chain = Chain::one(word_op);
+        self.primary.check_chain(NOW, &mut self.memory, client, &chain).map(|_| ())
+    }
+    fn attach(&mut self, client: ClientId, fabric: FabricKind) -> Vec<Sent> {
+        let mut out = Vec::new();
+        self.primary.attached(NOW, &mut self.memory, client, fabric, &mut out);
+        out
+    }
+    fn fence(&mut self, client: ClientId) -> Vec<Sent> {
+        let mut out = Vec::new();
+        self.members.remove(client).unwrap();
+        while let Some(effect) = self.members.poll() {
+            match effect {
+                Effect::Fence { client } => {
+                    let fencing = Fencing { unfenced: false, mapped: false };
+                    self.members.fence_tried(&mut self.primary, client, fencing);
+                }
+                Effect::Undo { client, .. } => {
+                    self.primary.fenced(client);
+                    self.primary.tick(NOW, &mut self.memory, &mut out);
+                    self.members.undone(client);
+                }
+                _ => {}
+            }
+        }
+        out
+    }
+}
+
+fn init(version_min: u8, version_max: u8, tp_mode: u8) -> ControlRequest {
+    ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: None }
+}
+
+fn reinit(client: ClientId, secret: u8) -> ControlRequest {
+    let secret = Secret([secret; 16]);
+    ControlRequest::Reinit {
+        version_min: 1,
+        version_max: 1,
+        tp_mode: 0,
+        horizon_s: None,
+        client,
+        secret,
+    }
+}
+
+fn desc(name: &str, lock_type: LockType) -> LockDesc {
+    LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0 }
+}
+
+fn w0(grant: &LockGrant) -> WordAddr {
+    WordAddr::new(grant.slot, Word::W0)
+}
+
+fn wait(grant: &LockGrant, mode: Mode) -> Request {
+    let wait = WaitNumber(1);
+    Request::Wait { handle: grant.handle, mode, expire_s: 30, wait, ticket: None }
+}
+
+#[test]
+fn a_client_comes_back_only_with_its_own_secret() {
+    let mut w = World::new();
+    let a = w.client();
+    assert_eq!(w.admit(&reinit(a, 8)), Err(Status::Error));
+    assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
+    let nobody = ClientId::new(99).unwrap();
+    assert_eq!(w.admit(&reinit(nobody, 7)), Err(Status::ClientRemoved));
+    assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
+    let again = w.control(a, ControlRequest::ReinitDone);
+    assert_eq!(again, ControlReply::Error(Status::Error));
+}
+
+#[test]
+fn what_a_fenced_client_held_goes_to_the_next_in_line() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let (ga, gb) = (w.get(a, "l", LockType::Rw), w.get(b, "l", LockType::Rw));
+    w.memory.set(w0(&ga), RwWord::new().with_client(a.get()).into_bits());
+    assert!(w.command(b, wait(&gb, Mode::Shared)).is_empty(), "it waits");
+    let out = w.fence(a);
+    assert!(matches!(out[..], [Sent { client, reply: Reply::Granted { .. }, .. }] if client == b));
+    assert_eq!(w.memory.read(w0(&gb)), RwWord::new().with_rcount(1).into_bits());
+}
+
+/// It read the word before the first waiter came.
+#[test]
+fn who_takes_an_expired_hold_over_does_not_pass_the_queue() {
+    let mut w = World::new();
+    let all = [w.client(), w.client(), w.client()];
+    let [ga, gb, gc] = all.map(|client| w.get(client, "l", LockType::Atomic));
+    let [a, b, c] = all;
+    let held = AtomicWord::new().with_client(a.get());
+    w.memory.set(w0(&ga), held.with_timeout(5_001).into_bits());
+    assert!(w.command(b, wait(&gb, Mode::Exclusive)).is_empty(), "it waits");
+    w.memory.set(w0(&ga), held.with_timeout(4_990).with_waiters(true).into_bits());
+    let out = w.command(c, Request::Steal { handle: gc.handle, expire_s: 30 });
+    let to = |client, is: fn(&Reply) -> bool| {
+        out.iter().any(|sent| sent.client == client && is(&sent.reply))
+    };
+    assert!(to(c, |reply| matches!(reply, Reply::Denied { .. })), "{out:?}");
+    assert!(to(b, |reply| matches!(reply, Reply::Granted { .. })), "{out:?}");
+    assert_eq!(AtomicWord::from_bits(w.memory.read(w0(&gb))).client(), b.get());
+}
+
+#[test]
+fn a_reader_that_died_half_way_is_recounted() {
+    for (state, count_before) in [
+        (LedgerState::Intent, 2),
+        (LedgerState::Intent, 1),
+        (LedgerState::Leaving, 2),
+        (LedgerState::Leaving, 1),
+    ] {
+        let mut w = World::new();
+        let (dead, reader) = (w.client(), w.client());
+        let (gd, gr) = (w.get(dead, "l", LockType::Rw), w.get(reader, "l", LockType::Rw));
+        w.memory.set(w0(&gd), RwWord::new().with_rcount(count_before).into_bits());
+        let half_way = LedgerEntry::new().with_state(state);
+        w.memory.ledgers.insert((dead, gd.handle), half_way);
+        let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
+        w.memory.ledgers.insert((reader, gr.handle), held);
+        w.fence(dead);
+        assert_eq!(w.memory.read(w0(&gr)), RwWord::new().with_rcount(1).into_bits(), "{state:?}");
+    }
+}
+
+#[test]
+fn a_recount_waits_for_a_live_client_that_is_half_way() {
+    let mut w = World::new();
+    let (dead, live) = (w.client(), w.client());
+    let (gd, gl) = (w.get(dead, "l", LockType::Rw), w.get(live, "l", LockType::Rw));
+    w.memory.set(w0(&gd), RwWord::new().with_rcount(2).into_bits());
+    let intent = LedgerEntry::new().with_state(LedgerState::Intent);
+    w.memory.ledgers.insert((dead, gd.handle), intent);
+    w.memory.ledgers.insert((live, gl.handle), intent);
+    w.fence(dead);
+    let word = RwWord::from_bits(w.memory.read(w0(&gl)));
+    assert!(word.waiters(), "new arrivals are diverted meanwhile");
+    let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
+    w.memory.ledgers.insert((live, gl.handle), held);
+    let due = w.primary.next_wakeup().unwrap();
+    w.primary.tick(due, &mut w.memory, &mut Vec::new());
+    assert_eq!(w.memory.read(w0(&gl)), RwWord::new().with_rcount(1).into_bits());
+}
+
+#[test]
+fn a_request_that_is_sent_again_is_not_executed_again() {
+    let mut w = World::new();
+    let a = w.client();
+    let g = w.get(a, "l", LockType::Atomic);
+    assert_eq!(w.command(a, wait(&g, Mode::Exclusive)).len(), 1);
+    w.seq -= 1;
+    assert!(w.command(a, wait(&g, Mode::Exclusive)).is_empty());
+    w.attach(a, FabricKind::Shm);
+    w.seq = 0;
+    let ping = w.command(a, Request::Ping);
+    assert!(matches!(ping[..], [Sent { reply: Reply::Pong { .. }, .. }]));
+}
+
+#[test]
+fn a_handle_that_is_not_the_clients_own_is_refused() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let g = w.get(a, "l", LockType::Atomic);
+    let out = w.command(b, wait(&g, Mode::Exclusive));
+    assert!(matches!(out[0].reply, Reply::Denied { status: Status::LockNotGet, .. }));
+    assert_eq!(w.check(b, WordOp::Read { addr: w0(&g) }), Err(Status::LockNotGet));
+    let forged = WordOp::WriteLedger { handle: Handle(77), value: 1 };
+    assert_eq!(w.check(b, forged), Err(Status::LockNotGet));
+}
+
+#[test]
+fn a_chain_changes_an_atomic_word_only_as_its_client_may() {
+    let mut w = World::new();
+    let a = w.client();
+    let g = w.get(a, "l", LockType::Atomic);
+    let addr = w0(&g);
+    let cas = |expect: AtomicWord, swap: AtomicWord| WordOp::Cas {
+        addr,
+        expect: expect.into_bits(),
+        swap: swap.into_bits(),
+    };
+    let free = AtomicWord::new();
+    let of = |client: u32, timeout| AtomicWord::new().with_client(client).with_timeout(timeout);
+    let (mine, theirs) = (of(a.get(), 5_100), of(999, 5_100));
+    assert_eq!(w.check(a, cas(free, mine)), Ok(()));
+    assert_eq!(w.check(a, cas(mine, free)), Ok(()));
+    assert_eq!(w.check(a, cas(mine, of(a.get(), 6_000))), Ok(()));
+    assert_eq!(w.check(a, cas(of(999, 4_999), mine)), Ok(()), "expired");
+    for forged in [
+        cas(free, theirs),
+        cas(mine, of(a.get(), 5_099)),
+        cas(theirs, mine),
+        cas(theirs, free),
+        cas(of(999, 5_000), mine),
+        cas(of(999, 4_999).with_waiters(true), mine),
+        cas(of(999, 4_999).with_waiters(true), mine.with_waiters(true)),
+        cas(mine.with_waiters(true), free),
+        cas(free, mine.with_waiters(true)),
+        WordOp::Faa { addr, add: 1 },
+        WordOp::Cas { addr: WordAddr::new(g.slot, Word::Gen), expect: 0, swap: 1 },
+    ] {
+        assert_eq!(w.check(a, forged), Err(Status::Invalid), "{forged:?}");
+    }
+}
+
+#[test]
+fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
+    let mut w = World::new();
+    let a = w.client();
+    let (rw, fair) = (w.get(a, "r", LockType::Rw), w.get(a, "f", LockType::Fair));
+    let me = RwWord::new().with_client(a.get());
+    let cas = |addr, expect, swap| WordOp::Cas { addr, expect, swap };
+    let (free, mx, ms) = (FairWord::new(), FairWord::with_mx, FairWord::with_ms);
+    let ends = |old: FairWord, new: FairWord| cas(w0(&fair), old.into_bits(), new.into_bits());
+    let ok = [
+        cas(w0(&rw), 0, me.into_bits()),
+        cas(w0(&rw), me.with_rcount(2).into_bits(), RwWord::new().with_rcount(2).into_bits()),
+        WordOp::Faa { addr: w0(&rw), add: 1 },
+        WordOp::Faa { addr: w0(&fair), add: FairWord::TAKE_SHARED },
+        ends(mx(free, 1), mx(free, 1).with_nx(1)),
+        ends(ms(free, 63), ms(free, 63).with_ns(1)),
+    ];
+    let forged = [
+        cas(w0(&rw), 0, RwWord::new().with_client(999).into_bits()),
+        cas(w0(&rw), me.into_bits(), RwWord::new().with_rcount(5).into_bits()),
+        cas(w0(&rw), me.with_waiters(true).into_bits(), 0),
+        cas(w0(&rw), RwWord::new().with_client(999).into_bits(), 0),
+        WordOp::Faa { addr: w0(&rw), add: 2 },
+        WordOp::Faa { addr: w0(&rw), add: u64::MAX },
+        WordOp::Faa { addr: w0(&fair), add: 3 },
+        ends(free, free.with_nx(1)),
+        ends(free, free),
+        ends(mx(free, 1), free),
+        ends(ms(free, 1), free),
+        ends(mx(free, 2), mx(free, 2).with_nx(1)),
+        ends(ms(free, 64), ms(free, 64).with_ns(1)),
+    ];
+    for word_op in ok {
+        assert_eq!(w.check(a, word_op), Ok(()), "{word_op:?}");
+    }
+    for word_op in forged {
+        assert_eq!(w.check(a, word_op), Err(Status::Invalid), "{word_op:?}");
+    }
+    let full = RwWord::new().with_rcount(u32::MAX);
+    w.memory.set(w0(&rw), full.into_bits());
+    let carry = WordOp::Faa { addr: w0(&rw), add: 1 };
+    assert_eq!(w.check(a, carry), Err(Status::Invalid), "it would make an owner");
+}
+
+#[test]
+fn a_ticket_whose_note_is_still_under_way_is_not_skipped() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let (ga, gb) = (w.get(a, "f", LockType::Fair), w.get(b, "f", LockType::Fair));
+    let take = |w: &mut World, client, grant: &LockGrant| {
+        let chain = Chain::one(WordOp::Faa { addr: w0(grant), add: FairWord::TAKE_EXCLUSIVE });
+        let old = w.memory.faa(w0(grant), FairWord::TAKE_EXCLUSIVE);
+        let mut values = Values::new();
+        values.push(old);
+        w.primary.executed(&mut w.memory, client, &chain, &values);
+    };
+    take(&mut w, a, &ga);
+    take(&mut w, b, &gb);
+    let ticket = Ticket { tx: 1, ts: 0 };
+    let poll = Request::Poll { handle: gb.handle, mode: Mode::Exclusive, ticket, expire_s: 9 };
+    assert!(matches!(w.command(b, poll)[0].reply, Reply::Queued { .. }));
+    w.primary.tick(NOW.plus_ns(5 * NS), &mut w.memory, &mut Vec::new());
+    assert_eq!(FairWord::from_bits(w.memory.read(w0(&gb))).nx(), 0, "the first is not skipped");
+}
+
+/// A client drops a shared ticket that came too late and takes another, whose lease ends before
+/// the first one has been passed over: each is ended once, and nobody else's share with them.
+#[test]
+fn a_share_that_was_ended_is_not_ended_again_with_an_earlier_ticket() {
+    let mut w = World::new();
+    let [a, b, c] = [(); 3].map(|()| w.client());
+    let [ga, gb, gc] = [a, b, c].map(|client| w.get(client, "f", LockType::Fair));
+    let note = |w: &mut World, client, grant: &LockGrant, state, (tx, ts), deadline_s| {
+        let entry = LedgerEntry::of_ticket(state, Ticket { tx, ts });
+        let entry = entry.with_deadline_s(deadline_s, 5_000);
+        w.memory.ledgers.insert((client, grant.handle), entry);
+    };
+    let wait = |grant: &LockGrant, mode, (tx, ts)| {
+        let (wait, ticket) = (WaitNumber(1), Some(Ticket { tx, ts }));
+        Request::Wait { handle: grant.handle, mode, expire_s: 30, wait, ticket }
+    };
+    w.memory.faa(w0(&gc), FairWord::TAKE_EXCLUSIVE);
+    note(&mut w, c, &gc, LedgerState::HeldExclusive, (0, 0), 5_030);
+    w.memory.faa(w0(&ga), FairWord::TAKE_SHARED);
+    note(&mut w, a, &ga, LedgerState::TicketShared, (1, 0), 5_000);
+    let ticket = Ticket { tx: 1, ts: 0 };
+    let poll = Request::Poll { handle: ga.handle, mode: Mode::Shared, ticket, expire_s: 9 };
+    assert!(matches!(w.command(a, poll)[0].reply, Reply::Queued { .. }));
+    let ticket = Some(Ticket { tx: 0, ts: 0 });
+    let release = Request::Release { handle: gc.handle, mode: Mode::Exclusive, ticket };
+    assert!(matches!(w.command(c, release)[0].reply, Reply::Done { .. }));
+    w.memory.ledgers.clear();
+    w.memory.faa(w0(&ga), FairWord::TAKE_SHARED);
+    note(&mut w, a, &ga, LedgerState::HeldShared, (1, 1), 5_000);
+    w.memory.faa(w0(&gb), FairWord::TAKE_SHARED);
+    note(&mut w, b, &gb, LedgerState::HeldShared, (1, 2), 5_100);
+    w.memory.faa(w0(&gc), FairWord::TAKE_EXCLUSIVE);
+    note(&mut w, c, &gc, LedgerState::TicketExclusive, (1, 3), 5_000);
+    assert_eq!(w.command(c, wait(&gc, Mode::Exclusive, (1, 3))), []);
+    // nobody can come out with the one that was dropped, so that it ends at once
+    for (at_ms, done) in [(500, 1), (1_500, 2), (9_000, 2), (60_000, 2)] {
+        let mut out = Vec::new();
+        w.primary.tick(NOW.plus_ns(at_ms * NS / 1_000), &mut w.memory, &mut out);
+        assert_eq!(FairWord::from_bits(w.memory.read(w0(&gb))).ns(), done, "after {at_ms} ms");
+        assert_eq!(out, [], "the other still holds its share");
+    }
+    let mut out = Vec::new();
+    w.primary.tick(NOW.plus_ns(101 * NS), &mut w.memory, &mut out);
+    assert!(matches!(out[0].reply, Reply::Granted { .. }), "{out:?}");
+}
+
+#[test]
+fn recovery_counts_clients_and_not_messages() {
+    let mut w = World::with(2);
+    assert_eq!(w.admit(&init(1, 1, 0)), Err(Status::NotReady));
+    let (a, b) = (ClientId::new(5).unwrap(), ClientId::new(6).unwrap());
+    for _ in 0..3 {
+        assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
+        assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
+    }
+    assert!(w.primary.is_recovering());
+    let late = w.control(a, ControlRequest::UpdateLocks(Vec::new()));
+    assert_eq!(late, ControlReply::Error(Status::Error), "it has said that it has told all");
+    let heartbeat = w.control(a, ControlRequest::Heartbeat);
+    assert!(matches!(heartbeat, ControlReply::Alive { recovering: true, .. }), "{heartbeat:?}");
+    assert_eq!(w.admit(&reinit(b, 7)), Ok(b));
+    assert_eq!(w.control(b, ControlRequest::ReinitDone), ControlReply::Done);
+    assert!(!w.primary.is_recovering());
+}
+
+/// Its claims were undone, and others may have claimed the same since: it must not go on as if
+/// they had been accepted.
+#[test]
+fn who_was_fenced_in_a_recovery_is_not_adopted_again_and_not_waited_for() {
+    let mut w = World::with(3);
+    let [a, b, c] = [5, 6, 7].map(|id| ClientId::new(id).unwrap());
+    for client in [a, b] {
+        assert_eq!(w.admit(&reinit(client, 7)), Ok(client));
+    }
+    assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
+    w.fence(a);
+    w.fence(b);
+    for client in [a, b] {
+        assert_eq!(w.admit(&reinit(client, 7)), Err(Status::ClientRemoved));
+    }
+    assert!(w.primary.is_recovering(), "the third has told nothing yet");
+    assert_eq!(w.admit(&reinit(c, 7)), Ok(c));
+    assert_eq!(w.control(c, ControlRequest::ReinitDone), ControlReply::Done);
+    assert!(!w.primary.is_recovering());
+}
+
+/// A lost answer makes the arbiter clear the ledger entry, which then looks as if the claim were
+/// all that there ever was.
+#[test]
+fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
+    let mut w = World::with(2);
+    let [a, b] = [5, 6].map(|id| ClientId::new(id).unwrap());
+    let held = Some(HeldClaim::hold(Mode::Shared, u64::MAX));
+    let claim = Claim { lock: LockId(9), desc: desc("l", LockType::Rw), held };
+    let [grant, other] = [a, b].map(|client| {
+        assert_eq!(w.admit(&reinit(client, 7)), Ok(client));
+        let update = ControlRequest::UpdateLocks(vec![claim.clone()]);
+        let ControlReply::Locks(locks) = w.control(client, update) else { panic!() };
+        locks[0].unwrap()
+    });
+    for client in [a, b] {
+        assert_eq!(w.control(client, ControlRequest::ReinitDone), ControlReply::Done);
+        assert_eq!(w.attach(client, FabricKind::Shm), []);
+    }
+    assert_eq!(RwWord::from_bits(w.memory.read(w0(&other))).rcount(), 2);
+    // a gives its share back, takes it again (the count is as before), and the answer is lost
+    let intent = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(4);
+    w.memory.ledgers.insert((a, grant.handle), intent);
+    for _ in 0..2 {
+        let out = w.command(a, Request::Resolve { handle: grant.handle });
+        assert!(matches!(out[..], [Sent { reply: Reply::Done { .. }, .. }]), "{out:?}");
+        assert_eq!(RwWord::from_bits(w.memory.read(w0(&grant))).rcount(), 1, "b holds it");
+    }
+}
+
+/// As the C API has it: its library forgets the client whatever the answer is.
+#[test]
+fn a_client_that_leaves_while_the_primary_recovers_is_refused_and_not_waited_for() {
+    let mut w = World::with(1);
+    let a = ClientId::new(5).unwrap();
+    assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
+    let World { members, primary, memory, .. } = &mut w;
+    let mut out = Vec::new();
+    let deinit = ControlRequest::Deinit;
+    let reply = members.control(NOW, primary, memory, (a, 1), deinit, &mut out);
+    assert_eq!(reply, ControlReply::Error(Status::NotReady));
+    while let Some(effect) = members.poll() {
+        match effect {
+            Effect::Fence { client } => {
+                let fencing = Fencing { unfenced: false, mapped: false };
+                members.fence_tried(primary, client, fencing);
+            }
+            Effect::Undo { client, .. } => assert!(primary.fenced(client), "it has nothing"),
+            _ => {}
+        }
+    }
+    primary.tick(NOW, memory, &mut out);
+    assert!(!primary.is_recovering());
+}
+
+#[test]
+fn claims_are_refused_by_a_ready_primary_and_change_nothing() {
+    let mut w = World::new();
+    let a = w.client();
+    let update = w.control(a, ControlRequest::UpdateLocks(Vec::new()));
+    assert_eq!(update, ControlReply::Error(Status::Error));
+}
+
+#[test]
+fn a_deinit_keeps_the_clients_objects_for_others() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let name = b"o".to_vec();
+    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 5, init: 3 };
+    assert!(matches!(w.control(a, create), ControlReply::Created(_)));
+    assert_eq!(w.control(a, ControlRequest::Deinit), ControlReply::Done);
+    w.fence(a);
+    let ControlReply::Object(grant) = w.control(b, ControlRequest::ObjectGet { name, lease_s: 5 })
+    else {
+        panic!("the object is gone")
+    };
+    assert_eq!(w.memory.read(WordAddr::new(grant.slot, Word::W0)), 3);
+    assert_eq!(w.control(b, ControlRequest::ObjectDestroy(grant.object)), ControlReply::Done);
+}
+
+#[test]
+fn a_lock_that_everybody_released_is_gone() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let (ga, _) = (w.get(a, "l", LockType::Atomic), w.get(b, "l", LockType::Atomic));
+    for client in [a, b] {
+        let release = w.control(client, ControlRequest::ReleaseLocks(vec![ga.lock]));
+        assert_eq!(release, ControlReply::Statuses(vec![Status::Success]));
+    }
+    assert_eq!(w.primary.totals(), (2, 0, 0));
+    let again = w.control(a, ControlRequest::ReleaseLocks(vec![ga.lock, LockId(-1)]));
+    assert_eq!(again, ControlReply::Statuses(vec![Status::Error; 2]));
+}
+
+#[test]
+fn what_a_tcp_client_fails_at_is_counted() {
+    let mut w = World::new();
+    let a = w.client();
+    let (atomic, rw) = (w.get(a, "l", LockType::Atomic), w.get(a, "r", LockType::Rw));
+    let fair = w.get(a, "f", LockType::Fair);
+    let mut counted = |verbs: &[WordOp], olds: &[u64]| {
+        let chain =
+            verbs[1..].iter().fold(Chain::one(verbs[0]), |chain, word_op| chain.then(*word_op));
+        let mut values = Values::new();
+        olds.iter().for_each(|&old| values.push(old));
+        w.primary.clear_stats(&mut w.memory);
+        w.primary.count_chain(NOW, a, &chain, &values);
+        let stats = w.primary.stats(&mut w.memory);
+        assert!(stats.iter().sum::<u64>() <= 1, "{stats:?}");
+        stats.iter().position(|&count| count == 1)
+    };
+    let faa = |slot, add| WordOp::Faa { addr: w0(slot), add };
+    let taken = FairWord::new().with_mx(1).into_bits();
+    let readers = FairWord::new().with_ms(5).into_bits();
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_EXCLUSIVE)], &[0]), None);
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_EXCLUSIVE)], &[taken]), Some(0), "EAGAIN");
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_SHARED)], &[taken]), Some(0), "EAGAIN");
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_SHARED)], &[readers]), None);
+    let (held, passed) = (FairWord::new().with_mx(1), FairWord::new().with_mx(2).with_nx(1));
+    let swap = held.exclusive_done().into_bits();
+    let release = WordOp::Cas { addr: w0(&fair), expect: held.into_bits(), swap };
+    assert_eq!(
+        counted(&[release], &[passed.into_bits()]),
+        Some(22),
+        "a release of a passed ticket"
+    );
+    assert_eq!(counted(&[release], &[held.with_mx(2).into_bits()]), None, "somebody is behind");
+
+    let word = |client: u32, timeout| {
+        AtomicWord::new().with_client(client).with_timeout(timeout).into_bits()
+    };
+    let (mine, longer, theirs) = (word(a.get(), 6_000), word(a.get(), 7_000), word(999, 6_000));
+    let cas = |expect, swap| WordOp::Cas { addr: w0(&atomic), expect, swap };
+    assert_eq!(counted(&[cas(mine, 0)], &[mine]), None);
+    assert_eq!(counted(&[cas(mine, 0)], &[theirs]), Some(15), "a release of a stolen lock");
+    assert_eq!(counted(&[cas(mine, longer)], &[theirs]), Some(16), "an extend of a stolen lock");
+    assert_eq!(counted(&[cas(mine, longer)], &[longer]), None, "its own word");
+    assert_eq!(counted(&[cas(0, mine)], &[theirs]), Some(14), "an acquire of a held lock");
+    assert_eq!(counted(&[cas(0, mine)], &[word(999, 1)]), None, "it is taken over next");
+    assert_eq!(counted(&[cas(word(999, 1), mine)], &[0]), None, "it is free, and taken next");
+
+    let note = WordOp::WriteLedger { handle: rw.handle, value: 0 };
+    let (owned, free) = (RwWord::new().with_client(999).into_bits(), 0);
+    let (add, less) = (faa(&rw, 1), faa(&rw, u64::MAX));
+    let cas = |expect, swap| WordOp::Cas { addr: w0(&rw), expect, swap };
+    let mine = RwWord::new().with_client(a.get()).into_bits();
+    assert_eq!(counted(&[cas(0, mine)], &[owned]), Some(17), "an exclusive acquire");
+    assert_eq!(counted(&[cas(mine, 0)], &[owned]), Some(18), "an exclusive release");
+    assert_eq!(counted(&[note, add], &[0, owned]), Some(19), "a shared acquire");
+    assert_eq!(counted(&[note, add], &[0, free]), None);
+    assert_eq!(counted(&[less, note], &[1, 0]), None, "a step back");
+    assert_eq!(counted(&[note, less, note], &[0, 1, 0]), None);
+    assert_eq!(counted(&[note, less, note], &[0, 0, 0]), Some(20), "a shared release");
+    assert_eq!(counted(&[add], &[owned]), None, "a correction");
+}

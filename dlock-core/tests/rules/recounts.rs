@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The count of a read-write lock's readers that is not known: what is counted, who is answered,
+//! and which client hinders the others.
+
+use crate::common::lock::{id, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE};
+use dlock_core::clock::NS;
+use dlock_core::limits::HINDRANCE_S;
+use dlock_core::message::{LockType, Request, WaitNumber};
+use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+
+const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
+
+fn entry(state: LedgerState, detail: u32) -> LedgerEntry {
+    LedgerEntry::new().with_state(state).with_detail(detail)
+}
+
+fn wait(mode: dlock_core::message::Mode, n: u32) -> Request {
+    let wait = WaitNumber(n);
+    Request::Wait { handle: HANDLE, mode, expire_s: 9, wait, ticket: None }
+}
+
+fn readers(w: &World) -> u32 {
+    RwWord::from_bits(w.memory.word).rcount()
+}
+
+fn counts(w: &mut World, readers: u32) {
+    w.memory.word = RwWord::from_bits(w.memory.word).with_rcount(readers).into_bits();
+}
+
+/// Client `n` dies while it leaves; its share is still counted.
+fn dies(w: &mut World, n: u32) {
+    w.memory.ledgers.insert(id(n), entry(LedgerState::Leaving, 3));
+    w.forget(n);
+    w.memory.ledgers.remove(&id(n));
+}
+
+/// Client 1 had a share, and has released it; it is about to wait for the next.
+#[test]
+fn a_grant_does_not_count_for_a_later_wait() {
+    let mut w = World::new(LockType::Rw, 3);
+    assert!(is_granted(&w.ask(1, wait(S, 1)), 1));
+    w.memory.ledgers.insert(id(1), entry(LedgerState::Waiting, 2));
+    dies(&mut w, 2);
+    assert_eq!(readers(&w), 0, "the count was of the client that has died");
+    // the grant of that very wait counts
+    let mut w = World::new(LockType::Rw, 3);
+    assert!(is_granted(&w.ask(1, wait(S, 1)), 1));
+    w.memory.ledgers.insert(id(1), entry(LedgerState::Waiting, 1));
+    counts(&mut w, 2);
+    dies(&mut w, 2);
+    assert_eq!(readers(&w), 1);
+}
+
+/// Client 2 is between two word operations, and the count waits for it.
+fn in_doubt(w: &mut World) {
+    w.memory.ledgers.insert(id(1), entry(LedgerState::Leaving, 5));
+    w.memory.ledgers.insert(id(2), entry(LedgerState::Intent, 7));
+    counts(w, 1);
+    assert!(w.ask(1, RESOLVE).is_empty(), "it waits for client 2");
+}
+
+#[test]
+fn a_client_whose_session_lapses_is_not_answered_when_the_count_is_known() {
+    for lapses in [false, true] {
+        let mut w = World::new(LockType::Rw, 3);
+        in_doubt(&mut w);
+        if lapses {
+            w.lapse(1);
+        }
+        w.memory.ledgers.remove(&id(2));
+        let out = w.pass(NS);
+        assert_eq!(is_done(&out, 1), !lapses, "{out:?}");
+        assert_eq!(readers(&w), 0);
+    }
+}
+
+/// The recount in between has not needed it.
+#[test]
+fn a_client_hinders_anew_after_a_recount_that_succeeded() {
+    let mut w = World::new(LockType::Rw, 5);
+    assert!(is_granted(&w.ask(4, wait(S, 1)), 4), "one reader is inside all the time");
+    w.memory.ledgers.insert(id(4), entry(LedgerState::Waiting, 1));
+    w.memory.ledgers.insert(id(1), entry(LedgerState::Intent, 7));
+    for n in [2, 3] {
+        counts(&mut w, 2);
+        dies(&mut w, n);
+        w.pass(HINDRANCE_NS * 3 / 4);
+        assert_eq!(w.arbiter.hinderer(&|_| false), None, "client {n} has died just now");
+        counts(&mut w, 1); // client 1 has taken back what it had added
+        w.pass(2 * NS);
+        assert!(!RwWord::from_bits(w.memory.word).waiters(), "the count is known");
+    }
+    counts(&mut w, 2);
+    dies(&mut w, 5);
+    w.pass(HINDRANCE_NS + NS);
+    assert_eq!(w.arbiter.hinderer(&|_| false), Some(id(1)));
+}
+
+/// Client 4 goes on whenever it is looked at: no two readings are the same.
+#[test]
+fn a_client_that_stops_is_noted_although_another_one_goes_on() {
+    let mut w = World::new(LockType::Rw, 4);
+    w.memory.ledgers.insert(id(1), entry(LedgerState::Intent, 7));
+    counts(&mut w, 1);
+    w.memory.moves = Some((id(4), entry(LedgerState::Intent, 100), w.memory.word));
+    dies(&mut w, 2);
+    let end = w.now.plus_ns(2 * HINDRANCE_NS);
+    for stamp in 101.. {
+        let Some(at) = w.arbiter.next_wakeup().filter(|&at| at <= end) else { break };
+        w.memory.moves = Some((id(4), entry(LedgerState::Intent, stamp), w.memory.word));
+        w.pass(at.0.saturating_sub(w.now.0));
+    }
+    assert_eq!(w.arbiter.hinderer(&|_| false), Some(id(1)));
+    w.ask(3, WAKE);
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client's lock machine makes of each answer.
+
+use crate::common::entry::{entry, executed, old_word};
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::limits::CAS_ROUNDS_MAX;
+use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::operation::Bounds;
+use dlock_core::status::Status;
+use dlock_core::word_op::{Outcome, Values, WordOp};
+use dlock_core::words::{AtomicWord, FairWord, LedgerState, RwWord, Ticket};
+
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+const DENIED: Reply = Reply::Denied { status: Status::Fail, word: 0 };
+
+fn at(s: u64) -> Now {
+    Now::within(ServerTime(s * NS), 3)
+}
+
+fn begin(e: &mut LockEntry, op: Op, now: Now) -> (Machine, Step) {
+    match e.begin(op, now) {
+        Begin::Run(machine, step) => (machine, step),
+        Begin::Local(result) => panic!("{result:?}"),
+    }
+}
+
+fn done(step: Step) -> OpResult {
+    match step {
+        Step::Done(result) => result,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each chain finds this word; the first step that is none.
+fn after_chains(
+    e: &mut LockEntry,
+    (mut m, mut step): (Machine, Step),
+    word: u64,
+) -> (Machine, Step) {
+    loop {
+        step = match step {
+            Step::Chain(chain) => m.outcome(e, executed(&chain, word), at(1_000)),
+            Step::Confirm => m.outcome(e, Outcome::Done(Values::new()), at(1_000)),
+            step => return (m, step),
+        };
+    }
+}
+
+fn take(e: &mut LockEntry, mode: Mode, word: u64) -> OpResult {
+    let begun = begin(e, Op::TryLock { mode, expire_s: 5 }, at(1_000));
+    done(after_chains(e, begun, word).1)
+}
+
+fn held(lock_type: LockType, mode: Mode) -> LockEntry {
+    let mut e = entry(lock_type);
+    assert_eq!(take(&mut e, mode, 0).status, Status::Success);
+    e
+}
+
+#[test]
+fn a_ticket_that_was_taken_is_asked_for_again_and_no_second_one_taken() {
+    for mode in [X, S] {
+        let mut e = entry(LockType::Fair);
+        let behind = FairWord::new().with_mx(1).into_bits();
+        assert_eq!(take(&mut e, mode, behind).status, Status::Again);
+        let ticket = e.ticket().unwrap();
+        let (_, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(1_000));
+        let Step::Request(Request::Poll { ticket: asked, .. }) = step else { panic!("{step:?}") };
+        assert_eq!(asked, ticket);
+    }
+}
+
+/// By an answer of the arbiter, which knows.
+#[test]
+fn a_hold_that_the_arbiter_denies_is_lost() {
+    let mut fair = held(LockType::Fair, X);
+    let op = Op::Extend { mode: X, expire_s: 5 };
+    for (op, late) in [(op, at(1_006)), (Op::Unlock, at(1_006))] {
+        let mut e = fair.clone();
+        let (mut m, step) = begin(&mut e, op, late);
+        assert!(matches!(step, Step::Request(_)), "it is late: {step:?}");
+        assert_eq!(done(m.reply(&mut e, Ok(DENIED), late)).status, Status::Fail, "{op:?}");
+        assert_eq!((e.state(), e.refs()), (EntryState::Initialized, 0));
+    }
+    let (mut m, _) = begin(&mut fair, op, at(1_006));
+    let granted = Reply::Granted { word: 0, deadline_s: 1_020, at: at(1_006).time, ticket: None };
+    assert_eq!(done(m.reply(&mut fair, Ok(granted), at(1_006))).status, Status::Success);
+
+    let mut e = held(LockType::Rw, X);
+    let (mut m, step) = begin(&mut e, Op::Unlock, at(1_000));
+    let Step::Chain(_) = step else { panic!("{step:?}") };
+    let waited_for = RwWord::new().with_client(7).with_waiters(true).into_bits();
+    let step = m.outcome(&mut e, old_word(waited_for), at(1_000));
+    assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
+    assert_eq!(done(m.reply(&mut e, Ok(DENIED), at(1_000))).status, Status::Fail);
+    assert_eq!(e.state(), EntryState::Initialized);
+}
+
+#[test]
+fn a_wait_for_a_read_write_lock_ends_with_its_grant() {
+    for (mode, state) in [(X, EntryState::ExclusiveLocked), (S, EntryState::SharedLocked)] {
+        let mut e = entry(LockType::Rw);
+        let begun = begin(&mut e, Op::Lock { mode, expire_s: 5 }, at(1_000));
+        let owned = RwWord::new().with_client(8).with_rcount(1).into_bits();
+        let (mut m, step) = after_chains(&mut e, begun, owned);
+        assert!(matches!(step, Step::Request(Request::Wait { .. })), "{step:?}");
+        let word = RwWord::new().with_rcount(3).into_bits();
+        let granted = Reply::Granted { word, deadline_s: 9, at: at(1_000).time, ticket: None };
+        let result = done(m.reply(&mut e, Ok(granted), at(1_000)));
+        assert_eq!((result.status, e.state()), (Status::Success, state));
+        let Some(View::Rw { rcount, .. }) = result.view else { panic!("{result:?}") };
+        assert_eq!(rcount, 3);
+    }
+}
+
+#[test]
+fn who_was_not_given_an_expired_lock_waits_for_it() {
+    let mut e = entry(LockType::Atomic);
+    let begun = begin(&mut e, Op::Lock { mode: X, expire_s: 5 }, at(1_000));
+    let now = Now::within(at(1_000).time, 2 * NS);
+    let word = AtomicWord::new().with_client(8).with_timeout(1_000).into_bits();
+    let (mut m, Step::Chain(chain)) = begun else { panic!("{begun:?}") };
+    let step = m.outcome(&mut e, executed(&chain, word), now);
+    assert!(matches!(step, Step::Request(Request::Steal { .. })), "{step:?}");
+    let step = m.reply(&mut e, Ok(DENIED), now);
+    assert!(matches!(step, Step::Request(Request::Wait { .. })), "{step:?}");
+}
+
+#[test]
+fn what_was_undone_was_not_held() {
+    for (op, lost, status) in [
+        (Op::TryLock { mode: X, expire_s: 5 }, entry(LockType::Atomic), Status::Fail),
+        (Op::Unlock, held(LockType::Atomic, X), Status::Success),
+    ] {
+        let mut e = lost;
+        let (mut m, _) = begin(&mut e, op, at(1_000));
+        assert_eq!(
+            done(m.outcome(&mut e, Outcome::Unknown, at(1_000))).status,
+            Status::BadResponse
+        );
+        let (mut undo, _) = e.undo(at(1_000)).expect("it is in doubt");
+        let step = undo.reply(&mut e, Ok(Reply::Done { word: 0 }), at(1_000));
+        assert_eq!(done(step).status, status, "{op:?}");
+    }
+}
+
+#[test]
+fn a_view_of_a_read_write_lock_counts_the_readers_inside() {
+    let rcount = |result: OpResult| match result.view {
+        Some(View::Rw { rcount, time_out, .. }) => (rcount, time_out),
+        other => panic!("{other:?}"),
+    };
+    let with = |n| RwWord::new().with_rcount(n).into_bits();
+    for before in [0, 4] {
+        let mut e = entry(LockType::Rw);
+        assert_eq!(rcount(take(&mut e, S, with(before))).0, before + 1);
+        for (op, refs) in [(Op::TryLock { mode: S, expire_s: 5 }, 2), (Op::Unlock, 1)] {
+            let Begin::Local(result) = e.begin(op, at(1_000)) else { panic!("nothing is asked") };
+            assert_eq!((result.status, e.refs()), (Status::AlreadyLocked, refs));
+        }
+        let begun = begin(&mut e, Op::Unlock, at(1_000));
+        let released = done(after_chains(&mut e, begun, with(before + 1)).1);
+        let time_out = if before == 0 { 0 } else { 1_000 };
+        assert_eq!(rcount(released), (before, time_out), "a lock nobody is inside has no time");
+    }
+}
+
+/// Another took it off: the one too many is put back.
+#[test]
+fn a_share_that_was_not_counted_any_more_is_lost() {
+    let mut e = held(LockType::Rw, S);
+    let (mut m, Step::Chain(chain)) = begin(&mut e, Op::Unlock, at(1_000)) else { panic!() };
+    let step = m.outcome(&mut e, executed(&chain, 0), at(1_000));
+    let Step::Chain(chain) = step else { panic!("{step:?}") };
+    assert!(matches!(chain.ops(), [WordOp::Faa { add: 1, .. }]), "{chain:?}");
+    assert_eq!(done(m.outcome(&mut e, executed(&chain, u64::MAX), at(1_000))).status, Status::Fail);
+}
+
+/// Readers that step in and out change the word each time.
+#[test]
+fn an_exclusive_release_that_others_come_between_goes_to_the_arbiter_after_so_many_rounds() {
+    let mut e = held(LockType::Rw, X);
+    let (mut m, mut step) = begin(&mut e, Op::Unlock, at(1_000));
+    let mut rounds = 0;
+    while let Step::Chain(_) = step {
+        rounds += 1;
+        assert!(rounds <= CAS_ROUNDS_MAX, "it has no end");
+        let word = RwWord::new().with_client(7).with_rcount(rounds).into_bits();
+        step = m.outcome(&mut e, old_word(word), at(1_000));
+    }
+    assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
+    assert_eq!(rounds, CAS_ROUNDS_MAX);
+}
+
+#[test]
+fn a_probe_of_a_short_wait_is_at_its_end() {
+    let bounds = Bounds::waiting(0, 5 * NS);
+    assert_eq!(bounds.probe_ns(4 * NS - 1), 4 * NS);
+    assert_eq!(bounds.probe_ns(4 * NS), 5 * NS, "not at once");
+}
+
+fn readers(result: OpResult) -> u32 {
+    match result.view {
+        Some(View::Fair { t_value: Some(t_value), .. }) => t_value >> 26,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_place_in_the_queue_stays_what_it_is_when_it_is_asked_for_again() {
+    let mut e = entry(LockType::Fair);
+    let behind = FairWord::new().with_mx(1).into_bits();
+    assert_eq!(take(&mut e, X, behind).status, Status::Again);
+    let ticket = e.ticket().unwrap();
+    let (mut m, _) = begin(&mut e, Op::TryLock { mode: X, expire_s: 5 }, at(1_003));
+    let other = Ticket { tx: ticket.tx + 1, ts: ticket.ts };
+    let queued = Reply::Queued { word: behind, ticket: other };
+    let result = done(m.reply(&mut e, Ok(queued), at(1_003)));
+    assert_eq!((result.status, e.ticket()), (Status::Again, Some(ticket)));
+    let Some(View::Fair { time_out, .. }) = result.view else { panic!("{result:?}") };
+    assert_eq!(time_out, 1_000, "since when it is there");
+}
+
+#[test]
+fn a_view_of_a_shared_fair_hold_counts_who_came_later_unless_a_writer_is_between() {
+    let fair = |mx, ms| FairWord::new().with_mx(mx).with_ms(ms).into_bits();
+    for (word, inside) in [(fair(0, 3), 3), (fair(1, 3), 1)] {
+        let mut e = held(LockType::Fair, S);
+        let begun = begin(&mut e, Op::Extend { mode: S, expire_s: 9 }, at(1_000));
+        assert_eq!(readers(done(after_chains(&mut e, begun, word).1)), inside);
+        // the word is its own to change only where nobody is behind
+        let (_, step) = begin(&mut e, Op::Unlock, at(1_000));
+        let asks = matches!(step, Step::Request(Request::Release { .. }));
+        assert_eq!(asks, inside == 1, "{step:?}");
+    }
+}
+
+/// No two entries of a read-write lock look the same: a recount compares them.
+#[test]
+fn what_is_cleared_keeps_the_stamp_where_entries_are_compared() {
+    for (lock_type, detail) in [(LockType::Rw, 1), (LockType::Fair, 0)] {
+        let mut e = entry(lock_type);
+        let word = match lock_type {
+            LockType::Rw => RwWord::new().with_client(8).with_rcount(1).into_bits(),
+            _ => FairWord::new().with_mx(1).into_bits(),
+        };
+        let begun = begin(&mut e, Op::Lock { mode: S, expire_s: 5 }, at(1_000));
+        let (mut m, _) = after_chains(&mut e, begun, word);
+        let _ = e.take_ledger_write();
+        for _ in 0..2 {
+            let _ = m.reply(&mut e, Ok(DENIED), at(1_000)); // a fair one takes a ticket once more
+        }
+        let write = e.take_ledger_write().expect("it is cleared");
+        assert_eq!((write.state(), write.detail()), (LedgerState::None, detail));
+    }
+}
+
+#[test]
+fn a_chain_that_was_refused_leaves_the_ledger_of_a_fair_lock_as_it_was() {
+    for (lock_type, is_cleared) in [(LockType::Rw, true), (LockType::Fair, false)] {
+        let mut e = entry(lock_type);
+        let (mut m, _) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(1_000));
+        let step = m.outcome(&mut e, Outcome::Refused(Status::NotReady), at(1_000));
+        assert_eq!(done(step).status, Status::NotReady);
+        assert_eq!(e.take_ledger_write().is_some(), is_cleared, "{lock_type:?}");
+    }
+}
