@@ -28,13 +28,13 @@ check() { # NAME COMMAND...
 says() { grep -qE "$1" "$work/said"; }
 says_not() { ! says "$1"; }
 
-# The bound is ten times the pause between two lines, and a third of the whole.
-run 'step slow 2 bash -c "for i in {1..30}; do echo progress: \$i; sleep 0.2; done" || true'
+# The bound is twenty times the pause between two lines, and a third of the whole.
+run 'step slow 6 bash -c "for i in {1..60}; do echo progress: \$i; sleep 0.3; done" || true'
 check "a step that goes on has no limit" test "$status" = 0
 check "its progress is not shown" says_not '^progress'
 
-run 'step quiet 2 bash -c "echo 3 passed, 0 failed; sleep 1000" || true'
-check "a step without progress is ended" says '^quiet +FAILED +3 +1 .*ended after 2 s without progress'
+run 'step quiet 6 bash -c "echo 3 passed, 0 failed; sleep 1000" || true'
+check "a step without progress is ended" says '^quiet +FAILED +3 +1 .*ended after 6 s without progress'
 check "and says where it was" says '^no progress since: 3 passed, 0 failed'
 check "and has failed" test "$status" = 1
 
@@ -52,15 +52,10 @@ wait "$script" || status=$?
 check "a script that is ended says so" test "$status" = 143
 check "and ends its step" gone
 
-run 'beside other 60 bash -c "until [ -e '"$work"'/go ]; do sleep 0.1; done; echo 5 passed, 0 failed"
-    step first 60 bash -c "touch '"$work"'/go; echo 2 passed, 1 failed; exit 1" || true'
-check "a step beside others is shown after them" says '^== other \(beside others\)'
-check "it has its row" says '^other +ok +5 +0 +0'
-check "the sum is of both" says '^7 passed, 1 failed, 0 skipped'
-
-run 'step dead 60 bash -c "kill -9 \$\$" || true; beside late 60 false; join && echo joined || true'
+run 'step dead 60 bash -c "kill -9 \$\$" || true; step after 60 printf "5 passed, 0 failed\n"'
 check "a step that is killed has failed" says '^dead +FAILED .*exit status 137'
-check "join fails with a step of its own" says_not '^joined'
+check "the steps after it run" says '^after +ok +5 +0 +0'
+check "the sum is of all" says '^5 passed, 1 failed, 0 skipped'
 
 run 'step none 60 bash -c "echo skipped: no device; exit 77" || true'
 check "status 77 is skipped, with its reason" says '^none +skipped +0 +0 +1 .*skipped: no device'

@@ -6,8 +6,6 @@
 #   begin               a scratch folder, removed at the end together with what still runs
 #   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests;
 #                       exit status 77: nothing of it can run here, its last `skipped` line says why
-#   beside NAME SECONDS COMMAND...   the same, beside the steps that follow, until `join`, which
-#                       shows the output
 #   skip NAME REASON    notes something that cannot run here
 #   finish [WORD:]      prints the table and `N passed, N failed, N skipped`; the exit status
 #
@@ -41,7 +39,7 @@ begin() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/dlock.XXXXXX")
     children=()
     table=()
-    steps=0 aside=()
+    steps=0
     passed=0 failed=0 skipped=0
     trap 'end_children; rm -rf "$scratch"' EXIT
     trap 'exit 130' INT
@@ -170,29 +168,6 @@ step() {
     record "$log"
 }
 
-beside() {
-    local log
-    steps=$((steps + 1))
-    log="$scratch/step.$steps.log"
-    (run_step "$log" "$@") &
-    children+=("$!")
-    aside+=("$log")
-}
-
-# Waits for all that runs beside; fails if one of them has failed.
-join() {
-    local log rc=0
-    wait ${children[@]+"${children[@]}"} || true
-    children=()
-    for log in ${aside[@]+"${aside[@]}"}; do
-        printf '\n== %s (beside others)\n' "$(head -n 1 "$log.result")"
-        news <"$log"
-        record "$log" || rc=1
-    done
-    aside=()
-    return "$rc"
-}
-
 skip() {
     printf '\n== %s\nskipped: %s\n' "$1" "$2"
     skipped=$((skipped + 1))
@@ -206,7 +181,6 @@ fail() {
 }
 
 finish() {
-    join || true
     printf '\n%-34s %-8s %6s %6s %7s %6s\n' "what ($SECONDS s in all)" result passed failed skipped s
     printf '%s\n' "${table[@]}"
     printf '%s%d passed, %d failed, %d skipped\n' "${1:+$1 }" "$passed" "$failed" "$skipped"

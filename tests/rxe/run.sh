@@ -25,8 +25,8 @@
 # the lines that it begins with two spaces are shown even if it passes. Cases of the same head
 # share a virtual machine, one after the other; guest/several.sh ends what one leaves behind.
 #
-# Prints a line per case (with DLOCK_PROGRESS=1 what a case prints, too, after `progress: `) and, last, `N passed, N failed, N skipped`. Exit status 77 if nothing
-# could run here.
+# Prints a line per case (with DLOCK_PROGRESS=1 what a case prints, too, after `progress: `) and,
+# last, `N passed, N failed, N skipped`. Exit status 77 if nothing could run here.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.." || exit 2
@@ -66,6 +66,13 @@ wanted() {
 
 name_of() { basename "$1" .sh; }
 
+# A name that no case has would let the suite pass with nothing run.
+for name in ${only[@]+"${only[@]}"}; do
+    compgen -G "tests/rxe/cases/*$name*.sh" >/dev/null && continue
+    echo "no case has $name in its name: see tests/rxe/cases" >&2
+    exit 2
+done
+
 skip() {
     skipped=$((skipped + 1))
     echo "skipped $1: $2"
@@ -103,6 +110,8 @@ follow() {
         IFS= read -r -t "$silence" line <&3
         heard=$?
         if [ $heard -gt 128 ]; then
+            # What has left the command's group may keep its output open for ever.
+            [ $silent = no ] || break
             silent=yes
             kill "$child"
             continue
