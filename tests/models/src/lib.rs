@@ -25,6 +25,7 @@ mod recoveries;
 mod run;
 mod setups;
 mod state;
+mod turn;
 
 pub use actions::{Action, LockModel};
 pub use bug::Bug;
@@ -38,3 +39,4 @@ pub use run::{exhaust, hunt, Report};
 pub use setups::{laps, planted_laps};
 pub use setups::{large, planted, small};
 pub use state::{Event, Setup, State, CLIENTS};
+pub use turn::{explore_turns, turn_bugs, turns, turns_large, TurnSetup};

@@ -13,7 +13,9 @@
 use std::process::ExitCode;
 
 use dlock_models::{exhaust, hunt, large, large_recoveries, planted, planted_recoveries};
-use dlock_models::{recoveries, small, Setup};
+use dlock_models::{
+    explore_turns, recoveries, small, turn_bugs, turns, turns_large, Setup, TurnSetup,
+};
 
 fn main() -> ExitCode {
     let what = std::env::args().nth(1).unwrap_or_default();
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
         "lap-bugs" => bugs(dlock_models::planted_laps()),
         #[cfg(feature = "planted")]
         "recovery-bugs" => bugs(dlock_models::core_recoveries()),
+        "turns" => explore_all_turns([turns(), turns_large()].concat()),
+        "turn-bugs" => turn_bugs_found(),
         name => explore(all().into_iter().filter(|s| s.name.contains(name)).collect()),
     };
     println!("{} passed, {} failed", failed.0, failed.1);
@@ -68,6 +72,46 @@ fn explore(setups: Vec<Setup>) -> (usize, usize) {
             Err(what) => {
                 failed += 1;
                 println!("FAILED {what}");
+            }
+        }
+    }
+    (passed, failed)
+}
+
+fn explore_all_turns(setups: Vec<TurnSetup>) -> (usize, usize) {
+    let (mut passed, mut failed) = (0, 0);
+    for setup in setups {
+        let begin = std::time::Instant::now();
+        let report = explore_turns(&setup, 2);
+        let took = begin.elapsed().as_secs_f64();
+        println!(
+            "{:24} {:>9} states, depth {:>3}, {took:.1} s",
+            setup.name, report.states, report.depth
+        );
+        match report.broken {
+            None => passed += 1,
+            Some((property, trace)) => {
+                failed += 1;
+                println!("FAILED {property}\n{trace}");
+            }
+        }
+    }
+    (passed, failed)
+}
+
+fn turn_bugs_found() -> (usize, usize) {
+    let (mut passed, mut failed) = (0, 0);
+    for setup in turn_bugs() {
+        let report = explore_turns(&setup, 2);
+        let name = format!("{:?}", setup.without);
+        match report.broken {
+            Some((property, _)) => {
+                passed += 1;
+                println!("{name:30} {property}, {} states, {} steps", report.states, report.depth);
+            }
+            None => {
+                failed += 1;
+                println!("{name:30} NOT FOUND in {} states", report.states);
             }
         }
     }
