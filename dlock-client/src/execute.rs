@@ -358,9 +358,10 @@ impl ClientLock {
     /// The server clock, as fresh as the operation needs it.
     #[inline]
     pub(crate) fn clock(&mut self, op: Op) -> Now {
-        self.last_now = match op.is_timeless(self.entry.lock_type()) {
+        self.last_now = match self.entry.is_timeless(op) {
             true if self.is_local => self.within_horizon(self.last_now),
             true => self.local_coarse(),
+            false if self.entry.needs_no_server_clock(op) => self.clock_unanswered(),
             false => self.now(),
         };
         self.last_now
@@ -370,7 +371,7 @@ impl ClientLock {
     /// for no other operation.
     #[inline]
     pub(crate) fn clock_of_bounds(&mut self, op: Op, now: Now) -> Now {
-        if op.is_timeless(self.entry.lock_type()) {
+        if self.entry.is_timeless(op) {
             self.last_now = self.local_coarse();
             return self.last_now;
         }

@@ -58,12 +58,12 @@ fn perform_remotely(
     limit: &Limit,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let (left, is_timeless) = (limit.left(), op.is_timeless(held.entry.lock_type()));
-    let may_ask = is_timeless || left >= CLOCK_WAIT || held.exec.is_clock_ready();
+    let (left, is_by_itself) = (limit.left(), held.entry.needs_no_server_clock(op));
+    let may_ask = is_by_itself || left >= CLOCK_WAIT || held.exec.is_clock_ready();
     if left.is_zero() || !may_ask {
         return OpResult::of(Status::BadResponse); // the clock is not waited for either
     }
-    let (came_ns, now) = match is_timeless {
+    let (came_ns, now) = match is_by_itself {
         true => (None, held.clock(op)),
         false => {
             let (came_ns, now) = held.exec.now_since();

@@ -133,6 +133,9 @@ bugs! {
     UnheardSucceeds =
         "unheard-succeeds",
         "a release that is not answered is a success only while nobody else can have the lock";
+    PartlyUnjudged =
+        "partly-unjudged",
+        "a release that leaves a lock held says so only while nobody else can have the lock";
     UnheardUnsettled =
         "unheard-unsettled",
         "what was released without a primary is undone once that answers again";

@@ -52,7 +52,7 @@ impl LockEntry {
         match self.state {
             S::Initialized | S::Unlocked => return Some(OpResult::of(Status::AlreadyUnlocked)),
             _ if self.refs > 1 => {
-                self.refs -= 1;
+                self.leaves_once();
                 let status = if is_sure { Status::AlreadyLocked } else { Status::Fail };
                 return Some(OpResult::of(status));
             }
@@ -65,13 +65,51 @@ impl LockEntry {
         })
     }
 
+    /// Whether the operation decides nothing by the clock: the last release of an atomic or a
+    /// read-write lock.
+    #[inline]
+    pub fn is_timeless(&self, op: Op) -> bool {
+        self.needs_no_server_clock(op) && self.refs <= 1
+    }
+
+    /// Whether the operation decides nothing by the server's clock: also a release that leaves a
+    /// read-write lock held, which is judged by the session's horizon alone.
+    #[inline]
+    pub fn needs_no_server_clock(&self, op: Op) -> bool {
+        let has_no_lease = match self.lock_type {
+            LockType::Atomic => self.refs <= 1,
+            LockType::Rw => true,
+            LockType::Fair => false,
+        };
+        matches!(op, Op::Unlock) && has_no_lease
+    }
+
+    /// A release that leaves the lock held says so only while no other client can have it, and
+    /// `Fail` once the lease or the horizon may be over. `None`: the primary is to be asked.
+    pub(super) fn released_partly(&mut self, now: Now) -> Option<OpResult> {
+        let is_sure = self.surely_has(now) || planted::is(Bug::PartlyUnjudged);
+        let may_be_told = self.doubt == Doubt::Claimed || self.is_of_another_clock(now);
+        if !is_sure && may_be_told && !now.is_past_horizon() {
+            return None;
+        }
+        self.leaves_once();
+        let status = if is_sure { Status::AlreadyLocked } else { Status::Fail };
+        Some(OpResult::of(status))
+    }
+
+    /// It is held once less, and still held.
+    pub(crate) fn leaves_once(&mut self) {
+        assert!(self.refs > 1, "a release that ends the hold is carried out");
+        self.refs -= 1;
+    }
+
     /// Whether no other client can have what this one has.
     fn surely_has(&self, now: Now) -> bool {
         let until_ns = match self.doubt {
             Doubt::Claimed => self.surely_until_ns,
             _ => self.runs_until_ns(now),
         };
-        now.local_ns < until_ns && !now.is_past_horizon()
+        now.local_ns < until_ns && !self.is_past_claim(now) && !now.is_past_horizon()
     }
 
     /// Until when its lease surely runs, on this host's clock; without a lease: `u64::MAX`.

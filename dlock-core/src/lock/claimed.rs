@@ -227,7 +227,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
 
 /// The operation itself, now that nothing is in doubt.
 fn begin(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    match e.decided(m.op) {
+    match e.decided(m.op, now) {
         Some(local) => Step::Done(local),
         None => m.start(e, now),
     }

@@ -40,6 +40,8 @@ pub struct Machine {
     pub(super) tries: Tries,
     /// The library asks what became of a claim: its program hears of a loss by its next operation.
     pub(super) is_confirm: bool,
+    /// A release that leaves the lock held asks first whether it is held still.
+    pub(super) is_partial: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +107,7 @@ impl Machine {
             requeued: false,
             tries: Tries::default(),
             is_confirm: false,
+            is_partial: false,
         }
     }
 
@@ -112,6 +115,13 @@ impl Machine {
     pub(super) fn start(&mut self, e: &mut LockEntry, now: Now) -> Step {
         self.phase = Phase::Try;
         self.started = now;
+        if matches!(self.op, Op::Unlock) && e.refs > 1 {
+            let mode = match e.state {
+                EntryState::SharedLocked => Mode::Shared,
+                _ => Mode::Exclusive,
+            };
+            (self.is_partial, self.op) = (true, Op::Extend { mode, expire_s: 0 });
+        }
         match e.lock_type {
             LockType::Atomic => atomic::start(self, e, now),
             LockType::Rw => rw::start(self, e),
@@ -122,6 +132,26 @@ impl Machine {
     /// The outcome of the chain the last step asked for. `now` was read after the outcome came;
     /// for atomic and read-write locks it may be older.
     pub fn outcome(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
+        let step = self.after(e, outcome, now);
+        self.released_partly(e, step, now)
+    }
+
+    /// Of a release that leaves the lock held: it is held still, and was asked whether it is.
+    #[inline]
+    fn released_partly(&self, e: &mut LockEntry, step: Step, now: Now) -> Step {
+        match step {
+            Step::Done(OpResult { status: Status::Success, .. }) if self.is_partial => {
+                match e.released_partly(now) {
+                    Some(result) => Step::Done(result),
+                    None => self.done(Status::BadResponse), // the clock is another one already
+                }
+            }
+            step => step,
+        }
+    }
+
+    #[inline]
+    fn after(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
         let values = match outcome {
             Outcome::Done(values) => values,
             // a refusal that calls itself a success says nothing
@@ -153,6 +183,11 @@ impl Machine {
     /// The reply to the request the last step asked for, or why there is none. `now` was read
     /// after it came.
     pub fn reply(&mut self, e: &mut LockEntry, reply: Result<Reply, Status>, now: Now) -> Step {
+        let step = self.answered(e, reply, now);
+        self.released_partly(e, step, now)
+    }
+
+    fn answered(&mut self, e: &mut LockEntry, reply: Result<Reply, Status>, now: Now) -> Step {
         if let Phase::Told(result) = self.phase {
             return Step::Done(result); // nobody answers it, and nobody needs to
         }

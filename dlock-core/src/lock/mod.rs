@@ -79,14 +79,6 @@ pub enum Op {
     },
 }
 
-impl Op {
-    /// Whether it decides nothing by the clock: the release of an atomic or a read-write lock.
-    #[inline]
-    pub fn is_timeless(self, lock_type: LockType) -> bool {
-        matches!(self, Op::Unlock) && !matches!(lock_type, LockType::Fair)
-    }
-}
-
 /// What an operation came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpResult {
@@ -136,7 +128,7 @@ enum Doubt {
     /// A ticket was given up. On this channel the primary hears of that before anything else; when
     /// it has another one, it may not have heard, and have granted the lock to that ticket.
     GivenUp,
-    /// What the caller was not told to be released may be released.
+    /// A release whose answer was lost: it may have taken effect.
     Release,
     /// A successor was told of the hold or the ticket; what it makes of it is to be asked for.
     Claimed,
@@ -387,7 +379,7 @@ impl LockEntry {
 
     /// Begins an operation: decides it locally, or says what it takes.
     pub fn begin(&mut self, op: Op, now: Now) -> Begin {
-        if let Some(local) = self.decided(op) {
+        if let Some(local) = self.decided(op, now) {
             return Begin::Local(local);
         }
         let mut machine = Machine::new(op, Phase::Try, now);
@@ -396,11 +388,11 @@ impl LockEntry {
     }
 
     /// The result of an operation that needs no primary.
-    pub(crate) fn decided(&mut self, op: Op) -> Option<OpResult> {
+    pub(crate) fn decided(&mut self, op: Op, now: Now) -> Option<OpResult> {
         if self.has_left() && !planted::is(Bug::LeftUsed) {
             return Some(OpResult::of(Status::LockNotGet));
         }
-        if let Some(local) = self.decide(op) {
+        if let Some(local) = self.decide(op, now) {
             return Some(local);
         }
         if self.doubt == Doubt::Lost {
@@ -455,7 +447,7 @@ impl LockEntry {
     }
 
     /// The answers that need no primary: the table of the C API's cached state.
-    fn decide(&mut self, op: Op) -> Option<OpResult> {
+    fn decide(&mut self, op: Op, now: Now) -> Option<OpResult> {
         use EntryState as S;
         let code = |s| Some(OpResult::of(s));
         let held = self.state.is_held();
@@ -486,10 +478,7 @@ impl LockEntry {
             Op::Unlock => match self.state {
                 S::Initialized | S::Unlocked => code(Status::AlreadyUnlocked),
                 S::ExclusiveTicketed | S::SharedTicketed => None,
-                _ if self.refs > 1 && self.doubt != Doubt::Lost => {
-                    self.refs -= 1;
-                    code(Status::AlreadyLocked)
-                }
+                _ if self.refs > 1 && self.doubt != Doubt::Lost => self.released_partly(now),
                 _ => None,
             },
             Op::Extend { mode, .. } => {

@@ -16,7 +16,7 @@ impl Operation {
         match self.stage {
             Stage::Undo(_) => return,
             Stage::Done(result) => {
-                self.stage = match self.untold(entry, &result, now) {
+                self.stage = match self.untold(entry, &result) {
                     true => Stage::Undo(given_up),
                     // what the caller had before is undone once it knows that it was lost
                     false => Stage::Done(given_up),
@@ -33,13 +33,13 @@ impl Operation {
 
     /// The caller is not told this result, so a hold that it was granted is given back. Whether
     /// that is to be undone at the primary.
-    fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) -> bool {
+    fn untold(&mut self, entry: &mut LockEntry, result: &OpResult) -> bool {
         let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
         if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
             return false;
         }
         if entry.refs() > 1 {
-            let _ = entry.begin(Op::Unlock, now); // one hold less, and nothing to be sent
+            entry.leaves_once(); // nothing is to be sent
             return false;
         }
         entry.give_back();

@@ -70,7 +70,7 @@ impl First {
         if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Some(OpResult::of(Status::BadResponse));
         }
-        let result = entry.decided(op)?;
+        let result = entry.decided(op, now)?;
         Some(lease::told(entry, op, result, now))
     }
 
@@ -109,7 +109,7 @@ impl First {
     /// not, an older reading will do. See [`Operation::needs_clock`].
     #[inline]
     pub fn needs_clock(&self, entry: &LockEntry, last: Now) -> bool {
-        needs_clock(self.op, entry.lock_type(), last, self.is_local)
+        needs_clock(self.op, entry, last, self.is_local)
     }
 
     /// The outcome of the chain; `now` as for [`Operation::outcome`].

@@ -252,7 +252,7 @@ impl Operation {
     /// a release that it has executed has taken effect, however late it is.
     #[inline]
     pub fn needs_clock(&self, entry: &LockEntry, is_local: bool) -> bool {
-        needs_clock(self.op, entry.lock_type(), self.now, is_local)
+        needs_clock(self.op, entry, self.now, is_local)
     }
 
     /// The next effect. After one that waits for something, only once that was reported.
@@ -547,14 +547,14 @@ impl Operation {
 
 /// Whether what follows an event needs the clock as it is then; `last` is the last reading.
 #[inline]
-fn needs_clock(op: Op, lock_type: LockType, last: Now, is_local: bool) -> bool {
+fn needs_clock(op: Op, entry: &LockEntry, last: Now, is_local: bool) -> bool {
     let has_horizon = last.horizon_ns != u64::MAX;
     if planted::is(Bug::StaleClock) {
         return has_horizon;
     }
-    match op.is_timeless(lock_type) {
+    match entry.is_timeless(op) {
         true => !is_local && has_horizon,
-        false => lock_type != LockType::Rw || has_horizon,
+        false => entry.lock_type() != LockType::Rw || has_horizon,
     }
 }
 

@@ -12,7 +12,7 @@
 use dlock_core::clock::{Now, ServerTime, COARSE_NS_MAX};
 use dlock_core::ids::Seq;
 use dlock_core::lock::{Op, OpResult};
-use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::message::{Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
@@ -109,8 +109,7 @@ impl Sys {
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
         // a release of these decides nothing by the clock: an older reading will do
-        let timeless = op == Op::Unlock && entry.lock_type() != LockType::Fair;
-        let now = match timeless {
+        let now = match entry.is_timeless(op) {
             true => Now { local_ns: coarse, horizon_ns: t.horizon_ns, ..t.last_now },
             false => fresh,
         };

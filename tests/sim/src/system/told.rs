@@ -113,7 +113,7 @@ impl Sys {
     /// A release was told so, with so many holds left.
     fn told_release(&mut self, l: usize, who: u64, (status, refs): (Status, u32)) {
         let verdict = match status {
-            Status::Success => self.judged_had_it(l, who),
+            Status::Success | Status::AlreadyLocked => self.judged_had_it(l, who),
             _ => Ok(()),
         };
         if let Err(why) = verdict {
