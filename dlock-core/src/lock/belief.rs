@@ -8,7 +8,7 @@
 //! ```
 
 use super::{Doubt, EntryState, LockEntry, Op, OpResult};
-use crate::clock::{Now, ServerTime, NS};
+use crate::clock::{Now, ServerTime};
 use crate::message::LockType;
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -88,7 +88,7 @@ impl LockEntry {
     /// `Fail` once the lease or the horizon may be over. `None`: the primary is to be asked.
     pub(super) fn released_partly(&mut self, now: Now) -> Option<OpResult> {
         let is_sure = self.surely_has(now) || planted::is(Bug::PartlyUnjudged);
-        let may_be_told = self.doubt == Doubt::Claimed || self.is_of_another_clock(now);
+        let may_be_told = self.is_unconfirmed() || self.is_of_another_clock(now);
         if !is_sure && may_be_told && !now.is_past_horizon() {
             return None;
         }
@@ -105,24 +105,27 @@ impl LockEntry {
 
     /// Whether no other client can have what this one has.
     fn surely_has(&self, now: Now) -> bool {
-        let until_ns = match self.doubt {
-            Doubt::Claimed => self.surely_until_ns,
-            _ => self.runs_until_ns(now),
+        let may_be_lost = match self.doubt {
+            Doubt::Claimed { may_be_lost } => may_be_lost,
+            _ => self.state.is_held() && self.is_of_another_clock(now),
         };
-        now.local_ns < until_ns && !self.is_past_claim(now) && !now.is_past_horizon()
+        !may_be_lost && now.local_ns < self.runs_until_ns(now) && !now.is_past_horizon()
     }
 
-    /// Until when its lease surely runs, on this host's clock; without a lease: `u64::MAX`.
+    /// Until when its lease surely runs, on this host's clock, by the clock that it is judged by;
+    /// without a lease: `u64::MAX`. Of a claim what counts is what was left of it by the
+    /// predecessor's clock.
     pub(super) fn runs_until_ns(&self, now: Now) -> u64 {
         if !self.state.is_held() || self.deadline_s() == u32::MAX {
             return u64::MAX;
         }
-        if self.is_of_another_clock(now) {
-            return 0;
+        if self.is_unconfirmed() {
+            return self.runs_until_ns;
         }
         let latest_ns = now.time.0.saturating_add(now.uncertainty_ns);
         let end_ns = ServerTime::expiry_of(self.time_s).0;
-        now.local_ns.saturating_add(end_ns.saturating_sub(latest_ns))
+        let until_ns = now.local_ns.saturating_add(end_ns.saturating_sub(latest_ns));
+        until_ns.min(self.runs_until_ns)
     }
 
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
@@ -214,20 +217,5 @@ impl LockEntry {
             self.doubt = Doubt::Acquire;
         }
         true
-    }
-}
-
-/// What is left of a lease, for another server clock, nanoseconds: at most, and at least;
-/// `u64::MAX`: it has no end. A hold is valid through the whole second of its deadline.
-pub(super) fn left_ns(deadline_s: u32, now: Now) -> (u64, u64) {
-    if deadline_s == u32::MAX {
-        return (u64::MAX, u64::MAX);
-    }
-    let left_ns = |time_ns: u64| ServerTime::expiry_of(deadline_s).0.saturating_sub(time_ns);
-    let most_ns = left_ns(now.time.0.saturating_sub(now.uncertainty_ns));
-    let least_ns = left_ns(now.time.0.saturating_add(now.uncertainty_ns));
-    match planted::is(Bug::ClaimRoundedDown) {
-        true => (most_ns.saturating_sub(NS), least_ns),
-        false => (most_ns, least_ns),
     }
 }

@@ -9,12 +9,13 @@
 //! All claims to a lock are decided together, once every client has told its own. So nothing that
 //! is claimed is relied on, and no word of the lock is touched, before the successor was asked.
 
-use super::belief::{left_ns, NO_CLOCK};
+use super::belief::NO_CLOCK;
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View, NOT_KNOWN};
-use crate::clock::{Now, NS};
+use crate::clock::{Now, ServerTime, NS};
 use crate::control::{Claim, HeldClaim, LockGrant, Place};
 use crate::ids::{ClientId, Epoch};
 use crate::message::{LockType, Mode, Reply, Request};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::words::TurnWord;
 
@@ -31,7 +32,7 @@ impl LockEntry {
         let held = self.claimed_mode().map(|mode| HeldClaim {
             mode,
             is_queued: !self.state.is_held(),
-            left_ns: self.left_ns(now).0,
+            left_ns: self.left_ns(now),
             age_ms: self.age_ms(now),
             epoch: granted_at,
             deadline_s,
@@ -46,21 +47,29 @@ impl LockEntry {
     fn claimed_mode(&self) -> Option<Mode> {
         use EntryState as S;
         match self.state {
-            _ if !matches!(self.doubt, Doubt::None | Doubt::Claimed | Doubt::Release) => None,
+            _ if !matches!(self.doubt, Doubt::None | Doubt::Claimed { .. } | Doubt::Release) => {
+                None
+            }
             S::ExclusiveLocked | S::ExclusiveTicketed => Some(Mode::Exclusive),
             S::SharedLocked | S::SharedTicketed => Some(Mode::Shared),
             S::Initialized | S::Unlocked => None,
         }
     }
 
-    /// At most, and at least.
-    fn left_ns(&self, now: Now) -> (u64, u64) {
-        let from_ns = |until_ns: u64| until_ns.saturating_sub(now.local_ns);
-        let (most_ns, least_ns) = left_ns(self.deadline_s(), now);
-        match (self.until_ns, self.runs_until_ns) {
-            (u64::MAX, u64::MAX) => (most_ns, least_ns),
-            (u64::MAX, until_ns) => (most_ns, from_ns(until_ns)),
-            (until_ns, runs_until_ns) => (from_ns(until_ns), from_ns(runs_until_ns)),
+    /// What is left of its lease for another server clock, nanoseconds, at most; `u64::MAX`: it has
+    /// no end. A hold is valid through the whole second of its deadline.
+    fn left_ns(&self, now: Now) -> u64 {
+        let earliest_ns = now.time.0.saturating_sub(now.uncertainty_ns);
+        let left_ns = match (self.until_ns, self.deadline_s()) {
+            (u64::MAX, u32::MAX) => return u64::MAX,
+            (u64::MAX, deadline_s) => {
+                ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest_ns)
+            }
+            (until_ns, _) => return until_ns.saturating_sub(now.local_ns),
+        };
+        match planted::is(Bug::ClaimRoundedDown) {
+            true => left_ns.saturating_sub(NS),
+            false => left_ns,
         }
     }
 
@@ -95,26 +104,23 @@ impl LockEntry {
         if self.state.is_held() {
             self.granted_at = Some(self.granted_at(epoch));
         }
-        self.surely_until_ns = self.surely_until_ns(old);
+        let may_be_lost = old.is_past_horizon() || self.may_be_lost_by_clock(old);
         if self.state.is_held() && self.lock_type != LockType::Rw {
-            let (most_ns, least_ns) = self.left_ns(old);
-            self.until_ns = old.local_ns.saturating_add(most_ns);
-            self.runs_until_ns = old.local_ns.saturating_add(least_ns);
-            self.time_s = new.time.deadline_of_rest(most_ns);
+            let left_ns = self.left_ns(old);
+            self.until_ns = old.local_ns.saturating_add(left_ns);
+            self.runs_until_ns = self.runs_until_ns(old);
+            self.time_s = new.time.deadline_of_rest(left_ns);
         }
-        if self.doubt == Doubt::None {
-            self.doubt = Doubt::Claimed;
+        match &mut self.doubt {
+            doubt @ Doubt::None => *doubt = Doubt::Claimed { may_be_lost },
+            Doubt::Claimed { may_be_lost: before } => *before |= may_be_lost,
+            _ => {} // it is undone
         }
     }
 
-    /// Until when what is claimed at `old` is surely not over, on this host's clock. If the session
-    /// is past its horizon, another client may have it already.
-    fn surely_until_ns(&self, old: Now) -> u64 {
-        match self.doubt {
-            _ if old.is_past_horizon() => 0,
-            Doubt::Claimed => self.surely_until_ns,
-            _ => self.runs_until_ns(old),
-        }
+    /// Whether a lease that is claimed for the first time was judged by another clock.
+    fn may_be_lost_by_clock(&self, old: Now) -> bool {
+        !self.is_unconfirmed() && self.state.is_held() && self.is_of_another_clock(old)
     }
 
     /// Adopts what a primary says after a reinit: a new place, the same holds.
@@ -149,7 +155,7 @@ impl LockEntry {
     pub(super) fn settles_doubt(&self) -> Request {
         let handle = self.handle;
         match (self.doubt, self.claimed_mode()) {
-            (Doubt::Claimed, Some(mode)) => Request::Confirm { handle, mode },
+            (Doubt::Claimed { .. }, Some(mode)) => Request::Confirm { handle, mode },
             _ => Request::Resolve { handle },
         }
     }
@@ -170,7 +176,7 @@ impl LockEntry {
 
     /// Whether the successor is still to be asked what it makes of a claim.
     pub fn is_unconfirmed(&self) -> bool {
-        self.doubt == Doubt::Claimed
+        matches!(self.doubt, Doubt::Claimed { .. })
     }
 
     /// It is as it was claimed.

@@ -131,7 +131,10 @@ enum Doubt {
     /// A release whose answer was lost: it may have taken effect.
     Release,
     /// A successor was told of the hold or the ticket; what it makes of it is to be asked for.
-    Claimed,
+    /// `may_be_lost`: when it was claimed, another client could have it already.
+    Claimed {
+        may_be_lost: bool,
+    },
     /// The hold did not survive its primary; the caller's next operation on it says `Fail`.
     Lost,
     /// The lock was to be released altogether, and the primary has not answered: its place and its
@@ -168,8 +171,6 @@ pub struct LockEntry {
     /// it.
     until_ns: u64,
     runs_until_ns: u64,
-    /// Claimed, and not confirmed: until when it is surely not over, on this host's clock.
-    surely_until_ns: u64,
     ticket: Ticket,
     /// Fair: the place of the ticket, if it was taken at an earlier incarnation.
     place: Option<Place>,
@@ -262,7 +263,6 @@ impl LockEntry {
             granted_at: None,
             until_ns: u64::MAX,
             runs_until_ns: u64::MAX,
-            surely_until_ns: 0,
             ticket: Ticket { tx: 0, ts: 0 },
             place: None,
             cache: View::zero(lock_type),
@@ -488,7 +488,7 @@ impl LockEntry {
                     _ => false,
                 };
                 // what became of a claim is asked for first, whether it can be extended or not
-                let cannot = self.lock_type == LockType::Rw && self.doubt != Doubt::Claimed;
+                let cannot = self.lock_type == LockType::Rw && !self.is_unconfirmed();
                 if !fits || cannot {
                     return code(Status::Invalid);
                 }
