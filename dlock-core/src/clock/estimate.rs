@@ -93,10 +93,16 @@ impl ClockEstimate {
     /// On one host nothing ages: an estimate is stale there if the exchange took long.
     pub fn is_stale(&self, local_ns: u64) -> bool {
         if self.drift_ppm == 0 {
-            return self.half_trip_ns > DRIFT_TOLERATED_NS;
+            return self.took_long();
         }
         let drift_ns = self.uncertainty_ns(local_ns).saturating_sub(self.half_trip_ns);
         drift_ns > self.half_trip_ns.clamp(DRIFT_TOLERATED_NS, DRIFT_TOLERATED_NS_MAX)
+    }
+
+    /// Whether its exchange took long: on the primary's host, where nothing ages, the time is asked
+    /// for again then.
+    pub fn took_long(&self) -> bool {
+        self.half_trip_ns > DRIFT_TOLERATED_NS
     }
 
     /// ε at a moment of the local clock: it grows with the estimate's age, which counts from when

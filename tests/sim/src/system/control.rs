@@ -314,7 +314,7 @@ impl Sys {
         }
         // a session with a horizon learns the time from its heartbeats
         // one of an exchange that took long, also if it was made on another fabric
-        let is_stale = |e: ClockEstimate| !client.clock.is_here || e.half_trip_ns > NS / 2_000;
+        let is_stale = |e: ClockEstimate| !client.clock.is_here || e.took_long();
         let asks_for_time =
             client.beats.next_ns() == u64::MAX && client.clock.estimate.is_none_or(is_stale);
         if asks_for_time && now >= client.clock_at {
