@@ -161,7 +161,7 @@ int lock(int client_id, const struct lock_request *req, void *result);
 
 /* Gives up a lock, or the place in its queue.
  *   DLOCK_ALREADY_UNLOCKED  not held
- *   DLOCK_ALREADY_LOCKED    held more than once: still held
+ *   DLOCK_ALREADY_LOCKED    held more than once: still held; FAIL if its lease may be over
  *   DLOCK_FAIL              it was lost before; with DLOCK_PRIMARIES also: no answer, and its
  *                           lease or this client's horizon may be over, so that another client
  *                           may have it. It is not held any more
