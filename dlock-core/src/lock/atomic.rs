@@ -58,6 +58,7 @@ fn extend(m: &mut Machine, e: &LockEntry, expire_s: u32, now: Now) -> Step {
 fn later_deadline(word: AtomicWord, expire_s: u32, now: Now) -> u32 {
     match expire_s {
         0 => word.timeout(),
+        _ if planted::is(Bug::ExtendShortens) => now.deadline(expire_s),
         _ => word.timeout().max(now.deadline(expire_s)),
     }
 }

@@ -164,6 +164,7 @@ fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: No
 fn later_deadline(e: &LockEntry, expire_s: u32, now: Now) -> u32 {
     match expire_s {
         0 => e.time_s,
+        _ if planted::is(Bug::ExtendShortens) => now.deadline(expire_s),
         _ => e.time_s.max(now.deadline(expire_s)),
     }
 }

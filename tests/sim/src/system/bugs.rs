@@ -34,6 +34,9 @@ driver_bugs! {
         "suspend-not-counted",
         "a client's own clock counts the time in which its machine was suspended";
     open_gate = "open-gate", "a successor's memory refuses one-sided chains until it has recovered";
+    lost_beside_fenced =
+        "lost-beside-fenced",
+        "a release that is told has taken effect, whichever other client was fenced";
     release_in_doubt =
         "release-in-doubt",
         "a lock is given back when everything about it is answered";

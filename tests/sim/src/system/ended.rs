@@ -131,8 +131,7 @@ impl Sys {
         }
         let released = t.entry.as_mut().and_then(|entry| entry.release_unheard(result.status, now));
         self.leaves_in_doubt(c);
-        // A client without a horizon is told the success of a release that took effect long ago.
-        let is_judged = self.plan.horizon_s != 0;
+        let is_judged = self.is_judged(l, who);
         if is_judged && released.is_some_and(|released| released.status == Status::Success) {
             if let Err(why) = self.oracle.released_unheard(l, who, self.now) {
                 self.fail(why);

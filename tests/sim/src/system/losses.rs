@@ -8,6 +8,10 @@
 //! ```
 //! Nothing is excused for the other clients, nor for a lock that the client has not got.
 
+use dlock_core::lock::Op;
+use dlock_core::message::LockType;
+use dlock_core::word_op::{Chain, Values, WordOp};
+
 use super::state::Sys;
 
 /// What may have been lost.
@@ -58,6 +62,21 @@ impl Sys {
     /// Whether this client's process was fenced.
     pub(super) fn was_fenced(&self, c: usize) -> bool {
         self.losses.fenced.contains(&(c, self.clients[c].inc))
+    }
+
+    /// A chain that releases a fair lock, and that is not executed because another client was
+    /// fenced: what it would have found. A planted bug.
+    pub(super) fn lost_beside_fenced(&self, c: usize, l: usize, chain: &Chain) -> Option<Values> {
+        let is_release = self.clients[c].threads[l].op == Op::Unlock;
+        let others = self.losses.fenced.iter().any(|one| one.0 != c);
+        let [WordOp::Cas { expect, .. }] = chain.ops() else { return None };
+        let is_fair = self.plan.locks[l] == LockType::Fair;
+        if !self.bugs.lost_beside_fenced || !is_release || !others || !is_fair {
+            return None;
+        }
+        let mut values = Values::new();
+        values.push(*expect);
+        Some(values)
     }
 
     /// Each lock that a client without a channel has got may lose a message now.

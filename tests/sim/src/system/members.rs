@@ -269,7 +269,10 @@ impl World {
         reinit: Option<(ClientId, Secret)>,
     ) -> Result<Answer, Status> {
         let (version_min, version_max, tp_mode) = (VERSION_MIN, VERSION, 0);
-        let horizon_s = Some(self.sys.plan.horizon_s);
+        let horizon_s = Some(match self.sys.plan.horizons_vary {
+            true => self.sys.rng.range(1, 12) as u32,
+            false => self.sys.plan.horizon_s,
+        });
         let request = match reinit {
             None => ControlRequest::Init { version_min, version_max, tp_mode, horizon_s },
             Some((client, secret)) => ControlRequest::Reinit {

@@ -55,7 +55,9 @@ struct Told {
     /// The primary that knew of that has ended: it counts for as long as the other relies on the
     /// lock in a mode that excludes this one.
     is_forgotten: bool,
-    /// The same when the call under way began, and the end of the lease then, in true time.
+    /// It may have become a hold without a lease.
+    may_be_endless: bool,
+    /// Who had taken it when the call under way began, and the end of the lease then, in true time.
     at_call: (Option<u64>, u64),
 }
 
@@ -134,6 +136,9 @@ impl Oracle {
     pub fn asked_for_ever(&mut self, lock: usize, who: u64) {
         for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
             service.may_be_endless = true;
+        }
+        for told in self.locks[lock].told.iter_mut().filter(|told| told.who == who) {
+            told.may_be_endless = true;
         }
         let horizon = self.horizon_of(lock, who);
         for lease in self.locks[lock].leases.iter_mut().filter(|lease| lease.who == who) {
@@ -324,6 +329,12 @@ impl Oracle {
         }
     }
 
+    /// Whether what this client had when its call began had a lease for sure.
+    pub fn had_a_lease(&self, lock: usize, who: u64) -> bool {
+        let told = self.told(lock, who);
+        told.is_some_and(|told| told.at_call.1 < u64::MAX && !told.may_be_endless)
+    }
+
     /// A release that was not answered is told as a success.
     ///
     /// # Errors
@@ -366,7 +377,8 @@ impl Oracle {
             (told.taken_by, told.is_forgotten) = (Some(who), !is_known);
         }
         let at_call = (None, u64::MAX);
-        told.push(Told { who, mode, taken_by: None, is_forgotten: false, at_call });
+        let (taken_by, is_forgotten, may_be_endless) = (None, false, false);
+        told.push(Told { who, mode, taken_by, is_forgotten, may_be_endless, at_call });
     }
 
     /// The program does not believe any more that it has the lock.

@@ -142,6 +142,8 @@ pub struct Plan {
     pub grace_ns: u64,
     /// The session horizon that clients ask for, seconds; 0: none.
     pub horizon_s: u32,
+    /// Each session asks for another horizon.
+    pub horizons_vary: bool,
     /// Time between exchanges that tell the time, without a horizon.
     pub heartbeat_ns: u64,
     /// Room for clients and locks.
@@ -233,6 +235,7 @@ impl Plan {
             interleave: rng.pick(&[20, 100, 300, 600]),
             grace_ns,
             horizon_s,
+            horizons_vary: horizon_s > 0 && rng.chance(300),
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
             locks_max: if s.limits { locks } else { locks.max(8) },

@@ -426,6 +426,9 @@ impl Sys {
         if let Some(outcome) = self.refuses_lock(c, l) {
             self.thread(c, l).outcome = Some(outcome);
             self.known_at_once(c, l, 1_000);
+        } else if let Some(values) = self.lost_beside_fenced(c, l, &chain) {
+            self.thread(c, l).outcome = Some(Outcome::Done(values));
+            self.known_at_once(c, l, 20);
         } else if is_local {
             self.thread(c, l).chain = Some((chain, Values::new()));
             self.word_op_after(c, l);

@@ -19,13 +19,18 @@ use super::state::{code, Sys};
 const CLAIM_MARGIN_NS: u64 = 20_000_000;
 
 impl Sys {
-    /// Judges what a client is told of a hold that another may have. A client without a horizon is
-    /// not judged: its hold without a lease may end without its knowing (docs/leases.md).
+    /// Judges what a client is told of a hold that another may have.
     fn judged_had_it(&self, l: usize, who: u64) -> Result<(), String> {
-        match self.plan.horizon_s {
-            0 => Ok(()),
-            _ => self.oracle.had_it(l, who),
+        match self.is_judged(l, who) {
+            true => self.oracle.had_it(l, who),
+            false => Ok(()),
         }
+    }
+
+    /// Whether a client can know that another one has what it held: a hold without a lease of a
+    /// client without a horizon may end without its knowing (docs/leases.md).
+    pub(super) fn is_judged(&self, l: usize, who: u64) -> bool {
+        self.plan.horizon_s > 0 || self.oracle.had_a_lease(l, who)
     }
 
     /// Whether an operation says that it has released a fair lock, and the lock's words do not say
