@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
 #   scripts/soak.sh            all
-#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, faults, chaos, mutants
+#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, faults, chaos, mutants, planted
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
@@ -10,7 +10,7 @@
 # go without progress (lib.sh); some print nothing until their end.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-all=(exec faults chaos contention sim fuzz models mutants)
+all=(exec faults planted chaos contention sim fuzz models mutants)
 
 soak_sim() {
     step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
@@ -66,6 +66,11 @@ soak_chaos() {
 soak_mutants() {
     step "mutants of the core" 86400 scripts/mutants.sh --critical --sample 400 \
         --seed "${SEED:-1}" --results "$scratch/mutants.txt" || true
+}
+
+# Each planted bug that unit tests alone find: a minute, most of it to build.
+soak_planted() {
+    step "planted bugs of unit tests" 1800 scripts/planted-units.sh || true
 }
 
 if [ $# = 0 ]; then set -- "${all[@]}"; fi
