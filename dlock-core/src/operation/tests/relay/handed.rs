@@ -312,3 +312,14 @@ fn an_extension_does_not_go_by_what_the_arbiter_has_marked() {
     let mut o = begins(&mut e, Op::Unlock, 200);
     assert_eq!(posted(next(&mut o, &mut e)), [cas(W1, 4, 5)]);
 }
+
+/// The clock has turned out to be three seconds ahead since the call began.
+#[test]
+fn the_deadline_of_a_hold_that_is_handed_on_is_of_the_clock_in_use_then() {
+    let mut e = neighbour();
+    let mut o = pauses(&mut e, LOCK);
+    let now = Now { time: ServerTime(START - 3 * NS), discontinuities: 1, ..at(1) };
+    o.handed(&mut e, LOCAL + 1, now);
+    assert_eq!(done(next(&mut o, &mut e)), Status::Success);
+    assert_eq!(e.deadline_s(), now.deadline(5));
+}
