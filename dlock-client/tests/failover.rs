@@ -451,3 +451,46 @@ fn a_client_without_locks_may_come_after_several_recoveries() {
         assert_eq!([holder.deinit(), idle.deinit()], [Success; 2]);
     }
 }
+
+/// Lease 1 s, outage 3 s: the client tells the successor how much is left, which is nothing.
+#[test]
+fn a_lease_that_ended_while_there_was_no_primary_is_over_after_the_recovery() {
+    const OUTAGE: Duration = Duration::from_secs(3);
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("over-{}", fabric.name()));
+        let (a, b) = (site.client(fabric), site.client(fabric));
+        let locks = [LockType::Atomic, LockType::Fair].map(|lock_type| {
+            let name = format!("over {lock_type:?}");
+            got(&b, &name, lock_type);
+            let lock = got(&a, &name, lock_type);
+            assert_eq!(status(a.trylock(lock, X, 1)), Success);
+            lock
+        });
+        site.stop();
+        thread::sleep(OUTAGE);
+        site.start();
+        let has_primary = |status| !matches!(status, NotReady | BadResponse);
+        for lock in locks {
+            let why = format!("{lock:?} over {}", fabric.name());
+            let mut extended = NotReady;
+            eventually(20, "the holder is told", || {
+                extended = status(a.extend(lock, X, 0));
+                has_primary(extended)
+            });
+            assert_ne!(extended, Success, "{why}: its lease was over");
+            eventually(20, "the other is served", || has_primary(status(b.extend(lock, X, 0))));
+            // the head of a fair lock's queue is passed on first
+            let tries = if lock == locks[0] { 1 } else { 20 };
+            let is_got = (0..tries).any(|_| {
+                let got = status(b.trylock(lock, X, 600));
+                assert!(matches!(got, Success | Again), "{why}: {got}");
+                thread::sleep(Duration::from_millis(10));
+                got == Success
+            });
+            assert!(is_got, "{why}: it is free at once");
+            assert_ne!(status(a.extend(lock, X, 0)), Success, "{why}");
+            assert_eq!(status(b.unlock(lock)), Success, "{why}");
+        }
+        assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}
