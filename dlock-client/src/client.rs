@@ -145,14 +145,15 @@ impl Client {
 
     /// For a client that finds the successor of its primary by itself
     /// ([`Config::primaries`]): `act` is called by its thread each time that a successor may have
-    /// refused a hold of this client ([`Guard::is_known_lost`](crate::Guard::is_known_lost)
-    /// tells which). Until `act` returns, the successor gives locks to no client: so a program can
-    /// end what relies on the hold. The successor gives up a client that takes too long.
+    /// refused a hold of this client. [`Guard::is_known_lost`](crate::Guard::is_known_lost) tells
+    /// which; another thread's call may have been told the loss before. Until `act` returns, the
+    /// successor gives locks to no client: so a program can end what relies on the hold. The
+    /// successor gives up a client that takes too long.
     ///
     /// `act` must not wait for a call of this client to succeed: until it returns, locks are not
     /// served. It takes the place of an earlier one.
     pub fn before_refused(&self, act: impl Fn() + Send + Sync + 'static) {
-        self.instance().before_refused(Box::new(act));
+        self.instance().before_refused(Arc::new(act));
     }
 
     /// Asks the primary whether it is there and knows this client. `timeout` is rounded up to

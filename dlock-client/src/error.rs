@@ -95,7 +95,8 @@ impl Error {
     /// The error of a release or an extension, where `Fail` means that the hold is gone.
     pub(crate) fn of_holder(status: Status) -> Self {
         match status {
-            Status::Fail | Status::AlreadyUnlocked => Self::Lost,
+            // the last: a successor of the primary has refused the lock
+            Status::Fail | Status::AlreadyUnlocked | Status::LockNotGet => Self::Lost,
             status => Self::of(status),
         }
     }

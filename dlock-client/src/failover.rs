@@ -59,7 +59,7 @@ pub(crate) struct Watch {
 
 /// What its program does before a successor goes on that has refused claims.
 #[derive(Default)]
-struct BeforeRefused(Option<Box<dyn Fn() + Send + Sync>>);
+struct BeforeRefused(Option<Arc<dyn Fn() + Send + Sync>>);
 
 impl std::fmt::Debug for BeforeRefused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -99,8 +99,16 @@ impl Watch {
     }
 
     /// What the thread is to do before a successor goes on that has refused claims of holds.
-    pub(crate) fn before_refused(&self, act: Box<dyn Fn() + Send + Sync>) {
+    pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         self.refused.lock().0 = Some(act);
+    }
+
+    /// Does that. It may take long, and may put another in its place: the mutex is not held.
+    fn refused(&self) {
+        let act = self.refused.lock().0.clone();
+        if let Some(act) = act {
+            act();
+        }
     }
 
     /// Times that the client has come back.
@@ -335,9 +343,7 @@ fn carry_out(
         }
         Task::Done => {
             if client.may_have_lost() {
-                if let Some(act) = &watch.refused.lock().0 {
-                    act();
-                }
+                watch.refused();
             }
             let status = client.reinit_done_within(patience);
             failover.said(boot_ns(), status);
@@ -364,6 +370,8 @@ pub(crate) fn addresses(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketA
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     fn nowhere() -> Watch {
@@ -417,5 +425,19 @@ mod tests {
         let until = soon();
         assert!(!watch.has_moved(0, until), "nobody looks for the primary any more");
         assert!(Instant::now() < until, "it was not waited for");
+    }
+
+    #[test]
+    fn what_is_done_before_a_successor_goes_on_may_be_replaced_while_it_is_done() {
+        let (watch, (told, tells)) = (Arc::new(nowhere()), mpsc::channel());
+        let again = Arc::downgrade(&watch);
+        watch.before_refused(Arc::new(move || {
+            let told = told.clone();
+            again.upgrade().unwrap().before_refused(Arc::new(move || told.send(2).unwrap()));
+        }));
+        let acts = Arc::clone(&watch);
+        let acts = std::thread::spawn(move || (0..2).for_each(|_| acts.refused()));
+        assert_eq!(tells.recv_timeout(Duration::from_secs(60)), Ok(2), "the mutex is held");
+        acts.join().unwrap();
     }
 }

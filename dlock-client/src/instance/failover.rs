@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -189,14 +190,18 @@ impl Instance {
     }
 
     /// What is to be done before a successor that has refused claims of holds goes on without them.
-    pub(crate) fn before_refused(&self, act: Box<dyn Fn() + Send + Sync>) {
+    pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         if let Some(watch) = self.watch() {
             watch.before_refused(act);
         }
     }
 
-    /// Whether a hold is lost that its program may still rely on. One of a lock in use may be.
+    /// Whether a hold is lost that its program may still rely on, also if a call was told the loss
+    /// since the claims were answered. One of a lock in use may be.
     pub(crate) fn may_have_lost(&self) -> bool {
+        if self.has_refused.load(Ordering::Relaxed) {
+            return true;
+        }
         let is_lost = |entry: &LockEntry| entry.state().is_held() && entry.is_lost();
         let (lost, has_seen_all) = self.of_all(|held| is_lost(&held.entry).then_some(()));
         !lost.is_empty() || !has_seen_all

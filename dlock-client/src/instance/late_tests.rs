@@ -11,6 +11,7 @@ use dlock_core::clock::NS;
 use dlock_core::control::LockDesc;
 use dlock_core::lock::{Op, View};
 use dlock_core::message::{LockType, Mode};
+use dlock_fabric::clock::boot_ns;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::*;
@@ -395,5 +396,39 @@ fn a_free_fair_lock_is_got_however_long_its_ledger_write_takes() {
                 assert_eq!(b.unlock(id).status, Status::Success);
             }
         }
+    }
+}
+
+/// The successor goes on once it is told that all claims are made. What relies on a lost hold must
+/// have ended by then, whichever call was told the loss.
+#[test]
+fn a_loss_that_a_call_was_told_counts_until_the_successor_goes_on() {
+    for (fabric, is_past_horizon) in FABRICS.into_iter().flat_map(|f| [(f, false), (f, true)]) {
+        let first = fresh_server();
+        let (port, ip) = (first.local_addr().port(), own_address().to_string());
+        let horizon_s = if is_past_horizon { 1 } else { 600 };
+        let config =
+            ClientConfig { port, fabric, horizon_s: Some(horizon_s), ..Default::default() };
+        let a = Instance::init(&config, &ip).expect("the primary admits a client");
+        let locks = ["one", "two"].map(|name| got(&a, name, LockType::Rw));
+        for id in locks {
+            assert_eq!(a.trylock(id, X, 600).status, Status::Success);
+        }
+        first.stop();
+        while is_past_horizon && a.horizon_ns() > boot_ns() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (locks_max, lost) = if is_past_horizon { (2, 2) } else { (1, 1) };
+        let config = ServerConfig { port, recovery_clients: 1, locks_max, ..Default::default() };
+        let _second = server(config);
+        assert_eq!(a.reinit(&ip), Status::Success);
+        assert!(!a.has_refused.load(SeqCst), "nothing was claimed yet");
+        assert_eq!(a.update_all_locks(), Status::Success);
+        let is_told =
+            |id: &LockId| matches!(a.unlock(*id).status, Status::Fail | Status::LockNotGet);
+        assert_eq!(locks.iter().filter(|id| is_told(id)).count(), lost, "{fabric:?}");
+        assert!(a.may_have_lost(), "{fabric:?} {is_past_horizon}: a program may rely on it still");
+        assert_eq!(a.reinit_done(), Status::Success);
+        assert!(!a.may_have_lost(), "the successor has gone on");
     }
 }

@@ -95,6 +95,7 @@ impl Instance {
             objects: RwLock::default(),
             stats: Stats::default(),
             has_told: AtomicBool::new(false),
+            has_refused: AtomicBool::new(false),
             said: Said::default(),
             watch: None,
         };
@@ -318,7 +319,19 @@ impl Instance {
                 status => return status,
             }
         }
-        done(self.call_with(ControlRequest::ReinitDone, patience))
+        let status = done(self.call_with(ControlRequest::ReinitDone, patience));
+        if matches!(status, Status::Success | Status::Error) {
+            self.has_refused.store(false, Ordering::Relaxed); // `Error`: it waits for no client
+        }
+        status
+    }
+
+    /// A claim was answered, or was not made. A call may be told the loss before the primary is
+    /// told that all claims are made.
+    fn note_refused(&self, is_lost: bool) {
+        if is_lost {
+            self.has_refused.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether a primary that recovers, or did so when this client came, was told everything.
@@ -422,6 +435,7 @@ impl Instance {
                     };
                     if let Some(held) = guard.as_mut().filter(is_got) {
                         claims.push(((id, index), held.binding.claim(&mut held.entry, now)));
+                        self.note_refused(held.entry.is_lost()); // past the horizon
                     }
                 }
                 None => is_partial = true,
@@ -442,6 +456,7 @@ impl Instance {
         let before = held.entry.lock();
         let (at, now) = ((link.epoch, link.anchor_s), link.exec.now());
         held.binding.bind(&mut held.entry, grant, at, is_lost, now);
+        self.note_refused(held.entry.is_lost());
         link.is_primary_of(&mut held.entry);
         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
         self.table.rename(id, before, Some(grant.lock));
@@ -459,7 +474,8 @@ impl Instance {
         let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) else {
             return false;
         };
-        if guard.as_ref().is_some_and(|held| held.id == id) {
+        if let Some(held) = guard.as_ref().filter(|held| held.id == id) {
+            self.note_refused(held.entry.state().is_held());
             log::error!("lock {id} is not got any more: the primary refuses it: {status}");
             self.table.remove(index, &mut guard);
         }

@@ -127,6 +127,8 @@ pub struct Instance {
     /// Everything was told to the primary of the session: set by who tells it, under the read lock
     /// of `lifecycle`, and cleared with each session, under the write lock.
     has_told: AtomicBool,
+    /// A hold was lost while claims were made, and the primary was not told yet that all are.
+    has_refused: AtomicBool,
     /// Why it has not come back.
     said: Said,
     /// Of a client that finds the successor of its primary by itself.

@@ -60,6 +60,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         objects: RwLock::default(),
         stats: Stats::default(),
         has_told: AtomicBool::new(false),
+        has_refused: AtomicBool::new(false),
         said: Said::default(),
         watch: None,
     };
@@ -68,13 +69,8 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         let grant = LockGrant { lock, handle, slot, word: 0, already: false };
         let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
         let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
-        instance.table.insert(ClientLock::new(
-            lock,
-            entry,
-            Arc::clone(&exec),
-            Arc::new(Pulse::new(0, 0)),
-            Epoch(1),
-        ));
+        let (exec, pulse) = (Arc::clone(&exec), Arc::new(Pulse::new(0, 0)));
+        instance.table.insert(ClientLock::new(lock, entry, exec, pulse, Epoch(1)));
     }
     (instance, fake)
 }
