@@ -14,7 +14,8 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use dlock_client::{AtomicLock, Client, Error, FairLock, Guard, Mode, RwGuard, Rw
 
 use super::keeper_watch::Watch;
 use super::times;
-use super::{lease, LOST, UNTIL};
+use super::{lease, GIVEN_UP, LOST, UNTIL};
 use crate::args::{Exec, Keeper, OnLost, Type};
 use crate::connect;
 use crate::failure::{self, Failure};
@@ -70,24 +71,41 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let (watch, tells, events) =
         Watch::start(keeper).map_err(|error| Failure::not_started("the keeper", &error))?;
     let client = client(exec)?;
+    let held_up = Arc::clone(&watch);
+    client.before_refused(move || hold_up(&held_up, &tells)); // from before the acquire on
     let lock = find(&client, exec)?;
-    let result = acquire(&lock, &client, exec, end).map(|(held, end_ns)| {
-        client.before_refused(move || {
-            let (goes_on, waits) = mpsc::sync_channel(0);
-            if tells.send(Event::Refused(goes_on)).is_ok() {
-                let _ = waits.recv(); // it is dropped
-            }
-        });
-        watch.until(end_ns);
-        keep(&client, held, exec, end_ns, &events, &watch);
-    });
-    if matches!(result, Ok(()) | Err(Error::Held | Error::TimedOut | Error::Lost)) {
-        drop(lock);
-        if let Err(error) = client.leave() {
-            log::info!("the primary was not told that this client leaves: {error}");
-        }
+    let result = acquire(&lock, &client, exec, (end, &watch))
+        .map(|(held, end_ns)| keep(&client, held, exec, end_ns, events, &watch));
+    // also after an error: a grant may be under way
+    drop(lock);
+    if let Err(error) = client.leave() {
+        log::info!("the primary was not told that this client leaves: {error}");
     }
     result.map(|()| failure::OK).map_err(|error| not_got(exec, error))
+}
+
+/// Called before a successor goes on that may have refused the lock: returns once COMMAND, which
+/// relies on it, has ended. One that cannot have been started is not waited for; it is not started
+/// any more ([`may_start`]).
+fn hold_up(watch: &Watch, tells: &Sender<Event>) {
+    if !watch.may_run() {
+        return;
+    }
+    let (goes_on, waits) = mpsc::sync_channel(0);
+    if tells.send(Event::Refused(goes_on)).is_ok() {
+        let _ = waits.recv(); // it is dropped
+    }
+}
+
+/// Whether COMMAND may be started for a hold until `end_ns`. A successor that refuses the hold from
+/// here on waits for COMMAND; one that has refused it before is seen here.
+fn may_start(watch: &Watch, end_ns: u64, is_lost: impl FnOnce() -> bool) -> bool {
+    watch.until(end_ns);
+    let may_start = !is_lost();
+    if !may_start {
+        watch.is_not_started();
+    }
+    may_start
 }
 
 fn client(exec: &Exec) -> Result<Client, Failure> {
@@ -147,11 +165,11 @@ fn acquire<'a>(
     lock: &'a Lock,
     client: &Client,
     exec: &Exec,
-    end: Option<Instant>,
+    until: (Option<Instant>, &Watch),
 ) -> Result<(Held<'a>, u64), Error> {
     let name = exec.name.to_string_lossy();
     let what = format!("the lock '{name}': another client holds it, or the primary is silent");
-    told_of_a_wait(&what, || wait_for(lock, client, exec, end))
+    told_of_a_wait(&what, || wait_for(lock, client, exec, until))
 }
 
 fn not_got(exec: &Exec, error: Error) -> Failure {
@@ -173,14 +191,18 @@ fn wait_for<'a>(
     lock: &'a Lock,
     client: &Client,
     exec: &Exec,
-    end: Option<Instant>,
+    (end, watch): (Option<Instant>, &Watch),
 ) -> Result<(Held<'a>, u64), Error> {
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let may_go_on = left.is_none_or(|left| !left.is_zero());
         match lock.acquire(exec.mode.into(), lease(exec), left.unwrap_or(LONG)) {
             Ok(mut held) => match held.extend(client, lease(exec)) {
-                Ok(end_ns) => return Ok((held, end_ns)),
+                Ok(end_ns) if may_start(watch, end_ns, || held.is_known_lost()) => {
+                    return Ok((held, end_ns));
+                }
+                Ok(_) if may_go_on => {}
+                Ok(_) => return Err(Error::Lost),
                 Err(Error::Lost) if may_go_on => {}
                 Err(error) => return Err(error),
             },
@@ -262,7 +284,7 @@ fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) ->
     let stop_time = times::stop_time(lease(exec));
     let end_ns = end_ns.min(times::now_ns() + times::ns(stop_time));
     watch.until(end_ns);
-    tell(UNTIL, end_ns);
+    tell(GIVEN_UP, end_ns);
     ends_within(stop_time + LATE_MAX, events) // COMMAND may not be killable
 }
 
@@ -285,7 +307,7 @@ fn keep(
     mut held: Held<'_>,
     exec: &Exec,
     mut end_ns: u64,
-    events: &Receiver<Event>,
+    events: Receiver<Event>,
     watch: &Watch,
 ) {
     tell(UNTIL, end_ns);
@@ -294,10 +316,10 @@ fn keep(
         match events.recv_timeout(pause) {
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Refused(goes_on)) if held.is_known_lost() => {
-                let has_ended = give_up(exec, end_ns, events, watch);
+                let has_ended = give_up(exec, end_ns, &events, watch);
                 drop(goes_on);
                 if !has_ended {
-                    lost(Error::Lost, exec, events, watch);
+                    lost(Error::Lost, exec, &events, watch);
                 }
                 break;
             }
@@ -316,11 +338,12 @@ fn keep(
                 pause = AGAIN_EVERY.min(times::extend_every(lease(exec)));
             }
             Err(error) => {
-                lost(error, exec, events, watch);
+                lost(error, exec, &events, watch);
                 break;
             }
         }
     }
+    drop(events); // a successor goes on: COMMAND has ended, or runs on
     if let Err(error) = held.release() {
         log::warn!("the lock could not be released: {error}");
     }
@@ -344,4 +367,36 @@ fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
 fn tell(word: &str, what: impl std::fmt::Display) {
     let mut output = io::stdout().lock();
     let _ = writeln!(output, "{word} {what}").and_then(|()| output.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_before_command_is_started_keeps_no_successor_waiting_and_starts_no_command() {
+        let watch = Watch::new(Duration::from_secs(60)).unwrap();
+        let (tells, events) = mpsc::channel();
+        hold_up(&watch, &tells);
+        let later_ns = times::now_ns() + times::ns(Duration::from_secs(60));
+        assert!(!may_start(&watch, later_ns, || true));
+        hold_up(&watch, &tells);
+        assert!(events.try_recv().is_err(), "nothing is waited for");
+    }
+
+    #[test]
+    fn a_loss_that_is_not_seen_at_the_start_of_command_is_told_and_waited_for() {
+        let watch = Watch::new(Duration::from_secs(60)).unwrap();
+        let (tells, events) = mpsc::channel();
+        let later_ns = times::now_ns() + times::ns(Duration::from_secs(60));
+        thread::scope(|scope| {
+            let refused = || {
+                scope.spawn(|| hold_up(&watch, &tells)); // the loss comes just after the look
+                false
+            };
+            assert!(may_start(&watch, later_ns, refused));
+            let event = events.recv_timeout(Duration::from_secs(60));
+            assert!(matches!(event, Ok(Event::Refused(_))), "it waits for the end of COMMAND");
+        });
+    }
 }

@@ -42,11 +42,15 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// One without threads.
+    pub fn new(lease: Duration) -> io::Result<Self> {
+        Ok(Self { lease, times: Mutex::new(None), timer: Timer::new()? })
+    }
+
     /// Starts the threads. The receiver is told when the lock is to be released.
     pub fn start(keeper: &Keeper) -> io::Result<(Arc<Self>, Sender<Event>, Receiver<Event>)> {
         let exec = &keeper.exec;
-        let watch =
-            Arc::new(Self { lease: lease(exec), times: Mutex::new(None), timer: Timer::new()? });
+        let watch = Arc::new(Self::new(lease(exec))?);
         let root = Pid::from_raw(keeper.supervisor);
         let root = root.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let processes = Processes { root, keeper: getpid() };
@@ -64,6 +68,16 @@ impl Watch {
     /// The lease lasts until then.
     pub fn until(&self, end_ns: u64) {
         self.set(&mut self.times.lock(), StopTimes::of(end_ns, self.lease));
+    }
+
+    /// Whether COMMAND may have been started, and may run.
+    pub fn may_run(&self) -> bool {
+        self.times.lock().is_some()
+    }
+
+    /// COMMAND is not started for the hold that lasts until then.
+    pub fn is_not_started(&self) {
+        *self.times.lock() = None;
     }
 
     /// The lock may be another's.

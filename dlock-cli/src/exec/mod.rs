@@ -60,6 +60,9 @@ pub use start::run as start;
 
 /// What the keeper says: the lock is held at least until then, CLOCK_BOOTTIME in nanoseconds.
 const UNTIL: &str = "until";
+/// What the keeper says: a successor has refused the lock, and gives it to another client when
+/// COMMAND has ended, or then: the same clock.
+const GIVEN_UP: &str = "given-up";
 /// What the keeper says: the lock is lost, may be another's now, and why.
 const LOST: &str = "lost";
 /// What the supervisor says: COMMAND runs as this process and this group (0: not its own).

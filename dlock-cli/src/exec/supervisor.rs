@@ -29,12 +29,13 @@ use signal_hook::{flag, low_level};
 use super::processes::Processes;
 use super::start::too_late;
 use super::times::{self, StopTimes, Timer};
-use super::{lease, ENDED, LOST, STARTED, UNTIL};
+use super::{lease, ENDED, GIVEN_UP, LOST, STARTED, UNTIL};
 use crate::args::{Exec, OnLost};
 use crate::failure::{self, Failure};
 use crate::logging;
 
-/// How long the keeper may take to release the lock once COMMAND has ended. It is killed then.
+/// How long the keeper may take to release the lock, or to have a grant that is under way undone,
+/// once it was told to end. It is killed then.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at processes that SIGKILL was sent to.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -42,7 +43,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const SWEEP_MAX: Duration = Duration::from_secs(5);
 /// How long a primary may take to answer all that is asked for one attempt (`--wait 0`).
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
-/// How much longer than `--wait` the keeper may take to say that it has not got the lock.
+/// How much longer than `--wait` the keeper may take to say that it has not got the lock. It is
+/// told to end then, and may take [`RELEASE_MAX`].
 const WAIT_LEEWAY: Duration = Duration::from_secs(1);
 /// A line of the keeper is shorter.
 const LINE_MAX: usize = 4_096;
@@ -116,6 +118,8 @@ struct Supervisor<'a> {
     times: Option<StopTimes>,
     /// Why the lock is lost.
     lost: Option<String>,
+    /// A successor of the primary has refused the lock, and waits for the end of COMMAND.
+    is_given_up: bool,
     command: Option<Pid>,
     status: Option<ExitStatus>,
     /// The keeper has ended: the primary may free the lock at once, without waiting for the end
@@ -137,6 +141,7 @@ impl<'a> Supervisor<'a> {
             timer,
             times: None,
             lost: None,
+            is_given_up: false,
             is_alone: false,
             command: None,
             status: None,
@@ -146,8 +151,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Until the lock is held for long enough to start COMMAND, or will not be.
-    /// Not for longer than `--wait`, whatever the keeper waits for: a host name, a connection, a
-    /// handshake, an answer.
+    /// Not for longer than `--wait` and some seconds, whatever the keeper waits for: a host name, a
+    /// connection, a handshake, an answer.
     fn await_lock(&mut self) -> Result<Option<u8>, Failure> {
         let until_ns = self.exec.wait.map(|seconds| {
             let wait = match seconds {
@@ -163,7 +168,7 @@ impl<'a> Supervisor<'a> {
                     code => Ok(Some(code)), // it has said why
                 };
             }
-            if self.lost.is_some() && !self.is_alone {
+            if (self.lost.is_some() || self.is_given_up) && !self.is_alone {
                 self.dismiss_keeper();
                 return Err(too_late());
             }
@@ -177,7 +182,7 @@ impl<'a> Supervisor<'a> {
                 return Ok(None);
             }
             if until_ns.is_some_and(|until_ns| times::now_ns() >= until_ns) {
-                let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
+                self.dismiss_keeper(); // a grant may be under way: one of a dead keeper would stay
                 let name = self.exec.name.to_string_lossy();
                 let cause = format!("lock '{name}': the primary has not answered in time");
                 let remedy = "look whether it runs and can be reached: dlock status";
@@ -344,6 +349,10 @@ impl<'a> Supervisor<'a> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (word, rest.parse::<u64>()) {
             (UNTIL, Ok(end_ns)) => self.times = Some(StopTimes::of(end_ns, lease(self.exec))),
+            (GIVEN_UP, Ok(end_ns)) => {
+                self.times = Some(StopTimes::of(end_ns, lease(self.exec)));
+                self.is_given_up = true;
+            }
             (LOST, _) => self.lost = Some(rest.into()),
             _ => log::warn!("not understood: {line}"),
         }

@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
 mod failover;
 mod horizon;
 mod proxy;

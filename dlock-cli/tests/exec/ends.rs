@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How `dlock exec` ends that has not started its COMMAND.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Signal};
+use serde_json::Value;
+
+use super::common::{code, dlock, own_address, text, Primary};
+use super::proxy::{Proxy, Stall};
+use super::{chunks_until_start, eventually, Scene};
+
+const ALL: Stall = Stall { chunk: 0, half: false, one_way: false };
+/// Longer than any of these takes.
+const LEASE: &str = "600";
+
+/// The network stops at one of the last chunks before COMMAND would be started: the grant, the
+/// heartbeat, the extension and their answers. A keeper that is killed at the end of the wait
+/// leaves the lock to its lease.
+#[test]
+fn a_lock_that_was_granted_before_the_wait_has_ended_is_free_at_once() {
+    const CHUNKS: usize = 6;
+    const WAIT: Duration = Duration::from_secs(2);
+    /// After it the keeper was told to end, and has not been killed.
+    const LATER: Duration = Duration::from_secs(2);
+    let primary = Primary::start_exactly("under-way", &[]);
+    let end_in_time = |kind: &str, chunk: usize| {
+        let what = format!("{kind} {chunk}");
+        let scene = Scene::new(&format!("under-way-{kind}-{chunk}"));
+        let proxy = Proxy::start(&primary.address, Some(Stall { chunk, ..ALL }));
+        let options = [&what, "--type", kind, "--fabric", "tcp", "--lease", LEASE, "--wait"];
+        let once = [&options[..], &["0", "--", "true"]].concat();
+        let wait = WAIT.as_secs().to_string();
+        let options = [&options[..], &[&wait]].concat();
+        let began = Instant::now();
+        let mut late = scene.exec(&proxy.address.to_string(), &options, "b", "end-b");
+        thread::sleep((WAIT + LATER).saturating_sub(began.elapsed()));
+        proxy.lift();
+        scene.touch("end-b");
+        let code_of_late = late.code(&what);
+        let said = std::fs::read_to_string(scene.at("stderr.b")).unwrap();
+        assert!(matches!(code_of_late, Some(69 | 75)), "{what}: {code_of_late:?} {said}");
+        assert!(!scene.has("begin.b"), "{what}: COMMAND was not started");
+        let other = primary.exec(&once);
+        assert_eq!(code(&other), 0, "{what}: it is free: {}", text(&other.stderr));
+    };
+    thread::scope(|scope| {
+        for kind in ["atomic", "rw", "fair"] {
+            let start = chunks_until_start(&primary.address, kind);
+            for chunk in start - CHUNKS..start {
+                let end_in_time = &end_in_time;
+                scope.spawn(move || end_in_time(kind, chunk));
+            }
+        }
+    });
+}
+
+/// `dlock exec` is stopped before it hears that the lock is held, and a successor of the primary
+/// has no room for the lock.
+#[test]
+fn an_exec_that_has_not_started_command_ends_as_soon_as_its_lock_is_refused() {
+    /// To stop a COMMAND would take 5.5 s, and 5 s more are waited for it.
+    const END_MAX: Duration = Duration::from_secs(8);
+    let scene = Scene::new("not-started");
+    let (address, state) = (own_address().to_string(), scene.at("state"));
+    let start = |name: &str, port: &str, options: &[&str]| {
+        let place = ["--listen", &address, "--port", port, "--state-file", state.to_str().unwrap()];
+        Primary::start_exactly(name, &[&place[..], options].concat())
+    };
+    let mut first = start("not-started-1", "0", &[]);
+    let port = first.address.rsplit(':').next().unwrap().to_string();
+    let options = |name| [name, "--fabric", "tcp", "--lease", LEASE, "-v"];
+    let mut other = scene.exec(&first.address, &options("other"), "a", "end-a");
+    eventually("the other runs", || scene.has("begin.a"));
+    let mut holder = scene.exec(&first.address, &options("lock"), "b", "end-b");
+    eventually("it runs", || scene.has("begin.b"));
+    let proxy = Proxy::start(&first.address, None);
+    let mut exec = scene.exec(&proxy.address.to_string(), &options("lock"), "c", "end-c");
+    let said = || std::fs::read_to_string(scene.at("stderr.c")).unwrap_or_default();
+    eventually("it waits", || said().contains("waiting for the lock"));
+    exec.signal(Signal::STOP);
+    let chunks = proxy.chunks();
+    scene.touch("end-b");
+    assert_eq!(holder.code("before"), Some(0));
+    // the grant, the heartbeat, the extension and their answers
+    eventually("its keeper has the lock", || proxy.chunks() >= chunks + 5);
+    let keeper = exec.keeper();
+    kill_process(keeper, Signal::STOP).unwrap();
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    let successor = start("not-started-2", &port, &["--locks-max", "1"]);
+    let waits_for_one = || {
+        let output = dlock(&["recover", "--json", "--socket", &successor.socket()]);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        answer["recovery"]["missing"].as_array().is_some_and(|missing| missing.len() == 1)
+    };
+    eventually("the other has claimed its lock", waits_for_one);
+    kill_process(keeper, Signal::CONT).unwrap();
+    eventually("it is refused", || said().contains("has refused the lock"));
+    let began = Instant::now();
+    exec.signal(Signal::CONT);
+    assert_eq!(exec.code("when it goes on"), Some(75), "{}", said());
+    let took = began.elapsed();
+    assert!(took < END_MAX, "it took {took:?}");
+    assert!(!scene.has("begin.c"), "COMMAND was not started");
+    scene.touch("end-a");
+    assert_eq!(other.code("at the successor"), Some(0));
+}
