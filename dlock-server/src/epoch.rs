@@ -188,7 +188,9 @@ mod tests {
             assert!(matches!(begun(&path), Err(StartError::StateFile { .. })), "{wrong:?}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
-        assert!(begun(folder.path()).is_err(), "a folder is no file");
+        let inner = folder.path().join("folder");
+        fs::create_dir(&inner).unwrap();
+        assert!(begun(&inner).is_err(), "a folder is no file");
         assert!(begin(Some((&folder.path().join("no/such/folder"), &owned(&folder)))).is_err());
     }
 

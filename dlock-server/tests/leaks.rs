@@ -15,8 +15,9 @@ fn count(folder: &str) -> usize {
 #[test]
 fn starting_failing_and_stopping_leave_no_descriptor_thread_or_mapping() {
     let any_port = || ServerConfig { port: 0, ..ServerConfig::default() };
-    let folder = std::env::temp_dir().join(format!("dlock-leaks-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
+    let outer = std::env::temp_dir().join(format!("dlock-leaks-{}", std::process::id()));
+    let folder = outer.join("folder"); // as a state file it leaves a lock file beside it
+    std::fs::create_dir_all(&folder).unwrap();
     let with_admin = || ServerConfig { admin_socket: Some(folder.join("admin")), ..any_port() };
     // Once beforehand: what the process makes only once does not count.
     drop(Server::start(with_admin()).unwrap());
@@ -46,7 +47,7 @@ fn starting_failing_and_stopping_leave_no_descriptor_thread_or_mapping() {
         drop((peers, channels));
     }
     assert_eq!(count(folder.to_str().unwrap()), 0, "the admin socket is removed");
-    std::fs::remove_dir(&folder).unwrap();
+    std::fs::remove_dir_all(&outer).unwrap();
     assert_eq!(count("/proc/self/fd"), fds);
     // A joined thread may be listed for a moment.
     eventually("the threads are gone", || count("/proc/self/task") == threads);

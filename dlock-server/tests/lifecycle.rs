@@ -199,10 +199,12 @@ fn counters_are_cleared() {
 
 #[test]
 fn epochs_of_one_state_file_grow() {
-    let path = std::env::temp_dir().join(format!("dlock-epoch-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("dlock-epoch-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("state");
     let start = || server(ServerConfig { state_file: Some(path.clone()), ..any_port() }).epoch();
     let (first, second) = (start(), start());
-    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
     assert!(first < second);
 }
 

@@ -6,7 +6,7 @@ mod common;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -259,13 +259,28 @@ fn first_line(arguments: &[&str], journal: Option<&File>) -> String {
     let mut process = command.spawn().unwrap();
     let mut ready = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    // lines are written by a thread of their own: the first one may come after the ready line
+    let mut first = String::new();
+    match process.stderr.take() {
+        Some(errors) => _ = BufReader::new(errors).read_line(&mut first).unwrap(),
+        None => wait_for_line(journal.expect("a pipe, or a file")),
+    }
     process.kill().unwrap();
     process.wait().unwrap();
-    let mut text = String::new();
-    if let Some(mut errors) = process.stderr.take() {
-        errors.read_to_string(&mut text).unwrap();
+    first.trim_end().to_string()
+}
+
+/// Waits until the file has a whole line.
+fn wait_for_line(file: &File) {
+    let end = Instant::now() + PATIENCE;
+    let ends_line = |len| {
+        let mut last = [0];
+        file.read_exact_at(&mut last, len - 1).is_ok() && last == *b"\n"
+    };
+    while !matches!(file.metadata().unwrap().len(), len @ 1.. if ends_line(len)) {
+        assert!(Instant::now() < end, "no line in its log");
+        std::thread::sleep(Duration::from_millis(5));
     }
-    text.lines().next().unwrap_or_default().to_string()
 }
 
 #[test]
@@ -276,7 +291,8 @@ fn the_log_is_text_json_or_lines_for_the_journal() {
     assert_eq!(value["level"], "info");
     let folder = Folder::new("journal");
     let path = folder.0.join("stderr");
-    first_line(&[], Some(&File::create(&path).unwrap()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    first_line(&[], Some(&file));
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.is_empty() && text.lines().all(|line| line.starts_with('<')), "{text}");
 }

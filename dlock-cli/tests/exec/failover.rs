@@ -131,7 +131,7 @@ fn a_primary_that_recovers_is_waited_for_as_for_a_held_lock() {
     first.child.wait().unwrap();
     vanish(lost);
     let successor = start(&scene, "recovers-2", port, &["--deadline", "100000"]);
-    let short = successor.exec(&["lock", "--fabric", "tcp", "--wait", "1", "--", "true"]);
+    let short = successor.exec(&["lock", "--fabric", "tcp", "--wait", "5", "--", "true"]);
     assert_eq!(code(&short), 75, "it waits in vain: {}", text(&short.stderr));
     let why = text(&short.stderr);
     assert!(why.contains("recovers") && why.contains("dlock recover"), "{why}");

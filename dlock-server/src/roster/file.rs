@@ -527,7 +527,9 @@ mod tests {
         assert!(open(&path, &Taking::IfFree).is_err(), "larger than any list");
         fs::write(&path, &head).unwrap();
         assert!(read(&path).is_empty());
-        assert!(open(folder.path(), &Taking::IfFree).is_err(), "a folder is no file");
+        let inner = folder.path().join("folder");
+        fs::create_dir(&inner).unwrap();
+        assert!(open(&inner, &Taking::IfFree).is_err(), "a folder is no file");
         let pipe = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
