@@ -2,7 +2,7 @@
 //! A set-user-id program does not obey the environment of its caller: a copy of this test belongs
 //! to one user and is run by another. Needs root; skipped with the reason elsewhere.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,9 @@ use std::process::Command;
 use dlock_client::{ClientConfig, Instance, Status};
 use dlock_fabric::environment::is_of_a_stranger;
 
-/// Tells the copy that it is one: no variable of the libraries.
+/// Tell the copy that it is one, and where it connects to: no variables of the libraries.
 const PORT: &str = "TEST_OF_THE_ENVIRONMENT_PORT";
+const IP: &str = "TEST_OF_THE_ENVIRONMENT_IP";
 /// Two users without any rights.
 const OWNER: u32 = 60_001;
 const CALLER: u32 = 60_002;
@@ -30,7 +31,7 @@ const VARIABLES: [(&str, &str); 4] = [
 fn copy() {
     let Ok(port) = std::env::var(PORT) else { return };
     let config = ClientConfig { port: port.parse().expect("a port"), ..ClientConfig::default() };
-    let said = match Instance::init_shared(&config, "127.0.0.1") {
+    let said = match Instance::init_shared(&config, &std::env::var(IP).expect("an address")) {
         Ok(_) => "connected",
         Err(Status::NotReady) => "ignored",
         Err(_) => "obeyed",
@@ -48,11 +49,15 @@ impl Drop for Folder {
 }
 
 fn run(program: &Path, as_user: Option<u32>, variable: Option<(&str, &str)>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // at an address of this process's own no other process takes the port meanwhile
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, a | 0x80, b, c);
+    let listener = TcpListener::bind((ip, 0)).expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
     drop(listener);
     let mut command = Command::new(program);
-    command.args(["--exact", "copy", "--nocapture"]).env_clear().env(PORT, port.to_string());
+    command.args(["--exact", "copy", "--nocapture"]).env_clear();
+    command.env(PORT, port.to_string()).env(IP, ip.to_string());
     command.envs(variable).current_dir("/");
     if let Some(user) = as_user {
         command.uid(user).gid(user);
