@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
 #   scripts/soak.sh            all
-#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, faults, chaos, mutants, planted
+#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, faults, chaos, mutants, planted,
+#                              rxe
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
@@ -10,7 +11,7 @@
 # go without progress (lib.sh); some print nothing until their end.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-all=(exec faults planted chaos contention sim fuzz models mutants)
+all=(exec faults planted chaos contention rxe sim fuzz models mutants)
 
 soak_sim() {
     step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
@@ -37,6 +38,11 @@ soak_contention() {
         step "contention, ${DURATION:-600} s each" 86400 \
             env DURATION="${DURATION:-600}" tests/c/run.sh "$prefix" contention || true
     fi
+}
+
+soak_rxe() {
+    step "SoftRoCE, the long cases" 1800 \
+        env STOPS=200 FAILOVERS=20 OPERATIONS=1000000 MIXED_S=300 DURATION=60 tests/rxe/run.sh || true
 }
 
 # Every stage, kind of lock, direction and end of a network that stops.

@@ -13,6 +13,8 @@
 #                           how long it takes in all has no bound: the machine may be busy
 #   RXE_BIN=FOLDER          built already, by tests/rxe/build.sh FOLDER
 #   PREFIX=FOLDER           dlock is installed there (build.sh)
+#   STOPS, FAILOVERS, OPERATIONS, MIXED_S, DURATION    how long some cases are (`make soak` has long
+#                           ones); each says its own default
 #   RXE_VM_DEV, RXE_VM_IP, RXE_VM_GID_INDEX    --here: the device, if it is not the first one
 #                           with a RoCE v2 address of IPv4
 #
@@ -152,6 +154,9 @@ is_alone() {
 
 # A machine with a case of the suite; on a busy one starting takes its time, too.
 machine=("$vm" --timeout inf --boot-timeout "$silence")
+for name in STOPS FAILOVERS OPERATIONS MIXED_S DURATION; do
+    [ -z "${!name:-}" ] || machine+=(--env "$name=${!name}")
+done
 
 # run_alone FILE: in a virtual machine of its own, or here.
 run_alone() {

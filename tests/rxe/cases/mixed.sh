@@ -10,6 +10,6 @@ worker 1 verbs
 worker 1 tcp
 worker 2 verbs
 worker 2 tcp
-sleep 60 # the length of the test
+sleep "${MIXED_S:-20}" # the length of the test
 goes_on "both kinds" 20
 conclude

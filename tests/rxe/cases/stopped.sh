@@ -8,7 +8,7 @@ set -e
 # shellcheck source=tests/rxe/guest/hosts.sh
 . tests/rxe/guest/hosts.sh
 begin --verbs on --device "$RXE_VM_DEV"
-DLOCK_FABRIC=verbs "$RXE_BIN/stopped" "$RXE_VM_IP" $port "$primary" "${OPERATIONS:-200000}" ||
+DLOCK_FABRIC=verbs "$RXE_BIN/stopped" "$RXE_VM_IP" $port "$primary" "${OPERATIONS:-100000}" ||
     { logs; exit 1; }
 kill "$primary"
 wait "$primary"
