@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Verbs and TCP clients of one primary on the same locks, on two hosts, for 60 s.
+# Verbs and TCP clients of one primary on the same locks, on two hosts, for MIXED_S seconds (20).
 # net: pair
 set -e
 # shellcheck source=tests/rxe/guest/hosts.sh
