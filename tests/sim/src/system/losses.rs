@@ -10,7 +10,7 @@
 
 use dlock_core::lock::Op;
 use dlock_core::message::LockType;
-use dlock_core::word_op::{Chain, Values, WordOp};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 
 use super::state::Sys;
 
@@ -66,7 +66,7 @@ impl Sys {
 
     /// A chain that releases a fair lock, and that is not executed because another client was
     /// fenced: what it would have found. A planted bug.
-    pub(super) fn lost_beside_fenced(&self, c: usize, l: usize, chain: &Chain) -> Option<Values> {
+    pub(super) fn lost_beside_fenced(&self, c: usize, l: usize, chain: &Chain) -> Option<Outcome> {
         let is_release = self.clients[c].threads[l].op == Op::Unlock;
         let others = self.losses.fenced.iter().any(|one| one.0 != c);
         let [WordOp::Cas { expect, .. }] = chain.ops() else { return None };
@@ -76,7 +76,7 @@ impl Sys {
         }
         let mut values = Values::new();
         values.push(*expect);
-        Some(values)
+        Some(Outcome::Done(values))
     }
 
     /// Each lock that a client without a channel has got may lose a message now.

@@ -423,12 +423,10 @@ impl Sys {
     pub(super) fn post(&mut self, c: usize, l: usize, chain: Chain, until_ns: u64, doing: Doing) {
         let tok = self.enter(c, l, doing);
         let is_local = self.clients[c].threads[l].fabric == Fabric::Shm;
-        if let Some(outcome) = self.refuses_lock(c, l) {
+        let lost = self.lost_beside_fenced(c, l, &chain);
+        if let Some(outcome) = self.refuses_lock(c, l).or(lost) {
             self.thread(c, l).outcome = Some(outcome);
             self.known_at_once(c, l, 1_000);
-        } else if let Some(values) = self.lost_beside_fenced(c, l, &chain) {
-            self.thread(c, l).outcome = Some(Outcome::Done(values));
-            self.known_at_once(c, l, 20);
         } else if is_local {
             self.thread(c, l).chain = Some((chain, Values::new()));
             self.word_op_after(c, l);
