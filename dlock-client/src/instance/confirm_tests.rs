@@ -341,3 +341,22 @@ fn who_leaves_while_it_begins_anew_takes_no_new_session() {
 fn pass(mut from: TcpStream, mut to: TcpStream) {
     thread::spawn(move || std::io::copy(&mut from, &mut to));
 }
+
+/// It was given up when its result was asked for, and the program does not use the lock again.
+#[test]
+fn what_an_asynchronous_operation_that_timed_out_leaves_in_doubt_is_undone() {
+    let server = primary();
+    let (instance, fake, lock, watch) = half_real(&server);
+    fake.slow.store(true, SeqCst);
+    let take = AsyncOp::TryLock { mode: X, expire_s: 600 };
+    assert_eq!(instance.request_async(lock, take), Status::Success);
+    instance.expire_async();
+    assert_eq!(instance.result_check().status, Status::TimedOut);
+    let in_doubt = || {
+        let lock_slot = instance.table.lock_slot(instance.table.find(lock).unwrap());
+        lock_slot.try_lock().is_none_or(|guard| guard.as_ref().unwrap().entry.in_doubt())
+    };
+    assert!(in_doubt(), "it may have been executed");
+    look_after(&instance, &watch);
+    eventually("it is undone", || !in_doubt());
+}
