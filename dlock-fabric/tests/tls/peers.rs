@@ -4,22 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
-use dlock_fabric::tls::{PeerRole, Tls, TlsError};
+use dlock_fabric::tls::{PeerChain, PeerRole, Tls, TlsError};
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, ExtendedKeyUsagePurpose, GeneralSubtree,
-    IsCa, KeyUsagePurpose, NameConstraints,
+    IsCa, Issuer, KeyUsagePurpose, NameConstraints,
 };
 use rustls::crypto::ring::cipher_suite::{
     TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256,
 };
-use rustls::pki_types::{ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, ServerConfig};
 use time::Duration;
 
 use crate::drive::{client, drive, name, server, Outcome, Peer};
 use crate::hostile::Hostile;
-use crate::pki::{good, good_ca, key, now, Ca, Folder, Identity, WeakKey};
+use crate::pki::{good, good_ca, key, now, pem, Ca, Folder, Identity, WeakKey};
 
 /// A clock that is so many seconds ahead.
 #[derive(Debug)]
@@ -560,4 +560,43 @@ fn no_connection_can_be_resumed() {
     assert_eq!(ours.max_early_data_size, 0);
     assert!(!ours.session_storage.can_cache());
     assert!(!config.enable_early_data);
+}
+
+/// A connection may outlast its certificate, and is closed all the same.
+#[test]
+fn a_certificate_that_has_ended_is_found_in_a_list_that_revokes_it() {
+    let root = Ca::root("root");
+    let mut params = [good("revoked"), good("ended")];
+    for params in &mut params {
+        params.not_after = now() - Duration::minutes(30);
+    }
+    let crl = root.crl(&[&params[0]]);
+    let tls = Folder::with(&root, &root.issue(&good("ours")), Some(&crl)).load().expect("right");
+    for (params, is_revoked) in [(&params[0], true), (&params[1], false)] {
+        let chain: Vec<_> =
+            root.issue(params).chain.into_iter().map(CertificateDer::from).collect();
+        assert_eq!(tls.is_revoked(PeerRole::Client, &PeerChain::from(chain)), is_revoked);
+    }
+}
+
+/// The CA's certificate was renewed with its old key, and the file has both.
+#[test]
+fn a_root_that_was_renewed_lasts_as_long_as_the_last_of_its_certificates() {
+    let (root_key, mut params) = (key(), good_ca("root"));
+    let older = params.self_signed(&root_key).expect("it signs itself").der().to_vec();
+    params.not_after = now() + Duration::hours(5);
+    let newer = params.self_signed(&root_key).expect("it signs itself").der().to_vec();
+    let issuer = Issuer::new(params, root_key);
+    let root = Ca { issuer, der: newer, above: Vec::new() };
+    let mut peer = good("peer");
+    peer.not_after = now() + Duration::hours(4);
+    let identity = root.issue(&peer);
+    let folder = Folder::with(&root, &root.issue(&good("ours")), None);
+    folder.write(&folder.files.ca, &(pem("CERTIFICATE", &older) + &root.pem()));
+    let mut ours = Ours::new(folder.load().expect("both are right"));
+    ours.ahead_s = 2 * 3600; // the older one has ended
+    for role in [PeerRole::Client, PeerRole::Server] {
+        let outcome = ours.against(role, Hostile::new(&identity).into_peer(role));
+        assert!(outcome.is_good(), "a {role:?} as peer: {outcome:?}");
+    }
 }
