@@ -581,4 +581,20 @@ mod tests {
             assert_eq!(read(&path)[&client(5)].is_dead(has_ended), is_dead, "{home}");
         }
     }
+
+    /// The file is in its place, and takes nothing any more.
+    #[test]
+    fn a_change_that_the_file_in_its_place_does_not_take_is_not_taken_for_kept() {
+        let folder = TempFolder::new("roster-read-only");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]);
+        keeper.file = Some(File::open(&path).unwrap());
+        let change = joined(6, 1, 0);
+        change.apply(&mut clients);
+        assert!(keeper.keep(std::slice::from_ref(&change), &clients).is_err());
+        keeper.keep(&[], &clients).unwrap();
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+    }
 }
