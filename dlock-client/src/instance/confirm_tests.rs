@@ -360,3 +360,40 @@ fn what_an_asynchronous_operation_that_timed_out_leaves_in_doubt_is_undone() {
     look_after(&instance, &watch);
     eventually("it is undone", || !in_doubt());
 }
+
+/// Its release was not answered, and its client has come to another incarnation since.
+#[test]
+fn a_lock_that_was_left_is_not_got_again_by_the_library() {
+    let server = primary();
+    let instance = joined(&server, FabricChoice::Tcp);
+    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+    let lock = instance.get_lock(desc).1.unwrap();
+    let lock_slot = instance.table.lock_slot(instance.table.find(lock).unwrap());
+    lock_slot.try_lock().unwrap().as_mut().unwrap().entry.leaves();
+    let link = instance.link.load_full();
+    let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
+    let epoch = Epoch(link.epoch.0 + 1);
+    instance.link.store(Arc::new(SessionState { exec, pulse, verbs: None, epoch, ..*link }));
+    instance.confirm_all(WAIT);
+    assert!(lock_slot.try_lock().unwrap().as_ref().unwrap().entry.has_left());
+}
+
+/// Four in a horizon of a second, and not as many as the primary answers.
+#[test]
+fn the_thread_that_sends_heartbeats_waits_until_the_next_is_due() {
+    let server = primary();
+    let addr = server.local_addr();
+    let config = ClientConfig { port: addr.port(), horizon_s: Some(1), ..Default::default() };
+    let instance = Instance::init(&config, &addr.ip().to_string()).unwrap();
+    let pulse = Arc::clone(&instance.link.load().pulse);
+    thread::sleep(Duration::from_millis(300)); // the first one is due by then
+    eventually("the next is due later", || !pulse.is_due(boot_ns()));
+}
+
+/// The client writes them itself where the primary does not.
+#[test]
+fn a_primary_of_this_version_notes_what_chains_over_tcp_take() {
+    let server = primary();
+    let instance = joined(&server, FabricChoice::Tcp);
+    assert!(instance.link.load().exec.chains_are_noted());
+}
