@@ -29,7 +29,7 @@ pub enum Step {
     },
     /// No primary takes this client.
     Over {
-        /// What the first address of the list has answered.
+        /// The answer that says most, of those of the last round; of several alike the first.
         status: Status,
         /// A primary is there, and recovers.
         recovers: bool,
@@ -45,8 +45,8 @@ pub struct Arrival {
     began_ns: u64,
     at: usize,
     rounds: u32,
-    /// What the first address has answered in this round.
-    first: Status,
+    /// The answer of this round that says most.
+    status: Option<Status>,
     /// A primary of this round recovers.
     recovers: bool,
     step: Step,
@@ -62,7 +62,7 @@ impl Arrival {
             began_ns: now_ns,
             at: 0,
             rounds: 0,
-            first: Status::NotReady,
+            status: None,
             recovers: false,
             step: Step::Try { address: 0 },
         }
@@ -72,7 +72,7 @@ impl Arrival {
     pub fn next(&mut self, now_ns: u64) -> Step {
         match self.step {
             Step::Wait { until_ns } if now_ns >= until_ns => {
-                (self.at, self.recovers) = (0, false);
+                (self.at, self.recovers, self.status) = (0, false, None);
                 self.step = Step::Try { address: 0 };
             }
             _ => {}
@@ -86,8 +86,8 @@ impl Arrival {
         if !matches!(self.step, Step::Try { .. }) {
             return;
         }
-        if self.at == 0 {
-            self.first = status;
+        if self.status.is_none_or(|before| says(status) > says(before)) {
+            self.status = Some(status);
         }
         self.recovers |= heard == Heard::Recovers;
         let is_refused = !matches!(status, Status::NotReady | Status::Error);
@@ -104,7 +104,11 @@ impl Arrival {
     }
 
     fn over(&self) -> Step {
-        Step::Over { status: self.first, recovers: self.recovers }
+        let status = match self.recovers {
+            true => Status::NotReady, // it takes clients later: no other answer says more
+            false => self.status.unwrap_or(Status::NotReady),
+        };
+        Step::Over { status, recovers: self.recovers }
     }
 
     /// After the last address.
@@ -120,6 +124,16 @@ impl Arrival {
             true => Step::Wait { until_ns: again_ns },
             false => self.over(),
         }
+    }
+}
+
+/// How much an answer says: a refusal by a primary more than a failure that the log names, and that
+/// more than an address without a process.
+fn says(status: Status) -> u8 {
+    match status {
+        Status::NotReady => 0,
+        Status::Error => 1,
+        _ => 2,
     }
 }
 
@@ -177,7 +191,21 @@ mod tests {
         let full = (Status::ServerNoResource, Heard::Nothing);
         let over = Step::Over { status: full.0, recovers: false };
         assert_eq!(run(Arrival::new(0, 2, Some(10 * S)), &[full, AWAY]), (0, 1, over));
-        let over = Step::Over { status: Status::NotReady, recovers: false };
         assert_eq!(run(Arrival::new(0, 2, None), &[AWAY, full]), (0, 2, over));
+    }
+
+    #[test]
+    fn of_several_answers_the_one_that_says_most_is_told() {
+        let (full, denied) = (Status::ServerNoResource, Status::Denied);
+        let told = |answers: &[(Status, Heard)]| match run(Arrival::new(0, 3, None), answers) {
+            (_, 3, Step::Over { status, recovers }) => (status, recovers),
+            other => panic!("{other:?}"),
+        };
+        let of = |status| (status, Heard::Nothing);
+        let (away, failed) = (AWAY, of(Status::Error));
+        assert_eq!(told(&[away, failed, away]), (Status::Error, false));
+        assert_eq!(told(&[failed, of(full), of(denied)]), (full, false));
+        assert_eq!(told(&[failed, of(full), RECOVERS]), (Status::NotReady, true));
+        assert_eq!(told(&[away, away, away]), (Status::NotReady, false));
     }
 }
