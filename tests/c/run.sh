@@ -287,7 +287,7 @@ tls_on() { # FABRIC
         export DLOCK_TEST_TLS=$work/tls
     fi
     for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
-        state_table identity good_guest strangers forked cost limits; do
+        state_table identity good_guest strangers forked cost least_stack limits; do
         case $fabric/$name in
         # as above; and without TLS, which these turn off, nothing is sealed
         tls/sealed/limits) [ -n "${RXE_VM:-}" ] && continue ;;
@@ -367,7 +367,8 @@ run_on() { # FABRIC
         return
     fi
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \
-        state_table identity good_guest strangers forked cost limits descriptors no_libcrypto; do
+        state_table identity good_guest strangers forked cost least_stack limits descriptors \
+        no_libcrypto; do
         # 1,000 clients need more memory than the others' virtual machine has: tests/rxe/cases/limits.sh
         case $fabric/$name in verbs/descriptors | auto/descriptors) continue ;; esac
         [ "$fabric/$name" = verbs/limits ] && [ -n "${RXE_VM:-}" ] && continue
