@@ -36,7 +36,8 @@ void dclient_lib_deinit(void);
 
 /* ---- clients ------------------------------------------------------------------------------ */
 
-/* Connects a new client to the primary at ip and stores its id (> 0) in *client_id.
+/* Connects a new client to the primary at ip, an address in digits or the name of a host, and
+ * stores its id (> 0) in *client_id. A name is looked up at each connect.
  *   DLOCK_EINVAL     NULL
  *   -1               the library is not initialised; bad ip; no connection; tp_mode differs
  *   DLOCK_NOT_READY  connection refused, or the primary is recovering

@@ -6,11 +6,10 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use dlock_client::Address;
 pub use dlock_client::FabricChoice as Fabric;
 use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::message::{LockType, Mode};
-
-use crate::connect::Address;
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From an address on the command line to a session with a primary.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::str::FromStr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dlock_client::{Client, ClientConfig, Config, Error, Instance, TlsUse, PRIMARIES_VARIABLE};
+use dlock_client::{
+    Address, Client, ClientConfig, Config, Error, Instance, NoAddress, TlsUse, PRIMARIES_VARIABLE,
+};
 use dlock_core::fabric::FabricKind;
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
@@ -15,76 +16,18 @@ use dlock_fabric::tls::Tls;
 use crate::args::{Fabric, Where};
 use crate::failure::{Failure, DENIED, NOT_GOT, UNAVAILABLE, USAGE};
 
-/// Where a primary is, as it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    host: String,
-    port: u16,
-}
-
-impl FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse::<SocketAddr>() {
-            return Ok(Self { host: address.ip().to_string(), port: address.port() });
-        }
-        if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-            return Ok(Self { host: ip.to_string(), port: PORT_DEFAULT });
-        }
-        let (host, port) = match text.split_once(':') {
-            None => (text, PORT_DEFAULT),
-            Some((host, port)) => {
-                let port = port.parse().ok().filter(|p| *p != 0);
-                (host, port.ok_or("the port must be a number from 1 to 65535")?)
-            }
-        };
-        if host.is_empty() || host.contains([':', '/', ' ']) {
-            return Err("write IP, IP:PORT, [IPv6]:PORT or HOST:PORT".into());
-        }
-        Ok(Self { host: host.into(), port })
-    }
-}
-
-impl From<SocketAddr> for Address {
-    fn from(address: SocketAddr) -> Self {
-        Self { host: address.ip().to_string(), port: address.port() }
-    }
-}
-
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
-}
-
-impl Address {
-    /// The address with a host name looked up.
-    pub fn resolve(&self) -> Result<SocketAddr, Failure> {
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        let cause = match found.map(|mut list| list.next()) {
-            Ok(Some(address)) => return Ok(address),
-            Ok(None) => "has no address".to_string(),
-            Err(error) => error.to_string(),
-        };
-        let cause = format!("host '{}': {cause}", self.host);
-        Err(Failure::new(UNAVAILABLE, cause, "give the IP address: --address IP:PORT"))
-    }
-}
+/// How long a host name may take to be looked up.
+const RESOLVE_MAX: Duration = Duration::from_secs(10);
 
 /// A client that finds the successor of its primary by itself, with this horizon of its session.
 /// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.
 pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Result<Client, Failure> {
     let places = place.addresses()?;
-    let addresses = places.iter().map(Address::resolve).collect::<Result<Vec<_>, _>>()?;
-    let first = addresses[0];
+    let first = &places[0];
     let config = Config::new().port(first.port()).fabric(place.fabric).horizon(horizon);
-    let config = config.primaries(addresses);
+    let config = config.primaries(places.clone());
     let config = wait.map_or(config.clone(), |wait| config.wait(wait));
-    Client::with_config(&config, &first.ip().to_string()).map_err(|error| {
+    Client::with_config(&config, &first.host()).map_err(|error| {
         let listed: Vec<String> = places.iter().map(Address::to_string).collect();
         let cause = format!("no session with the primary at {}: {error}", listed.join(" or "));
         let remedy = match error {
@@ -109,6 +52,13 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
 }
 
 impl Where {
+    /// The address of the first, with a host name looked up.
+    pub fn first(&self) -> Result<SocketAddr, Failure> {
+        let found = self.addresses()?[0].resolve(Instant::now() + RESOLVE_MAX);
+        let remedy = "give the IP address: --address IP:PORT";
+        found.map(|found| found[0]).map_err(|error| Failure::new(UNAVAILABLE, error, remedy))
+    }
+
     /// Where primaries are: at least one address.
     ///
     /// # Errors
@@ -121,14 +71,14 @@ impl Where {
         let listed = listed.to_string_lossy();
         let items = listed.split(',').map(str::trim).filter(|item| !item.is_empty());
         let parsed = items.map(|item| {
-            item.parse().map_err(|why: String| {
+            item.parse().map_err(|why: NoAddress| {
                 let cause = format!("{PRIMARIES_VARIABLE}: '{}': {why}", item.escape_debug());
                 Failure::new(USAGE, cause, "give addresses with commas between them")
             })
         });
         let mut addresses = parsed.collect::<Result<Vec<Address>, _>>()?;
         if addresses.is_empty() {
-            addresses.push(Address { host: "127.0.0.1".into(), port: PORT_DEFAULT });
+            addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT_DEFAULT)).into());
         }
         Ok(addresses)
     }
@@ -174,24 +124,7 @@ pub fn open_by(address: SocketAddr, fabric: Fabric, tls: Option<&Tls>) -> Result
 
 fn config(address: SocketAddr, fabric: Fabric, others: &[SocketAddr]) -> ClientConfig {
     // of whoever is told of no others, this is done by hand, whatever the environment says
-    let (port, primaries) = (address.port(), Some(others.to_vec()));
+    let (port, primaries) =
+        (address.port(), Some(others.iter().map(|&other| other.into()).collect()));
     ClientConfig { port, fabric, primaries, ..ClientConfig::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read_in_every_form() {
-        let shown = |text: &str| text.parse::<Address>().map(|a| a.to_string());
-        assert_eq!(shown("10.0.0.1"), Ok("10.0.0.1:21616".into()));
-        assert_eq!(shown("10.0.0.1:5"), Ok("10.0.0.1:5".into()));
-        assert_eq!(shown("::1"), Ok("[::1]:21616".into()));
-        assert_eq!(shown("[::1]:5"), Ok("[::1]:5".into()));
-        assert_eq!(shown("node-1:5"), Ok("node-1:5".into()));
-        for wrong in ["", ":5", "node:0", "node:99999", "node:x", "a b"] {
-            assert!(shown(wrong).is_err(), "{wrong}");
-        }
-    }
 }

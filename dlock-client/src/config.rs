@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a client reaches its primary, and which devices it may name.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
 
 use crate::failover::{addresses, Plan};
+use crate::host::Address;
 use crate::secure::TlsUse;
 
 /// The environment variable that overrides [`FabricChoice::Auto`].
@@ -26,7 +26,8 @@ pub const HORIZON_VARIABLE: &str = "DLOCK_HORIZON_S";
 pub const HORIZON_S_DEFAULT: u32 = 10;
 
 /// The environment variable for clients whose configuration names no primaries: addresses with
-/// commas between them, `ip` or `ip:port` or `[ip]:port`.
+/// commas between them, `host` or `host:port` or `[ip]:port`. A host is an IP address, or a name
+/// that is looked up at each connect.
 pub const PRIMARIES_VARIABLE: &str = "DLOCK_PRIMARIES";
 /// The environment variable with the milliseconds of silence after which a client that knows
 /// several primaries leaves one, from 100 to 60,000; 1,000 if it is not set.
@@ -63,7 +64,7 @@ pub struct ClientConfig {
     /// Where a client that was shared ([`Instance::init_shared`](crate::Instance::init_shared))
     /// looks for the successor of its primary, besides the address that it is given. `None`: what
     /// `DLOCK_PRIMARIES` says, else it does not look.
-    pub primaries: Option<Vec<SocketAddr>>,
+    pub primaries: Option<Vec<Address>>,
     /// What the connections to a primary's port are secured with.
     pub tls: TlsUse,
     /// How long becoming a client may take in all, if it was shared: every address, every phase,
@@ -159,7 +160,7 @@ impl ClientConfig {
 
     /// How to find the successor of the primary at `first`, with the environment's say; `None`: not
     /// at all.
-    pub(crate) fn plan(&self, first: SocketAddr) -> Result<Option<Plan>, Status> {
+    pub(crate) fn plan(&self, first: &Address) -> Result<Option<Plan>, Status> {
         let primaries = match &self.primaries {
             Some(primaries) => primaries.clone(),
             None => match variable(PRIMARIES_VARIABLE) {
@@ -179,18 +180,14 @@ impl ClientConfig {
     }
 
     /// The addresses of a list.
-    fn addresses(&self, text: &str) -> Result<Vec<SocketAddr>, Status> {
+    fn addresses(&self, text: &str) -> Result<Vec<Address>, Status> {
         let all = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         all.map(|item| {
-            let with_port = || item.parse::<SocketAddr>().ok();
-            let inner = item.strip_prefix('[').and_then(|item| item.strip_suffix(']'));
-            let without = inner.unwrap_or(item).parse::<IpAddr>().ok();
-            let without = without.map(|ip| SocketAddr::new(ip, self.effective_port()));
-            with_port().or(without).ok_or_else(|| {
+            Address::parse(item, self.effective_port()).map_err(|error| {
                 let item = item.escape_debug();
                 log::error!(
-                    "{PRIMARIES_VARIABLE}: '{item}' is no address: give IPv4 or IPv6 addresses in \
-                     digits, with or without :port, with commas between them"
+                    "{PRIMARIES_VARIABLE}: '{item}' is no address: {error}; put commas between \
+                     several"
                 );
                 Status::Error
             })
@@ -284,6 +281,8 @@ fn device_exists(devices: &Path, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use dlock_core::fabric::FabricKind;
     use dlock_fabric::verbs::Gid;
 
@@ -330,10 +329,13 @@ mod tests {
     #[test]
     fn primaries_are_addresses_with_or_without_a_port() {
         let config = ClientConfig { port: 7, ..Default::default() };
-        let all = config.addresses("10.0.0.1, 10.0.0.2:99,[::1]:5 ,::2,[::3],").unwrap();
+        let all = config.addresses("10.0.0.1, 10.0.0.2:99,[::1]:5 ,::2,[::3],db1,db2:9,").unwrap();
         let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-        assert_eq!(all, ["10.0.0.1:7", "10.0.0.2:99", "[::1]:5", "[::2]:7", "[::3]:7"]);
-        for wrong in ["localhost", "10.0.0.1:", "10.0.0.1:99999", "10.0.0.1 10.0.0.2", "[::1"] {
+        assert_eq!(
+            all,
+            ["10.0.0.1:7", "10.0.0.2:99", "[::1]:5", "[::2]:7", "[::3]:7", "db1:7", "db2:9"]
+        );
+        for wrong in ["local/host", "10.0.0.1:", "10.0.0.1:99999", "10.0.0.1 10.0.0.2", "[::1"] {
             assert_eq!(config.addresses(wrong), Err(Status::Error), "{wrong}");
         }
         assert_eq!(config.addresses(" "), Ok(Vec::new()));
@@ -362,11 +364,10 @@ mod tests {
 
     #[test]
     fn a_client_that_is_told_of_no_primaries_looks_for_none() {
-        let first = SocketAddr::from(([10, 0, 0, 1], 7));
-        let second = SocketAddr::from(([10, 0, 0, 2], 7));
-        let told = ClientConfig { primaries: Some(vec![second]), ..Default::default() };
+        let [first, second] = [1, 2].map(|n| Address::from(SocketAddr::from(([10, 0, 0, n], 7))));
+        let told = ClientConfig { primaries: Some(vec![second.clone()]), ..Default::default() };
         let silent = ClientConfig { silence: Some(Duration::from_secs(3)), ..told };
-        let plan = silent.plan(first).unwrap().unwrap();
+        let plan = silent.plan(&first).unwrap().unwrap();
         assert_eq!((plan.addresses, plan.silence), (vec![first, second], Duration::from_secs(3)));
     }
 

@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,12 +35,10 @@ use dlock_fabric::tls::Tls;
 use dlock_fabric::tls_session::{Socket, TlsSession};
 
 use crate::heartbeat::Pulse;
+use crate::host::{connected, Address};
 
 /// The bound of a control call and of a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
-
-/// A connect that has no time left has this much.
-const CONNECT_MIN: Duration = Duration::from_millis(1);
 
 /// What a connect has at least where a client comes for the first time: the system sends the
 /// beginning of a connection again after 1 s, and after 3 s.
@@ -178,21 +176,6 @@ fn or_nothing(done: std::io::Result<usize>) -> std::io::Result<usize> {
     }
 }
 
-/// An IPv4 or IPv6 address as it is written; names are not looked up.
-///
-/// # Errors
-/// `Error` for anything else.
-pub(crate) fn address(ip: &str, port: u16) -> Result<SocketAddr, Status> {
-    // the original's clients do not mind blanks after it
-    match ip.trim_end_matches([' ', '\t', '\n', '\r']).parse::<IpAddr>() {
-        Ok(ip) => Ok(SocketAddr::new(ip, port)),
-        Err(_) => {
-            log::error!("'{ip}' is no IPv4 or IPv6 address: give one in digits");
-            Err(Status::Error)
-        }
-    }
-}
-
 /// How long a primary is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -244,7 +227,7 @@ impl Patience {
 
 /// Whether there is a primary at this address, asked by somebody who need not be its client:
 /// connecting and the answer may take so long together.
-pub(crate) fn ask(peer: SocketAddr, wait: Duration, tls: Option<&Tls>) -> Heard {
+pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Heard {
     let deadline = Instant::now() + wait;
     let patience = Patience { until: Some(deadline), ..Patience::OF_CALL };
     let Ok(mut control) = Control::connect(peer, patience, log::Level::Debug, tls) else {
@@ -264,21 +247,12 @@ impl Control {
     /// # Errors
     /// `NotReady` if no process listens there, `Error` for everything else.
     pub(crate) fn connect(
-        peer: SocketAddr,
+        address: &Address,
         patience: Patience,
         level: log::Level,
         tls: Option<&Tls>,
     ) -> Result<Self, Status> {
-        let deadline = patience.connect_deadline();
-        // no time at all would be refused as an argument
-        let left = deadline.saturating_duration_since(Instant::now()).max(CONNECT_MIN);
-        let stream = TcpStream::connect_timeout(&peer, left).map_err(|e| {
-            log::log!(level, "no connection to the primary at {peer}: {e}");
-            match e.kind() {
-                ErrorKind::ConnectionRefused => Status::NotReady,
-                _ => Status::Error,
-            }
-        })?;
+        let (stream, peer) = connected(address, patience.connect_deadline(), level)?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
         let material = tls.cloned();
         let deadline = patience.connect_deadline();
@@ -506,7 +480,7 @@ impl Control {
                 (Ok(()), _) => {}
                 (Err(_), Some(silence)) if !self.broken && look < deadline => {
                     let wait = silence.max(Duration::from_nanos(ASK_NS_MIN));
-                    if ask(self.peer, wait, self.material.as_ref()) == Heard::Nothing {
+                    if ask(&self.peer.into(), wait, self.material.as_ref()) == Heard::Nothing {
                         return Err(CallError::Transport);
                     }
                     look = look_again();
@@ -608,7 +582,7 @@ mod tests {
     use super::*;
 
     fn connect(addr: SocketAddr) -> Result<Control, Status> {
-        Control::connect(addr, Patience::OF_CALL, log::Level::Warn, None)
+        Control::connect(&addr.into(), Patience::OF_CALL, log::Level::Warn, None)
     }
 
     #[test]
@@ -746,17 +720,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_not_ready_and_a_name_is_no_address() {
+    fn nobody_listening_is_not_ready() {
         // on an address of this process's own, where nobody else takes the port
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
         let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
         assert_eq!(connect(addr).unwrap_err(), Status::NotReady);
-        assert_eq!(address("localhost", 1), Err(Status::Error));
-        assert_eq!(address("", 1), Err(Status::Error));
-        assert_eq!(address(" 127.0.0.1", 1), Err(Status::Error));
-        assert_eq!(address("127.0.0.1 ", 1), address("127.0.0.1", 1));
-        assert!(address("::1", 1).unwrap().is_ipv6());
-        assert!(address("10.1.2.3", 1).unwrap().is_ipv4());
     }
 }

@@ -11,7 +11,6 @@
 //! The thread takes no signals, holds the instance only while it does something, and ends with it.
 //! A forked child has no such thread, and no session.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,6 +24,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::control::{Patience, ShutdownHandle};
 use crate::execute::left_ns;
+use crate::host::Address;
 use crate::instance::Instance;
 
 /// How long a `lock` call waits for a failover before it is refused: longer than a primary of
@@ -39,7 +39,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Where its primaries are; at the first it begins.
-    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<Address>,
     /// How long the primary may be silent.
     pub(crate) silence: Duration,
 }
@@ -315,14 +315,14 @@ fn carry_out(
             }
         }
         Task::Ask { address, wait_ns } => {
-            let peer = plan.addresses[address];
+            let peer = &plan.addresses[address];
             let heard = client.asks(peer, Duration::from_nanos(wait_ns));
             failover.asked(boot_ns(), heard);
             let is_there = heard != Heard::Nothing;
             return (!is_there).then(|| format!("no primary answers at {peer}"));
         }
         Task::Reinit { address } | Task::Anew { address } => {
-            let peer = plan.addresses[address];
+            let peer = &plan.addresses[address];
             let (status, what) = match task {
                 Task::Anew { .. } => (client.begin_anew_at(peer, patience), "not taken anew"),
                 _ => (client.reinit_at(peer, patience, log::Level::Debug), "not back"),
@@ -354,22 +354,30 @@ fn carry_out(
 }
 
 /// The addresses that a program gives its client: the one it names, then the others.
-pub(crate) fn addresses(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
-    let mut all = vec![first];
-    for &other in others {
-        if !all.contains(&other) {
-            all.push(other);
+pub(crate) fn addresses(first: &Address, others: &[Address]) -> Vec<Address> {
+    let mut all = vec![first.clone()];
+    for other in others {
+        if !all.contains(other) {
+            all.push(other.clone());
         }
     }
     if all.len() > ADDRESSES_MAX {
         let unused = all.split_off(ADDRESSES_MAX);
-        log::warn!("a client knows {ADDRESSES_MAX} primaries at most; not used: {unused:?}");
+        log::warn!(
+            "a client knows {ADDRESSES_MAX} primaries at most; not used: {}",
+            listed(&unused)
+        );
     }
     all
 }
 
+fn listed(addresses: &[Address]) -> String {
+    addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::sync::mpsc;
 
     use super::*;
@@ -384,11 +392,11 @@ mod tests {
 
     #[test]
     fn the_address_of_the_program_is_the_first_and_none_is_there_twice() {
-        let of = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let of = |port| Address::from(SocketAddr::from(([127, 0, 0, 1], port)));
         let twice = [of(1), of(2), of(1), of(3), of(1)];
-        assert_eq!(addresses(of(2), &twice), [of(2), of(1), of(3)]);
-        let many: Vec<SocketAddr> = (10..60).map(of).collect();
-        assert_eq!(addresses(of(2), &many).len(), ADDRESSES_MAX);
+        assert_eq!(addresses(&of(2), &twice), [of(2), of(1), of(3)]);
+        let many: Vec<Address> = (10..60).map(of).collect();
+        assert_eq!(addresses(&of(2), &many).len(), ADDRESSES_MAX);
     }
 
     #[test]

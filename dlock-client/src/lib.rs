@@ -28,6 +28,7 @@ mod failover;
 mod fake;
 mod guard;
 mod heartbeat;
+mod host;
 mod instance;
 #[cfg(test)]
 mod late;
@@ -69,6 +70,7 @@ pub use dlock_fabric::tls::{
 pub use dlock_fabric::verbs::WordOpCounts;
 pub use error::Error;
 pub use guard::{Guard, OwnedGuard, OwnedRwGuard, RwGuard};
+pub use host::{Address, NoAddress};
 pub use instance::{AsyncOp, Instance};
 pub use locks::{AtomicLock, FairLock, RwLock, WAIT_MAX};
 pub use object::Object;

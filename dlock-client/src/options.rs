@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a Rust program says how to reach its primary.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use crate::config::{ClientConfig, FabricChoice, SILENCE_MS};
 use crate::error::Error;
+use crate::host::Address;
 use crate::secure::TlsUse;
 use dlock_fabric::tls::Tls;
 
@@ -44,7 +45,7 @@ pub struct Config {
     device: Option<String>,
     gid: Option<Ipv6Addr>,
     horizon: Horizon,
-    primaries: Option<Vec<SocketAddr>>,
+    primaries: Option<Vec<Address>>,
     wait: Option<Duration>,
     silence: Option<Duration>,
     tls: TlsUse,
@@ -123,8 +124,8 @@ impl Config {
     /// primary itself, is enough where it is started again. With none the program comes back by
     /// itself (`Instance::reinit`), whatever the environment says.
     #[must_use]
-    pub fn primaries(self, primaries: impl IntoIterator<Item = SocketAddr>) -> Self {
-        Self { primaries: Some(primaries.into_iter().collect()), ..self }
+    pub fn primaries(self, primaries: impl IntoIterator<Item = impl Into<Address>>) -> Self {
+        Self { primaries: Some(primaries.into_iter().map(Into::into).collect()), ..self }
     }
 
     /// How long becoming a client may take in all.
@@ -221,6 +222,7 @@ impl Config {
 mod tests {
     use super::*;
     use crate::config::HORIZON_S_DEFAULT;
+    use std::net::SocketAddr;
 
     #[test]
     fn what_is_not_named_has_its_default() {
@@ -255,7 +257,7 @@ mod tests {
             horizon_s: Some(3),
             tls: TlsUse::Off,
             exact_views: false,
-            primaries: Some(vec![other]),
+            primaries: Some(vec![other.into()]),
             wait: Some(Duration::from_secs(7)),
             silence: Some(Duration::from_millis(300)),
         };

@@ -53,7 +53,7 @@ fn asynchronous(of: &Instance, lock: LockId) -> Status {
 /// A client with this horizon, at these addresses alone.
 fn client(at: SocketAddr, fabric: FabricChoice, horizon_s: u32) -> Arc<Instance> {
     let config = ClientConfig {
-        primaries: Some(vec![at]),
+        primaries: Some(vec![at.into()]),
         silence: Some(Duration::from_millis(200)),
         horizon_s: Some(horizon_s),
         ..config(at, fabric)

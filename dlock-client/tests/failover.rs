@@ -106,7 +106,7 @@ fn a_client_that_does_nothing_is_back_as_soon_as_there_is_a_primary() {
         let mut site = Site::new(&format!("idle-{}", fabric.name()));
         let at = site.address();
         let idle = ClientConfig {
-            primaries: Some(vec![at]),
+            primaries: Some(vec![at.into()]),
             silence: Some(Duration::from_secs(240)),
             ..config(at, fabric)
         };
@@ -405,7 +405,7 @@ fn a_successor_that_freezes_while_it_is_told_everything_is_left_soon() {
     let is_soon = (0..3).any(|attempt| {
         let mut site = Site::new(&format!("freezes-{attempt}"));
         let line = Line::to(site.port);
-        let primaries = Some(vec![site.address()]);
+        let primaries = Some(vec![site.address().into()]);
         let silence = Some(Duration::from_millis(200));
         let config = ClientConfig { primaries, silence, ..config(line.at, fabric) };
         let a = Instance::init_shared(&config, &line.at.ip().to_string()).unwrap();

@@ -212,7 +212,7 @@ fn a_client_finds_the_successor_and_keeps_what_it_holds() {
     let first = start(0);
     let addr = first.local_addr();
     let own = ClientConfig {
-        primaries: Some(vec![addr]),
+        primaries: Some(vec![addr.into()]),
         silence: Some(Duration::from_millis(200)),
         tls: TlsUse::With(ca.tls("a")),
         ..common::config(addr, SEALED)

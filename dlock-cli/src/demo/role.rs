@@ -113,7 +113,7 @@ fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, F
 }
 
 fn client(place: &Where, others: &[SocketAddr]) -> Result<u8, Failure> {
-    let address = place.addresses()?[0].resolve()?;
+    let address = place.first()?;
     let instance = connect::open_with(address, others, place.fabric)
         .map_err(|status| Failure::refused("no session with the primary", status))?;
     let mut player = Player { instance, lock: None };

@@ -186,3 +186,19 @@ fn a_wait_that_has_an_end_ends_whatever_phase_does_not() {
     try_at(&format!("{0},{0}", primary.address), "two that are stopped");
     kill_process(pid, Signal::CONT).unwrap();
 }
+
+/// The name is looked up by the process that has the session, within `--wait`.
+#[test]
+fn a_host_that_is_not_found_is_named_and_keeps_exec_from_no_other_primary() {
+    let primary = Primary::start("names");
+    let (wait, name) = (["--wait", "20", "--", "true"], "no-such-host.invalid:5");
+    let try_at = |address: &str| {
+        dlock(&[&["exec", "--address", address, "--fabric", "tcp", "names"][..], &wait].concat())
+    };
+    let found = try_at(&format!("{name},{}", primary.address));
+    assert_eq!(code(&found), 0, "{}", text(&found.stderr));
+    let lost = try_at(name);
+    let said = text(&lost.stderr);
+    assert_eq!(code(&lost), 69, "{said}");
+    assert!(said.contains("host 'no-such-host.invalid'") && said.contains("remedy:"), "{said}");
+}

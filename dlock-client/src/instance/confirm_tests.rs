@@ -138,7 +138,7 @@ fn half_real(server: &Server) -> (Arc<Instance>, Arc<Fake>, LockId, Arc<Watch>) 
     let (fake, link) = (Arc::new(Fake::new()), instance.link.load_full());
     let (exec, pulse): (Arc<dyn Executor>, _) = (fake.clone(), Arc::clone(&link.pulse));
     instance.link.store(Arc::new(SessionState { exec, pulse, verbs: None, ..*link }));
-    let (addresses, silence) = (vec![server.local_addr()], Duration::from_millis(200));
+    let (addresses, silence) = (vec![server.local_addr().into()], Duration::from_millis(200));
     let watch = Arc::new(Watch::new(Plan { addresses, silence }, Wake::new().unwrap()));
     instance.watch = Some(Arc::clone(&watch));
     let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
@@ -243,7 +243,8 @@ fn a_lock_whose_session_was_ended_by_an_earlier_move_has_lapsed() {
         if is_ended {
             instance.link.load().pulse.end();
         }
-        let came = instance.reinit_at(server.local_addr(), Patience::OF_CALL, log::Level::Debug);
+        let came =
+            instance.reinit_at(&server.local_addr().into(), Patience::OF_CALL, log::Level::Debug);
         assert_eq!(came, Status::Success);
         let status = if is_ended { Status::Fail } else { Status::Success };
         assert_eq!(instance.unlock(lock).status, status);
@@ -298,7 +299,10 @@ fn nothing_goes_on_in_the_session_of_a_client_that_begins_anew() {
         let a = joined(&server, fabric);
         let old = a.link.load_full();
         assert!(!old.exec.is_cut_off() && old.pulse.horizon_ns() > boot_ns());
-        assert_eq!(a.begin_anew_at(server.local_addr(), Patience::OF_CALL), Status::Success);
+        assert_eq!(
+            a.begin_anew_at(&server.local_addr().into(), Patience::OF_CALL),
+            Status::Success
+        );
         assert!(old.exec.is_cut_off(), "{fabric:?}");
         assert!(old.pulse.horizon_ns() <= boot_ns(), "{fabric:?}: nothing is relied on there");
         let new = a.link.load_full();
@@ -317,7 +321,7 @@ fn who_leaves_while_it_begins_anew_takes_no_new_session() {
     let at = line.local_addr().unwrap();
     let anew = {
         let a = Arc::clone(&a);
-        thread::spawn(move || a.begin_anew_at(at, Patience::OF_CALL))
+        thread::spawn(move || a.begin_anew_at(&at.into(), Patience::OF_CALL))
     };
     let (near, _) = line.accept().unwrap();
     let to = server.local_addr();

@@ -3,7 +3,6 @@
 //! `dlock_core::session::Failover`.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +21,10 @@ use super::joined::To;
 use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{address, ask, Control, Patience, ShutdownHandle};
+use crate::control::{ask, Control, Patience, ShutdownHandle};
 use crate::execute::{left_ns, settle, Limit};
 use crate::failover::{look_after, Watch, FAILOVER_WAIT};
+use crate::host::{address, Address};
 use crate::said::Said;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
@@ -86,7 +86,7 @@ impl Instance {
         fds::occupy_standard();
         config.check()?;
         let first = address(ip, config.effective_port())?;
-        let Some(mut plan) = config.plan(first)? else {
+        let Some(mut plan) = config.plan(&first)? else {
             let (instance, _) = Self::arrive(config, (&[first], None), wrap)?;
             return Ok(Arc::new(instance));
         };
@@ -108,7 +108,7 @@ impl Instance {
     /// Becomes a client of the primary at one of these addresses; which, is the number.
     fn arrive(
         config: &ClientConfig,
-        (addresses, silence): (&[SocketAddr], Option<Duration>),
+        (addresses, silence): (&[Address], Option<Duration>),
         wrap: Option<&Wrap>,
     ) -> Result<(Self, usize), Unmet> {
         let until = config.wait.map(|wait| Instant::now() + wait);
@@ -123,7 +123,7 @@ impl Instance {
                 }
                 Step::Over { status, recovers } => return Err(Unmet { status, recovers }),
                 Step::Try { address } => {
-                    let peer = addresses[address];
+                    let peer = &addresses[address];
                     let patience = Patience::of_arrival(silence, until);
                     let to = To { peer, patience, level, said: &said };
                     let failed = match Self::init_at(config, to, wrap.cloned()) {
@@ -223,7 +223,7 @@ impl Instance {
         let mut is_told = false; // by a primary that recovers: it knows that this client has left
         while Instant::now() < until {
             let mut unknown = 0;
-            for &peer in &watch.plan().addresses {
+            for peer in &watch.plan().addresses {
                 match self.leave_at(peer, until) {
                     Status::BadResponse => {}
                     Status::ClientRemoved if is_told => return Status::Success,
@@ -245,7 +245,7 @@ impl Instance {
         status
     }
 
-    pub(super) fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
+    pub(super) fn leave_at(&self, peer: &Address, until: Instant) -> Status {
         let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
         let patience = Patience { wait, connect: wait, ..Patience::OF_CALL };
         match self.join_again(peer, patience, log::Level::Debug) {
@@ -259,7 +259,7 @@ impl Instance {
     }
 
     /// Whether there is a primary at this address; connecting and its answer may take so long.
-    pub(crate) fn asks(&self, peer: SocketAddr, wait: Duration) -> Heard {
+    pub(crate) fn asks(&self, peer: &Address, wait: Duration) -> Heard {
         match self.config.tls.material() {
             Ok(tls) => ask(peer, wait, tls.as_ref()),
             Err(_) => Heard::Nothing, // it was logged

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A session, made at a primary, which no instance uses yet: connection, registration, data path.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +22,7 @@ use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, CONTROL_WAIT};
 use crate::fabrics::{Attached, Place};
 use crate::heartbeat::Pulse;
+use crate::host::Address;
 use crate::said::Said;
 
 /// A session that stands; after `Reinit` it is prepared.
@@ -66,7 +66,7 @@ impl Joined {
 /// Where a session is made, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct To<'a> {
-    pub(super) peer: SocketAddr,
+    pub(super) peer: &'a Address,
     pub(super) patience: Patience,
     /// A failure is logged so.
     pub(super) level: Level,

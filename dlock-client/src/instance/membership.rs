@@ -11,7 +11,6 @@
 //!   update_all_locks  claims, 31 at a time ─▶ new places
 //! ```
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,14 +33,16 @@ use super::joined::{init, join, Joined, To, Unshown};
 use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{address, Patience, ShutdownHandle, CONTROL_WAIT};
+use crate::control::{Patience, ShutdownHandle, CONTROL_WAIT};
 use crate::heartbeat::look_after;
+use crate::host::{address, Address};
 use crate::said::Said;
 use crate::stats::Stats;
 use crate::table::{LockSlotIndex, Table, LOCK_SLOT_WAIT};
 
 impl Instance {
-    /// Becomes a client of the primary at `ip` (IPv4 or IPv6, in digits).
+    /// Becomes a client of the primary at `ip`: IPv4 or IPv6 in digits, or the name of a host,
+    /// which is looked up at each connect.
     ///
     /// # Errors
     /// `Error` (configuration, address, no connection, no data path, other `tp_mode`),
@@ -68,7 +69,7 @@ impl Instance {
     fn init_with(config: &ClientConfig, ip: &str, wrap: Option<Wrap>) -> Result<Self, Status> {
         fds::occupy_standard();
         config.check()?;
-        let peer = address(ip, config.effective_port())?;
+        let peer = &address(ip, config.effective_port())?;
         let (patience, level, said) = (Patience::OF_CALL, Level::Warn, &Said::default());
         Self::init_at(config, To { peer, patience, level, said }, wrap)
     }
@@ -122,14 +123,14 @@ impl Instance {
             return status;
         }
         match address(ip, self.config.effective_port()) {
-            Ok(peer) => self.reinit_at(peer, Patience::OF_CALL, Level::Warn),
+            Ok(peer) => self.reinit_at(&peer, Patience::OF_CALL, Level::Warn),
             Err(status) => status,
         }
     }
 
     /// The same at any address; the connection may take so long, and so may each answer. A failure
     /// is logged at this level.
-    pub(crate) fn reinit_at(&self, peer: SocketAddr, patience: Patience, level: Level) -> Status {
+    pub(crate) fn reinit_at(&self, peer: &Address, patience: Patience, level: Level) -> Status {
         let _alone = match self.alone() {
             Ok(alone) => alone,
             Err(status) => return status,
@@ -171,7 +172,7 @@ impl Instance {
 
     /// Everything that it held is lost, and it becomes a new client of the primary at `peer`. Its
     /// locks are got again by [`confirm_all`](Self::confirm_all).
-    pub(crate) fn begin_anew_at(&self, peer: SocketAddr, patience: Patience) -> Status {
+    pub(crate) fn begin_anew_at(&self, peer: &Address, patience: Patience) -> Status {
         let _alone = match self.alone() {
             Ok(alone) => alone,
             Err(status) => return status,
@@ -200,7 +201,7 @@ impl Instance {
     /// A session of this very client at `peer`, to be shown.
     pub(super) fn join_again(
         &self,
-        peer: SocketAddr,
+        peer: &Address,
         patience: Patience,
         level: Level,
     ) -> Result<Joined, Status> {

@@ -74,7 +74,7 @@ impl Drop for Site {
 }
 
 pub fn by_itself(at: SocketAddr, fabric: FabricChoice) -> Arc<Instance> {
-    let primaries = Some(vec![at]);
+    let primaries = Some(vec![at.into()]);
     let silence = Some(Duration::from_millis(200));
     let config = ClientConfig { primaries, silence, ..config(at, fabric) };
     Instance::init_shared(&config, &at.ip().to_string()).expect("the primary admits a client")

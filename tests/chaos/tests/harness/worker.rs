@@ -9,7 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
@@ -179,7 +179,8 @@ impl<'a> Client<'a> {
         let (port, fabric) = (self.job.port, self.job.fabric);
         let is_by_itself = self.job.failover == Failover::ByItself;
         let ports = [port, self.job.second_port].into_iter().filter(|&port| port != 0);
-        let primaries = ports.map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect();
+        let primaries =
+            ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).collect();
         let primaries = is_by_itself.then_some(primaries);
         // whether a primary is there costs a handshake with TLS: it has the default's second
         let silence = (!secured::is_on()).then_some(Duration::from_millis(200));

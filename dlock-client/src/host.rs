@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a primary is: an IP address or the name of a host, and a port.
+//!
+//! ```text
+//!   "db1:5" ─ parse ─▶ Address ─ resolve, at each connect ─▶ thread "dlock-resolve" ─ getaddrinfo
+//!                                  │ waits until its deadline          │ may take minutes
+//!                                  ◀───────── SocketAddr… ─────────────┘
+//! ```
+//! `getaddrinfo` has no bound and cannot be cancelled: a thread asks it, one for each name at a
+//! time, and a caller waits for that thread until its own deadline.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::limits::PORT_DEFAULT;
+use dlock_core::status::Status;
+use dlock_fabric::threads::spawn_without_signals;
+use parking_lot::{Condvar, Mutex};
+
+/// The longest name of a host, and of a part of it (RFC 1035).
+const NAME_LEN_MAX: usize = 253;
+const LABEL_LEN_MAX: usize = 63;
+/// How many addresses of one name are tried.
+const RESOLVED_MAX: usize = 8;
+/// A connect that has no time left has this much.
+const CONNECT_MIN: Duration = Duration::from_millis(1);
+/// Names that are looked up at a time.
+const LOOKUPS_MAX: usize = 32;
+
+/// Where a primary is. A name is looked up anew at each connect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    host: Host,
+    port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Host {
+    Ip(IpAddr),
+    Name(String),
+}
+
+/// The text is no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write IP, IP:PORT, [IPv6]:PORT, HOST or HOST:PORT; a port is a number from 1 to 65535")]
+pub struct NoAddress;
+
+impl Address {
+    /// A host without a port, in digits or by name; blanks after it do not matter.
+    ///
+    /// # Errors
+    /// [`NoAddress`]: a name has letters, digits, `-`, `_` and dots; its last part is no number.
+    pub fn of_host(host: &str, port: u16) -> Result<Self, NoAddress> {
+        let host = host.trim_end_matches([' ', '\t', '\n', '\r']);
+        let host = match host.parse() {
+            Ok(ip) => Host::Ip(ip),
+            Err(_) if is_name(host) => Host::Name(host.into()),
+            Err(_) => return Err(NoAddress),
+        };
+        Ok(Self { host, port })
+    }
+
+    /// An address with or without a port.
+    ///
+    /// # Errors
+    /// [`NoAddress`].
+    pub fn parse(text: &str, port: u16) -> Result<Self, NoAddress> {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return if address.port() == 0 { Err(NoAddress) } else { Ok(address.into()) };
+        }
+        if let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+            return inner.parse().map(|ip| Self { host: Host::Ip(ip), port }).or(Err(NoAddress));
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') => {
+                let port = port.parse().ok().filter(|port| *port != 0).ok_or(NoAddress)?;
+                Self::of_host(host, port)
+            }
+            _ => Self::of_host(text, port),
+        }
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The host, as it was written.
+    pub fn host(&self) -> String {
+        match &self.host {
+            Host::Ip(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        }
+    }
+
+    /// The addresses to connect to, one after the other: at least one.
+    ///
+    /// # Errors
+    /// What the resolver says; `TimedOut` without an answer until `deadline`.
+    ///
+    /// # Latency
+    /// None of an IP address; of a name that of the resolver, until `deadline` at most.
+    pub fn resolve(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+        match &self.host {
+            Host::Ip(ip) => Ok(vec![SocketAddr::new(*ip, self.port)]),
+            Host::Name(name) => {
+                let found = look_up(name, deadline, system)?;
+                Ok(found.into_iter().map(|ip| SocketAddr::new(ip, self.port)).collect())
+            }
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = NoAddress;
+
+    /// With the default port, 21616, where none is named.
+    fn from_str(text: &str) -> Result<Self, NoAddress> {
+        Self::parse(text, PORT_DEFAULT)
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self { host: Host::Ip(address.ip()), port: address.port() }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Ip(ip) => SocketAddr::new(*ip, self.port).fmt(f),
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+/// An address as a program gives it: in digits, or the name of a host, which is looked up at each
+/// connect.
+///
+/// # Errors
+/// `Error` for anything else.
+pub(crate) fn address(host: &str, port: u16) -> Result<Address, Status> {
+    Address::of_host(host, port).map_err(|_| {
+        log::error!(
+            "'{}' is no IPv4 or IPv6 address in digits and no name of a host",
+            host.escape_debug()
+        );
+        Status::Error
+    })
+}
+
+/// Looks the name up, and connects to the first of its addresses that takes the connection.
+///
+/// # Errors
+/// `NotReady` if no process listens there, `Error` for everything else.
+pub(crate) fn connected(
+    address: &Address,
+    deadline: Instant,
+    level: log::Level,
+) -> Result<(TcpStream, SocketAddr), Status> {
+    let peers = address.resolve(deadline).map_err(|error| {
+        // where a try is worth a warning, a wrong name is the program's mistake
+        let level = if level == log::Level::Warn { log::Level::Error } else { level };
+        log::log!(level, "no connection to the primary at {address}: {error}");
+        Status::Error
+    })?;
+    let peers = &peers[..peers.len().min(RESOLVED_MAX)];
+    let mut status = Status::Error;
+    for (tried, &peer) in peers.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / u32::try_from(peers.len() - tried).unwrap_or(1);
+        // no time at all would be refused as an argument
+        match TcpStream::connect_timeout(&peer, share.max(CONNECT_MIN)) {
+            Ok(stream) => return Ok((stream, peer)),
+            Err(error) => {
+                log::log!(level, "no connection to the primary at {peer}: {error}");
+                if error.kind() == ErrorKind::ConnectionRefused {
+                    status = Status::NotReady;
+                }
+            }
+        }
+    }
+    Err(status)
+}
+
+/// Whether it may be the name of a host. `127.1` and its like, which `inet_aton` takes for an
+/// address, are none.
+fn is_name(text: &str) -> bool {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        (1..=LABEL_LEN_MAX).contains(&label.len())
+            && label.chars().all(is_part)
+            && !label.starts_with('-')
+    };
+    let last = text.rsplit('.').next().unwrap_or_default();
+    let is_number = |label: &str| {
+        let hex = label.strip_prefix("0x").or(label.strip_prefix("0X"));
+        label.chars().all(|c| c.is_ascii_digit())
+            || hex.is_some_and(|hex| hex.chars().all(|c| c.is_ascii_hexdigit()))
+    };
+    text.len() <= NAME_LEN_MAX && text.split('.').all(is_label) && !is_number(last)
+}
+
+/// The process (a forked child has no thread of its parent), and the name.
+type Question = (u32, String);
+
+struct Lookup {
+    question: Question,
+    found: Mutex<Option<Result<Vec<IpAddr>, String>>>,
+    answered: Condvar,
+}
+
+/// Look-ups under way.
+static LOOKUPS: Mutex<Vec<Arc<Lookup>>> = Mutex::new(Vec::new());
+
+fn system(name: &str) -> io::Result<Vec<IpAddr>> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for address in (name, 0).to_socket_addrs()? {
+        if !found.contains(&address.ip()) {
+            found.push(address.ip());
+        }
+    }
+    Ok(found)
+}
+
+fn look_up(
+    name: &str,
+    deadline: Instant,
+    resolver: fn(&str) -> io::Result<Vec<IpAddr>>,
+) -> io::Result<Vec<IpAddr>> {
+    let late = || {
+        let text = format!("the name service has not answered for host '{name}' in time");
+        io::Error::new(ErrorKind::TimedOut, text)
+    };
+    let lookup = {
+        let mut lookups = LOOKUPS.try_lock_until(deadline).ok_or_else(late)?;
+        let question: Question = (std::process::id(), name.into());
+        match lookups.iter().find(|lookup| lookup.question == question) {
+            Some(under_way) => Arc::clone(under_way),
+            None => {
+                lookups.retain(|lookup| lookup.question.0 == question.0);
+                if lookups.len() >= LOOKUPS_MAX {
+                    return Err(late());
+                }
+                let lookup = Lookup { question, found: Mutex::default(), answered: Condvar::new() };
+                let lookup = Arc::new(lookup);
+                let asks = Arc::clone(&lookup);
+                spawn_without_signals("dlock-resolve", move || answer(&asks, resolver))?;
+                lookups.push(Arc::clone(&lookup));
+                lookup
+            }
+        }
+    };
+    let mut found = lookup.found.lock();
+    while found.is_none() {
+        if lookup.answered.wait_until(&mut found, deadline).timed_out() && found.is_none() {
+            return Err(late());
+        }
+    }
+    match found.as_ref() {
+        Some(Ok(addresses)) if !addresses.is_empty() => Ok(addresses.clone()),
+        Some(Err(why)) => Err(io::Error::other(format!("host '{name}': {why}"))),
+        _ => Err(io::Error::other(format!("host '{name}' has no address"))),
+    }
+}
+
+fn answer(lookup: &Arc<Lookup>, resolver: fn(&str) -> io::Result<Vec<IpAddr>>) {
+    let found = resolver(&lookup.question.1).map_err(|error| error.to_string());
+    LOOKUPS.lock().retain(|other| !Arc::ptr_eq(other, lookup)); // the next one asks anew
+    *lookup.found.lock() = Some(found);
+    lookup.answered.notify_all();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn addresses_are_read_in_every_form() {
+        let shown = |text: &str| text.parse::<Address>().map(|a| a.to_string());
+        for (text, expected) in [
+            ("10.0.0.1", "10.0.0.1:21616"),
+            ("10.0.0.1 ", "10.0.0.1:21616"),
+            ("10.0.0.1:5", "10.0.0.1:5"),
+            ("::1", "[::1]:21616"),
+            ("[::1]", "[::1]:21616"),
+            ("[::1]:5", "[::1]:5"),
+            ("node-1:5", "node-1:5"),
+            ("db_1.example.", "db_1.example.:21616"),
+        ] {
+            assert_eq!(shown(text), Ok(expected.into()), "{text}");
+        }
+        for wrong in [
+            "",
+            ":5",
+            "node:0",
+            "node:99999",
+            "node:x",
+            "a b",
+            " a",
+            "[::1",
+            "10.0.0.1:0",
+            "a..b",
+            "-a",
+            "256.0.0.1",
+            "127.1",
+            "1",
+            "0x7f000001",
+            "a/b",
+            "x\n.y",
+            "1.2.3.4.5",
+            "ä.example",
+        ] {
+            assert_eq!(shown(wrong), Err(NoAddress), "{wrong:?}");
+        }
+        assert!(Address::of_host(&"a".repeat(64), 1).is_err());
+        assert!(Address::of_host(&"a.".repeat(128), 1).is_err());
+    }
+
+    #[test]
+    fn what_a_program_gives_is_an_address_or_an_error() {
+        assert_eq!(address("local/host", 1), Err(Status::Error));
+        assert_eq!(address("", 1), Err(Status::Error));
+        assert_eq!(address(" 127.0.0.1", 1), Err(Status::Error));
+        assert_eq!(address("127.0.0.1 ", 1), address("127.0.0.1", 1));
+        assert_eq!(address("::1", 1).unwrap().to_string(), "[::1]:1");
+        assert_eq!(address("10.1.2.3", 1).unwrap().to_string(), "10.1.2.3:1");
+    }
+
+    #[test]
+    fn this_hosts_name_is_found_and_one_that_does_not_exist_is_not() {
+        let found = Address::of_host("localhost", 7).unwrap().resolve(soon()).unwrap();
+        assert!(found.iter().all(|a| a.ip().is_loopback() && a.port() == 7), "{found:?}");
+        let error = Address::of_host("no-such-host.invalid", 7).unwrap().resolve(soon());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("no-such-host.invalid"), "{error}");
+    }
+
+    /// How often the slow resolver was asked, and when it answers.
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    static IS_DUMB: AtomicU32 = AtomicU32::new(1);
+
+    fn slow(_: &str) -> io::Result<Vec<IpAddr>> {
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        while IS_DUMB.load(Ordering::SeqCst) > 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(vec![Ipv4Addr::LOCALHOST.into()])
+    }
+
+    #[test]
+    fn a_resolver_that_does_not_answer_is_asked_once_and_not_waited_for() {
+        for _ in 0..3 {
+            let until = Instant::now() + Duration::from_millis(30);
+            let error = look_up("slow", until, slow).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        }
+        let waits: Vec<_> =
+            (0..4).map(|_| std::thread::spawn(|| look_up("slow", soon(), slow))).collect();
+        IS_DUMB.store(0, Ordering::SeqCst);
+        for wait in waits {
+            assert_eq!(wait.join().unwrap().unwrap(), [IpAddr::from(Ipv4Addr::LOCALHOST)]);
+        }
+        assert!((1..=5).contains(&ASKED.load(Ordering::SeqCst)), "one for all of them, or anew");
+        look_up("slow", soon(), slow).unwrap();
+        assert!(ASKED.load(Ordering::SeqCst) >= 2, "it is looked up anew");
+    }
+}
