@@ -18,7 +18,8 @@ Exit codes:
        doctor: RDMA cannot be used
   2    the command line is wrong
   69   the primary (or its admin socket) cannot be reached, or refuses
-  75   exec: the lock was not got within --wait, or lost before COMMAND could start
+  75   exec: the lock was not got within --wait, or lost before COMMAND could
+       start
   76   exec: the lock was lost while the command ran
   126  exec: the command cannot be run;  127: it was not found
   128+N  exec: the command was ended by signal N
@@ -124,53 +125,58 @@ pub enum Command {
 }
 
 const RECOVER_HELP: &str = "\
-A primary whose predecessor died serves nobody until every client of that has come back and said
-what it holds, has ended, or has been away beyond its session horizon and the deadline. A client
-without a horizon (DLOCK_HORIZON_S=forever) cannot know that its locks are given to others: it is
-waited for without end.
---now gives up those that are not here. Be sure that they have ended, or cannot reach what the
-locks protect: what they hold may be given to others at once.";
+A primary whose predecessor died serves nobody until every client of that has
+come back and said what it holds, has ended, or has been away beyond its session
+horizon and the deadline. A client without a horizon (DLOCK_HORIZON_S=forever)
+cannot know that its locks are given to others: it is waited for without end.
+--now gives up those that are not here. Be sure that they have ended, or cannot
+reach what the locks protect: what they hold may be given to others at once.";
 
 const PROMOTE_HELP: &str = "\
-Be sure that the old primary has ended, or that nobody can reach it: two primaries would give a lock
-to two clients. It is refused while the old primary answers. On the same host none of this is
-needed: a standby sees that the process has ended.";
+Be sure that the old primary has ended, or that nobody can reach it: two
+primaries would give a lock to two clients. It is refused while the old primary
+answers. On the same host none of this is needed: a standby sees that the
+process has ended.";
 
 const DOCTOR_HELP: &str = "\
-Exit codes: 0 RDMA can be used (with --device: on that device), 1 it cannot. dlock works without
-RDMA, too, so that 1 is no failure where none is wanted.
+Exit codes: 0 RDMA can be used (with --device: on that device), 1 it cannot.
+dlock works without RDMA, too, so that 1 is no failure where none is wanted.
 
-Without RDMA hardware, any network interface of Linux can play the device (SoftRoCE):
+Without RDMA hardware, any network interface of Linux can play the device
+(SoftRoCE):
   modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0      as root";
 
 const EXEC_HELP: &str = "\
-The lock is extended while the command runs and released when it ends. If the primary is away for
-longer than the lease, the command is ended with SIGTERM, then with SIGKILL, in time before the
-lease is over: SIGTERM comes a sixth of the lease (1.5 s to 5 s) and another half second before its
-end. If the primary says that the lock is lost, SIGKILL comes at once. --on-lost warn lets the
-command run on. At a successor of the primary the command runs on: --address A,B, or
-DLOCK_PRIMARIES, says where one may be.
-SIGINT, SIGTERM and SIGHUP are passed on to the command, unless dlock was started with the signal
-ignored (nohup).
+The lock is extended while the command runs and released when it ends. If the
+primary is away for longer than the lease, the command is ended with SIGTERM,
+then with SIGKILL, in time before the lease is over: SIGTERM comes a sixth of
+the lease (1.5 s to 5 s) and another half second before its end. If the primary
+says that the lock is lost, SIGKILL comes at once. --on-lost warn lets the
+command run on. At a successor of the primary the command runs on: --address
+A,B, or DLOCK_PRIMARIES, says where one may be.
+SIGINT, SIGTERM and SIGHUP are passed on to the command, unless dlock was
+started with the signal ignored (nohup).
 
 Examples:
-  dlock exec backup -- ./backup.sh                    wait for the lock, then run
-  dlock exec backup --wait 0 -- ./backup.sh           exit with 75 if somebody holds it
+  dlock exec backup -- ./backup.sh            wait for the lock, then run
+  dlock exec backup --wait 0 -- ./backup.sh   exit with 75 if somebody holds it
   dlock exec catalog --type rw --mode shared -- ./read.sh
   dlock exec turn --type fair --wait 60 -- ./step.sh  in order of arrival
 
-Exit codes: the command's; 69 no primary, 75 not got, 76 lost, 126/127 cannot be run.";
+Exit codes: the command's; 69 no primary, 75 not got, 76 lost, 126/127 cannot be
+run.";
 
 const CERTS_HELP: &str = "\
-Keep ca.key off the hosts of the cluster: it can issue a certificate for every name. A host needs
-ca.crt, ca.crl, and the .crt and .key of its own. Primaries and clients refuse every peer when
-ca.crl is out of date: 'dlock certs revoke' without a NAME issues it anew.
+Keep ca.key off the hosts of the cluster: it can issue a certificate for every
+name. A host needs ca.crt, ca.crl, and the .crt and .key of its own. Primaries
+and clients refuse every peer when ca.crl is out of date: 'dlock certs revoke'
+without a NAME issues it anew.
 
 Examples:
-  dlock certs init                                     a CA in ./certs
+  dlock certs init                             a CA in ./certs
   dlock certs server node1 --host node1.example --host 192.0.2.7
   dlock certs client backup
-  dlock certs revoke backup                            then copy ca.crl to all hosts";
+  dlock certs revoke backup                    then copy ca.crl to all hosts";
 
 /// Where the primary is.
 #[derive(Clone, Debug, clap::Args)]
@@ -543,6 +549,16 @@ mod tests {
         let program =
             dlock_manuals::Program { name: "dlock", section: 1, document: "docs/dlock.md" };
         dlock_manuals::check_program(program, Args::command());
+    }
+
+    /// Nothing wraps them.
+    #[test]
+    fn what_follows_the_options_in_a_help_fits_a_terminal_of_80_columns() {
+        let all =
+            [EXAMPLES, EXIT_CODES, RECOVER_HELP, PROMOTE_HELP, DOCTOR_HELP, EXEC_HELP, CERTS_HELP];
+        for line in all.iter().flat_map(|text| text.lines()) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
     }
 
     #[test]
