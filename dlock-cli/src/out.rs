@@ -2,9 +2,10 @@
 //! Standard output. What cannot be written is remembered: the program fails then. It may be a pipe
 //! into `head`, which is no reason to crash or to say something.
 
-use std::io::{self, stdout, ErrorKind, Write};
+use std::io::{self, stdout, ErrorKind, IsTerminal, Write};
 use std::sync::Mutex;
 
+use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use crate::text;
@@ -19,6 +20,13 @@ pub fn print(text: &str) {
     if let (Err(error), Ok(mut lost)) = (written, LOST.lock()) {
         lost.get_or_insert(error);
     }
+}
+
+/// How wide the terminal is that is printed to; `None`: it is none, as a pipe or a file.
+pub fn columns() -> Option<usize> {
+    let out = stdout();
+    let size = out.is_terminal().then(|| tcgetwinsize(&out).ok()).flatten()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
 /// Prints one line, at once.
