@@ -17,6 +17,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use dlock_fabric::signals::is_ignored;
@@ -129,6 +130,8 @@ struct Supervisor<'a> {
     has_group: bool,
     /// Signals to pass on.
     signals: Vec<i32>,
+    /// The system has refused to wait, and the log says so.
+    is_looking: bool,
 }
 
 impl<'a> Supervisor<'a> {
@@ -147,6 +150,7 @@ impl<'a> Supervisor<'a> {
             status: None,
             has_group: File::open("/dev/tty").is_err(),
             signals: Vec::new(),
+            is_looking: false,
         })
     }
 
@@ -188,7 +192,7 @@ impl<'a> Supervisor<'a> {
                 let remedy = "look whether it runs and can be reached: dlock status";
                 return Err(Failure::new(failure::NOT_GOT, cause, remedy));
             }
-            self.next_event(until_ns)?;
+            self.next_event(until_ns);
         }
     }
 
@@ -240,7 +244,7 @@ impl<'a> Supervisor<'a> {
                     OnLost::Warn => self.run_on(),
                 };
             }
-            self.next_event(Some(until_ns))?;
+            self.next_event(Some(until_ns));
         }
     }
 
@@ -261,7 +265,7 @@ impl<'a> Supervisor<'a> {
                 return Ok(failure::LOST);
             }
             let again_ns = now_ns + times::ns(LOOK_AGAIN);
-            self.next_event(Some(if is_due { again_ns } else { times.kill_ns }))?;
+            self.next_event(Some(if is_due { again_ns } else { times.kill_ns }));
             self.pass_on();
         }
     }
@@ -275,7 +279,7 @@ impl<'a> Supervisor<'a> {
                 let code = exit_code(status);
                 return Ok(if code == failure::OK { failure::LOST } else { code });
             }
-            self.next_event(None)?;
+            self.next_event(None);
             self.pass_on();
         }
     }
@@ -315,20 +319,15 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Waits until something happens, or for the time given, and takes all of it in.
-    fn next_event(&mut self, until_ns: Option<u64>) -> Result<(), Failure> {
-        self.timer.set(until_ns.unwrap_or(u64::MAX)).map_err(Failure::plain)?;
-        let mut fds = vec![
-            PollFd::new(&self.timer, PollFlags::IN),
-            PollFd::new(&self.wakes.inner, PollFlags::IN),
-        ];
-        if !self.keeper.is_silent {
-            fds.push(PollFd::new(&self.keeper.output, PollFlags::IN));
+    /// Where the system refuses to wait, it looks again and again: COMMAND runs with a lock, and is
+    /// not left alone.
+    fn next_event(&mut self, until_ns: Option<u64>) {
+        if let Err((call, error)) = self.sleep(until_ns) {
+            if !std::mem::replace(&mut self.is_looking, true) {
+                log::warn!("{call}: {error}: what happens is looked for every {LOOK_AGAIN:?}");
+            }
+            thread::sleep(LOOK_AGAIN);
         }
-        match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(Failure::plain(error)),
-        }
-        drop(fds);
         for line in self.keeper.lines() {
             self.heard(&line);
         }
@@ -342,7 +341,23 @@ impl<'a> Supervisor<'a> {
         if self.is_alone && self.lost.is_none() {
             self.lost = Some("the process that held it has ended".into());
         }
-        Ok(())
+    }
+
+    /// Until there is an event, or that time has come; or the call that is refused.
+    fn sleep(&self, until_ns: Option<u64>) -> Result<(), (&'static str, io::Error)> {
+        let timer = self.timer.set(until_ns.unwrap_or(u64::MAX));
+        timer.map_err(|error| ("timerfd_settime", error))?;
+        let mut fds = vec![
+            PollFd::new(&self.timer, PollFlags::IN),
+            PollFd::new(&self.wakes.inner, PollFlags::IN),
+        ];
+        if !self.keeper.is_silent {
+            fds.push(PollFd::new(&self.keeper.output, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(("poll", error.into())),
+        }
     }
 
     fn heard(&mut self, line: &str) {
@@ -380,10 +395,9 @@ impl<'a> Supervisor<'a> {
                 log::warn!("the primary does not answer: the lock is free when its lease is over");
                 let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
                 let wait_ns = times::now_ns() + times::ns(LOOK_AGAIN);
-                let _ = self.next_event(Some(wait_ns)); // then its status is looked at
-            } else if let Err(error) = self.next_event(Some(until_ns)) {
-                log::warn!("the keeper's end is not waited for: {error}");
-                return;
+                self.next_event(Some(wait_ns)); // then its status is looked at
+            } else {
+                self.next_event(Some(until_ns));
             }
         }
     }
