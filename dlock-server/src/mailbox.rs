@@ -33,6 +33,8 @@ use crate::transport::{Guest, Shown};
 const OUT_LOOK: Duration = Duration::from_millis(250);
 /// Events on their way at a time. Every connection has at most two.
 const EVENTS_MAX: usize = 1_024;
+/// How often it is tried to wake the command thread.
+const WAKES_MAX: usize = 4;
 
 /// One control connection, known to both threads.
 #[derive(Debug)]
@@ -136,9 +138,13 @@ struct Shared {
 }
 
 impl Shared {
+    /// It sleeps without end, so that one refusal of the call is not the last word.
     fn wake(&self) {
-        if let Err(error) = self.waker.wake() {
-            log::error!("the command thread cannot be woken: {error}");
+        for _ in 0..WAKES_MAX {
+            match self.waker.wake() {
+                Ok(()) => return,
+                Err(error) => log::error!("the command thread cannot be woken: write: {error}"),
+            }
         }
     }
 }
