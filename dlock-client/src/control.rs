@@ -36,6 +36,7 @@ use dlock_fabric::tls_session::{Socket, TlsSession};
 
 use crate::heartbeat::Pulse;
 use crate::host::{connected, Address};
+use crate::refused::{is_retry, reason, refused, sealed};
 
 /// The bound of a control call and of a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
@@ -253,7 +254,10 @@ impl Control {
         tls: Option<&Tls>,
     ) -> Result<Self, Status> {
         let (stream, peer) = connected(address, patience.connect_deadline(), level)?;
-        stream.set_nodelay(true).map_err(|_| Status::Error)?;
+        stream.set_nodelay(true).map_err(|e| {
+            log::log!(level, "no connection to the primary at {peer}: setsockopt: {e}");
+            Status::Error
+        })?;
         let material = tls.cloned();
         let deadline = patience.connect_deadline();
         let tls = tls.map(|tls| sealed(&stream, peer, deadline, tls).map(Box::new)).transpose();
@@ -422,7 +426,7 @@ impl Control {
             return match sent {
                 Ok(()) => Ok(()),
                 Err((0, error)) if error.kind() == ErrorKind::TimedOut => Err(CallError::Transport),
-                Err((_, error)) => Err(self.lost_by(&error)),
+                Err((_, error)) => Err(self.lost_by("sendto or ppoll", &error)),
             };
         }
         while !bytes.is_empty() {
@@ -432,12 +436,19 @@ impl Control {
                 Err(e) => return Err(self.broken_by(e)),
             };
             let mut stream = &**self.stream.stream;
-            stream.set_write_timeout(Some(left)).map_err(|_| CallError::Transport)?;
+            if let Err(error) = stream.set_write_timeout(Some(left)) {
+                // half a frame cannot be taken back
+                self.broken |= bytes.len() < whole;
+                return Err(refused(self.peer, "setsockopt", &error));
+            }
             match stream.write(bytes) {
                 Ok(0) => return Err(self.broken_by(CallError::Transport)),
                 Ok(n) => bytes = &bytes[n..],
                 Err(e) if is_retry(e.kind()) => {}
-                Err(_) => return Err(self.broken_by(CallError::Transport)),
+                Err(e) => {
+                    self.broken = true;
+                    return Err(refused(self.peer, "sendto", &e));
+                }
             }
         }
         Ok(())
@@ -445,11 +456,13 @@ impl Control {
 
     /// The connection has ended, or what came is no TLS; a primary that refuses this client says so
     /// with its first answer.
-    fn lost_by(&mut self, error: &std::io::Error) -> CallError {
+    fn lost_by(&mut self, call: &str, error: &std::io::Error) -> CallError {
+        self.broken = true;
         if error.kind() == ErrorKind::InvalidData {
             log::error!("TLS with the primary at {}: {}", self.peer, reason(error));
+            return CallError::Transport;
         }
-        self.broken_by(CallError::Transport)
+        refused(self.peer, call, error)
     }
 
     /// A frame that is half sent, or a connection that has ended, cannot be used again.
@@ -511,11 +524,13 @@ impl Control {
                     Ok(())
                 }
                 Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()), // the deadline decides
-                Err(error) => Err(self.lost_by(&error)),
+                Err(error) => Err(self.lost_by("recvfrom or ppoll", &error)),
             };
         }
         let mut stream = &**self.stream.stream;
-        stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
+        if let Err(error) = stream.set_read_timeout(Some(left)) {
+            return Err(refused(self.peer, "setsockopt", &error));
+        }
         match stream.read(self.received.space()) {
             Ok(0) => {
                 if self.received.starts_with(&TLS_ALERT) {
@@ -532,36 +547,12 @@ impl Control {
                 Ok(())
             }
             Err(e) if is_retry(e.kind()) => Ok(()),
-            Err(_) => Err(self.broken_by(CallError::Transport)),
+            Err(e) => {
+                self.broken = true;
+                Err(refused(self.peer, "recvfrom", &e))
+            }
         }
     }
-}
-
-fn sealed(
-    stream: &TcpStream,
-    peer: SocketAddr,
-    deadline: Instant,
-    tls: &Tls,
-) -> std::io::Result<TlsSession> {
-    let mut session = TlsSession::connect(tls, peer.ip()).map_err(std::io::Error::other)?;
-    session.shake_until(stream.as_fd(), deadline)?;
-    Ok(session)
-}
-
-/// Why there is no connection, and what to do about it.
-fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        ErrorKind::TimedOut => "it has not shaken hands in time; does it speak TLS?".into(),
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-            "it has closed within the handshake; its log says why".into()
-        }
-        _ => error.to_string(),
-    }
-}
-
-/// Signals and expired socket timeouts: the deadline decides.
-fn is_retry(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 fn time_left(deadline: Instant) -> Result<Duration, CallError> {

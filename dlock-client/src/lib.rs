@@ -41,6 +41,7 @@ mod pass;
 mod per_process;
 mod perform;
 mod reference;
+mod refused;
 mod said;
 mod secure;
 mod stats;

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a control connection is refused, and by which call: what is an end, what is tried again.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use dlock_fabric::tls::Tls;
+use dlock_fabric::tls_session::TlsSession;
+
+use crate::control::CallError;
+
+/// The system refuses a call. The end of a connection is no refusal, and is told elsewhere.
+pub(crate) fn refused(peer: SocketAddr, call: &str, error: &std::io::Error) -> CallError {
+    let is_end = matches!(
+        error.kind(),
+        ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::NotConnected
+            | ErrorKind::UnexpectedEof
+    );
+    if !is_end {
+        log::error!("the primary at {peer} cannot be asked: {call}: {error}");
+    }
+    CallError::Transport
+}
+
+/// A connection with TLS, once hands are shaken.
+pub(crate) fn sealed(
+    stream: &TcpStream,
+    peer: SocketAddr,
+    deadline: Instant,
+    tls: &Tls,
+) -> std::io::Result<TlsSession> {
+    let mut session = TlsSession::connect(tls, peer.ip()).map_err(std::io::Error::other)?;
+    session.shake_until(stream.as_fd(), deadline)?;
+    Ok(session)
+}
+
+/// Why there is no connection, and what to do about it.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut => "it has not shaken hands in time; does it speak TLS?".into(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+            "it has closed within the handshake; its log says why".into()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Signals and expired socket timeouts: the deadline decides.
+pub(crate) fn is_retry(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
