@@ -89,7 +89,8 @@ impl Arrival {
         if self.status.is_none_or(|before| says(status) > says(before)) {
             self.status = Some(status);
         }
-        self.recovers |= heard == Heard::Recovers;
+        // one that serves when it is asked has just recovered
+        self.recovers |= matches!(heard, Heard::Recovers | Heard::Serves);
         let is_refused = !matches!(status, Status::NotReady | Status::Error);
         let is_last = self.at + 1 == self.addresses;
         self.step = match () {
@@ -174,6 +175,13 @@ mod tests {
         assert_eq!(over, Step::Over { status: Status::NotReady, recovers: true });
         assert!((9 * S..10 * S).contains(&now_ns), "{now_ns}");
         assert!((20..30).contains(&tries), "{tries}: twice a second after the first ones");
+    }
+
+    #[test]
+    fn a_primary_whose_recovery_has_ended_before_it_was_asked_is_tried_again() {
+        let has_recovered = (Status::NotReady, Heard::Serves);
+        let (_, tries, _) = run(Arrival::new(0, 1, Some(10 * S)), &[has_recovered]);
+        assert!(tries > 1, "{tries}");
     }
 
     #[test]
