@@ -51,9 +51,9 @@ soak_exec() {
         env DLOCK_SOAK=1 cargo test --locked -p dlock-cli --test exec a_network || true
 }
 
-# Each system call of dlockd and dlock exec, denied once in each way.
+# The whole table of dlock-cli/tests/faults: without strace it fails.
 soak_faults() {
-    step "each system call denied once" 7200 \
+    step "what the system refuses" 7200 \
         env DLOCK_SOAK=1 cargo test --locked -p dlock-cli --test faults || true
 }
 

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs, what is refused to them, and how a part of the table is run.
+
+mod clients;
+mod denied;
+mod out_of;
+mod phases;
+mod refusal;
+mod scene;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::DLOCK;
+use refusal::Cell;
+use scene::{Program, Scene};
+
+const ERRORS: [&str; 4] = ["EPERM", "ENOSYS", "EMFILE", "ENOMEM"];
+/// The number of the signal of `abort`.
+const SIGABRT: i32 = 6;
+/// Cells of one part that the long run has under way at a time.
+const WORKERS: usize = 2;
+/// What takes longer hangs. A client waits 10 s for an answer, a keeper is killed after 5 s, and a
+/// machine may be busy.
+const HANG: Duration = Duration::from_secs(60);
+/// A primary ends within a second; a signal whose delivery was denied is sent again.
+const SIGNAL_LOST: Duration = Duration::from_secs(8);
+/// What is not denied: what is not of the program (it does not exist yet, or ends), what cannot
+/// fail, and three whose errors are no answer to the C library: of `brk` the error is taken for an
+/// address; of `futex` it takes no errors but those of a wait, and aborts, as it does in each new
+/// thread where it cannot register its `rseq`.
+const NOT_DENIED: [&str; 14] = [
+    "execve",
+    "exit",
+    "exit_group",
+    "rt_sigreturn",
+    "restart_syscall",
+    "getpid",
+    "getppid",
+    "gettid",
+    "getuid",
+    "geteuid",
+    "getegid",
+    "brk",
+    "futex",
+    "rseq",
+];
+
+/// Where a library that is not ours panics, and with which words. The process ends at once, and its
+/// clients are told by the ends of their connections. The kernel refuses none of these so, but for
+/// the maps: a thread that gets a stack and then no map for its signals ends the process.
+const ENDS_AT_ONCE: [(&str, &str); 8] = [
+    ("epoll_wait", "unexpected error when polling the I/O driver"), // tokio
+    ("write", "failed to wake I/O driver"),                         // tokio, an eventfd
+    ("recvfrom", "Bad read on self-pipe"),                          // tokio, signals
+    ("getrandom", "failed to generate random data"),                // std, seeds of tables
+    ("close", "unexpected error during closedir"),                  // std
+    ("mmap", "failed to allocate an alternative stack"),            // std, a new thread
+    ("mprotect", "failed to set up alternative stack guard page"),  // std, a new thread
+    ("sigaltstack", "failed to set alternative stack"),             // std, a new thread
+];
+
+/// The long run, which must not pass without strace.
+fn is_long() -> bool {
+    std::env::var_os("DLOCK_SOAK").is_some()
+}
+
+fn has_strace() -> bool {
+    let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
+    let has = traced.is_ok_and(|output| output.status.success());
+    if !has {
+        assert!(!is_long(), "strace is not installed, or may not trace");
+        tell("skipped: strace is not installed, or may not trace");
+    }
+    has
+}
+
+/// A line for the log of the run, which the test harness does not keep back.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}"); // its reader may be gone
+}
+
+/// What is wrong with an end of a program; it must have said why, unless its code is 0.
+fn judge(call: &str, ended: Option<ExitStatus>, said: &str) -> Result<(), String> {
+    let Some(status) = ended else { return Err("it hangs".into()) };
+    if is_of_a_library(call, said) {
+        return Ok(());
+    }
+    if call == "write" && status.signal() == Some(SIGABRT) {
+        return Ok(()); // the words were denied, too
+    }
+    match (status.code(), status.signal()) {
+        _ if said.contains("panicked") => Err("a panic".into()),
+        (Some(0), _) => Ok(()),
+        (Some(_), _) if said.trim().is_empty() => Err(format!("{status} without a word")),
+        (Some(_), _) => {
+            if !call.is_empty() && !said.contains(call) && !said.contains("os error") {
+                tell(&format!("faults: unnamed {call}: {said}"));
+            }
+            Ok(())
+        }
+        (None, signal) => Err(format!("it is killed by signal {signal:?}")),
+    }
+}
+
+/// It has panicked where it may.
+fn is_of_a_library(call: &str, said: &str) -> bool {
+    ENDS_AT_ONCE.iter().any(|&(of, words)| of == call && said.contains(words))
+}
+
+/// Runs all cells, each in a scene, and names those that failed with what was said.
+fn run(part: &str, cells: &[Cell], case: impl Fn(&Scene, &Cell) -> Result<(), String> + Sync) {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let worker = |number: usize| {
+        let scene = Scene::new(&format!("{}-{number}", part.replace([' ', ','], "-")));
+        while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if std::env::var_os("DLOCK_PROGRESS").is_some() {
+                tell(&format!("progress: {part}: {cell}"));
+            }
+            if let Err(why) = case(&scene, cell) {
+                tell(&format!("faults: {part}: {cell}: {}", why.trim_end()));
+                failed.lock().unwrap().push(format!("{cell}: {}", why.trim_end()));
+            }
+        }
+    };
+    let workers = if is_long() { WORKERS } else { 1 };
+    thread::scope(|scope| {
+        (0..workers).for_each(|number| drop(scope.spawn(move || worker(number))));
+    });
+    let failed = failed.into_inner().unwrap();
+    let (count, bad) = (cells.len(), failed.len());
+    tell(&format!("faults: {part}: {count} cells, {bad} failed"));
+    assert!(failed.is_empty(), "{part}: {bad} of {count} cells:\n{}", failed.join("\n"));
+}
+
+/// The counts of the calls of one part: how many were before it, and in it.
+type Calls = BTreeMap<String, (usize, usize)>;
+
+/// Each line of a trace: the thread, the call, and the whole line behind the thread.
+fn lines(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    text.lines().filter_map(|line| {
+        let (pid, rest) = line.split_once(' ')?;
+        let rest = rest.trim_start();
+        let (name, _) = rest.split_once('(')?;
+        // else: resumed, a signal, an end
+        let is_call = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        is_call.then_some((pid, name, rest))
+    })
+}
+
+/// The calls of the first thread after the one that contains `mark`, and how many were before it.
+fn calls_after(log: &Path, mark: &str) -> Calls {
+    let text = fs::read_to_string(log).unwrap();
+    let mut calls = Calls::new();
+    let (mut first, mut is_begun) = (None, false);
+    for (pid, name, rest) in lines(&text) {
+        is_begun |= rest.contains(mark);
+        if *first.get_or_insert(pid) == pid && !NOT_DENIED.contains(&name) {
+            let (before, after) = calls.entry(name.into()).or_default();
+            *(if is_begun { after } else { before }) += 1;
+        }
+    }
+    assert!(is_begun, "{mark} is not there:\n{text}");
+    calls
+}
+
+/// The calls of a program that was traced for one part: the most that one thread made of each.
+fn calls_of_each_thread(log: &Path) -> Calls {
+    let text = fs::read_to_string(log).unwrap();
+    let mut counts: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    for (pid, name, _) in lines(&text).filter(|(_, name, _)| !NOT_DENIED.contains(name)) {
+        *counts.entry(name).or_default().entry(pid).or_default() += 1;
+    }
+    let most = |of: BTreeMap<&str, usize>| (0, of.into_values().max().unwrap_or_default());
+    counts.into_iter().map(|(name, of)| (name.into(), most(of))).collect()
+}
+
+/// `dlock exec` of a command that must run alone; its exit code.
+fn visit(scene: &Scene, address: &str, options: &[&str]) -> Result<i32, String> {
+    let mut dlock = Command::new(DLOCK);
+    dlock.args(["exec", "--address", address, "--lease", "4"]).args(options);
+    dlock.args(["fault", "--", "flock", "-n", "-E", "99"]).arg(scene.at("alone")).arg("true");
+    let mut program = Program::spawn(&mut dlock, &scene.at("visit"));
+    let ended = program.ended(HANG).ok_or("dlock exec hangs")?;
+    ended.code().ok_or(format!("dlock exec: {ended}"))
+}
+
+/// A visit that may be refused or come too late, but must not get what another has.
+fn visit_is_sound(scene: &Scene, address: &str, options: &[&str]) -> Result<i32, String> {
+    let code = visit(scene, address, options)?;
+    if [0, 69, 75, 76].contains(&code) {
+        return Ok(code);
+    }
+    let visitor = fs::read_to_string(scene.at("visit")).unwrap_or_default();
+    Err(format!("{}: dlock exec ends with {code}: {visitor}", options.join(" ")))
+}
+
+/// A dlockd that is there lets clients in, or says why not, and ends when it is told to.
+fn serves_and_ends(
+    scene: &Scene,
+    program: &mut Program,
+    address: Option<String>,
+    call: &str,
+) -> Result<(), String> {
+    if let Some(address) = address {
+        for fabric in ["tcp", "shm"] {
+            visit_is_sound(scene, &address, &["--wait", "2", "--fabric", fabric])?;
+        }
+    }
+    ends(program, call)
+}
+
+/// Ends what has not ended, and judges how.
+fn ends(program: &mut Program, call: &str) -> Result<(), String> {
+    if program.ended(Duration::ZERO).is_none() {
+        program.terminate();
+    }
+    let ended = program.ended(SIGNAL_LOST).or_else(|| {
+        program.terminate(); // the first one may have been denied
+        program.ended(HANG)
+    });
+    let said = program.said();
+    judge(call, ended, &said).map_err(|why| format!("{why}: {said}"))
+}

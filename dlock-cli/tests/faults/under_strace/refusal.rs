@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One cell of the table: what is refused, from when, and until when.
+//!
+//! ```text
+//!   spawn ─▶ the phase is prepared ─▶ begin ─▶ the phase ─▶ end ─▶ is all as before?
+//!   spawn_refused ───────────────────────────▶ the phase ─────────▶ is all as before?
+//! ```
+//! Standard error is closed from the start; it becomes full, or a dead pipe, at `begin`.
+
+use std::fmt;
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::{pipe_with, PipeFlags};
+
+use super::scene::{Program, Scene};
+use super::{is_long, Calls, ERRORS, HANG};
+
+/// Of one call no more than so many in the long run.
+const TIMES_MAX: usize = 6;
+/// System calls of each part that `make test` denies.
+const SAMPLE: usize = 3;
+
+/// Cells that have found something, by part: `make test` runs them always.
+const FOUND: [(&str, &str); 4] = [
+    ("dlock exec, failover", "ppoll 1 EPERM"),
+    ("dlockd, serving to end", "write 2 EMFILE"),
+    ("c client over shm, serving", "setsockopt 2 ENOSYS"),
+    ("c client over tcp, handshake", "recvfrom 2 EMFILE"),
+];
+/// How long strace may take to its end.
+const LETS_GO: Duration = Duration::from_secs(20);
+
+/// What is denied: the Nth call of each thread, and how.
+#[derive(Clone, Debug)]
+pub struct Denied {
+    pub call: String,
+    pub number: usize,
+    pub error: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Stderr {
+    Full,
+    Closed,
+    Dead,
+}
+
+/// What there is none of any more.
+#[derive(Clone, Copy, Debug)]
+pub enum Resource {
+    Threads,
+    Descriptors,
+    Maps,
+}
+
+impl Resource {
+    fn calls(self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Self::Threads => (&["clone3", "clone"], "EAGAIN"),
+            Self::Descriptors => (&DESCRIPTORS, "EMFILE"),
+            // Not `brk`: it makes a map longer. Who gets no memory at all aborts, as Rust does.
+            Self::Maps => (&["mmap", "mremap"], "ENOMEM"),
+        }
+    }
+}
+
+/// The calls that make a descriptor.
+const DESCRIPTORS: [&str; 13] = [
+    "accept",
+    "accept4",
+    "dup",
+    "epoll_create1",
+    "eventfd2",
+    "memfd_create",
+    "openat",
+    "pidfd_open",
+    "pipe2",
+    "signalfd4",
+    "socket",
+    "socketpair",
+    "timerfd_create",
+];
+
+#[derive(Clone, Debug)]
+pub enum Cell {
+    Stderr(Stderr),
+    NoMore(Resource),
+    Denied(Denied),
+}
+
+impl Cell {
+    /// The call that is denied, if this cell denies one.
+    pub fn call(&self) -> &str {
+        match self {
+            Self::Denied(denied) => &denied.call,
+            Self::NoMore(Resource::Maps) => "mmap",
+            Self::Stderr(_) | Self::NoMore(_) => "",
+        }
+    }
+
+    pub fn has_stderr(&self) -> bool {
+        !matches!(self, Self::Stderr(_))
+    }
+
+    /// The options of strace, after the calls `before` the part; `None`: it is not needed.
+    fn options(&self, before: &Calls) -> Option<Vec<String>> {
+        let inject = |calls: Vec<(&str, String)>, error: &str| {
+            let names: Vec<&str> = calls.iter().map(|&(call, _)| call).collect();
+            let mut options = vec!["-e".into(), format!("trace={}", names.join(","))];
+            for (call, when) in calls {
+                options.extend(["-e".into(), format!("inject={call}:error={error}:when={when}")]);
+            }
+            Some(options)
+        };
+        match self {
+            Self::Stderr(_) => None,
+            Self::NoMore(resource) => {
+                let (calls, error) = resource.calls();
+                let from = |call: &str| before.get(call).map_or(0, |&(before, _)| before) + 1;
+                inject(
+                    calls.iter().map(|&call| (call, format!("{}+", from(call)))).collect(),
+                    error,
+                )
+            }
+            Self::Denied(Denied { call, number, error }) => {
+                inject(vec![(call, number.to_string())], error)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stderr(Stderr::Full) => write!(f, "stderr full"),
+            Self::Stderr(Stderr::Closed) => write!(f, "stderr closed"),
+            Self::Stderr(Stderr::Dead) => write!(f, "stderr a dead pipe"),
+            Self::NoMore(resource) => {
+                write!(f, "no more {}", format!("{resource:?}").to_lowercase())
+            }
+            Self::Denied(Denied { call, number, error }) => write!(f, "{call} {number} {error}"),
+        }
+    }
+}
+
+/// Standard error and resources: six cells, of which `make test` takes those of this parity.
+pub fn cells_of_resources(parity: usize) -> Vec<Cell> {
+    let stderr = [Stderr::Full, Stderr::Closed, Stderr::Dead].map(Cell::Stderr);
+    let no_more = [Resource::Threads, Resource::Descriptors, Resource::Maps].map(Cell::NoMore);
+    let all: Vec<Cell> = stderr.into_iter().chain(no_more).collect();
+    chosen(all, |all| all.into_iter().skip(parity % 2).step_by(2).collect())
+}
+
+/// Each of these calls, denied once with each error, the first few times.
+pub fn cells_of(part: &str, calls: &Calls) -> Vec<Cell> {
+    let mut all = Vec::new();
+    for (call, &(before, after)) in calls {
+        for number in before + 1..=before + after.min(TIMES_MAX) {
+            all.extend(
+                ERRORS.map(|error| Cell::Denied(Denied { call: call.clone(), number, error })),
+            );
+        }
+    }
+    chosen(all, |all| {
+        // Odd, so that all errors come; and from another cell in each process.
+        let step = (all.len() / SAMPLE).max(1) | 1;
+        let skipped = std::process::id() as usize % step;
+        let is_found = |cell: &Cell| FOUND.contains(&(part, cell.to_string().as_str()));
+        let found: Vec<Cell> = all.iter().filter(|cell| is_found(cell)).cloned().collect();
+        all.into_iter().skip(skipped).step_by(step).chain(found).collect()
+    })
+}
+
+fn chosen(mut all: Vec<Cell>, sample: impl Fn(Vec<Cell>) -> Vec<Cell>) -> Vec<Cell> {
+    if let Ok(wanted) = std::env::var("DLOCK_FAULTS") {
+        all.retain(|cell| cell.to_string().contains(&wanted));
+        all
+    } else if is_long() {
+        all
+    } else {
+        sample(all)
+    }
+}
+
+/// A cell that is carried out on one program. Without one nothing is refused, and all is written
+/// down.
+pub struct Refusal<'a> {
+    cell: Option<&'a Cell>,
+    before: &'a Calls,
+    trace: PathBuf,
+    /// Both ends of the program's standard error: it is never read.
+    pipe: Option<(Option<OwnedFd>, OwnedFd)>,
+    tracer: Option<Program>,
+}
+
+impl<'a> Refusal<'a> {
+    pub fn new(cell: Option<&'a Cell>, scene: &Scene, before: &'a Calls) -> Self {
+        Self { cell, before, trace: scene.at("trace"), pipe: None, tracer: None }
+    }
+
+    pub fn call(&self) -> &str {
+        self.cell.map_or("", Cell::call)
+    }
+
+    pub fn has_stderr(&self) -> bool {
+        self.cell.is_none_or(Cell::has_stderr)
+    }
+
+    /// The program of which something is refused later.
+    pub fn spawn(&mut self, command: &Command, said: &std::path::Path) -> Program {
+        let Some(Cell::Stderr(kind)) = self.cell else {
+            return Program::spawn_piped(&mut prefixed(&[], command), said);
+        };
+        if *kind == Stderr::Closed {
+            let closed = ["sh", "-c", r#"exec "$@" 2>&-"#, "sh"].map(String::from);
+            return Program::spawn_piped(&mut prefixed(&closed, command), said);
+        }
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let stderr = writer.try_clone().unwrap();
+        self.pipe = Some((Some(reader), writer));
+        Program::spawn_with(&mut prefixed(&[], command), stderr.into(), said)
+    }
+
+    /// The program of which something is refused from its start.
+    pub fn spawn_refused(&mut self, command: &Command, said: &std::path::Path) -> Program {
+        if !self.has_stderr() {
+            let program = self.spawn(command, said);
+            self.begin(&[]);
+            return program;
+        }
+        let mut strace = vec!["strace".into(), "-D".into()];
+        strace.extend(self.strace());
+        Program::spawn_piped(&mut prefixed(&strace, command), said)
+    }
+
+    fn strace(&self) -> Vec<String> {
+        let trace = self.trace.to_string_lossy().into_owned();
+        let mut strace: Vec<String> = ["-f", "-qq", "-o"].map(String::from).into();
+        strace.push(trace);
+        strace.extend(self.cell.and_then(|cell| cell.options(self.before)).unwrap_or_default());
+        strace
+    }
+
+    /// From now on it is refused to these processes.
+    pub fn begin(&mut self, pids: &[u32]) {
+        match (self.cell, &mut self.pipe) {
+            (Some(Cell::Stderr(Stderr::Dead)), Some((reader, _))) => drop(reader.take()),
+            (Some(Cell::Stderr(Stderr::Full)), Some((_, writer))) => fill(writer),
+            (Some(Cell::Stderr(_)), _) => {}
+            _ => self.attach(pids),
+        }
+    }
+
+    fn attach(&mut self, pids: &[u32]) {
+        let said = self.trace.with_extension("strace");
+        let until = Instant::now() + HANG;
+        while !pids.iter().all(|&pid| is_traced(pid)) {
+            // One that lost a race with a thread that ended is started again.
+            if !self.tracer.as_mut().is_some_and(Program::is_there) {
+                let mut strace = Command::new("strace");
+                strace.args(self.strace());
+                strace.args(pids.iter().map(|pid| format!("--attach={pid}")));
+                self.tracer = Some(Program::spawn(&mut strace, &said));
+            }
+            let words = || fs::read_to_string(&said).unwrap_or_default();
+            assert!(Instant::now() < until, "strace does not attach to {pids:?}: {}", words());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Nothing is refused any more; a standard error stays as it is.
+    pub fn end(&mut self) {
+        if let Some(mut tracer) = self.tracer.take() {
+            tracer.terminate(); // it lets the program go
+            tracer.ended(LETS_GO); // else it is killed, and the kernel lets the program go
+        }
+    }
+
+    /// The program has ended, and strace with it.
+    pub fn ended(&mut self) {
+        if let Some(mut tracer) = self.tracer.take() {
+            tracer.ended(LETS_GO); // as above
+        }
+    }
+}
+
+/// The same command behind other words.
+fn prefixed(words: &[String], command: &Command) -> Command {
+    let mut all: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
+    all.push(command.get_program().into());
+    all.extend(command.get_args().map(Into::into));
+    let mut prefixed = Command::new(&all[0]);
+    prefixed.args(&all[1..]);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => prefixed.env(name, value),
+            None => prefixed.env_remove(name),
+        };
+    }
+    prefixed
+}
+
+/// Each thread has a tracer; or the process is there no more.
+fn is_traced(pid: u32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    tasks.flatten().all(|task| {
+        let status = fs::read_to_string(task.path().join("status"));
+        !status.is_ok_and(|status| status.lines().any(|line| line == "TracerPid:\t0"))
+    })
+}
+
+/// Fills a pipe, by an end of its own, so that the program's one stays one that waits.
+fn fill(writer: &OwnedFd) {
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let own = rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+    for size in [4096, 1] {
+        while rustix::io::write(&own, &vec![b'x'; size]).is_ok() {}
+    }
+}
