@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A release that leaves the lock held says so only while no other client can have the lock.
 
-#[path = "common/entry.rs"]
-mod entry;
-
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::Epoch;
 use dlock_core::lock::{LockEntry, Op};
@@ -12,7 +9,8 @@ use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::word_op::Outcome;
 use dlock_core::words::{AtomicWord, FairWord};
-use entry::{entry, executed};
+
+use crate::common::entry::{entry, executed};
 
 const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, expire_s: 5 };

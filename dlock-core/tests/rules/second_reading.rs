@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules that bugs planted by a second reader have shown to be unchecked.
 
-mod common;
-#[path = "common/lock.rs"]
-mod lock;
-#[path = "common/site.rs"]
-mod site;
-
 use dlock_core::clock::NS;
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret, VERSION};
 use dlock_core::ids::{ClientId, Identity, Seq};
@@ -19,8 +13,9 @@ use dlock_core::standby::{Standby, Task, SILENCE_NS};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
 use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
-use lock::{id, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
-use site::{reinit, Peer, Site};
+
+use crate::common::lock::{id, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
+use crate::common::site::{reinit, Peer, Site};
 
 /// A client of the predecessor with locks.
 fn known(id: u32) -> Known {
