@@ -85,7 +85,11 @@ impl Ownership {
                 Err(error) => return Err(error),
             }
         };
-        owned.sign()?;
+        if let Err(error) = owned.sign() {
+            // Half written it may name this process, which would then wait for its own end.
+            let _ = owned.give_back(); // it may fail as well; the first error is to be reported
+            return Err(error);
+        }
         Ok(owned)
     }
 
