@@ -24,7 +24,7 @@ use super::{is_long, Calls, ERRORS, HANG};
 /// Of one call no more than so many in the long run.
 const TIMES_MAX: usize = 6;
 /// System calls of each part that `make test` denies.
-const SAMPLE: usize = 3;
+const SAMPLE: usize = 2;
 
 /// Cells that have found something, by part: `make test` runs them always.
 const FOUND: [(&str, &str); 5] = [
@@ -150,12 +150,12 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Standard error and resources: six cells, of which `make test` takes those of this parity.
-pub fn cells_of_resources(parity: usize) -> Vec<Cell> {
+/// Standard error and resources: six cells, of which `make test` takes two, others in each place.
+pub fn cells_of_resources(place: usize) -> Vec<Cell> {
     let stderr = [Stderr::Full, Stderr::Closed, Stderr::Dead].map(Cell::Stderr);
     let no_more = [Resource::Threads, Resource::Descriptors, Resource::Maps].map(Cell::NoMore);
     let all: Vec<Cell> = stderr.into_iter().chain(no_more).collect();
-    chosen(all, |all| all.into_iter().skip(parity % 2).step_by(2).collect())
+    chosen(all, |all| all.into_iter().skip(place % 3).step_by(3).collect())
 }
 
 /// Each of these calls, denied once with each error, the first few times.
