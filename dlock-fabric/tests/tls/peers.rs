@@ -586,8 +586,7 @@ fn a_root_that_was_renewed_lasts_as_long_as_the_last_of_its_certificates() {
     let older = params.self_signed(&root_key).expect("it signs itself").der().to_vec();
     params.not_after = now() + Duration::hours(5);
     let newer = params.self_signed(&root_key).expect("it signs itself").der().to_vec();
-    let issuer = Issuer::new(params, root_key);
-    let root = Ca { issuer, der: newer, above: Vec::new() };
+    let root = Ca { issuer: Issuer::new(params, root_key), der: newer, above: Vec::new() };
     let mut peer = good("peer");
     peer.not_after = now() + Duration::hours(4);
     let identity = root.issue(&peer);
@@ -596,7 +595,6 @@ fn a_root_that_was_renewed_lasts_as_long_as_the_last_of_its_certificates() {
     let mut ours = Ours::new(folder.load().expect("both are right"));
     ours.ahead_s = 2 * 3600; // the older one has ended
     for role in [PeerRole::Client, PeerRole::Server] {
-        let outcome = ours.against(role, Hostile::new(&identity).into_peer(role));
-        assert!(outcome.is_good(), "a {role:?} as peer: {outcome:?}");
+        assert!(ours.against(role, Hostile::new(&identity).into_peer(role)).is_good(), "{role:?}");
     }
 }
