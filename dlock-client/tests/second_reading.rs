@@ -18,7 +18,7 @@ fn a_primary_that_never_knew_a_client_does_not_end_its_departure() {
         let other = server();
         let mut site = Site::new(&format!("never-knew-{}", fabric.name()));
         let at = site.address();
-        let primaries = Some(vec![at, other.local_addr()]);
+        let primaries = Some(vec![at.into(), other.local_addr().into()]);
         let silence = Some(Duration::from_millis(200));
         let config = ClientConfig { primaries, silence, ..config(at, fabric) };
         let a = Instance::init_shared(&config, &at.ip().to_string()).unwrap();

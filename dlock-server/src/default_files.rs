@@ -255,7 +255,7 @@ mod tests {
         let state_home = Some(folder.path().join("state"));
         let now = DefaultFiles { state_home, ..of_home };
         let chosen = folder.path().join("state/dlock/epoch-21616");
-        assert_eq!(now.other_state_files(21_616, &chosen), [before.clone()]);
+        assert_eq!(now.other_state_files(21_616, &chosen), std::slice::from_ref(&before));
         assert!(now.other_state_files(21_616, &before).is_empty());
     }
 
