@@ -403,7 +403,8 @@ fn a_loss_that_a_call_was_told_counts_until_the_successor_goes_on() {
     for (fabric, is_past_horizon) in FABRICS.into_iter().flat_map(|f| [(f, false), (f, true)]) {
         let first = fresh_server();
         let (port, ip) = (first.local_addr().port(), own_address().to_string());
-        let horizon_s = if is_past_horizon { 1 } else { 600 };
+        // The calls after the reinit need less than that, also on a busy machine.
+        let horizon_s = if is_past_horizon { 5 } else { 600 };
         let config =
             ClientConfig { port, fabric, horizon_s: Some(horizon_s), ..Default::default() };
         let a = Instance::init(&config, &ip).expect("the primary admits a client");
@@ -421,9 +422,9 @@ fn a_loss_that_a_call_was_told_counts_until_the_successor_goes_on() {
         assert_eq!(a.reinit(&ip), Status::Success);
         assert!(!a.has_refused.load(SeqCst), "nothing was claimed yet");
         assert_eq!(a.update_all_locks(), Status::Success);
-        let is_told =
-            |id: &LockId| matches!(a.unlock(*id).status, Status::Fail | Status::LockNotGet);
-        assert_eq!(locks.iter().filter(|id| is_told(id)).count(), lost, "{fabric:?}");
+        let told = locks.map(|id| a.unlock(id).status);
+        let is_told = |status: &&Status| matches!(status, Status::Fail | Status::LockNotGet);
+        assert_eq!(told.iter().filter(is_told).count(), lost, "{fabric:?}: {told:?}");
         assert!(a.may_have_lost(), "{fabric:?} {is_past_horizon}: a program may rely on it still");
         assert_eq!(a.reinit_done(), Status::Success);
         assert!(!a.may_have_lost(), "the successor has gone on");
