@@ -181,8 +181,8 @@ Examples:
 /// Where the primary is.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Where {
-    /// Where the primary is: IP, IP:PORT, [IPv6]:PORT or HOST:PORT; with commas between them:
-    /// where it and its successors are. Without it: what DLOCK_PRIMARIES says, else
+    /// Where the primary is: IP, IP:PORT or HOST:PORT, IPv6 in brackets before a port; with commas
+    /// between them: where it and its successors are. Without it: what DLOCK_PRIMARIES says, else
     /// 127.0.0.1:21616.
     #[arg(long, env = "DLOCK_ADDRESS", value_name = "ADDRESS", value_delimiter = ',')]
     pub address: Vec<Address>,

@@ -136,7 +136,7 @@ complete -c dlock -n "__fish_dlock_using_subcommand exec" -l lease -d 'Seconds, 
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l wait -d 'Seconds to wait for the lock; 0: try once. Without it: as long as it takes' -r
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l on-lost -d 'What to do with the command when the lock is lost' -r -f -a "kill\t'End it: SIGTERM, then SIGKILL, before the lease is over'
 warn\t'Say so and let it run; the exit code is 76 if it succeeds'"
-complete -c dlock -n "__fish_dlock_using_subcommand exec" -l address -d 'Where the primary is: IP, IP:PORT, [IPv6]:PORT or HOST:PORT; with commas between them: where it and its successors are. Without it: what DLOCK_PRIMARIES says, else 127.0.0.1:21616' -r
+complete -c dlock -n "__fish_dlock_using_subcommand exec" -l address -d 'Where the primary is: IP, IP:PORT or HOST:PORT, IPv6 in brackets before a port; with commas between them: where it and its successors are. Without it: what DLOCK_PRIMARIES says, else 127.0.0.1:21616' -r
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l fabric -d 'How lock operations travel; auto: the first of verbs, shm, sealed and tcp that works from here' -r -f -a "auto\t''
 verbs\t''
 shm\t''
