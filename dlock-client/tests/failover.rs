@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use common::site::{by_itself, Site};
-use common::{config, eventually, fabrics, got, own_address, status, S, X};
+use common::{config, eventually, fabrics, got, own_address, server, status, S, X};
 use dlock_client::{ClientConfig, FabricChoice, FabricKind, Instance, LockId, LockType, Status};
 use dlock_core::limits::BATCH_MAX;
 use dlock_server::{Orphans, ServerConfig};
@@ -492,5 +492,27 @@ fn a_lease_that_ended_while_there_was_no_primary_is_over_after_the_recovery() {
             assert_eq!(status(b.unlock(lock)), Success, "{why}");
         }
         assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}
+
+/// One of its two primaries has never known it. The other is away for a moment, and its successor
+/// would wait for the client.
+#[test]
+fn a_primary_that_never_knew_a_client_does_not_end_its_departure() {
+    for fabric in fabrics() {
+        let other = server();
+        let mut site = Site::new(&format!("never-knew-{}", fabric.name()));
+        let at = site.address();
+        let primaries = Some(vec![at.into(), other.local_addr().into()]);
+        let silence = Some(Duration::from_millis(200));
+        let config = ClientConfig { primaries, silence, ..config(at, fabric) };
+        let a = Instance::init_shared(&config, &at.ip().to_string()).unwrap();
+        site.stop();
+        let leaves = thread::spawn(move || a.deinit());
+        thread::sleep(Duration::from_millis(300));
+        assert!(!leaves.is_finished(), "no primary that knows it was told");
+        site.start();
+        assert_eq!(leaves.join().unwrap(), Success);
+        eventually(60, "it is forgotten", || site.clients() == 0);
     }
 }

@@ -780,4 +780,21 @@ mod tests {
         assert_eq!(Right::for_request(&extend(1)), Some(Right::LockExclusive));
         assert_eq!(Right::for_request(&extend(0)), None, "it asks");
     }
+
+    /// Each bound for itself: two rules that both name it.
+    #[test]
+    fn the_lowest_of_two_values_of_each_bound_of_a_quota_counts() {
+        let all = |max| Quotas {
+            clients_max: Some(max),
+            locks_max: Some(max),
+            objects_max: Some(max),
+            waits_max: Some(max),
+        };
+        let of_all = |max| Rule { quotas: all(max), ..rule(&["*"], &[""], &[Right::Get]) };
+        for two in [[2, 5], [5, 2]] {
+            let mut access = access(two.map(of_all).to_vec());
+            access.enter(client(1), Some(Identity([1; 32])), &names(&["a"]));
+            assert_eq!(access.quotas(client(1)), all(2));
+        }
+    }
 }

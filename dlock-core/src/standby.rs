@@ -402,4 +402,17 @@ mod tests {
             assert_eq!(standby.next(2 + PAUSE_NS.0), Task::TakeOver(Ground::Ended));
         }
     }
+
+    /// The host has been up for an hour when the standby starts.
+    #[test]
+    fn the_silence_of_a_primary_that_was_never_heard_counts_from_the_start_of_the_standby() {
+        let start_ns = 3_600_000 * MS;
+        let mut standby = Standby::new(start_ns, SILENCE_NS, true);
+        for passed_ns in [0, 1, SILENCE_NS - 1] {
+            assert!(!standby.promoted(start_ns + passed_ns), "after {passed_ns} ns");
+            let task = standby.next(start_ns + passed_ns);
+            assert!(!matches!(task, Task::TakeOver(_)), "after {passed_ns} ns");
+        }
+        assert!(standby.promoted(start_ns + SILENCE_NS));
+    }
 }

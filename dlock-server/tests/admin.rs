@@ -141,6 +141,18 @@ fn the_socket_is_this_users_and_ends_with_the_primary() {
     assert_eq!(std::fs::read_to_string(&socket.0).unwrap(), "mine");
 }
 
+/// The first primary was stopped for so long that another has taken its place.
+#[test]
+fn an_admin_socket_that_another_has_put_there_outlives_the_primary() {
+    let socket = Socket::new("replaced");
+    let first = server(socket.config());
+    std::fs::remove_file(&socket.0).unwrap();
+    let _another = UnixListener::bind(&socket.0).unwrap();
+    first.stop();
+    let connected = UnixStream::connect(&socket.0);
+    assert!(connected.is_ok(), "{connected:?}");
+}
+
 #[test]
 fn silent_connections_keep_no_operator_out() {
     let socket = Socket::new("silent");

@@ -5,7 +5,10 @@ use crate::common::site::{w0, Peer, Site};
 use dlock_core::control::FabricKind::{Shm, Tcp, Verbs};
 use dlock_core::control::LockGrant;
 use dlock_core::exec::LockMemory;
-use dlock_core::message::{LockType, Mode};
+use dlock_core::ids::Seq;
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::rights::{Right, Rule};
+use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
 
@@ -199,4 +202,40 @@ fn a_share_that_was_not_said_to_leave_stays_noted_if_its_client_may_reach_the_me
         let expected = if may_reach { before } else { LedgerEntry::new() };
         assert_eq!(ledger(&site, client, &grant), expected, "{may_reach}");
     }
+}
+
+/// Its ledger names the hold already, with the lease before. The rules change behind the answer.
+#[test]
+fn a_ledger_write_of_an_extended_lease_needs_no_right() {
+    let (mut site, peer, lock) = with(LockType::Fair);
+    let asks = |site: &mut Site, seq, request| {
+        let (now, out) = (site.now, &mut site.out);
+        site.primary.command(now, &mut site.memory, peer.id, Seq(seq), request, out);
+        out.iter().find(|sent| sent.seq == Seq(seq)).map(|sent| sent.reply)
+    };
+    let (handle, mode) = (lock.handle, Mode::Exclusive);
+    let take = Request::TakeTicket { handle, mode, expire_s: 9 };
+    let granted = asks(&mut site, 1, take);
+    let Some(Reply::Granted { deadline_s, ticket: Some(ticket), .. }) = granted else {
+        panic!("{granted:?}");
+    };
+    let anchor_s = site.primary.config().anchor_s;
+    let held = |deadline_s| {
+        let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, ticket);
+        entry.with_deadline_s(deadline_s, anchor_s)
+    };
+    site.execute(peer, &Chain::one(notes(&lock, held(deadline_s))));
+    let extended = asks(&mut site, 2, Request::Extend { handle, mode, ticket, expire_s: 60 });
+    let Some(Reply::Granted { deadline_s: later_s, .. }) = extended else {
+        panic!("{extended:?}");
+    };
+    assert!(later_s > deadline_s);
+    let rights = [Right::Get].into_iter().collect();
+    let (names, prefixes) = (vec!["*".into()], vec![Vec::new()]);
+    site.primary.set_rules(vec![Rule { names, prefixes, rights, ..Rule::default() }]);
+    let may_note = |site: &mut Site, deadline_s| {
+        site.primary.check_note(&mut site.memory, peer.id, handle, held(deadline_s))
+    };
+    assert_eq!(may_note(&mut site, later_s), Ok(()), "no longer than it was extended");
+    assert_eq!(may_note(&mut site, later_s + 1), Err(Status::Denied));
 }

@@ -520,3 +520,17 @@ fn a_client_that_is_given_its_first_lock_has_locks() {
     let has_locks = Effect::Keep(Change::HasLocks { client: back.id });
     assert!(site.effects.contains(&has_locks), "places count as well");
 }
+
+/// A primary that crashes before the client is fenced leaves the list to the next one.
+#[test]
+fn a_client_that_leaves_a_recovering_primary_is_known_to_have_left_at_once() {
+    let known = [of_old(1, 9), of_old(2, 9)];
+    let mut site = waiting(&known);
+    let peer = comes(&mut site, known[0]);
+    site.unfenced.insert(peer.id);
+    let reply = site.control(peer, ControlRequest::Deinit);
+    assert_eq!(reply, ControlReply::Error(Status::NotReady), "it recovers");
+    assert!(matches!(site.state(peer), Some(State::Ending(_))));
+    let left = Effect::Keep(Change::Left { client: peer.id });
+    assert!(site.effects.contains(&left), "{:?}", site.effects);
+}

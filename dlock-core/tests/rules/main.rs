@@ -42,7 +42,6 @@ mod relayed;
 mod remembered;
 mod replies;
 mod rights;
-mod second_reading;
 mod share_laps;
 mod slices;
 mod told;

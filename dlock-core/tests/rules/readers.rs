@@ -122,14 +122,16 @@ fn a_reader_that_asks_beyond_the_most_that_may_be_inside_keeps_its_place() {
 
 #[test]
 fn a_client_that_only_asks_ends_no_hold() {
-    let mut w = World::new(LockType::Fair, 3);
-    w.take(1, X, LedgerState::HeldExclusive, 5);
-    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
-    w.ask(2, Request::Poll { handle: HANDLE, mode: X, ticket: next, expire_s: 60 });
-    let word = w.word();
-    w.pass(60 * NS);
-    w.ask(3, WAKE);
-    assert_eq!(w.word(), word, "nobody waits");
+    for (mode, state) in [(X, LedgerState::TicketExclusive), (S, LedgerState::TicketShared)] {
+        let mut w = World::new(LockType::Fair, 3);
+        w.take(1, X, LedgerState::HeldExclusive, 5);
+        let next = w.take(2, mode, state, 0);
+        w.ask(2, Request::Poll { handle: HANDLE, mode, ticket: next, expire_s: 60 });
+        let word = w.word();
+        w.pass(60 * NS);
+        w.ask(3, WAKE);
+        assert_eq!(w.word(), word, "{mode:?}: no client waits");
+    }
 }
 
 /// The lease of client 1 is over; it releases after the word was read, before its ledger was.

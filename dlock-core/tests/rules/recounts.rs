@@ -113,3 +113,17 @@ fn a_client_that_stops_is_noted_although_another_one_goes_on() {
     assert_eq!(w.arbiter.hinderer(&|_| false), Some(id(1)));
     w.ask(3, WAKE);
 }
+
+/// Client 1 had a share, has released it, and has noted its next wait, which is not asked for yet.
+/// Client 2 reads.
+#[test]
+fn the_grant_of_an_earlier_wait_takes_no_share_of_another_client_off() {
+    for dies in [false, true] {
+        let mut w = World::new(LockType::Rw, 2);
+        assert!(is_granted(&w.ask(1, wait(S, 1)), 1));
+        w.memory.ledgers.insert(id(1), entry(LedgerState::Waiting, 2));
+        w.memory.ledgers.insert(id(2), entry(LedgerState::HeldShared, 0));
+        let _ = if dies { w.forget(1) } else { w.ask(1, RESOLVE) };
+        assert_eq!(readers(&w), 1, "client 2 reads");
+    }
+}
