@@ -445,10 +445,7 @@ impl Control {
                 Ok(0) => return Err(self.broken_by(CallError::Transport)),
                 Ok(n) => bytes = &bytes[n..],
                 Err(e) if is_retry(e.kind()) => {}
-                Err(e) => {
-                    self.broken = true;
-                    return Err(refused(self.peer, "sendto", &e));
-                }
+                Err(e) => return Err(self.broken_by(refused(self.peer, "sendto", &e))),
             }
         }
         Ok(())
@@ -457,12 +454,11 @@ impl Control {
     /// The connection has ended, or what came is no TLS; a primary that refuses this client says so
     /// with its first answer.
     fn lost_by(&mut self, call: &str, error: &std::io::Error) -> CallError {
-        self.broken = true;
         if error.kind() == ErrorKind::InvalidData {
             log::error!("TLS with the primary at {}: {}", self.peer, reason(error));
-            return CallError::Transport;
+            return self.broken_by(CallError::Transport);
         }
-        refused(self.peer, call, error)
+        self.broken_by(refused(self.peer, call, error))
     }
 
     /// A frame that is half sent, or a connection that has ended, cannot be used again.
@@ -547,10 +543,7 @@ impl Control {
                 Ok(())
             }
             Err(e) if is_retry(e.kind()) => Ok(()),
-            Err(e) => {
-                self.broken = true;
-                Err(refused(self.peer, "recvfrom", &e))
-            }
+            Err(e) => Err(self.broken_by(refused(self.peer, "recvfrom", &e))),
         }
     }
 }
