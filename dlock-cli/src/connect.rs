@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_client::{
-    Address, Client, ClientConfig, Config, Error, Instance, NoAddress, TlsUse, PRIMARIES_VARIABLE,
+    Address, Client, ClientConfig, Config, Error, Instance, TlsUse, PRIMARIES_VARIABLE,
 };
 use dlock_core::fabric::FabricKind;
 use dlock_core::limits::PORT_DEFAULT;
@@ -69,14 +69,11 @@ impl Where {
         }
         let listed = std::env::var_os(PRIMARIES_VARIABLE).unwrap_or_default();
         let listed = listed.to_string_lossy();
-        let items = listed.split(',').map(str::trim).filter(|item| !item.is_empty());
-        let parsed = items.map(|item| {
-            item.parse().map_err(|why: NoAddress| {
-                let cause = format!("{PRIMARIES_VARIABLE}: '{}': {why}", item.escape_debug());
-                Failure::new(USAGE, cause, "give addresses with commas between them")
-            })
+        let parsed = Address::parse_list(&listed, PORT_DEFAULT).map_err(|(item, why)| {
+            let cause = format!("{PRIMARIES_VARIABLE}: '{}': {why}", item.escape_debug());
+            Failure::new(USAGE, cause, "give addresses with commas between them")
         });
-        let mut addresses = parsed.collect::<Result<Vec<Address>, _>>()?;
+        let mut addresses = parsed?;
         if addresses.is_empty() {
             addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT_DEFAULT)).into());
         }

@@ -181,18 +181,13 @@ impl ClientConfig {
 
     /// The addresses of a list.
     fn addresses(&self, text: &str) -> Result<Vec<Address>, Status> {
-        let all = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        all.map(|item| {
-            Address::parse(item, self.effective_port()).map_err(|error| {
-                let item = item.escape_debug();
-                log::error!(
-                    "{PRIMARIES_VARIABLE}: '{item}' is no address: {error}; put commas between \
-                     several"
-                );
-                Status::Error
-            })
+        Address::parse_list(text, self.effective_port()).map_err(|(item, error)| {
+            let item = item.escape_debug();
+            log::error!(
+                "{PRIMARIES_VARIABLE}: '{item}' is no address: {error}; put commas between several"
+            );
+            Status::Error
         })
-        .collect()
     }
 
     /// The horizon as a primary is asked for it, with the environment's say; 0: none is named.

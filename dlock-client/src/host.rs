@@ -84,6 +84,15 @@ impl Address {
         }
     }
 
+    /// The addresses of a list with commas between them, with or without a port.
+    ///
+    /// # Errors
+    /// The first item that is no address.
+    pub fn parse_list(text: &str, port: u16) -> Result<Vec<Self>, (&str, NoAddress)> {
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        items.map(|item| Self::parse(item, port).map_err(|error| (item, error))).collect()
+    }
+
     /// The port.
     pub fn port(&self) -> u16 {
         self.port
