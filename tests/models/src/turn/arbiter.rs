@@ -84,6 +84,16 @@ pub struct Kept {
     pub passed: Option<(u8, [bool; CLIENTS])>,
 }
 
+impl Kept {
+    /// Nothing is known of this client any more.
+    pub fn forget(&mut self, client: usize) {
+        self.queue.retain(|waiter| waiter.0 != client);
+        self.given.retain(|given| given.0 != client);
+        self.held_back[client] = false;
+        self.granted[client] = None;
+    }
+}
+
 /// The arbiter of the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Arbiter {
@@ -109,14 +119,6 @@ impl Arbiter {
     /// Begins to look without being asked.
     pub fn begin(&mut self) {
         self.look = Some(Look::W0);
-    }
-
-    /// What a client has is forgotten: it is fenced.
-    pub fn forget(&mut self, client: usize) {
-        self.kept.queue.retain(|waiter| waiter.0 != client);
-        self.kept.given.retain(|given| given.0 != client);
-        self.kept.granted[client] = None;
-        self.kept.held_back[client] = false;
     }
 
     /// One word operation of the look under way; at its end the answers.
@@ -292,10 +294,7 @@ impl Decision {
                 self.replies.push((client, reply));
             }
             Request::Resolve => {
-                self.next.queue.retain(|waiter| waiter.0 != client);
-                self.next.given.retain(|given| given.0 != client);
-                self.next.held_back[client] = false;
-                self.next.granted[client] = None;
+                self.next.forget(client);
                 self.replies.push((client, Reply::Done));
             }
         }
@@ -381,7 +380,7 @@ impl Decision {
         let intent = |i: usize| {
             let entry = view.ledgers[i];
             let may = entry.claim == Some(Mode::X) && entry.runs(view.clock);
-            // a number that clients do not take is of who was given it, or of no client
+            // above the divert point a number belongs to the client that the arbiter gave it to
             let may = may && !self.next.held_back[i] && nx < divert;
             (may && self.known(view, i).is_none()).then_some(entry.stamp)
         };

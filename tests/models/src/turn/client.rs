@@ -60,8 +60,8 @@ pub struct Client {
     pub holds: Option<(Mode, u8)>,
     /// The program has called the release: it relies on nothing any more.
     pub releases: bool,
-    /// The compare-and-swap of its release found its own turn while its lease ran: the release is a
-    /// success, whatever the arbiter answers.
+    /// The compare-and-swap of its release found its own turn while its lease ran. The release is
+    /// then a success, also if the arbiter answers that the place is gone.
     pub had_turn: bool,
     /// A place was lost, and is taken anew once.
     pub anew: bool,
@@ -177,10 +177,15 @@ impl Client {
         }
     }
 
-    /// The call is over; what it leaves in its ledger is none.
-    fn leave(&mut self) {
+    /// It holds nothing, and has no place.
+    fn lets_go(&mut self) {
         (self.holds, self.ticket) = (None, None);
         (self.releases, self.had_turn) = (false, false);
+    }
+
+    /// The call is over; what it leaves in its ledger is none.
+    fn leave(&mut self) {
+        self.lets_go();
         let none = WordOp::Ledger(Entry { claim: None, ..self.claim });
         self.post(Why::Leave, vec![none]);
     }
@@ -277,7 +282,7 @@ impl Client {
         if found == expect {
             match mode {
                 Mode::X => {
-                    (self.holds, self.ticket, self.releases) = (None, None, false);
+                    self.lets_go();
                     self.at += 1;
                 }
                 Mode::S => self.leave(),
@@ -332,8 +337,7 @@ impl Client {
     /// Its session is ended: nothing of it is on its way any more. It goes on with its next call.
     pub fn fenced(&mut self, script: &[Call]) {
         (self.chain, self.answer, self.asked) = (None, None, None);
-        (self.holds, self.ticket) = (None, None);
-        (self.releases, self.had_turn) = (false, false);
+        self.lets_go();
         if self.at < script.len() {
             if !matches!(script[self.at], Call::Unlock) {
                 self.skip_unlock(script);
@@ -345,7 +349,8 @@ impl Client {
     /// The answer to its chain or its request is lost: what has taken effect stays, the rest does
     /// not come. It says so to the arbiter and gives the call up.
     pub fn loses(&mut self, script: &[Call]) {
-        (self.chain, self.answer, self.holds, self.releases) = (None, None, None, false);
+        (self.chain, self.answer) = (None, None);
+        self.lets_go();
         self.skip_unlock(script);
         self.asked = Some(Request::Resolve);
     }

@@ -133,7 +133,7 @@ impl TurnState {
     }
 
     fn forget(&mut self, i: usize) {
-        self.arbiter.forget(i);
+        self.arbiter.kept.forget(i);
         self.memory.ledgers[i].claim = None;
         let (at, gone) = (0, true);
         self.clients[i] = Client { at, gone, ..Client::default() };
@@ -172,7 +172,7 @@ impl TurnState {
     }
 
     fn fence(&mut self, i: usize, setup: &TurnSetup) {
-        self.arbiter.forget(i);
+        self.arbiter.kept.forget(i);
         self.memory.ledgers[i].claim = None;
         self.clients[i].fenced(setup.script(i));
     }
