@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock exec` and a client in C, in each phase of a client: what is refused in it is refused no
-//! more after it, and then the client gets its lock, has it still, or has said why not; and the
-//! primary gives the lock to others.
+//! `dlock exec` and a client in C: calls are refused during one phase of the client. After it the
+//! client gets its lock, has it still, or has said why not, and the primary gives the lock to other
+//! clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,19 @@ fn others_get_it(scene: &Scene, address: &str, tls: &[String]) -> Result<(), Str
             let visitor = fs::read_to_string(scene.at("visit")).unwrap_or_default();
             Err(format!("the lock is lost: {code}: {visitor}"))
         }
+    }
+}
+
+/// The program ends as it may, and has not held the lock beside another client.
+fn is_sound_at_its_end(program: &mut Program, refusal: &Refusal<'_>) -> Result<(), String> {
+    program.close_input();
+    let ended = program.ended(HANG);
+    let said = program.said();
+    let words = if refusal.has_stderr() { said.as_str() } else { "its words are lost" };
+    judge(refusal.call(), ended, words).map_err(|why| format!("{why}: {said}"))?;
+    match ended.and_then(|status| status.code()) {
+        Some(99) => Err("it held the lock beside another client".into()), // the status of `flock`
+        _ => Ok(()),
     }
 }
 
@@ -140,14 +153,7 @@ fn exec(scene: &Scene, phase: Phase, cell: Option<&Cell>, before: &Calls) -> Res
         }
         refusal.end();
     }
-    program.close_input();
-    let ended = program.ended(HANG);
-    let said = program.said();
-    let words = if refusal.has_stderr() { said.as_str() } else { "its words are lost" };
-    judge(refusal.call(), ended, words).map_err(|why| format!("{why}: {said}"))?;
-    if ended.and_then(|status| status.code()) == Some(99) {
-        return Err("COMMAND ran beside another".into());
-    }
+    is_sound_at_its_end(&mut program, &refusal)?;
     refusal.ended();
     others_get_it(scene, primaries.last(), &tls)
 }
@@ -159,22 +165,16 @@ fn exec_in(phase: Phase) {
     let name = format!("dlock exec, {phase:?}").to_lowercase();
     let scene = Scene::new(&name.replace(", ", "-"));
     let mut cells = cells_of_resources(phase as usize);
-    let before = Calls::new();
-    let before = match phase {
-        Phase::Start | Phase::Handshake => {
-            exec(&scene, phase, None, &before).expect("nothing is refused");
-            let calls = calls_of_exec(&scene);
-            if phase == Phase::Handshake {
-                cells.extend(cells_of(&name, &calls));
-            }
-            calls
-        }
-        _ => {
-            exec(&scene, phase, None, &before).expect("nothing is refused");
-            cells.extend(cells_of(&name, &calls_of_each_thread(&scene.at("trace"))));
-            before
-        }
+    exec(&scene, phase, None, &Calls::new()).expect("nothing is refused");
+    let is_alone = matches!(phase, Phase::Start | Phase::Handshake);
+    let calls = match is_alone {
+        true => calls_of_exec(&scene),
+        false => calls_of_each_thread(&scene.at("trace")),
     };
+    if phase != Phase::Start {
+        cells.extend(cells_of(&name, &calls)); // those of a start are denied by denied.rs
+    }
+    let before = if is_alone { calls } else { Calls::new() };
     run(&name, &cells, |scene, cell| exec(scene, phase, Some(cell), &before));
 }
 
@@ -301,8 +301,7 @@ fn c(
     }
     refusal.end();
     let after: &[&str] = match phase {
-        Phase::Start | Phase::Handshake => &["take", "keep", "drop", "end"],
-        Phase::Serving => &["take", "keep", "drop", "end"],
+        Phase::Start | Phase::Handshake | Phase::Serving => &["take", "keep", "drop", "end"],
         Phase::Failover => &["keep", "drop", "end"],
         Phase::Exit => &[],
     };
@@ -317,14 +316,7 @@ fn c(
         }
         result?;
     }
-    client.0.close_input();
-    let ended = client.0.ended(HANG);
-    let said = client.0.said();
-    let words = if refusal.has_stderr() { said.as_str() } else { "its words are lost" };
-    judge(refusal.call(), ended, words).map_err(|why| format!("{why}: {said}"))?;
-    if ended.and_then(|status| status.code()) == Some(99) {
-        return Err("it held the lock beside another".into());
-    }
+    is_sound_at_its_end(&mut client.0, &refusal)?;
     others_get_it(scene, primaries.last(), &tls)
 }
 

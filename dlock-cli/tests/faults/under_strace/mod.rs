@@ -33,10 +33,10 @@ const WORKERS: usize = 2;
 const HANG: Duration = Duration::from_secs(60);
 /// A primary ends within a second; a signal whose delivery was denied is sent again.
 const SIGNAL_LOST: Duration = Duration::from_secs(8);
-/// What is not denied: what is not of the program (it does not exist yet, or ends), what cannot
-/// fail, and three whose errors are no answer to the C library: of `brk` the error is taken for an
-/// address; of `futex` it takes no errors but those of a wait, and aborts, as it does in each new
-/// thread where it cannot register its `rseq`.
+/// The calls that are not denied: those before the program exists and at its end, those that cannot
+/// fail, and three for whose errors the C library has no answer. It takes the error of `brk` for an
+/// address. It aborts on an error of `futex` that is not of a wait, and in a new thread that cannot
+/// register its `rseq`.
 const NOT_DENIED: [&str; 14] = [
     "execve",
     "exit",
@@ -156,7 +156,8 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     })
 }
 
-/// The calls of the first thread after the one that contains `mark`, and how many were before it.
+/// The calls that the first thread makes after its call that contains `mark`; for each, how many of
+/// its kind came before the mark.
 fn calls_after(log: &Path, mark: &str) -> Calls {
     let text = fs::read_to_string(log).unwrap();
     let mut calls = Calls::new();

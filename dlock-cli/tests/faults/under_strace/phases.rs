@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlockd` in each phase: what is refused in it is refused no more after it, and then the primary
-//! serves, or has ended and said why.
+//! `dlockd`: calls are refused during one phase of the primary. After the phase the primary serves,
+//! or has ended and said why.
 
 use std::process::Command;
 use std::thread;

@@ -37,7 +37,7 @@ const FOUND: [(&str, &str); 5] = [
 /// How long strace may take to its end.
 const LETS_GO: Duration = Duration::from_secs(20);
 
-/// What is denied: the Nth call of each thread, and how.
+/// A system call that is denied: the Nth of each thread, with this error.
 #[derive(Clone, Debug)]
 pub struct Denied {
     pub call: String,
@@ -316,7 +316,7 @@ fn is_traced(pid: u32) -> bool {
     })
 }
 
-/// Fills a pipe, by an end of its own, so that the program's one stays one that waits.
+/// Fills a pipe through a second descriptor that does not wait; the one of the program still waits.
 fn fill(writer: &OwnedFd) {
     let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
     let own = rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
