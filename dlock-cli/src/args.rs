@@ -125,15 +125,16 @@ pub enum Command {
 }
 
 const RECOVER_HELP: &str = "\
-A primary whose predecessor died serves nobody until every client of that has
-come back and said what it holds, has ended, or has been away beyond its session
-horizon and the deadline. A client without a horizon (DLOCK_HORIZON_S=forever)
-cannot know that its locks are given to others: it is waited for without end.
+A primary whose predecessor died serves no client until each client of the
+predecessor has come back and said what it holds, has ended, or has been away
+beyond its session horizon and the deadline. A client without a horizon
+(DLOCK_HORIZON_S=forever) cannot know that its locks are given to others: it is
+waited for without end.
 --now gives up those that are not here. Be sure that they have ended, or cannot
 reach what the locks protect: what they hold may be given to others at once.";
 
 const PROMOTE_HELP: &str = "\
-Be sure that the old primary has ended, or that nobody can reach it: two
+Be sure that the old primary has ended, or that no client can reach it: two
 primaries would give a lock to two clients. It is refused while the old primary
 answers. On the same host none of this is needed: a standby sees that the
 process has ended.";

@@ -112,7 +112,7 @@ follow() {
         IFS= read -r -t "$silence" line <&3
         heard=$?
         if [ $heard -gt 128 ]; then
-            # What has left the command's group may keep its output open for ever.
+            # A process that has left the command's group may keep the output open for ever.
             [ $silent = no ] || break
             silent=yes
             kill "$child"

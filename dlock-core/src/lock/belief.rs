@@ -112,9 +112,8 @@ impl LockEntry {
         !may_be_lost && now.local_ns < self.runs_until_ns(now) && !now.is_past_horizon()
     }
 
-    /// Until when its lease surely runs, on this host's clock, by the clock that it is judged by;
-    /// without a lease: `u64::MAX`. Of a claim what counts is what was left of it by the
-    /// predecessor's clock.
+    /// Until when the lease surely runs, on this host's clock; without a lease: `u64::MAX`. The
+    /// lease of a claim ends when it would have ended at the predecessor.
     pub(super) fn runs_until_ns(&self, now: Now) -> u64 {
         if !self.state.is_held() || self.deadline_s() == u32::MAX {
             return u64::MAX;

@@ -56,8 +56,9 @@ impl LockEntry {
         }
     }
 
-    /// What is left of its lease for another server clock, nanoseconds, at most; `u64::MAX`: it has
-    /// no end. A hold is valid through the whole second of its deadline.
+    /// The longest that the lease may still run, in nanoseconds, which is what another server can
+    /// count on its own clock; `u64::MAX`: the lease has no end. A hold is valid through the whole
+    /// second of its deadline.
     fn left_ns(&self, now: Now) -> u64 {
         let earliest_ns = now.time.0.saturating_sub(now.uncertainty_ns);
         let left_ns = match (self.until_ns, self.deadline_s()) {

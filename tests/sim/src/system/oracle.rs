@@ -342,7 +342,7 @@ impl Oracle {
     /// is over.
     pub fn released_unheard(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
         let Some(told) = self.told(lock, who) else { return Ok(()) };
-        // what may have no lease ends with the horizon of now, not with that of when it was asked
+        // a hold that may have no lease ends with the horizon, which heartbeats have moved since
         let lease_end = if told.may_be_endless { u64::MAX } else { told.at_call.1 };
         let is_over = lease_end.min(self.horizon_of(lock, who)) <= now;
         match told.taken_by.filter(|_| is_over) {
