@@ -28,10 +28,9 @@ use crate::words::Ticket;
 pub const VERSION: u8 = 3;
 /// The oldest protocol version this library speaks.
 pub const VERSION_MIN: u8 = 1;
-/// The first version whose peers know that the words of a fair lock may be
-/// [relayed](crate::words::FairWord::RELAYED). At an older primary no lock is; an older client is
-/// given no words to operate on by itself.
-pub const VERSION_RELAYS: u8 = 3;
+/// The first version whose clients know the words of a fair lock: an older one is given no words to
+/// operate on by itself.
+pub const VERSION_WORDS: u8 = 3;
 /// The first version whose primaries note in the ledger what the chains that they execute have
 /// taken and released.
 pub const VERSION_NOTES: u8 = 3;
@@ -106,8 +105,6 @@ pub struct Place {
     pub epoch: Epoch,
     /// The ticket.
     pub ticket: Ticket,
-    /// The lock word as it was seen last at that incarnation.
-    pub word: u64,
 }
 
 /// Client to primary.
@@ -183,7 +180,7 @@ pub struct LockGrant {
     pub handle: Handle,
     /// Where its words are.
     pub slot: Slot,
-    /// The lock word when it was got (fair locks: are the lanes high?).
+    /// The lock word when it was got (fair locks: the tickets taken).
     pub word: u64,
     /// This client had a reference already.
     pub already: bool,

@@ -99,7 +99,8 @@ pub enum Request {
         /// Lease in seconds, counted from the grant.
         expire_s: u32,
     },
-    /// Take a ticket for me (lanes are high). Answered by `Granted`, `Queued` or `Denied`.
+    /// Take a ticket for me: the lanes are high. Answered by `Queued`, `Denied`, or `Done`: they have
+    /// started again, and I take one myself.
     TakeTicket {
         /// The lock.
         handle: Handle,
@@ -108,7 +109,7 @@ pub enum Request {
         /// Lease in seconds, counted from the grant.
         expire_s: u32,
     },
-    /// I give my place in the queue up. No reply.
+    /// I have given my place in the queue up, as my ledger says. No reply.
     Abandon {
         /// The lock.
         handle: Handle,
@@ -144,7 +145,7 @@ pub enum Request {
         handle: Handle,
     },
     /// How many readers are inside the fair lock? The word does not tell where others are queued.
-    /// Answered by `Done` with their number in place of the word. Only of a primary of version 2.
+    /// Answered by `Done` with their number in place of the word.
     CountReaders {
         /// The lock.
         handle: Handle,

@@ -18,7 +18,7 @@ pub enum Word {
     W0 = 0,
     /// Its companion: of a fair lock, a [`TurnWord`](crate::words::TurnWord).
     W1 = 1,
-    /// The counter fencing tokens are drawn from.
+    /// The counter fencing tokens are drawn from; of a fair lock, its lap.
     Fence = 2,
     /// The generation of the slot's occupant, written by the primary alone.
     Gen = 3,
@@ -32,6 +32,10 @@ impl WordAddr {
     /// An address in no memory.
     pub const NONE: WordAddr = WordAddr(u32::MAX);
 
+    /// The word after this one.
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
     /// The address of `word` in `slot`.
     pub fn new(slot: Slot, word: Word) -> Self {
         Self(slot.0 * 4 + word as u32)
@@ -89,6 +93,11 @@ pub enum WordOp {
         /// The word.
         addr: WordAddr,
     },
+    /// Read a word and the one after it: two values. The last operation of its chain.
+    ReadPair {
+        /// The first word.
+        addr: WordAddr,
+    },
     /// Write an entry of the client's own ledger; its value is 0.
     WriteLedger {
         /// The entry.
@@ -98,8 +107,21 @@ pub enum WordOp {
     },
 }
 
+impl WordOp {
+    /// How many values it has.
+    #[inline]
+    pub fn values_len(&self) -> usize {
+        match self {
+            WordOp::ReadPair { .. } => 2,
+            _ => 1,
+        }
+    }
+}
+
 /// Verbs in one chain.
 pub const CHAIN_OPS_MAX: usize = 4;
+/// Values of one chain.
+pub const CHAIN_VALUES_MAX: usize = 4;
 
 /// A short ordered list of verbs. Never empty once built; plain data, no allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +149,12 @@ impl Chain {
         self
     }
 
+    /// How many values its outcome has.
+    #[inline]
+    pub fn values_len(&self) -> usize {
+        self.ops().iter().map(WordOp::values_len).sum()
+    }
+
     /// The verbs in order.
     #[inline]
     pub fn ops(&self) -> &[WordOp] {
@@ -137,7 +165,7 @@ impl Chain {
 /// The values of a chain's verbs, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Values {
-    values: [u64; CHAIN_OPS_MAX],
+    values: [u64; CHAIN_VALUES_MAX],
     len: u8,
 }
 
@@ -145,7 +173,7 @@ impl Values {
     /// No value yet.
     #[inline]
     pub fn new() -> Self {
-        Self { values: [0; CHAIN_OPS_MAX], len: 0 }
+        Self { values: [0; CHAIN_VALUES_MAX], len: 0 }
     }
     /// Adds the value of the next word operation.
     #[inline]

@@ -5,14 +5,16 @@
 //! |---|---|
 //! | atomic `w0` | waiters:1, client_id:31, timeout:32 (seconds since 1970, server clock) |
 //! | rw `w0` | waiters:1, client_id:31 (exclusive owner), rcount:32 |
-//! | fair `w0` | nx:16 ([`RELAYED`](FairWord::RELAYED): see `w1`), ns:16, mx:16, ms:16 |
-//! | fair `w1` | told:1, ended:1, 0:46, nx:16 |
+//! | fair `w0` ([taken](TakenWord)) | 0:1, mx:31, 0:1, ms:31 |
+//! | fair `w1` ([turn](TurnWord)) | told:1, nx:31, parked:1, ns:31 |
+//! | fair `fence` | the lap |
 //! | object `w0` | value:64 |
-//! | ledger entry | state:4, tx:16, ts:16, detail:28 |
+//! | ledger entry | state:4, stamp:32, detail:28 |
 
 use bitfield_struct::bitfield;
 
-use crate::lane;
+#[cfg(not(feature = "planted-bugs"))]
+use crate::limits::FAIR_DIVERT;
 use crate::limits::FAIR_READERS_MAX;
 use crate::message::Mode;
 
@@ -52,23 +54,141 @@ impl RwWord {
     }
 }
 
-/// The word of a fair lock. Each lane counts modulo 2^16 and never carries into the next.
+/// `w0` of a fair lock: the tickets that were taken. Clients only add to it.
 ///
-/// No number is compared over more than a lap, although lanes start again:
-///
-/// * An exclusive ticket `tx` is *open* iff it lies in `nx .. mx`; a shared one waits iff its `tx`
-///   lies in `nx+1 ..= mx`, and is served otherwise. Both are exact, since no number is given out
-///   while a ledger names it, or may come to name it, from before (the lap rule, see
-///   [`lane`]).
-/// * A release by compare-and-swap may take effect arbitrarily late: its client may have been
-///   stopped before it. Until it has taken effect, that client's ledger names its ticket. An
-///   exclusive release expects `nx` to be its own number, and a shared one the number that was
-///   `nx` all the time it was held; the arbiter ends a share only for an exclusive ticket, which
-///   moves `nx` on. So the word cannot become again what such a release expects, until the lane
-///   starts again, and that the lap rule forbids.
+/// Each lane only grows within a lap. A carry out of a lane falls into the spare bit above it.
 #[bitfield(u64)]
-#[derive(PartialEq, Eq)]
-pub struct FairWord {
+#[derive(PartialEq, Eq, Hash)]
+pub struct TakenWord {
+    /// Shared tickets taken: the number of the next one.
+    #[bits(31)]
+    pub ms: u32,
+    #[bits(1)]
+    __: u8,
+    /// Exclusive tickets taken: the number of the next one.
+    #[bits(31)]
+    pub mx: u32,
+    #[bits(1)]
+    __: u8,
+}
+
+impl TakenWord {
+    /// Addend that takes an exclusive ticket.
+    pub const TAKE_EXCLUSIVE: u64 = 1 << 32;
+    /// Addend that takes a shared ticket.
+    pub const TAKE_SHARED: u64 = 1;
+
+    /// The addend that takes a ticket of this mode.
+    #[inline]
+    pub fn addend(mode: Mode) -> u64 {
+        match mode {
+            Mode::Exclusive => Self::TAKE_EXCLUSIVE,
+            Mode::Shared => Self::TAKE_SHARED,
+        }
+    }
+    /// Whether a number that is taken now is no ticket: the arbiter alone gives tickets out, until
+    /// the lanes have started again.
+    #[inline]
+    pub fn is_high(self) -> bool {
+        self.mx() >= divert() || self.ms() >= divert()
+    }
+    /// The ticket that is taken next in this lap.
+    #[inline]
+    #[must_use]
+    pub fn next(self, lap: u64) -> Ticket {
+        Ticket { lap, tx: self.mx(), ts: self.ms() }
+    }
+    /// The word with one ticket of this mode more.
+    #[inline]
+    #[must_use]
+    pub fn taken(self, mode: Mode) -> Self {
+        Self::from_bits(self.into_bits().wrapping_add(Self::addend(mode)))
+    }
+}
+
+/// `w1` of a fair lock: the tickets that are done. It is only compared and swapped.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq, Hash)]
+pub struct TurnWord {
+    /// Shared tickets done.
+    #[bits(31)]
+    pub ns: u32,
+    /// A client of shared memory sleeps in the kernel on one half of this word.
+    pub parked: bool,
+    /// Exclusive tickets done: the number of the one whose turn it is.
+    #[bits(31)]
+    pub nx: u32,
+    /// A client sleeps at the arbiter. While this is set, the arbiter alone changes the word.
+    pub told: bool,
+}
+
+impl TurnWord {
+    /// Whether it is the turn of this ticket, which is of this word's lap.
+    #[inline]
+    pub fn serves(self, mode: Mode, ticket: Ticket) -> bool {
+        self.nx() == ticket.tx
+            && match mode {
+                Mode::Exclusive => self.ns() == ticket.ts,
+                Mode::Shared => ticket.ts < self.ns() + u32::from(FAIR_READERS_MAX),
+            }
+    }
+    /// Whether a ticket with this exclusive number is done, or was passed.
+    #[inline]
+    pub fn is_past(self, ticket: Ticket) -> bool {
+        self.nx() > ticket.tx
+    }
+    /// The word after one hold of this mode more is done. An exclusive one wakes all that are
+    /// parked.
+    #[inline]
+    #[must_use]
+    pub fn done(self, mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => self.with_nx(self.nx() + 1).with_parked(false),
+            Mode::Shared => self.with_ns(self.ns() + 1),
+        }
+    }
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+const fn divert() -> u32 {
+    FAIR_DIVERT
+}
+
+#[cfg(feature = "planted-bugs")]
+mod narrow {
+    use crate::limits::FAIR_DIVERT;
+    use std::cell::Cell;
+
+    thread_local! {
+        static DIVERT: Cell<u32> = const { Cell::new(FAIR_DIVERT) };
+    }
+
+    pub(super) fn divert() -> u32 {
+        DIVERT.get()
+    }
+
+    /// From this number on the arbiter gives the tickets out, on this thread: models have laps so.
+    pub fn set_divert(number: u32) {
+        DIVERT.set(number);
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+use narrow::divert;
+#[cfg(feature = "planted-bugs")]
+pub use narrow::set_divert;
+
+/// From this number on, in either lane, a fetch-and-add takes no ticket.
+#[inline]
+pub fn diverts_from() -> u32 {
+    divert()
+}
+
+/// The four numbers of a fair lock as the C API has them: the low 16 bits of each lane.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq, Hash)]
+pub struct FairView {
     /// Next shared ticket.
     #[bits(16)]
     pub ms: u16,
@@ -78,131 +198,37 @@ pub struct FairWord {
     /// Shared tickets done.
     #[bits(16)]
     pub ns: u16,
-    /// Exclusive tickets done: the one being served, or the next free one.
-    #[bits(16)]
-    pub nx: u16,
-}
-
-impl FairWord {
-    /// What `nx` is while the lock is *relayed*: `nx` is in the [companion word](TurnWord) then. No
-    /// number of a lane comes here.
-    pub const RELAYED: u16 = u16::MAX;
-    /// Addend that takes an exclusive ticket.
-    pub const TAKE_EXCLUSIVE: u64 = 1 << 16;
-    /// Addend that takes a shared ticket.
-    pub const TAKE_SHARED: u64 = 1;
-
-    /// Whether the companion word has `nx`: then nothing that is computed from it here is so.
-    #[inline]
-    pub fn is_relayed(self) -> bool {
-        self.nx() == Self::RELAYED
-    }
-    /// The word as it is while it is relayed.
-    #[must_use]
-    pub fn relayed(self) -> Self {
-        self.with_nx(Self::RELAYED)
-    }
-    /// The word with the `nx` that counts, given the companion word.
-    #[must_use]
-    pub fn told_by(self, turn: TurnWord) -> Self {
-        match self.is_relayed() {
-            true => self.with_nx(turn.nx()),
-            false => self,
-        }
-    }
-    /// Exclusive tickets that are not done.
-    #[inline]
-    pub fn open_exclusive(self) -> u16 {
-        lane::distance(self.nx(), self.mx())
-    }
-    /// Shared tickets that are not done.
-    #[inline]
-    pub fn open_shared(self) -> u16 {
-        lane::distance(self.ns(), self.ms())
-    }
-    /// Whether the exclusive ticket of this number is not done.
-    #[inline]
-    pub fn is_open(self, tx: u16) -> bool {
-        lane::distance(self.nx(), tx) < self.open_exclusive()
-    }
-    /// Whether this exclusive ticket has its turn: every ticket before it is done.
-    #[inline]
-    pub fn is_turn_of(self, ticket: Ticket) -> bool {
-        self.is_open(ticket.tx) && (self.nx(), self.ns()) == (ticket.tx, ticket.ts)
-    }
-    /// Whether a shared ticket with this `tx` has its turn: no exclusive ticket before it is open.
-    #[inline]
-    pub fn is_served(self, tx: u16) -> bool {
-        let after = lane::distance(self.nx(), tx);
-        after == 0 || after > self.open_exclusive()
-    }
-    /// The ticket that is taken next.
-    #[must_use]
-    pub fn next(self) -> Ticket {
-        Ticket { tx: self.mx(), ts: self.ms() }
-    }
-    /// Whether that ticket would have its turn at once.
-    #[must_use]
-    pub fn serves_next(self, mode: Mode) -> bool {
-        let (exclusive, shared) = (self.open_exclusive(), self.open_shared());
-        match mode {
-            Mode::Exclusive => exclusive == 0 && shared == 0,
-            Mode::Shared => exclusive == 0 && shared < FAIR_READERS_MAX,
-        }
-    }
-    /// The word with one exclusive ticket more.
-    #[must_use]
-    pub fn exclusive_taken(self) -> Self {
-        self.with_mx(lane::plus(self.mx(), 1))
-    }
-    /// The word with one shared ticket more.
-    #[must_use]
-    pub fn shared_taken(self) -> Self {
-        self.with_ms(lane::plus(self.ms(), 1))
-    }
-    /// The word with the exclusive ticket that is served done.
-    #[must_use]
-    pub fn exclusive_done(self) -> Self {
-        self.serving(lane::plus(self.nx(), 1))
-    }
-    /// The word with this exclusive ticket served; a number that no lane comes to is not set.
-    #[must_use]
-    pub fn serving(self, nx: u16) -> Self {
-        self.with_nx(if nx == Self::RELAYED { 0 } else { nx })
-    }
-    /// The word with `n` shared tickets more done.
-    #[must_use]
-    pub fn shared_done(self, n: u16) -> Self {
-        self.with_ns(lane::plus(self.ns(), n))
-    }
-}
-
-/// The companion word of a fair lock.
-///
-/// While the lock is relayed it has the exclusive number that is served, and its holder hands the
-/// lock on by one compare-and-swap of this word alone, whoever has come meanwhile. Otherwise the
-/// number is one that was served some time ago in this lap, or 0.
-#[bitfield(u64)]
-#[derive(PartialEq, Eq, Hash)]
-pub struct TurnWord {
     /// Exclusive tickets done.
     #[bits(16)]
     pub nx: u16,
-    #[bits(46)]
-    __: u64,
-    /// The lock may be relayed no more: the word tells.
-    pub ended: bool,
-    /// A release is to be told to the arbiter. While this is set, it alone changes the word.
-    pub told: bool,
 }
 
-/// A place in the queue of a fair lock: both "next ticket" lanes as they were when it was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+impl FairView {
+    /// Of these two words.
+    pub fn of(taken: TakenWord, turn: TurnWord) -> Self {
+        let low = |lane: u32| lane as u16;
+        let view = Self::new().with_mx(low(taken.mx())).with_ms(low(taken.ms()));
+        view.with_nx(low(turn.nx())).with_ns(low(turn.ns()))
+    }
+}
+
+/// A place in the queue of a fair lock: the lap, and both lanes of `w0` as they were when the
+/// ticket was taken. Within a lap the sum of both numbers grows with every ticket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
+    /// The `fence` word of the lap.
+    pub lap: u64,
     /// Exclusive lane. The ticket's own number if it is exclusive.
-    pub tx: u16,
+    pub tx: u32,
     /// Shared lane. The ticket's own number if it is shared.
-    pub ts: u16,
+    pub ts: u32,
+}
+
+impl Ticket {
+    /// Where it stands among the tickets of its lap.
+    pub fn order(self) -> u64 {
+        u64::from(self.tx) + u64::from(self.ts)
+    }
 }
 
 /// What a client's ledger says of one of its locks.
@@ -211,26 +237,19 @@ pub struct Ticket {
 pub enum LedgerState {
     /// Nothing, or an atomic or exclusive hold that the word itself names.
     None = 0,
-    /// A shared fetch-and-add may or may not have been executed (read-write lock); a ticket may
-    /// or may not have been taken (fair).
+    /// A shared fetch-and-add may or may not have been executed (read-write lock).
     Intent = 1,
-    /// One reader of the count is mine (read-write), or a served shared ticket (fair).
+    /// One reader of the count is mine (read-write).
     HeldShared = 2,
-    /// My ticket is being served exclusively (fair).
-    HeldExclusive = 3,
-    /// A shared release may or may not have been executed.
+    /// A shared release may or may not have been executed (read-write).
     Leaving = 4,
     /// Queued at the arbiter under the wait number in `detail` (read-write).
     Waiting = 5,
-    /// A shared ticket, not yet served (fair).
-    TicketShared = 6,
-    /// An exclusive ticket (fair). With a deadline it is claimed: its owner looks for its turn by
-    /// itself, and holds the lock from the moment at which it reads that it is served.
-    TicketExclusive = 7,
-    /// A shared ticket that is given up (fair).
-    GivenUpShared = 8,
-    /// An exclusive ticket that is given up (fair).
-    GivenUpExclusive = 9,
+    /// Fair: my ticket, which may or may not have been taken, may have its turn, and I may rely on
+    /// that until the deadline. The lock is to be shared.
+    ClaimShared = 6,
+    /// The same of an exclusive ticket.
+    ClaimExclusive = 7,
 }
 
 impl LedgerState {
@@ -239,13 +258,10 @@ impl LedgerState {
         match raw {
             1 => Self::Intent,
             2 => Self::HeldShared,
-            3 => Self::HeldExclusive,
             4 => Self::Leaving,
             5 => Self::Waiting,
-            6 => Self::TicketShared,
-            7 => Self::TicketExclusive,
-            8 => Self::GivenUpShared,
-            9 => Self::GivenUpExclusive,
+            6 => Self::ClaimShared,
+            7 => Self::ClaimExclusive,
             _ => Self::None,
         }
     }
@@ -259,17 +275,13 @@ impl LedgerState {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct LedgerEntry {
-    /// Fair, held or claimed: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never
-    /// expires).
+    /// Fair: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never expires).
     /// Waiting: the wait number. Read-write otherwise: a stamp, new for every chain.
     #[bits(28)]
     pub detail: u32,
-    /// Shared lane of the ticket.
-    #[bits(16)]
-    pub ts: u16,
-    /// Exclusive lane of the ticket.
-    #[bits(16)]
-    pub tx: u16,
+    /// Fair: new for each ticket that is taken.
+    #[bits(32)]
+    pub stamp: u32,
     /// What the entry says.
     #[bits(4, from = LedgerState::from_bits, into = LedgerState::into_bits)]
     pub state: LedgerState,
@@ -279,48 +291,22 @@ pub struct LedgerEntry {
 pub const DETAIL_MAX: u32 = (1 << 28) - 1;
 
 impl LedgerEntry {
-    /// The ticket the entry names.
-    pub fn ticket(self) -> Ticket {
-        Ticket { tx: self.tx(), ts: self.ts() }
-    }
-    /// An entry with a ticket.
-    pub fn of_ticket(state: LedgerState, ticket: Ticket) -> Self {
-        Self::new().with_state(state).with_tx(ticket.tx).with_ts(ticket.ts)
-    }
-    /// Of a client that is about to take a ticket. Two entries with different stamps, below 2^30,
-    /// are not the same. `claims`: if the ticket has its turn at once, then its client holds the
-    /// lock without a word more, until the deadline that is put in.
-    pub fn intent(mode: Mode, claims: bool, stamp: u32) -> Self {
-        let kind = u16::from(mode == Mode::Shared) << 15 | u16::from(claims) << 14;
-        let stamp = Ticket { tx: kind | (stamp >> 16) as u16 & 0x3fff, ts: stamp as u16 };
-        Self::of_ticket(LedgerState::Intent, stamp)
-    }
-    /// Of a ticket of a fair lock that was just taken, with the end of its hold if it has its turn.
-    pub fn of_taken(mode: Mode, ticket: Ticket, held_until_s: Option<u32>, anchor_s: u32) -> Self {
-        let state = match (held_until_s, mode) {
-            (Some(_), Mode::Exclusive) => LedgerState::HeldExclusive,
-            (Some(_), Mode::Shared) => LedgerState::HeldShared,
-            (None, Mode::Exclusive) => LedgerState::TicketExclusive,
-            (None, Mode::Shared) => LedgerState::TicketShared,
+    /// Fair: a claim of the turn of a ticket, which no other entry of its client names.
+    pub fn claim(mode: Mode, stamp: u32) -> Self {
+        let state = match mode {
+            Mode::Exclusive => LedgerState::ClaimExclusive,
+            Mode::Shared => LedgerState::ClaimShared,
         };
-        let entry = Self::of_ticket(state, ticket);
-        held_until_s.map_or(entry, |until_s| entry.with_deadline_s(until_s, anchor_s))
+        Self::new().with_state(state).with_stamp(stamp)
     }
-    /// Whether it is an [intent](Self::intent) of this mode.
-    pub fn is_intent_of(self, mode: Mode) -> bool {
-        self.state() == LedgerState::Intent && (self.tx() >> 15 == 1) == (mode == Mode::Shared)
-    }
-    /// The mode in which it claims a turn, if it is an [intent](Self::intent) that claims one.
-    pub fn claims_by_intent(self) -> Option<Mode> {
-        match (self.state(), self.tx() >> 14) {
-            (LedgerState::Intent, 0b01) => Some(Mode::Exclusive),
-            (LedgerState::Intent, 0b11) => Some(Mode::Shared),
+    /// Fair: the mode that it claims.
+    #[inline]
+    pub fn claims(self) -> Option<Mode> {
+        match self.state() {
+            LedgerState::ClaimExclusive => Some(Mode::Exclusive),
+            LedgerState::ClaimShared => Some(Mode::Shared),
             _ => None,
         }
-    }
-    /// Whether it claims an exclusive ticket ahead of its turn.
-    pub fn is_claim(self) -> bool {
-        self.state() == LedgerState::TicketExclusive && self.detail() != 0
     }
     /// The deadline as seconds since 1970, given the epoch's anchor in the same unit.
     pub fn deadline_s(self, anchor_s: u32) -> u32 {
@@ -337,17 +323,11 @@ impl LedgerEntry {
     }
 }
 
-/// Whether ticket number `a` comes before `b` if they are less than half a lap apart: for tests
-/// that know they are.
-#[inline]
-pub fn before(a: u16, b: u16) -> bool {
-    a != b && lane::distance(a, b) <= lane::mask() / 2
-}
-
 const _: () = {
     assert!(size_of::<AtomicWord>() == 8);
     assert!(size_of::<RwWord>() == 8);
-    assert!(size_of::<FairWord>() == 8);
+    assert!(size_of::<TakenWord>() == 8);
+    assert!(size_of::<TurnWord>() == 8);
     assert!(size_of::<LedgerEntry>() == 8);
 };
 
@@ -361,11 +341,12 @@ mod tests {
         assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 2);
         let w = RwWord::new().with_client(3).with_rcount(4);
         assert_eq!(w.into_bits(), 3 << 32 | 4);
-        let w = FairWord::new().with_nx(1).with_ns(2).with_mx(3).with_ms(4);
-        assert_eq!(w.into_bits(), 0x0001_0002_0003_0004);
-        assert_eq!(FairWord::from_bits(FairWord::TAKE_EXCLUSIVE).mx(), 1);
-        let e = LedgerEntry::of_ticket(LedgerState::HeldShared, Ticket { tx: 5, ts: 6 });
-        assert_eq!(e.into_bits(), 2 << 60 | 5 << 44 | 6 << 28);
+        let w = TakenWord::new().with_mx(3).with_ms(4);
+        assert_eq!(w.into_bits(), 3 << 32 | 4);
+        let w = TurnWord::new().with_told(true).with_nx(1).with_parked(true).with_ns(2);
+        assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 1 << 31 | 2);
+        let e = LedgerEntry::claim(Mode::Exclusive, 5).with_detail(6);
+        assert_eq!(e.into_bits(), 7 << 60 | 5 << 28 | 6);
     }
 
     #[test]
@@ -376,26 +357,55 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_open_from_the_one_that_is_served_to_the_next() {
-        for nx in [5, u16::MAX - 1] {
-            let w = FairWord::new().with_nx(nx).with_mx(nx.wrapping_add(3)).with_ns(9).with_ms(11);
-            assert_eq!((w.open_exclusive(), w.open_shared()), (3, 2));
-            for (after, is_open, is_served) in
-                [(u16::MAX, false, true), (0, true, true), (2, true, false), (3, false, false)]
-            {
-                let tx = nx.wrapping_add(after);
-                assert_eq!(w.is_open(tx), is_open, "{after} after {nx}");
-                assert_eq!(w.is_served(tx), is_served, "{after} after {nx}");
-            }
-            assert!(w.is_served(nx.wrapping_add(4)));
+    fn a_carry_out_of_a_lane_does_not_reach_the_other() {
+        let last = (1 << 31) - 1;
+        for (mode, mx, ms) in [(Mode::Exclusive, last, 7), (Mode::Shared, 7, last)] {
+            let full = TakenWord::new().with_mx(mx).with_ms(ms);
+            let more = full.taken(mode);
+            let (left_mx, left_ms) = match mode {
+                Mode::Exclusive => (0, 7),
+                Mode::Shared => (7, 0),
+            };
+            assert_eq!((more.mx(), more.ms()), (left_mx, left_ms));
         }
     }
 
     #[test]
-    fn lanes_compare_modulo_2_to_the_16() {
-        assert!(before(0xffff, 0));
-        assert!(!before(0, 0xffff));
-        assert!(!before(7, 7));
-        assert!(before(0, 0x7fff) && !before(0, 0x8000));
+    fn an_exclusive_ticket_has_its_turn_when_all_before_it_are_done() {
+        let ticket = Ticket { lap: 0, tx: 5, ts: 9 };
+        let turn = |nx, ns| TurnWord::new().with_nx(nx).with_ns(ns);
+        for (nx, ns, serves) in [(5, 9, true), (4, 9, false), (5, 8, false), (6, 9, false)] {
+            assert_eq!(turn(nx, ns).serves(Mode::Exclusive, ticket), serves, "{nx} {ns}");
+            let told = turn(nx, ns).with_told(true).with_parked(true);
+            assert_eq!(told.serves(Mode::Exclusive, ticket), serves);
+        }
+        assert!(turn(6, 0).is_past(ticket) && !turn(5, 9).is_past(ticket));
+    }
+
+    #[test]
+    fn so_many_shares_have_their_turn_together() {
+        let max = u32::from(FAIR_READERS_MAX);
+        let turn = TurnWord::new().with_nx(5).with_ns(10);
+        let share = |ts| Ticket { lap: 0, tx: 5, ts };
+        assert!(turn.serves(Mode::Shared, share(10 + max - 1)));
+        assert!(!turn.serves(Mode::Shared, share(10 + max)));
+        assert!(turn.serves(Mode::Shared, share(0)), "in whatever order others have left");
+        assert!(!turn.with_nx(4).serves(Mode::Shared, share(10)));
+    }
+
+    #[test]
+    fn a_hold_that_is_done_leaves_the_flags_that_are_not_its_own() {
+        let turn = TurnWord::new().with_nx(5).with_ns(9).with_parked(true);
+        let exclusive = turn.done(Mode::Exclusive);
+        assert_eq!((exclusive.nx(), exclusive.ns(), exclusive.parked()), (6, 9, false));
+        let shared = turn.done(Mode::Shared);
+        assert_eq!((shared.nx(), shared.ns(), shared.parked()), (5, 10, true));
+    }
+
+    #[test]
+    fn a_view_has_the_low_bits_of_each_lane() {
+        let taken = TakenWord::new().with_mx(0x1_0003).with_ms(0x2_0004);
+        let turn = TurnWord::new().with_told(true).with_nx(0x1_0001).with_ns(0x2_0002);
+        assert_eq!(FairView::of(taken, turn).into_bits(), 0x0001_0002_0003_0004);
     }
 }

@@ -11,7 +11,7 @@ use common::{attach, reinit, server, Peer, INIT};
 use dlock_core::codec::{self, Frame, HEADER_LEN, MAGIC};
 use dlock_core::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session, VERSION,
-    VERSION_RELAYS,
+    VERSION_WORDS,
 };
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
@@ -64,7 +64,7 @@ fn versions_are_negotiated_and_refused_at_once() {
                 assert_eq!(session.terms.is_some(), version >= 2);
                 let is_told = |kind| session.offers.has(kind);
                 assert!(is_told(FabricKind::Tcp));
-                assert_eq!(is_told(FabricKind::Shm), version >= VERSION_RELAYS);
+                assert_eq!(is_told(FabricKind::Shm), version >= VERSION_WORDS);
             }
             other => panic!("{min} to {max}: {other:?}"),
         }

@@ -275,7 +275,7 @@ fn held_claim_1(r: &mut Reader<'_>) -> Read<HeldClaim> {
         left_s => u64::from(left_s) * NS,
     };
     let place =
-        |r: &mut Reader<'_>| Ok(Place { epoch: Epoch(0), ticket: r.ticket()?, word: r.u64()? });
+        |r: &mut Reader<'_>| Ok(Place { epoch: Epoch(0), ticket: r.ticket()? });
     let fair = r.option("fair claim", place)?;
     Ok(HeldClaim { age_ms: u32::MAX, fair, ..HeldClaim::hold(mode, left_ns) })
 }
@@ -293,7 +293,7 @@ fn held_claim(r: &mut Reader<'_>) -> Read<HeldClaim> {
 }
 
 fn place(r: &mut Reader<'_>) -> Read<Place> {
-    Ok(Place { epoch: Epoch(r.u64()?), ticket: r.ticket()?, word: r.u64()? })
+    Ok(Place { epoch: Epoch(r.u64()?), ticket: r.ticket()? })
 }
 
 fn put_claim(w: &mut Writer<'_>, claim: &Claim) {
@@ -309,7 +309,6 @@ fn put_claim(w: &mut Writer<'_>, claim: &Claim) {
         w.option(held.fair, |w, place| {
             w.u64(place.epoch.0);
             w.ticket(place.ticket);
-            w.u64(place.word);
         });
     });
 }

@@ -7,7 +7,9 @@ use crate::clock::ServerTime;
 use crate::ids::Seq;
 use crate::message::{Reply, Request, WaitNumber};
 use crate::status::Status;
-use crate::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
+use crate::word_op::{
+    Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX, CHAIN_VALUES_MAX,
+};
 use crate::words::DETAIL_MAX;
 
 type Read<T> = Result<T, FrameError>;
@@ -68,9 +70,16 @@ fn chain(r: &mut Reader<'_>) -> Read<Chain> {
     }
     let mut chain = Chain::one(word_op(r)?);
     for _ in 1..len {
+        // each value but those of the last belongs to the operation of its place
+        if chain.values_len() != chain.ops().len() {
+            return Err(FrameError::Invalid("chain"));
+        }
         chain = chain.then(word_op(r)?);
     }
-    Ok(chain)
+    match chain.values_len() <= CHAIN_VALUES_MAX {
+        true => Ok(chain),
+        false => Err(FrameError::Invalid("chain")),
+    }
 }
 
 fn word_op(r: &mut Reader<'_>) -> Read<WordOp> {
@@ -79,6 +88,7 @@ fn word_op(r: &mut Reader<'_>) -> Read<WordOp> {
         1 => WordOp::Faa { addr: addr(r)?, add: r.u64()? },
         2 => WordOp::Read { addr: addr(r)? },
         3 => WordOp::WriteLedger { handle: r.handle()?, value: r.u64()? },
+        4 => WordOp::ReadPair { addr: addr(r)? },
         _ => return Err(FrameError::Invalid("word operation")),
     })
 }
@@ -107,6 +117,10 @@ fn put_word_op(w: &mut Writer<'_>, word_op: &WordOp) {
             w.handle(handle);
             w.u64(value);
         }
+        WordOp::ReadPair { addr } => {
+            w.u8(4);
+            w.u32(addr.index());
+        }
     }
 }
 
@@ -118,7 +132,7 @@ fn outcome(r: &mut Reader<'_>) -> Read<Outcome> {
     Ok(match r.u8()? {
         0 => {
             let len = usize::from(r.u8()?);
-            if len > CHAIN_OPS_MAX {
+            if len > CHAIN_VALUES_MAX {
                 return Err(FrameError::Invalid("values"));
             }
             let mut values = Values::new();

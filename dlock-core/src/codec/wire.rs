@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
         }
     }
     pub fn ticket(&mut self) -> Read<Ticket> {
-        Ok(Ticket { tx: self.u16()?, ts: self.u16()? })
+        Ok(Ticket { lap: self.u64()?, tx: self.u32()?, ts: self.u32()? })
     }
     pub fn client(&mut self) -> Read<ClientId> {
         ClientId::new(self.u32()?).ok_or(FrameError::Invalid("client id"))
@@ -215,8 +215,9 @@ impl<'a> Writer<'a> {
         self.u8(mode as u8);
     }
     pub fn ticket(&mut self, ticket: Ticket) {
-        self.u16(ticket.tx);
-        self.u16(ticket.ts);
+        self.u64(ticket.lap);
+        self.u32(ticket.tx);
+        self.u32(ticket.ts);
     }
     pub fn client(&mut self, client: ClientId) {
         self.u32(client.get());

@@ -137,7 +137,7 @@ impl LockEntry {
             true => self.doubt = Doubt::Lost,
             false => self.end(EntryState::Initialized),
         }
-        self.notes.forget();
+        self.write = None;
     }
 
     /// Whether what the caller believes to hold was lost, and it was not told yet.
@@ -149,7 +149,7 @@ impl LockEntry {
     /// answered. An operation on its place, before it is got again, might change another lock.
     pub fn leaves(&mut self) {
         self.end(EntryState::Initialized);
-        self.notes.forget();
+        self.write = None;
         self.doubt = Doubt::Left;
     }
 
@@ -202,7 +202,7 @@ impl LockEntry {
     pub fn lapse(&mut self) -> bool {
         use EntryState as S;
         if !planted::is(Bug::LapsedNoteKept) {
-            self.notes.forget();
+            self.write = None;
         }
         let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
         let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;

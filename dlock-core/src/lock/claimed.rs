@@ -10,14 +10,13 @@
 //! is claimed is relied on, and no word of the lock is touched, before the successor was asked.
 
 use super::belief::NO_CLOCK;
-use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View, NOT_KNOWN};
+use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View};
 use crate::clock::{Now, ServerTime, NS};
 use crate::control::{Claim, HeldClaim, LockGrant, Place};
 use crate::ids::{ClientId, Epoch};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::words::TurnWord;
 
 const MS: u64 = NS / 1_000;
 
@@ -91,7 +90,7 @@ impl LockEntry {
 
     fn place(&self, epoch: Epoch) -> Option<Place> {
         let is_fair = self.lock_type == LockType::Fair;
-        let here = Place { epoch, ticket: self.ticket, word: self.word };
+        let here = Place { epoch, ticket: self.fair.ticket };
         is_fair.then(|| self.place.unwrap_or(here))
     }
 
@@ -131,12 +130,8 @@ impl LockEntry {
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
         self.clock = NO_CLOCK;
-        self.turn = TurnWord::new();
-        (self.is_relayed, self.is_handed, self.got_ns) = (false, false, NOT_KNOWN);
-        self.notes.forget();
-        if self.doubt == Doubt::GivenUp {
-            self.doubt = Doubt::None; // it was not claimed
-        }
+        self.see_lanes(grant.word);
+        self.write = None;
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
             self.doubt = Doubt::Acquire; // got, but of before something may be left
         }
@@ -203,8 +198,9 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
     let is_held = e.state.is_held();
     match reply {
         Reply::Granted { word, deadline_s, ticket, .. } if is_held => {
-            e.ticket = ticket.unwrap_or(e.ticket);
-            e.see_lanes(word);
+            if let (Some(ticket), Some(mode)) = (ticket, e.claimed_mode()) {
+                e.has_place(ticket, word, mode);
+            }
             e.confirmed(word, deadline_s, now);
             match m.is_confirm {
                 true => m.done(Status::Success),
@@ -212,8 +208,10 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
             }
         }
         Reply::Queued { word, ticket } if !is_held => {
-            (e.word, e.ticket, e.doubt) = (word, ticket, Doubt::None);
-            e.see_lanes(word);
+            if let Some(mode) = e.claimed_mode() {
+                e.has_place(ticket, word, mode);
+            }
+            e.doubt = Doubt::None;
             begin(m, e, now)
         }
         Reply::Denied { .. } if is_held && m.is_confirm => {

@@ -2,163 +2,469 @@
 //! The fair lock, client side.
 //!
 //! ```text
-//!   acquire  [Ledger(Intent), Faa(take a ticket)] ─ served, in time ─▶ Ledger(Held), held
-//!                               │              └ not served ─▶ Ledger(Ticket) ─▶ Again, or Wait
-//!                               │                  └ exclusive, one-sided ─▶ look for it: [`turn`]
-//!                               └ a number of the ring: no ticket ─▶ TakeTicket
-//!                               under an intent that stands: Faa alone ([`super::notes`]), and a
-//!                               share that was taken under it is released by Cas alone
-//!   ask      Poll{ticket} ─▶ Granted · Queued · Denied (place lost)
-//!   extend   [Ledger(Held, later), Read] while surely unexpired, else Extend
-//!   release  Cas(nx+1) or [Ledger(Leaving), Cas(ns+1)] if nobody is behind and the lease surely
-//!            runs; handed on to the next exclusive ticket ([`turn`]), also where one is likely to
-//!            have come; else Release{ticket}
-//!   give up  Ledger(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
+//!   take     [Ledger(claim until d), Faa(w0), Read(w1, fence)] ─ my turn, before d ─▶ held
+//!                         │                                   └ not yet ─▶ look, Wait, or EAGAIN
+//!                         └ a high number: no ticket ─▶ TakeTicket
+//!   look     [Ledger(later claim)?, Read(w1, fence)] ─ my turn, while the claim before ran ─▶ held
+//!                  ▲                                └ not yet ─▶ pause, park, or Wait
+//!                  └──────────────────────────────────────┘
+//!   extend   [Ledger(later claim), Read(w1, fence)] while the lease surely runs, else Extend
+//!   release  exclusive  [Cas(w1: nx + 1), Ledger(none)]
+//!            shared     Cas(w1: ns + 1), again from what was found; then Ledger(none)
+//!            told, late, or lost too often ─▶ Release
+//!   give up  Ledger(none), Abandon
 //! ```
-//! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
-//! client is between its intent and its publication, else after a grace, and not before the
-//! deadlines of the intents that claim the turn. So a hold needs no publication before it is used;
-//! one with a lease above [`CLAIM_LEASE_S_MAX`] does, so that a client that is stopped half-way
-//! does not hold up the others for long. The owner of a ticket that was not published, or seen to
-//! have its turn, within half of the grace asks the arbiter whether it has its place.
-//! Only a first acquire is decided by the client; once queued at the arbiter, that decides.
-//!
-//! From its intent until nothing of a ticket can take effect any more, the ledger names the ticket,
-//! or says that there may be one: this is what the arbiter's lap rule rests on. So a ticket that is
-//! given up stays named until the request that says so was served, and a hold until its release
-//! has taken effect.
+//! * A client relies on a turn that an operation of its own has shown, until the deadline that its
+//!   ledger had before that operation was posted. A later deadline counts if its write is known to
+//!   be complete while the earlier one surely runs. Otherwise the arbiter decides.
+//! * The ledger entry has a new stamp for each ticket. Until nothing of a ticket can take effect any
+//!   more, the entry is not none: the lanes start again only where all entries are none.
+//! * A word that says that a client sleeps at the arbiter is changed by the arbiter alone.
+//! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
+//!   whatever the arbiter answers: its chain has said none already, so that the arbiter may have
+//!   passed the number.
 
-#[path = "fair_handed.rs"]
-mod handed;
-#[path = "fair_readers.rs"]
-mod readers;
-#[path = "fair_relay.rs"]
-mod relay;
-#[path = "fair_turn.rs"]
-pub(super) mod turn;
-
-use super::machine::{Phase, LEDGER_FLUSH_NS_MAX};
+use super::machine::Phase;
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
-use crate::lane;
-use crate::limits::{CAS_ROUNDS_MAX, CLAIM_LEASE_S_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
+use crate::limits::{
+    CAS_ROUNDS_MAX, CLAIM_LEASE_S_MAX, FAIR_GRACE_S, FAIR_READERS_MAX, PARK_AFTER_NS, TRIES_MAX,
+    TRY_SAME_HOLD_NS_MAX,
+};
 use crate::message::{Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::word_op::{Chain, Values, WordOp};
-use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
+use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use crate::words::{FairView, LedgerEntry, TakenWord, Ticket, TurnWord};
+
+/// What an entry knows of a fair lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Fair {
+    pub(super) ticket: Ticket,
+    /// Both words as they were seen last.
+    pub(super) taken: TakenWord,
+    pub(super) turn: TurnWord,
+    /// What the ledger claims at least: until when, 0: nothing; and by which clock.
+    claim_s: u32,
+    claim_clock: u64,
+    /// Of the claim.
+    pub(super) stamp: u32,
+    /// Tickets come from the arbiter until it says otherwise.
+    diverted: bool,
+    /// The end of the claim of a ticket that was tried for, seconds since 1970.
+    tried_until_s: u32,
+    /// The primary is asked for the readers inside where the words do not tell them.
+    pub(super) asks_readers: bool,
+    /// Reads cost nothing, so that views tell the tickets taken as they are.
+    pub(super) reads_free: bool,
+    /// A client that waits may sleep on the word.
+    pub(super) parks: bool,
+    /// Clients that sleep on the word are to be woken.
+    pub(super) wakes: Option<Half>,
+}
+
+/// A half of the turn word, on which clients sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// The shared tickets done.
+    Low,
+    /// The exclusive tickets done. To wake: both halves.
+    High,
+}
+
+/// Where an operation on a fair lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum At {
+    /// A ticket is being taken.
+    Taking,
+    /// The turn is looked for. The ledger claimed it until `held_s` before the chain, and does
+    /// until `claim_s` after it.
+    Looking { held_s: u32, claim_s: u32 },
+    /// It is the ticket's turn, and the lease is longer than what was claimed.
+    Lengthening { until_s: u32 },
+    /// The word is to say that this client sleeps on it.
+    Parking { expect: TurnWord },
+    /// It sleeps there.
+    Parked,
+    /// The lease is to end later.
+    Extending { until_s: u32 },
+    /// The turn is passed on.
+    Releasing { expect: TurnWord },
+    /// The arbiter is asked to. `had_turn`: a compare-and-swap found the turn, and the lease ran.
+    AsksRelease { had_turn: bool },
+}
 
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     use EntryState as S;
     match m.op {
         Op::Extend { mode, expire_s } => extend(m, e, mode, expire_s, now),
         Op::Unlock => match e.state {
-            S::ExclusiveTicketed => give_ticket_up(m, e, Mode::Exclusive),
-            S::SharedTicketed => give_ticket_up(m, e, Mode::Shared),
-            S::SharedLocked => release(m, e, Mode::Shared, now),
-            _ => release(m, e, Mode::Exclusive, now),
+            S::ExclusiveTicketed => give_up(m, e, Mode::Exclusive),
+            S::SharedTicketed => give_up(m, e, Mode::Shared),
+            S::SharedLocked => release(m, e, Mode::Shared, false, now),
+            _ => release(m, e, Mode::Exclusive, false, now),
         },
         Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => match e.state {
             S::ExclusiveLocked | S::SharedLocked => {
                 m.reentry = true;
                 extend(m, e, mode, expire_s, now)
             }
-            S::ExclusiveTicketed | S::SharedTicketed => ask_again(m, e, mode, expire_s),
-            _ => take_ticket(m, e, mode, expire_s),
+            S::ExclusiveTicketed | S::SharedTicketed => go_on(m, e, now),
+            _ => take(m, e),
         },
     }
 }
 
-fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) -> Step {
-    if e.diverted && !planted::is(Bug::LanesCarry) {
-        return m.ask(Request::TakeTicket { handle: e.handle, mode, expire_s });
+/// With the ticket that there is.
+fn go_on(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    let is_running = e.may_try && claim_runs(e, e.fair.claim_s, now);
+    let is_new = m.waits() || !now.maybe_expired(e.fair.tried_until_s);
+    match is_running && is_new {
+        true => look(m, e, now),
+        false => asks(m, e),
     }
-    m.phase = Phase::Try;
-    m.unserved_ns = m.started.local_ns;
-    let add = match mode {
-        Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
-        Mode::Shared => FairWord::TAKE_SHARED,
-    };
-    m.taken_ns = m.started.local_ns;
-    let until_s = m.started.deadline(expire_s);
-    let add = WordOp::Faa { addr: e.w0(), add };
-    let stands = claims(expire_s) && e.notes.intends_again(mode, until_s);
-    if stands || planted::is(Bug::FairNoIntent) {
-        return Step::Chain(Chain::one(add));
-    }
-    // no two intents look the same
-    e.stamp = e.stamp.wrapping_add(1);
-    let deadline_s = e.notes.claimed_s(until_s);
-    let intent = LedgerEntry::intent(mode, claims(expire_s), e.stamp);
-    let noted_s = match planted::is(Bug::IntentShort) {
-        true => m.started.time.seconds(),
-        false => deadline_s,
-    };
-    let intent = intent.with_deadline_s(noted_s, e.anchor_s);
-    match claims(expire_s) {
-        true => e.notes.intends(mode, deadline_s),
-        false => e.notes.is_replaced(),
-    }
-    let intent = WordOp::WriteLedger { handle: e.handle, value: intent.into_bits() };
-    Step::Chain(Chain::one(intent).then(add))
 }
 
-/// Whether a lease is claimed ahead of the turn. Of an intent that claims it the client need not
-/// wait for the note which follows: the arbiter skips no unnamed ticket before its deadline.
-fn claims(expire_s: u32) -> bool {
-    expire_s <= CLAIM_LEASE_S_MAX
+/// The arbiter decides.
+fn asks(m: &mut Machine, e: &mut LockEntry) -> Step {
+    let (mode, expire_s, ticket) = (m.mode(), m.expire_s(), e.fair.ticket);
+    e.state = ticketed(mode);
+    match m.waits() {
+        true => m.wait(e, Some(ticket)),
+        false => m.ask(Request::Poll { handle: e.handle, mode, ticket, expire_s }),
+    }
 }
 
-/// After a ticket was lost.
-fn again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    m.requeued = true;
-    m.started = now;
+fn ticketed(mode: Mode) -> EntryState {
+    match mode {
+        Mode::Exclusive => EntryState::ExclusiveTicketed,
+        Mode::Shared => EntryState::SharedTicketed,
+    }
+}
+
+/// The end of what is claimed for a lease that begins now.
+fn claim_for(expire_s: u32, now: Now) -> u32 {
+    match planted::is(Bug::ClaimShort) {
+        true => now.time.seconds(),
+        false => now.deadline(expire_s.min(CLAIM_LEASE_S_MAX)),
+    }
+}
+
+fn claim(e: &LockEntry, mode: Mode, until_s: u32) -> LedgerEntry {
+    LedgerEntry::claim(mode, e.fair.stamp).with_deadline_s(until_s, e.anchor_s)
+}
+
+fn claim_op(e: &LockEntry, mode: Mode, until_s: u32) -> WordOp {
+    WordOp::WriteLedger { handle: e.handle, value: claim(e, mode, until_s).into_bits() }
+}
+
+/// Whether what the ledger claims until `until_s` surely runs.
+fn claim_runs(e: &LockEntry, until_s: u32, now: Now) -> bool {
+    let is_same_clock = e.fair.claim_clock == now.discontinuities;
+    is_same_clock && !now.maybe_expired(until_s) || planted::is(Bug::ClaimOverTrusted)
+}
+
+impl LockEntry {
+    fn turn_addr(&self) -> WordAddr {
+        WordAddr::new(self.slot, Word::W1)
+    }
+
+    /// A ledger entry that claims this until then, by this clock.
+    fn claims(&mut self, until_s: u32, now: Now) {
+        (self.fair.claim_s, self.fair.claim_clock) = (until_s, now.discontinuities);
+    }
+
+    /// The ledger says that nothing is claimed.
+    pub(super) fn claims_nothing(&mut self) {
+        self.fair.claim_s = 0;
+        self.clear_ledger_entry();
+    }
+
+    /// The claim as it is to be written on a new channel: nothing is claimed that was not.
+    pub(super) fn claimed_entry(&self, mode: Mode) -> LedgerEntry {
+        let held_s = if self.state.is_held() { self.time_s } else { 0 };
+        claim(self, mode, self.fair.claim_s.max(held_s))
+    }
+
+    /// The read that shows the turn; the tickets taken, too, where that costs nothing.
+    fn then_look(&self, chain: Option<Chain>) -> Chain {
+        let turn = WordOp::ReadPair { addr: self.turn_addr() };
+        let taken = self.fair.reads_free.then_some(WordOp::Read { addr: self.w0() });
+        let ops = taken.into_iter().chain([turn]);
+        let chain = ops.fold(chain, |chain, op| match chain {
+            Some(chain) => Some(chain.then(op)),
+            None => Some(Chain::one(op)),
+        });
+        chain.unwrap_or(Chain::one(turn))
+    }
+
+    /// What a look has found: whether it is of the ticket's lap.
+    fn has_looked(&mut self, values: Values) -> Option<bool> {
+        let &[.., turn, lap] = values.as_slice() else { return None };
+        if self.fair.reads_free {
+            let taken = values.as_slice().len().checked_sub(3)?;
+            self.fair.taken = TakenWord::from_bits(values[taken]);
+        }
+        self.fair.turn = TurnWord::from_bits(turn);
+        Some(lap == self.fair.ticket.lap)
+    }
+}
+
+fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
+    let (mode, expire_s, started) = (m.mode(), m.expire_s(), m.started);
+    // no two claims look the same
+    e.fair.stamp = e.fair.stamp.wrapping_add(1);
+    let until_s = claim_for(expire_s, started);
+    e.claims(until_s, started);
+    e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
+    if e.fair.diverted {
+        e.write(claim(e, mode, until_s));
+        return take_from_arbiter(m, e);
+    }
+    m.phase = Phase::Fair(At::Taking);
+    let add = WordOp::Faa { addr: e.w0(), add: TakenWord::addend(mode) };
+    let look = WordOp::ReadPair { addr: e.turn_addr() };
+    let claim = claim_op(e, mode, until_s);
+    Step::Chain(match planted::is(Bug::ClaimAfterTicket) {
+        true => Chain::one(add).then(claim).then(look),
+        false => Chain::one(claim).then(add).then(look),
+    })
+}
+
+fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
+    e.fair.diverted = true;
     let (mode, expire_s) = (m.mode(), m.expire_s());
-    take_ticket(m, e, mode, expire_s)
+    m.ask(Request::TakeTicket { handle: e.handle, mode, expire_s })
 }
 
-fn ask_again(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) -> Step {
-    if m.waits() {
-        let ticket = e.ticket;
-        return m.wait(e, Some(ticket));
-    }
-    m.ask(Request::Poll { handle: e.handle, mode, ticket: e.ticket, expire_s })
-}
-
-fn give_ticket_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
-    let request = Request::Abandon { handle: e.handle, mode, ticket: e.ticket };
+/// After a place was lost, or where the lanes have started again.
+fn take_anew(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     e.end(EntryState::Initialized);
-    name_given_up(e, mode);
+    m.started = now;
+    take(m, e)
+}
+
+fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
+    let &[first, second, turn, lap] = values.as_slice() else { return m.lose_track(e) };
+    let taken = if planted::is(Bug::ClaimAfterTicket) { first } else { second };
+    let (mode, taken) = (m.mode(), TakenWord::from_bits(taken));
+    if taken.is_high() && !planted::is(Bug::HighIsTicket) {
+        return take_from_arbiter(m, e); // the arbiter alone gives such a number out
+    }
+    has_ticket(e, mode, taken.next(lap), m.started);
+    e.fair.turn = TurnWord::from_bits(turn);
+    let (until_s, ticket) = (e.fair.claim_s, e.fair.ticket);
+    let barges = mode == Mode::Exclusive && planted::is(Bug::FairBarge);
+    let is_turn = e.fair.turn.serves(mode, ticket) || barges && e.fair.turn.nx() + 1 == ticket.tx;
+    match is_turn && claim_runs(e, until_s, now) {
+        true => has_turn(m, e, until_s),
+        false => not_yet(m, e, is_turn, now),
+    }
+}
+
+fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
+    e.fair.ticket = ticket;
+    e.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
+    e.time_s = started.time.seconds();
+    e.doubt = super::Doubt::None;
+}
+
+/// It is the ticket's turn, as an operation has shown that was posted while the claim ran; the
+/// claim lasts until then.
+fn has_turn(m: &mut Machine, e: &mut LockEntry, until_s: u32) -> Step {
+    m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
+    if m.expire_s() <= CLAIM_LEASE_S_MAX {
+        return granted(m, e, until_s, m.started);
+    }
+    let until_s = m.started.deadline(m.expire_s());
+    m.phase = Phase::Fair(At::Lengthening { until_s });
+    Step::Chain(e.then_look(Some(Chain::one(claim_op(e, m.mode(), until_s)))))
+}
+
+fn lengthened(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, now: Now) -> Step {
+    let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
+    let is_in_time = claim_runs(e, e.fair.claim_s, now);
+    e.claims(until_s, m.started);
+    match is_of_lap && is_in_time && e.fair.turn.nx() == e.fair.ticket.tx {
+        true => granted(m, e, until_s, m.started),
+        false => asks(m, e),
+    }
+}
+
+/// `clock`: the one by which the lease counts.
+fn granted(m: &Machine, e: &mut LockEntry, until_s: u32, clock: Now) -> Step {
+    let mode = m.mode();
+    e.time_s = until_s;
+    e.is_judged_by(clock);
+    let view = word_view(e, mode);
+    e.grant(mode, view, m.reentry)
+}
+
+/// `is_turn`: it is the ticket's turn, but not known to be so in time.
+fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step {
+    let mode = m.mode();
+    let is_new = e.state != ticketed(mode);
+    e.state = ticketed(mode);
+    e.cache = ticket_view(e);
+    if is_turn {
+        return asks(m, e);
+    }
+    if m.waits() {
+        return look_again(m, e, now);
+    }
+    if !is_new {
+        return asks(m, e); // the arbiter may pass others whose time is over
+    }
+    if e.fair.tried_until_s < e.fair.claim_s {
+        // a program that does not come back keeps the turn for a grace at most
+        e.fair.claim_s = e.fair.tried_until_s;
+        e.write(claim(e, mode, e.fair.claim_s));
+    }
+    Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
+}
+
+/// Is it my turn?
+fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    m.started = now;
+    let (held_s, claim_s) = (e.fair.claim_s, claim_for(m.expire_s(), now));
+    m.phase = Phase::Fair(At::Looking { held_s, claim_s });
+    let note = (claim_s != held_s).then(|| claim_op(e, m.mode(), claim_s));
+    // if the outcome is lost, the ledger may say either
+    e.fair.claim_s = held_s.min(claim_s);
+    Step::Chain(e.then_look(note.map(Chain::one)))
+}
+
+fn looked(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    values: Values,
+    (held_s, claim_s): (u32, u32),
+    now: Now,
+) -> Step {
+    let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
+    let is_in_time = claim_runs(e, held_s, now) && claim_runs(e, claim_s, now);
+    e.claims(claim_s, m.started);
+    let (turn, ticket) = (e.fair.turn, e.fair.ticket);
+    if !is_of_lap || turn.is_past(ticket) {
+        return lost_place(m, e, now);
+    }
+    let is_turn = turn.serves(m.mode(), ticket);
+    match is_turn && is_in_time {
+        true => has_turn(m, e, claim_s),
+        false => not_yet(m, e, is_turn, now),
+    }
+}
+
+/// The ticket was passed, or is of another lap: waiting can cure that, once.
+fn lost_place(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    match m.waits() && !m.reentry && !std::mem::replace(&mut m.requeued, true) {
+        true => take_anew(m, e, now),
+        false => {
+            e.claims_nothing();
+            e.lost()
+        }
+    }
+}
+
+/// Turns of others before this one's, as far as the word tells.
+fn ahead(e: &LockEntry) -> u16 {
+    let (turn, ticket) = (e.fair.turn, e.fair.ticket);
+    let turns = ticket.tx.saturating_sub(turn.nx());
+    u16::try_from(turns).unwrap_or(u16::MAX).max(1)
+}
+
+/// After a look that has not shown the turn.
+fn look_again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    if !e.may_try {
+        return asks(m, e);
+    }
+    let ahead = ahead(e);
+    let pause_ns = m.tries.sees_turn(e.fair.turn, ahead, now, &mut e.pace);
+    m.phase = Phase::Try;
+    match m.tries.lost() < TRIES_MAX {
+        true => Step::Again { pause_ns, ahead },
+        false => asks(m, e),
+    }
+}
+
+/// The pause is over.
+pub(super) fn paused(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    let seen_ns = m.tries.seen_ns(now);
+    if seen_ns >= TRY_SAME_HOLD_NS_MAX {
+        return asks(m, e);
+    }
+    let is_parked = m.phase == Phase::Fair(At::Parked);
+    match e.fair.parks && seen_ns >= PARK_AFTER_NS && !is_parked {
+        true => park(m, e, now),
+        false => look(m, e, now),
+    }
+}
+
+/// Instead of another look.
+pub(super) fn queues(m: &mut Machine, e: &mut LockEntry) -> Step {
+    asks(m, e)
+}
+
+/// The half of the word that changes before the turn comes.
+fn awaited_half(e: &LockEntry) -> Half {
+    match e.fair.turn.nx() == e.fair.ticket.tx {
+        true => Half::Low,
+        false => Half::High,
+    }
+}
+
+/// Says in the word that this client sleeps on it.
+fn park(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    let expect = e.fair.turn;
+    if expect.told() {
+        return asks(m, e);
+    }
+    if expect.parked() || planted::is(Bug::ParksUnsaid) {
+        return sleep(m, e, now);
+    }
+    m.phase = Phase::Fair(At::Parking { expect });
+    let (addr, swap) = (e.turn_addr(), expect.with_parked(true).into_bits());
+    Step::Chain(Chain::one(WordOp::Cas { addr, expect: expect.into_bits(), swap }))
+}
+
+fn parking(m: &mut Machine, e: &mut LockEntry, expect: TurnWord, values: Values, now: Now) -> Step {
+    let found = TurnWord::from_bits(values[0]);
+    let is_same = |turn: TurnWord| turn.with_parked(true) == expect.with_parked(true);
+    if !is_same(found) {
+        return look(m, e, now);
+    }
+    e.fair.turn = found.with_parked(true);
+    sleep(m, e, now)
+}
+
+fn sleep(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
+    m.phase = Phase::Fair(At::Parked);
+    let (half, word) = (awaited_half(e), e.fair.turn.into_bits());
+    let value = match half {
+        Half::Low => word as u32,
+        Half::High => (word >> 32) as u32,
+    };
+    let limit_ns = TRY_SAME_HOLD_NS_MAX.saturating_sub(m.tries.seen_ns(now));
+    Step::Park { addr: e.turn_addr(), half, value, limit_ns }
+}
+
+fn give_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
+    let request = Request::Abandon { handle: e.handle, mode, ticket: e.fair.ticket };
+    e.end(EntryState::Initialized);
+    e.claims_nothing();
     m.tell(request, OpResult::of(Status::Success))
 }
 
-/// The ledger goes on naming a ticket that is given up, for the case that the request which says so
-/// is overtaken, or never sent. The next ticket comes from the arbiter, behind that request.
-fn name_given_up(e: &mut LockEntry, mode: Mode) {
-    let state = match mode {
-        Mode::Exclusive => LedgerState::GivenUpExclusive,
-        Mode::Shared => LedgerState::GivenUpShared,
-    };
-    e.notes.write(LedgerEntry::of_ticket(state, e.ticket));
-    e.diverted = true;
-    e.doubt = super::Doubt::GivenUp;
-}
-
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
-    if e.maybe_over(now) {
+    // what the arbiter has granted beyond the claim is for the arbiter to extend
+    let is_arbiters = expire_s > 0 && e.fair.claim_s < e.time_s;
+    if e.maybe_over(now) || is_arbiters {
         return ask_extend(m, e, mode, expire_s);
     }
-    m.phase = Phase::Try;
-    e.notes.hurry();
-    let later = later_deadline(e, expire_s, m.started);
-    if e.is_handed {
-        return handed::extend(m, e, mode, later);
-    }
-    let chain = Chain::one(WordOp::WriteLedger {
-        handle: e.handle,
-        value: held(mode, e.ticket, later, e.anchor_s).into_bits(),
-    });
-    Step::Chain(chain.then(WordOp::Read { addr: e.w0() }))
+    let until_s = later_deadline(e, expire_s, m.started);
+    m.phase = Phase::Fair(At::Extending { until_s });
+    let note = (expire_s > 0).then(|| claim_op(e, mode, until_s));
+    Step::Chain(e.then_look(note.map(Chain::one)))
 }
 
 fn later_deadline(e: &LockEntry, expire_s: u32, now: Now) -> u32 {
@@ -170,278 +476,27 @@ fn later_deadline(e: &LockEntry, expire_s: u32, now: Now) -> u32 {
 }
 
 fn ask_extend(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Step {
-    m.ask(Request::Extend { handle: e.handle, mode, ticket: e.ticket, expire_s })
+    m.ask(Request::Extend { handle: e.handle, mode, ticket: e.fair.ticket, expire_s })
 }
 
-fn held(mode: Mode, ticket: Ticket, deadline_s: u32, anchor_s: u32) -> LedgerEntry {
-    let is_short = planted::is(Bug::LedgerLeaseShort) && deadline_s < u32::MAX;
-    let deadline_s = deadline_s - u32::from(is_short);
-    let state = match mode {
-        Mode::Exclusive => LedgerState::HeldExclusive,
-        Mode::Shared => LedgerState::HeldShared,
-    };
-    LedgerEntry::of_ticket(state, ticket).with_deadline_s(deadline_s, anchor_s)
-}
-
-/// `now` was read after the word that is expected: the hold was not over then.
-fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
-    let word = FairWord::from_bits(e.word);
-    let is_at_its_turn = word.nx() == e.ticket.tx;
-    let nobody_behind = match mode {
-        Mode::Exclusive => word.open_exclusive() == 1 && word.open_shared() == 0,
-        Mode::Shared => word.open_exclusive() == 0 && word.open_shared() <= FAIR_READERS_MAX,
-    };
-    let nobody_behind = nobody_behind || planted::is(Bug::FairReleaseStale) && m.rounds > 0;
-    let is_late = e.maybe_over(now);
-    if e.is_handed {
-        return handed::release(m, e, now);
-    }
-    let is_handed_on = nobody_behind && !e.asks_at_once() || turn::may_hand_over(e, mode);
-    if !is_at_its_turn || !is_handed_on || is_late || m.rounds >= CAS_ROUNDS_MAX {
-        return ask_release(m, e, mode);
-    }
-    if e.is_relayed {
-        return relay::release(m, e, mode, word);
-    }
-    if !nobody_behind || turn::is_followed(e, mode) {
-        return match relay::may_begin(e, word) {
-            true => relay::announce(m, e),
-            false => turn::hand_over(m, e, word),
-        };
-    }
-    m.phase = Phase::Try;
-    let cas = WordOp::Cas { addr: e.w0(), expect: e.word, swap: done(word, mode).into_bits() };
-    Step::Chain(match mode {
-        Mode::Exclusive => Chain::one(cas),
-        Mode::Shared if e.notes.stands_for(mode) => Chain::one(cas),
-        Mode::Shared => {
-            e.notes.is_replaced();
-            let leaving = LedgerEntry::of_ticket(LedgerState::Leaving, e.ticket)
-                .with_deadline_s(e.time_s, e.anchor_s);
-            Chain::one(WordOp::WriteLedger { handle: e.handle, value: leaving.into_bits() })
-                .then(cas)
-        }
-    })
-}
-
-fn ask_release(m: &mut Machine, e: &LockEntry, mode: Mode) -> Step {
-    m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) })
-}
-
-/// The word after one ticket more is done.
-fn done(word: FairWord, mode: Mode) -> FairWord {
-    match mode {
-        Mode::Exclusive => word.exclusive_done(),
-        Mode::Shared => word.shared_done(1),
-    }
-}
-
-#[inline]
-pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let last = values.as_slice().last().copied();
-    match (m.op, m.phase) {
-        (_, Phase::See) => handed::seen(m, e, values, now),
-        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Flush) => published(m, e, now),
-        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Look | Phase::LookTurn | Phase::LookBoth) => {
-            turn::looked(m, e, values, now)
-        }
-        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Placed) => match last {
-            Some(turn) => relay::placed(m, e, turn, now),
-            None => m.lose_track(e),
-        },
-        (Op::Unlock, Phase::HandOver) => turn::handed_over(m, e, values, now),
-        (Op::Unlock, Phase::Announce | Phase::BeginRelay | Phase::Pass | Phase::EndRelay) => {
-            relay::outcome(m, e, values, now)
-        }
-        (Op::Unlock, _) => released_or(m, e, last, now),
-        (Op::Extend { mode, expire_s }, _) => extended_or(m, e, last, mode, expire_s, now),
-        (Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s }, _) => {
-            if m.reentry {
-                return extended_or(m, e, last, mode, expire_s, now);
-            }
-            match last {
-                Some(old) => ticket_taken(m, e, old, now),
-                None => m.lose_track(e),
-            }
-        }
-    }
-}
-
-/// `old` is the word before my ticket was added.
-fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
+fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, now: Now) -> Step {
+    let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
     let (mode, expire_s) = (m.mode(), m.expire_s());
-    let w = FairWord::from_bits(old);
-    let is_relayed = w.is_relayed();
-    let w = if is_relayed { relay::guessed(e, w) } else { w };
-    let taken = match mode {
-        Mode::Exclusive => w.exclusive_taken(),
-        Mode::Shared => w.shared_taken(),
-    };
-    e.see_lanes(taken.into_bits());
-    if mode == Mode::Exclusive && w.mx() >= lane::ring() {
-        // the arbiter alone gives this number out: it skips it
-        e.clear_ledger_entry();
-        e.diverted = true;
-        return take_ticket(m, e, mode, expire_s);
+    if e.maybe_over(now) && !planted::is(Bug::LateExtendCounts) {
+        return ask_extend(m, e, mode, expire_s); // the write may have come too late
     }
-    if is_relayed {
-        e.pace.followed(w.mx() != lane::plus(e.ticket.tx, 1));
-    }
-    e.is_relayed = is_relayed;
-    e.ticket = w.next();
-    e.word = taken.into_bits();
-    let barges = w.open_exclusive() == 0 && planted::is(Bug::FairBarge);
-    let served = !is_relayed && (w.serves_next(mode) || mode == Mode::Exclusive && barges);
-    if !served && turn::may_look(m, e, mode) {
-        e.time_s = m.started.time.seconds();
-        return turn::look_for(m, e, now);
-    }
-    match is_relayed {
-        true => relay::look_once(m, e),
-        false => place(m, e, served, now),
-    }
-}
-
-/// The word says whether the ticket is served.
-fn place(m: &mut Machine, e: &mut LockEntry, served: bool, now: Now) -> Step {
-    let (mode, expire_s) = (m.mode(), m.expire_s());
-    let deadline = m.started.deadline(expire_s);
-    m.target = u64::from(served);
-    e.time_s = if served { deadline } else { m.started.time.seconds() };
-    e.is_judged_by(m.started);
-    let note = match served {
-        true => held(mode, e.ticket, deadline, e.anchor_s),
-        false => LedgerEntry::of_taken(mode, e.ticket, None, e.anchor_s),
-    };
-    let is_noted = e.notes.are_in_effect() && !e.is_relayed;
-    if is_noted || served && claims(expire_s) {
-        match is_noted {
-            true => e.notes.is_replaced(),
-            false => e.notes.write_late(note),
-        }
-        return published(m, e, now);
-    }
-    e.notes.write(note);
-    m.phase = Phase::Flush;
-    Step::Confirm
-}
-
-/// The note is out. Was it in time?
-fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    let took = now.local_ns.saturating_sub(m.unserved_ns);
-    if took >= LEDGER_FLUSH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
-        return asks_place(m, e); // the arbiter may have skipped the ticket
-    }
-    if m.target == 1 {
-        if planted::is(Bug::LeaseFromAfter) {
-            e.time_s = e.time_s.max(now.deadline(m.expire_s()));
-        }
-        return granted(m, e);
-    }
-    queued(m, e)
-}
-
-/// Whether the ticket is served the arbiter knows, and decides.
-fn asks_place(m: &mut Machine, e: &mut LockEntry) -> Step {
-    let (mode, expire_s) = (m.mode(), m.expire_s());
-    let (state, ledger) = match mode {
-        Mode::Exclusive => (EntryState::ExclusiveTicketed, LedgerState::TicketExclusive),
-        Mode::Shared => (EntryState::SharedTicketed, LedgerState::TicketShared),
-    };
-    e.is_relayed = false;
-    e.state = state;
-    e.time_s = m.started.time.seconds();
-    e.notes.write(LedgerEntry::of_ticket(ledger, e.ticket));
-    ask_again(m, e, mode, expire_s)
-}
-
-fn granted(m: &mut Machine, e: &mut LockEntry) -> Step {
-    let mode = m.mode();
-    let view = word_view(e, mode);
-    e.grant(mode, view, m.reentry)
-}
-
-fn queued(m: &mut Machine, e: &mut LockEntry) -> Step {
-    e.state = match m.mode() {
-        Mode::Exclusive => EntryState::ExclusiveTicketed,
-        Mode::Shared => EntryState::SharedTicketed,
-    };
-    e.doubt = super::Doubt::None;
-    e.cache = ticket_view(e);
-    if m.waits() {
-        let ticket = e.ticket;
-        return m.wait(e, Some(ticket));
-    }
-    Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
-}
-
-/// The full word after the operation.
-fn word_view(e: &LockEntry, mode: Mode) -> View {
-    let w = FairWord::from_bits(e.word);
-    let readers = match mode {
-        Mode::Exclusive => 0,
-        Mode::Shared => readers_inside(e, w),
-    };
-    View::Fair {
-        nx: w.nx(),
-        ns: w.ns(),
-        mx: w.mx(),
-        ms: w.ms(),
-        time_out: e.time_s,
-        t_value: Some(u32::from(readers) << 26),
-    }
-}
-
-/// Readers inside, me among them: everybody who has a shared ticket that is served.
-fn readers_inside(e: &LockEntry, w: FairWord) -> u16 {
-    let open = match w.open_exclusive() {
-        0 => w.open_shared(),
-        // readers behind the exclusive ticket are not inside: those before it are, up to me
-        _ => lane::plus(lane::distance(w.ns(), e.ticket.ts), 1).min(w.open_shared()),
-    };
-    open.clamp(1, FAIR_READERS_MAX)
-}
-
-/// The word with my ticket in place of the next ones, and the time of queuing.
-fn ticket_view(e: &LockEntry) -> View {
-    let w = FairWord::from_bits(e.word);
-    let Ticket { tx, ts } = e.ticket;
-    // the readers inside, as far as the word tells: those before me if I am next
-    let inside = match lane::distance(w.nx(), tx) {
-        0 => lane::distance(w.ns(), ts).min(w.open_shared()).min(FAIR_READERS_MAX),
-        _ => 0,
-    };
-    let (nx, ns, time_out) = (w.nx(), w.ns(), e.time_s);
-    View::Fair { nx, ns, mx: tx, ms: ts, time_out, t_value: Some(u32::from(inside) << 26) }
-}
-
-fn extended_or(
-    m: &mut Machine,
-    e: &mut LockEntry,
-    word: Option<u64>,
-    mode: Mode,
-    expire_s: u32,
-    now: Now,
-) -> Step {
-    let Some(word) = word else { return m.lose_track(e) };
-    if e.maybe_over(now) || FairWord::from_bits(word).is_relayed() {
-        // the note may have come too late, or the word does not tell: the arbiter decides
-        return ask_extend(m, e, mode, expire_s);
-    }
-    e.is_relayed = false;
-    let served = FairWord::from_bits(word).nx();
-    if mode == Mode::Exclusive && served != e.ticket.tx {
-        e.clear_ledger_entry();
+    if !is_of_lap || e.fair.turn.nx() != e.fair.ticket.tx {
+        e.claims_nothing();
         return e.lost();
     }
-    e.see_lanes(word);
-    let deadline = later_deadline(e, expire_s, m.started);
-    e.goes_on(deadline, expire_s, m.started);
-    extended(m, e, word, mode)
+    if expire_s > 0 {
+        e.claims(until_s, m.started);
+    }
+    e.goes_on(until_s, expire_s, m.started);
+    goes_on(m, e, mode)
 }
 
-fn extended(m: &mut Machine, e: &mut LockEntry, word: u64, mode: Mode) -> Step {
-    e.word = word;
+fn goes_on(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let view = word_view(e, mode);
     if m.reentry {
         return e.grant(mode, view, true);
@@ -450,36 +505,60 @@ fn extended(m: &mut Machine, e: &mut LockEntry, word: u64, mode: Mode) -> Step {
     Step::Done(OpResult { status: Status::Success, view: Some(view) })
 }
 
-fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -> Step {
-    let Some(old) = old else { return m.lose_track(e) };
-    let mode = held_mode(e);
-    if mode == Mode::Exclusive {
-        e.pace.followed(old != e.word);
+/// `now` was read after the word that is expected: the lease surely ran then, or it is late.
+fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, had_turn: bool, now: Now) -> Step {
+    let (turn, ticket) = (e.fair.turn, e.fair.ticket);
+    let is_late = e.maybe_over(now) && !planted::is(Bug::LateReleaseByClient);
+    let is_told = turn.told() && !planted::is(Bug::ToldIgnored);
+    let is_arbiters = is_late || is_told || turn.nx() != ticket.tx || e.asks_at_once();
+    if is_arbiters || m.rounds >= CAS_ROUNDS_MAX {
+        m.phase = Phase::Fair(At::AsksRelease { had_turn });
+        return Step::Request(Request::Release { handle: e.handle, mode, ticket: Some(ticket) });
     }
-    if old == e.word {
-        e.word = done(FairWord::from_bits(old), mode).into_bits();
-        match e.notes.are_in_effect() {
-            true => e.notes.is_replaced(),
-            false => clear(e, mode),
+    m.phase = Phase::Fair(At::Releasing { expect: turn });
+    let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
+    let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
+    // where nothing takes effect late, the entry is written after the last compare-and-swap
+    if mode == Mode::Exclusive && !e.fair.parks {
+        let none = LedgerEntry::new().into_bits();
+        chain = chain.then(WordOp::WriteLedger { handle: e.handle, value: none });
+    }
+    if e.fair.reads_free {
+        chain = chain.then(WordOp::Read { addr: e.w0() });
+    }
+    Step::Chain(chain)
+}
+
+fn releasing(m: &mut Machine, e: &mut LockEntry, expect: TurnWord, values: Values, now: Now) -> Step {
+    let mode = held_mode(e);
+    let found = TurnWord::from_bits(values[0]);
+    if e.fair.reads_free {
+        let Some(&taken) = values.as_slice().last() else { return m.lose_track(e) };
+        e.fair.taken = TakenWord::from_bits(taken);
+    }
+    if found == expect {
+        e.fair.turn = expect.done(mode);
+        if expect.parked() && !planted::is(Bug::ParkedUnwoken) {
+            e.fair.wakes = Some(match mode {
+                Mode::Exclusive => Half::High,
+                Mode::Shared => Half::Low,
+            });
+        }
+        if mode == Mode::Exclusive {
+            e.pace.followed(e.fair.taken.mx() > e.fair.turn.nx());
         }
         return released(e, mode, now);
     }
-    released_otherwise(m, e, old, now)
-}
-
-/// The word was not as expected, but `found`.
-fn released_otherwise(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
-    let mode = held_mode(e);
-    if FairWord::from_bits(found).is_relayed() {
-        return ask_release(m, e, mode); // the word does not tell
-    }
-    if mode == Mode::Exclusive && FairWord::from_bits(found).nx() != e.ticket.tx {
-        e.clear_ledger_entry();
+    m.rounds += 1;
+    e.fair.turn = found;
+    let ticket = e.fair.ticket;
+    if found.nx() != ticket.tx {
+        e.claims_nothing();
         return e.lost();
     }
-    m.rounds += 1;
-    e.word = found;
-    release(m, e, mode, now)
+    e.pace.followed(found.told());
+    let had_turn = !e.maybe_over(now) && !planted::is(Bug::ToldReleaseFails);
+    release(m, e, mode, had_turn, now)
 }
 
 fn held_mode(e: &LockEntry) -> Mode {
@@ -489,52 +568,55 @@ fn held_mode(e: &LockEntry) -> Mode {
     }
 }
 
-/// `e.word` is the word after the release.
+/// `e.fair.turn` is the word after the release.
 fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+    // where nothing takes effect late, the chain has not said so
+    match mode == Mode::Exclusive && !e.fair.parks {
+        true => e.fair.claim_s = 0,
+        false => e.claims_nothing(),
+    }
     // as long as the next in line has to claim its turn
     e.time_s = now.deadline(FAIR_GRACE_S);
-    e.see_lanes(e.word);
-    let view = match word_view(e, mode) {
-        View::Fair { nx, ns, mx, ms, time_out, .. } => {
-            let open = if mx == nx { lane::distance(ns, ms) } else { 0 };
-            let readers = if mode == Mode::Shared { open.min(FAIR_READERS_MAX) } else { 0 };
-            View::Fair { nx, ns, mx, ms, time_out, t_value: Some(u32::from(readers) << 26) }
-        }
-        other => other,
-    };
+    let view = released_view(e, mode);
     e.released(view)
 }
 
-fn clear(e: &mut LockEntry, mode: Mode) {
-    match mode == Mode::Exclusive || e.notes.stands_for(mode) {
-        true => e.clear_ledger_entry_late(),
-        false => e.clear_ledger_entry(),
+pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
+    let Phase::Fair(at) = m.phase else { return m.lose_track(e) };
+    match at {
+        At::Taking => taken(m, e, values, now),
+        At::Looking { held_s, claim_s } => looked(m, e, values, (held_s, claim_s), now),
+        At::Lengthening { until_s } => lengthened(m, e, values, until_s, now),
+        At::Parking { expect } => parking(m, e, expect, values, now),
+        At::Extending { until_s } => extended(m, e, values, until_s, now),
+        At::Releasing { expect } => releasing(m, e, expect, values, now),
+        At::Parked | At::AsksRelease { .. } => m.lose_track(e),
     }
 }
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
-    (e.is_relayed, e.is_handed) = (false, false); // the arbiter has ended it
     match (m.op, reply) {
         (Op::Unlock, Reply::Done { word }) => {
             let mode = held_mode(e);
-            e.word = word;
-            let word = FairWord::from_bits(word);
-            let waits_for_me = mode == Mode::Exclusive && word.open_shared() > 0;
-            e.pace.followed(word.open_exclusive() > 0 || waits_for_me);
-            clear(e, mode);
-            released(e, mode, now)
+            e.fair.turn = TurnWord::from_bits(word);
+            e.pace.followed(e.fair.turn.told());
+            release_answered(e, mode, now)
         }
-        (Op::Unlock, Reply::Denied { .. }) => {
-            e.clear_ledger_entry();
+        (Op::Unlock, Reply::Denied { word, .. }) => {
+            if m.phase == Phase::Fair(At::AsksRelease { had_turn: true }) {
+                e.fair.turn = TurnWord::from_bits(word);
+                return release_answered(e, held_mode(e), now);
+            }
+            e.claims_nothing();
             e.lost()
         }
         (Op::Extend { mode, expire_s }, Reply::Granted { word, deadline_s, .. }) => {
-            e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
+            e.fair.turn = TurnWord::from_bits(word);
             e.goes_on(deadline_s, expire_s, now);
-            extended(m, e, word, mode)
+            goes_on(m, e, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
-            e.clear_ledger_entry();
+            e.claims_nothing();
             e.lost()
         }
         (Op::TryLock { mode, .. } | Op::Lock { mode, .. }, reply) => {
@@ -544,55 +626,168 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
     }
 }
 
+fn release_answered(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+    e.claims_nothing();
+    e.time_s = now.deadline(FAIR_GRACE_S);
+    let view = released_view(e, mode);
+    e.released(view)
+}
+
 fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, now: Now) -> Step {
     match reply {
         Reply::Granted { word, deadline_s, ticket, .. } => {
-            e.ticket = ticket.unwrap_or(e.ticket);
-            e.is_judged_by(now);
-            e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
-            e.see_lanes(word);
-            e.time_s = deadline_s;
+            e.fair.turn = TurnWord::from_bits(word);
             if m.reentry {
-                return extended(m, e, word, mode);
+                e.goes_on(deadline_s, m.expire_s(), now);
+                return goes_on(m, e, mode);
             }
-            e.word = word;
-            granted(m, e)
+            e.fair.ticket = ticket.unwrap_or(e.fair.ticket);
+            granted(m, e, deadline_s, now)
         }
         Reply::Queued { .. } | Reply::Cancelled { .. } if m.reentry => m.lose_track(e),
         Reply::Queued { word, ticket } => {
-            e.see_lanes(word);
-            e.word = word;
-            if e.state != EntryState::ExclusiveTicketed && e.state != EntryState::SharedTicketed {
-                (e.ticket, e.doubt) = (ticket, super::Doubt::None); // the arbiter took it for me
-                e.time_s = now.time.seconds();
-                let state = match mode {
-                    Mode::Exclusive => LedgerState::TicketExclusive,
-                    Mode::Shared => LedgerState::TicketShared,
-                };
-                e.notes.write(LedgerEntry::of_ticket(state, ticket));
-                if mode == Mode::Shared && FairWord::from_bits(word).nx() == ticket.tx {
-                    e.state = EntryState::SharedTicketed; // served: ask for the grant
-                    let (mode, expire_s) = (m.mode(), m.expire_s());
-                    return ask_again(m, e, mode, expire_s);
-                }
+            e.fair.turn = TurnWord::from_bits(word);
+            if e.state != ticketed(mode) {
+                has_ticket(e, mode, ticket, now); // the arbiter took it for me
+                e.state = ticketed(mode);
+                e.cache = ticket_view(e);
+                return asks(m, e);
             }
-            queued(m, e)
+            has_waited(e)
         }
         Reply::Cancelled { word } => {
-            e.word = word;
-            e.cache = ticket_view(e);
-            Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
+            e.fair.turn = TurnWord::from_bits(word);
+            has_waited(e)
         }
-        Reply::Denied { .. } if m.waits() && !m.reentry && !m.requeued => {
-            // too slow in asking: the place is lost, and waiting can cure that
-            e.end(EntryState::Initialized);
-            e.clear_ledger_entry();
-            again(m, e, now)
+        // the lanes have started again: numbers are for clients to take
+        Reply::Done { .. } if e.state != ticketed(mode) && !m.reentry => {
+            e.fair.diverted = false;
+            take_anew(m, e, now)
         }
+        Reply::Denied { .. } if e.state == ticketed(mode) || m.reentry => lost_place(m, e, now),
         Reply::Denied { .. } => {
-            e.clear_ledger_entry();
+            e.claims_nothing();
             e.lost()
         }
         _ => m.lose_track(e),
+    }
+}
+
+fn has_waited(e: &mut LockEntry) -> Step {
+    e.cache = ticket_view(e);
+    Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
+}
+
+fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
+    View::Fair {
+        nx: numbers.nx(),
+        ns: numbers.ns(),
+        mx: numbers.mx(),
+        ms: numbers.ms(),
+        time_out: e.time_s,
+        t_value: Some(readers.min(u32::from(FAIR_READERS_MAX)) << 26),
+    }
+}
+
+/// Shares that are not done, if no exclusive ticket tells them apart.
+fn open_shares(e: &LockEntry) -> Option<u32> {
+    let Fair { taken, turn, .. } = e.fair;
+    (taken.mx() <= turn.nx()).then(|| taken.ms().saturating_sub(turn.ns()))
+}
+
+/// The lock after an operation that leaves it held. Of readers: this client is among them.
+fn word_view(e: &LockEntry, mode: Mode) -> View {
+    let readers = match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared => open_shares(e).unwrap_or(1).max(1),
+    };
+    view(e, FairView::of(e.fair.taken, e.fair.turn), readers)
+}
+
+fn released_view(e: &LockEntry, mode: Mode) -> View {
+    let readers = match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared => open_shares(e).unwrap_or(0),
+    };
+    view(e, FairView::of(e.fair.taken, e.fair.turn), readers)
+}
+
+/// The turns with my ticket in place of the next ones, and the time of queuing.
+fn ticket_view(e: &LockEntry) -> View {
+    let Fair { ticket, turn, .. } = e.fair;
+    let mine = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts);
+    // the readers inside, as far as the word tells: those before me if I am next
+    let inside = match turn.nx() == ticket.tx {
+        true => ticket.ts.saturating_sub(turn.ns()),
+        false => 0,
+    };
+    view(e, FairView::of(mine, turn), inside)
+}
+
+impl LockEntry {
+    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
+    /// for them. Without, they tell what the words tell.
+    pub fn asks_readers(&mut self, asks: bool) {
+        self.fair.asks_readers = asks;
+    }
+
+    /// Whether the view of this result is to tell the readers inside, the words do not, and the
+    /// primary may be asked. `mode`: how the lock is asked for, or was held.
+    pub(crate) fn wants_readers(&self, mode: Mode, result: &OpResult) -> bool {
+        let Some(View::Fair { t_value: Some(_), .. }) = result.view else { return false };
+        if !self.fair.asks_readers {
+            return false;
+        }
+        let Fair { ticket, turn, .. } = self.fair;
+        match (result.status, mode) {
+            // a place behind others: shares before it are inside, or behind an exclusive ticket
+            (Status::Again, _) => turn.nx() != ticket.tx && turn.ns() < ticket.ts,
+            (_, Mode::Exclusive) => false, // no reader is inside, or the next has not asked
+            (_, Mode::Shared) => open_shares(self).is_none(),
+        }
+    }
+
+    /// Where clients sleep that are to be woken now, once.
+    pub fn take_wake(&mut self) -> Option<(WordAddr, Half)> {
+        let half = self.fair.wakes.take()?;
+        Some((self.turn_addr(), half))
+    }
+
+    /// Whether clients are to be woken.
+    #[inline]
+    pub fn has_wake(&self) -> bool {
+        self.fair.wakes.is_some()
+    }
+
+    /// Reads cost nothing where its chains are executed.
+    pub fn reads_are_free(&mut self, are: bool) {
+        self.fair.reads_free = are;
+    }
+
+    /// Fair: a client that waits may sleep in the kernel, on the word itself: where its chains take
+    /// effect at once.
+    pub fn may_park(&mut self, may: bool) {
+        self.fair.parks = may;
+    }
+
+    /// The lanes of a lock that was just got.
+    pub(super) fn see_lanes(&mut self, taken: u64) {
+        if self.lock_type == crate::message::LockType::Fair {
+            self.fair.taken = TakenWord::from_bits(taken);
+            self.fair.diverted = self.fair.taken.is_high();
+        }
+    }
+
+    /// A place at a successor: its words, and nothing in the ledger that this client has written.
+    pub(super) fn has_place(&mut self, ticket: Ticket, turn: u64, mode: Mode) {
+        self.fair.ticket = ticket;
+        self.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
+        self.fair.turn = TurnWord::from_bits(turn);
+        (self.fair.claim_s, self.fair.stamp) = (0, 0); // as the recovery has set the entry
+    }
+
+    /// A primary has refused an addition: numbers come from the arbiter.
+    pub(super) fn is_diverted(&mut self) {
+        self.fair.diverted = true;
     }
 }

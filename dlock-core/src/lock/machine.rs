@@ -2,7 +2,7 @@
 //! One operation under way: what all kinds of locks have in common.
 //!
 //! ```text
-//!   [Resolving ─▶] Try ─▶ Takeover | StepBack | Publish | Wait | Ask | Told ─▶ Done
+//!   [Resolving ─▶] Try ─▶ Takeover | StepBack | Fair | Wait | Ask | Told ─▶ Done
 //!                   └◀─ [Look] ◀─ pause ◀─┘
 //! ```
 
@@ -25,15 +25,10 @@ pub struct Machine {
     /// Compare-and-swap rounds so far.
     pub(super) rounds: u32,
     /// Atomic: the word the last `Cas` tries to set. Read-write: where in the chain the count was
-    /// changed. Fair: what was noted of the ticket last, while its turn is looked for; then,
-    /// whether it is served; the number that is served, while it is released too early.
+    /// changed.
     pub(super) target: u64,
     /// The clock before the chain that takes the lock was posted.
     pub(super) started: Now,
-    /// Fair: when that chain was posted which showed last that it was not this ticket's turn.
-    pub(super) unserved_ns: u64,
-    /// Fair: when the chain was posted that took the ticket.
-    pub(super) taken_ns: u64,
     /// A lost place in the queue was taken anew already.
     pub(super) requeued: bool,
     /// Of a lock that another client holds.
@@ -54,27 +49,10 @@ pub(super) enum Phase {
     Takeover,
     /// Stepping back from a read-write lock.
     StepBack,
-    /// Looking whether a read-write lock is still held, or whether a ticket has its turn.
+    /// Looking whether a read-write lock is free again.
     Look,
-    /// Looking for the turn of a ticket in the companion word, or there and in the word.
-    LookTurn,
-    LookBoth,
-    /// A ticket was taken while the lock was relayed: is it served?
-    Placed,
-    /// A fair lock is handed on to the next ticket.
-    HandOver,
-    /// The companion word is told the number that is served.
-    Announce,
-    /// The lock is to be relayed from now on.
-    BeginRelay,
-    /// It is handed on by the companion word alone.
-    Pass,
-    /// It is released, and relayed no more if nobody has come.
-    EndRelay,
-    /// The holder was told of its turn: has it come in the words by now?
-    See,
-    /// A note is being published.
-    Flush,
+    /// Of a fair lock.
+    Fair(fair::At),
     /// Queued at the arbiter.
     Wait,
     /// A request other than `Wait` is under way.
@@ -82,11 +60,6 @@ pub(super) enum Phase {
     /// A request without a reply was sent; then this is the result.
     Told(OpResult),
 }
-
-/// Publishing a note may take this long; after that the arbiter is asked whether the ticket has its
-/// place. Half its grace ([`crate::limits::FAIR_GRACE_S`]), so that clock rates cannot matter.
-pub(super) const LEDGER_FLUSH_NS_MAX: u64 =
-    crate::limits::FAIR_GRACE_S as u64 * crate::clock::NS / 2;
 
 impl Machine {
     /// Of an operation that is to begin.
@@ -102,8 +75,6 @@ impl Machine {
             rounds: 0,
             target: 0,
             started: now,
-            unserved_ns: now.local_ns,
-            taken_ns: now.local_ns,
             requeued: false,
             tries: Tries::default(),
             is_confirm: false,
@@ -158,15 +129,9 @@ impl Machine {
             Outcome::Unknown | Outcome::Refused(Status::Success | Status::Done) => {
                 return self.lose_track(e)
             }
-            Outcome::Refused(status) => {
-                if !matches!(self.phase, Phase::StepBack) {
-                    e.intends_nothing(); // a share that is not taken off again is still counted
-                }
-                return self.refused(e, status);
-            }
+            Outcome::Refused(status) => return self.refused(e, status),
         };
-        let wanted = if matches!(self.phase, Phase::Flush) { 0 } else { 1 };
-        if values.as_slice().len() < wanted {
+        if values.as_slice().is_empty() {
             return self.lose_track(e); // an executor that answers less than it was asked
         }
         self.executed(e, values, now)
@@ -250,14 +215,6 @@ impl Machine {
 
     /// An answer is lost: say so, and remember what may have happened.
     pub(super) fn lose_track(&mut self, e: &mut LockEntry) -> Step {
-        match (self.op, e.state) {
-            (Op::Unlock, EntryState::SharedLocked) => e.notes.may_be_released(),
-            _ => {
-                e.notes.hurry();
-                e.notes.is_replaced();
-            }
-        }
-        e.names_ticket();
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
         if !matches!(self.phase, Phase::Resolving) {
@@ -291,11 +248,13 @@ impl Machine {
         }
         // what is in doubt is undone by what the ledger says: by its silence, too, of a claim
         let is_in_doubt = matches!(self.phase, Phase::Resolving);
-        if matches!(e.lock_type, LockType::Rw) && e.refs == 0 && !is_in_doubt {
+        let is_ticketed =
+            matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
+        if e.lock_type != LockType::Atomic && e.refs == 0 && !is_ticketed && !is_in_doubt {
             e.clear_ledger_entry();
         }
         if status == Status::Fail && e.lock_type == LockType::Fair {
-            e.diverted = true; // the lanes have no room for an addition: the arbiter wraps them
+            e.is_diverted(); // the lanes are high
         }
         Step::Done(OpResult::of(status))
     }

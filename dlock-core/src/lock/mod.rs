@@ -5,15 +5,13 @@
 //!   begin(op) ──▶ Local(result)
 //!            └──▶ Run(machine, step)   step = Chain   ─executor─▶ machine.outcome(..) ─▶ step
 //!                                           | Request ─executor─▶ machine.reply(..)   ─▶ step
-//!                                           | Confirm ──────────▶ machine.outcome(..) ─▶ step
-//!                                           | Again   ──pause───▶ machine.paused(..)  ─▶ step
+//!                                           | Again, Park ─pause▶ machine.paused(..)  ─▶ step
 //!                                           | Done(result)
 //! ```
 //! After `begin`, `outcome` and `reply` the driver first executes what
-//! [`LockEntry::take_ledger_write`] gives, then acts on the step. A request without a reply
-//! ([`Request::has_reply`]) is sent, and
-//! `reply` is called at once with any `Ok`; for `Confirm` the driver calls `outcome` at once with
-//! a *fresh* reading of the clock and an empty `Done`. One machine runs per entry at a time.
+//! [`LockEntry::take_ledger_write`] and [`LockEntry::take_wake`] give, then acts on the step. A
+//! request without a reply ([`Request::has_reply`]) is sent, and `reply` is called at once with any
+//! `Ok`. One machine runs per entry at a time.
 //!
 //! What is not known for sure is never guessed: an operation whose answer was lost ends with
 //! `BadResponse` and leaves the entry *in doubt*; the next operation on it first asks the arbiter
@@ -26,30 +24,28 @@ mod claimed;
 mod fair;
 mod fast;
 mod machine;
-mod notes;
 mod rw;
 mod tries;
 mod view;
 
+pub use fair::Half;
 pub use fast::FastCas;
 pub use machine::Machine;
-pub use notes::NotedBy;
 pub use view::View;
 
 use belief::NO_CLOCK;
+use fair::Fair;
 use machine::Phase;
-use notes::Notes;
 use tries::Pace;
 
 use crate::clock::Now;
 use crate::control::{LockDesc, LockGrant, Place};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
-use crate::lane;
 use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::{Chain, Word, WordAddr};
-use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, TurnWord, DETAIL_MAX};
+use crate::words::{LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 
 /// An operation on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,9 +121,6 @@ enum Doubt {
     None,
     /// Something may be held, or queued, that the caller was not told of.
     Acquire,
-    /// A ticket was given up. On this channel the primary hears of that before anything else; when
-    /// it has another one, it may not have heard, and have granted the lock to that ticket.
-    GivenUp,
     /// A release whose answer was lost: it may have taken effect.
     Release,
     /// A successor was told of the hold or the ticket; what it makes of it is to be asked for.
@@ -154,7 +147,7 @@ pub struct LockEntry {
     desc: LockDesc,
     state: EntryState,
     refs: u32,
-    /// Held: the word as last known. Fair: also while ticketed.
+    /// Atomic, read-write, held: the word as last known.
     word: u64,
     /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
     time_s: u32,
@@ -171,7 +164,7 @@ pub struct LockEntry {
     /// it.
     until_ns: u64,
     runs_until_ns: u64,
-    ticket: Ticket,
+    fair: Fair,
     /// Fair: the place of the ticket, if it was taken at an earlier incarnation.
     place: Option<Place>,
     cache: View,
@@ -180,32 +173,17 @@ pub struct LockEntry {
     may_be_endless: bool,
     wait: u32,
     /// Read-write: changes with every chain that adds to or takes off the reader count, so
-    /// that a ledger entry that reads the same twice has not moved in between. Fair: changes with
-    /// every intent.
+    /// that a ledger entry that reads the same twice has not moved in between.
     stamp: u32,
-    /// Fair: the primary is asked for the readers inside where the word does not tell them.
-    asks_readers: bool,
     /// Who waits may try again before it queues.
     may_try: bool,
-    /// Fair: how long turns and looks have taken lately.
+    /// How long turns and looks have taken lately.
     pace: Pace,
-    /// Fair: the lock may be relayed: its primary knows of it, and so do its clients.
-    may_relay: bool,
-    /// Fair: the companion word as it was seen last.
-    turn: TurnWord,
-    /// Fair, ticketed or held: the lock was relayed when it was seen last.
-    is_relayed: bool,
-    /// Fair, held: the holder before has told of the turn, and no word was seen since.
-    is_handed: bool,
-    /// Fair: since when it has its place, on this host's clock; not known: [`NOT_KNOWN`].
-    got_ns: u64,
-    /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
-    diverted: bool,
-    notes: Notes,
+    /// The primary executes the chains, and notes in the ledger what they have taken and released.
+    by_primary: bool,
+    /// What is to be written to the ledger, before anything else follows.
+    write: Option<LedgerEntry>,
 }
-
-/// When it is not known since when an entry has its place.
-const NOT_KNOWN: u64 = u64::MAX;
 
 /// The first step of an operation.
 #[allow(clippy::large_enum_variant)] // nothing is allocated
@@ -231,8 +209,18 @@ pub enum Step {
         /// Turns of others before its own; 0: there are no turns, and it may win at any moment.
         ahead: u16,
     },
-    /// Call [`Machine::outcome`] at once with a fresh reading of the clock and no values.
-    Confirm,
+    /// Sleep until this half of this word is another value, or was woken, and call
+    /// [`Machine::paused`], or [`Machine::queues`] at once.
+    Park {
+        /// The word.
+        addr: WordAddr,
+        /// Which half.
+        half: Half,
+        /// What it is.
+        value: u32,
+        /// For so long at most, nanoseconds.
+        limit_ns: u64,
+    },
     /// Finished.
     Done(OpResult),
 }
@@ -263,23 +251,17 @@ impl LockEntry {
             granted_at: None,
             until_ns: u64::MAX,
             runs_until_ns: u64::MAX,
-            ticket: Ticket { tx: 0, ts: 0 },
+            fair: Fair::default(),
             place: None,
             cache: View::zero(lock_type),
             doubt: if grant.already { Doubt::Acquire } else { Doubt::None },
             may_be_endless: false,
             wait: 0,
             stamp: 0,
-            asks_readers: false,
             may_try: false,
             pace: Pace::default(),
-            may_relay: true,
-            turn: TurnWord::new(),
-            is_relayed: false,
-            is_handed: false,
-            got_ns: NOT_KNOWN,
-            diverted: false,
-            notes: Notes::default(),
+            by_primary: false,
+            write: None,
         };
         entry.see_lanes(grant.word);
         entry
@@ -292,34 +274,19 @@ impl LockEntry {
     pub fn rewrite_ledger(&mut self) {
         use EntryState as S;
         self.clock = NO_CLOCK; // the new channel has an estimate of its own
-        let fair = self.lock_type == LockType::Fair;
-        self.notes.is_replaced();
-        if self.doubt == Doubt::GivenUp {
-            self.doubt = match planted::is(Bug::GivenUpUnheard) {
-                true => Doubt::None,
-                false => Doubt::Acquire,
-            };
-        }
-        let state = match self.state {
+        let is_fair = self.lock_type == LockType::Fair;
+        let mode = match self.state {
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
             S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
-            S::ExclusiveLocked if !fair => return self.clear_ledger_entry(), // the word names it
-            S::ExclusiveLocked => LedgerState::HeldExclusive,
-            S::SharedLocked => LedgerState::HeldShared,
-            S::ExclusiveTicketed => LedgerState::TicketExclusive,
-            S::SharedTicketed => LedgerState::TicketShared,
+            S::ExclusiveLocked if !is_fair => return self.clear_ledger_entry(), // the word names it
+            S::ExclusiveLocked | S::ExclusiveTicketed => Mode::Exclusive,
+            S::SharedLocked | S::SharedTicketed => Mode::Shared,
         };
-        let entry = match (fair, self.state) {
-            (false, _) => LedgerEntry::new().with_state(state).with_detail(self.stamp),
-            (true, S::ExclusiveTicketed | S::SharedTicketed) => {
-                LedgerEntry::of_ticket(state, self.ticket)
-            }
-            (true, _) => {
-                let entry = LedgerEntry::of_ticket(state, self.ticket);
-                entry.with_deadline_s(self.time_s, self.anchor_s)
-            }
-        };
-        self.notes.write(entry);
+        let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
+        self.write(match is_fair {
+            true => self.claimed_entry(mode),
+            false => held.with_detail(self.stamp),
+        });
     }
 
     /// The public id.
@@ -343,7 +310,7 @@ impl LockEntry {
     pub fn ticket(&self) -> Option<Ticket> {
         use EntryState as S;
         let has_one = !matches!(self.state, S::Initialized | S::Unlocked);
-        (has_one && self.lock_type == LockType::Fair).then_some(self.ticket)
+        (has_one && self.lock_type == LockType::Fair).then_some(self.fair.ticket)
     }
     /// The descriptor it was got with.
     pub fn desc(&self) -> &LockDesc {
@@ -367,7 +334,7 @@ impl LockEntry {
     }
     /// An earlier operation's answer was lost, and what it did was not undone yet.
     pub fn in_doubt(&self) -> bool {
-        !matches!(self.doubt, Doubt::None | Doubt::GivenUp | Doubt::Left)
+        !matches!(self.doubt, Doubt::None | Doubt::Left)
     }
 
     /// Whether an earlier operation has left something that is to be [undone](Self::undo): its
@@ -423,7 +390,6 @@ impl LockEntry {
     /// The lease of a grant may be over before its caller was told: as far as this client knows
     /// it holds nothing, and what it may have is undone before its next operation.
     pub fn give_back(&mut self) {
-        self.notes.hurry(); // what is undone is what the ledger names
         self.end(EntryState::Initialized);
         self.doubt = Doubt::Acquire;
     }
@@ -506,18 +472,6 @@ impl LockEntry {
         WaitNumber(self.wait)
     }
 
-    fn see_lanes(&mut self, word: u64) {
-        if self.lock_type == LockType::Fair {
-            let w = FairWord::from_bits(word);
-            let is_long = |open: u16| open >= lane::queue_divert();
-            let is_far = |next: u16| next >= lane::divert();
-            self.diverted = is_far(w.mx())
-                || is_far(w.ms())
-                || is_long(w.open_exclusive()) && !w.is_relayed()
-                || is_long(w.open_shared());
-        }
-    }
-
     /// The lease of the hold is one of this clock.
     #[inline]
     fn is_judged_by(&mut self, now: Now) {
@@ -555,7 +509,6 @@ impl LockEntry {
         self.state = state;
         self.refs = 0;
         self.word = 0;
-        (self.is_relayed, self.is_handed) = (false, false);
         self.place = None;
         self.granted_at = self.granted_at.filter(|_| planted::is(Bug::GrantedAtKept));
         self.doubt = Doubt::None;
@@ -576,6 +529,40 @@ impl LockEntry {
 
     fn write_waiting(&mut self, wait: WaitNumber) {
         let waiting = LedgerEntry::new().with_state(LedgerState::Waiting);
-        self.notes.write(waiting.with_detail(wait.0));
+        self.write(waiting.with_detail(wait.0));
+    }
+
+    /// To be written before anything follows.
+    fn write(&mut self, entry: LedgerEntry) {
+        self.write = Some(entry);
+    }
+
+    /// Of a share that is not in the count, a ticket that is done, or was never taken.
+    fn clear_ledger_entry(&mut self) {
+        let stamp = if self.lock_type == LockType::Rw { self.stamp } else { 0 };
+        self.write(LedgerEntry::new().with_detail(stamp));
+    }
+
+    /// The ledger entry to write now, once.
+    pub fn take_ledger_write(&mut self) -> Option<LedgerEntry> {
+        self.write.take()
+    }
+
+    /// Whether something is to be written to the ledger.
+    #[inline]
+    pub fn has_ledger_write(&self) -> bool {
+        self.write.is_some()
+    }
+
+    /// The primary executes the chains, and notes in the ledger what those on a read-write lock have
+    /// taken and released.
+    pub fn is_by_primary(&mut self, is: bool) {
+        self.by_primary = is;
+    }
+
+    /// Whether a release asks the primary at once: it would execute the chain, too, and at the last
+    /// release others waited, so that it is likely to be asked after that.
+    fn asks_at_once(&self) -> bool {
+        self.by_primary && self.pace.is_followed()
     }
 }

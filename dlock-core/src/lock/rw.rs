@@ -8,7 +8,6 @@
 //!   exclusive  Cas(0 → me) ─ held ─▶ Fail, or again, or Wait
 //!   release    shared     [Ledger(Leaving), Faa(−1), Ledger(None)]
 //!              exclusive  Cas(me|r → 0|r) or Release
-//!   both shared, under an intent that stands: Faa alone ([`super::notes`])
 //! ```
 //! `Intent` and `Leaving` say the same: the share may be in the count, or not.
 //! Whoever leaves {waiters, no owner, no reader} behind sends `Wake`; exactly one client can.
@@ -25,8 +24,6 @@ use crate::word_op::{Chain, Values, WordOp};
 use crate::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
 
 const MINUS_ONE: u64 = u64::MAX;
-/// A share has no deadline, nor has an intent to take one.
-const NEVER_S: u32 = u32::MAX;
 
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
     match m.op {
@@ -35,23 +32,13 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
         }
         Op::TryLock { .. } | Op::Lock { .. } => {
             let more = WordOp::Faa { addr: e.w0(), add: 1 };
-            if e.notes.intends_again(Mode::Shared, NEVER_S) {
-                m.target = 0;
-                return Step::Chain(Chain::one(more));
-            }
             next_stamp(e);
-            e.notes.intends(Mode::Shared, NEVER_S);
             m.target = 1;
             Step::Chain(Chain::one(ledger_op(e, LedgerState::Intent)).then(more))
         }
         Op::Unlock if e.state == super::EntryState::SharedLocked => {
             let less = WordOp::Faa { addr: e.w0(), add: MINUS_ONE };
-            if e.notes.stands_for(Mode::Shared) {
-                m.target = 0;
-                return Step::Chain(Chain::one(less));
-            }
             next_stamp(e);
-            e.notes.is_replaced();
             m.target = 1;
             let leaving = Chain::one(ledger_op(e, LedgerState::Leaving));
             Step::Chain(leaving.then(less).then(ledger_op(e, LedgerState::None)))
@@ -100,10 +87,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
                 None => m.lose_track(e),
             },
         },
-        Op::Unlock if matches!(m.phase, Phase::StepBack) => {
-            is_free(e);
-            e.lost()
-        }
+        Op::Unlock if matches!(m.phase, Phase::StepBack) => e.lost(),
         Op::Unlock if e.state == super::EntryState::SharedLocked => match counted {
             Some(old) => shared_released(m, e, old),
             None => m.lose_track(e),
@@ -134,23 +118,16 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
     let passes_owner = word.client() != 0 && planted::is(Bug::RwSharedIgnoresOwner);
     let passes_bit = word.waiters() && planted::is(Bug::RwSharedIgnoresBit);
     if word.admits_reader() || passes_owner || passes_bit {
-        e.notes.follow(stamped(e, LedgerState::HeldShared));
+        if !e.by_primary {
+            e.write(stamped(e, LedgerState::HeldShared));
+        }
         return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), now);
     }
     m.phase = Phase::StepBack;
-    e.notes.is_replaced();
     Step::Chain(
         Chain::one(WordOp::Faa { addr: e.w0(), add: MINUS_ONE })
             .then(ledger_op(e, LedgerState::None)),
     )
-}
-
-/// The share is not in the count any more, for sure. Where the chain has not said so, it is noted
-/// late.
-fn is_free(e: &mut LockEntry) {
-    if e.notes.stands_for(Mode::Shared) {
-        e.clear_ledger_entry_late();
-    }
 }
 
 /// Whether a reader that found `old` and took one off has left a free lock with waiters.
@@ -201,7 +178,6 @@ fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
         m.phase = Phase::StepBack;
         return Step::Chain(Chain::one(WordOp::Faa { addr: e.w0(), add: 1 }));
     }
-    is_free(e);
     let rcount = word.rcount() - 1;
     let time_out = if rcount == 0 { 0 } else { e.time_s };
     let view = View::Rw { time_out, client_id: 0, rcount };
@@ -244,7 +220,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
                 Mode::Exclusive => LedgerState::None, // the word names me
                 Mode::Shared => LedgerState::HeldShared,
             };
-            e.notes.write(stamped(e, state));
+            e.write(stamped(e, state));
             e.word = word;
             granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s, now)
         }

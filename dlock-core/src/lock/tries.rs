@@ -14,7 +14,6 @@
 use super::machine::Phase;
 use super::{fair, LockEntry, Machine, Step};
 use crate::clock::Now;
-use crate::lane;
 use crate::limits::{
     FAR_PAUSE_NS_MAX, TRIES_AT_ONCE_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX,
     TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
@@ -22,7 +21,7 @@ use crate::limits::{
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, WordOp};
-use crate::words::FairWord;
+use crate::words::TurnWord;
 
 /// What an operation has found, try by try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -65,22 +64,16 @@ impl Tries {
         (self.held_ns / 4).min(late_ns).min(TRY_PAUSE_NS_MAX)
     }
 
-    /// The word of a fair lock when the ticket was taken.
-    pub(super) fn queued_at(&mut self, w: FairWord, now: Now) {
-        (self.found, self.since_ns) = (of_turns(w), Some(now.local_ns));
-    }
-
-    /// The exclusive ticket of this number has its turn.
-    pub(super) fn came_to(&self, tx: u16, pace: &mut Pace) {
-        if lane::distance(FairWord::from_bits(self.found).nx(), tx) > 1 {
+    /// The ticket of this exclusive number has its turn.
+    pub(super) fn came_to(&self, tx: u32, pace: &mut Pace) {
+        if self.lost > 0 && tx > TurnWord::from_bits(self.found).nx() + 1 {
             pace.overslept();
         }
     }
 
-    /// A try has told nothing; how many were lost so far.
-    pub(super) fn tells_nothing(&mut self) -> u16 {
-        self.lost = self.lost.saturating_add(1);
-        self.lost
+    /// For how long the turn that was found last has lasted, as far as was seen.
+    pub(super) fn seen_ns(&self, now: Now) -> u64 {
+        now.local_ns.saturating_sub(self.since_ns.unwrap_or(now.local_ns))
     }
 
     /// How often the lock was found held.
@@ -88,21 +81,27 @@ impl Tries {
         self.lost
     }
 
-    /// Of a fair lock `w` was found, and so many exclusive tickets have their turn before this one:
-    /// how long to pause.
-    pub(super) fn sees_turn(&mut self, w: FairWord, ahead: u16, now: Now, pace: &mut Pace) -> u64 {
+    /// Of a fair lock this turn was found, and so many others have theirs before this client: how
+    /// long to pause.
+    pub(super) fn sees_turn(
+        &mut self,
+        turn: TurnWord,
+        ahead: u16,
+        now: Now,
+        pace: &mut Pace,
+    ) -> u64 {
         self.lost = self.lost.saturating_add(1);
-        let found = of_turns(w);
-        let before = FairWord::from_bits(self.found);
+        let found = turn.with_told(false).with_parked(false).into_bits();
+        let before = TurnWord::from_bits(self.found);
         if self.since_ns.is_none() || found != self.found {
             if let Some(since_ns) = self.since_ns {
-                let turns = u64::from(lane::distance(before.nx(), w.nx())).max(1);
+                let turns = u64::from(turn.nx().saturating_sub(before.nx())).max(1);
                 let took_ns = now.local_ns.saturating_sub(since_ns) / turns;
                 pace.turn_ns = lately(pace.turn_ns, took_ns);
             }
             (self.found, self.since_ns) = (found, Some(now.local_ns));
         }
-        self.held_ns = now.local_ns.saturating_sub(self.since_ns.unwrap_or(now.local_ns));
+        self.held_ns = self.seen_ns(now);
         match ahead <= 1 && self.is_at_once() {
             true => 0,
             false => pace.before_turn_ns(ahead, self.held_ns),
@@ -118,11 +117,6 @@ pub(super) struct Pace {
     /// At the last release that knew of no later ticket another had been taken; of one that asked
     /// the primary: somebody waited.
     followed: bool,
-}
-
-/// What of the word changes with the turns.
-fn of_turns(w: FairWord) -> u64 {
-    w.with_mx(0).with_ms(0).into_bits()
 }
 
 /// What is seen late seems longer than it was: the shortest counts, for a while.
@@ -179,8 +173,8 @@ impl Machine {
 
     /// The pause before another try is over; `now` was read after it.
     pub fn paused(&mut self, e: &mut LockEntry, now: Now) -> Step {
-        if e.lock_type == LockType::Fair && self.tries.lost == 0 {
-            return fair::turn::look(self, e, now);
+        if e.lock_type == LockType::Fair {
+            return fair::paused(self, e, now);
         }
         let since_ns = *self.tries.since_ns.get_or_insert(now.local_ns);
         self.tries.held_ns = now.local_ns.saturating_sub(since_ns);
@@ -189,7 +183,6 @@ impl Machine {
             return self.queues(e);
         }
         match (e.lock_type, self.mode()) {
-            (LockType::Fair, _) => fair::turn::look(self, e, now),
             // a reader that adds itself to a held lock disturbs its owner
             (LockType::Rw, Mode::Shared) => {
                 self.phase = Phase::Look;
@@ -205,7 +198,7 @@ impl Machine {
     /// Instead of another try.
     pub fn queues(&mut self, e: &mut LockEntry) -> Step {
         match e.lock_type {
-            LockType::Fair => fair::turn::queues(self, e),
+            LockType::Fair => fair::queues(self, e),
             LockType::Atomic | LockType::Rw => self.wait(e, None),
         }
     }

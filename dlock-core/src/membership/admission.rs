@@ -8,7 +8,7 @@ use super::{
     ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
-use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN, VERSION_RELAYS};
+use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN, VERSION_WORDS};
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Identity};
 use crate::planted::{self, Bug};
@@ -397,7 +397,7 @@ impl Membership {
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
             // it would take the words of others for what they are not
-            _ if version < VERSION_RELAYS => Status::VersionMismatch,
+            _ if version < VERSION_WORDS => Status::VersionMismatch,
             // nothing would keep it from words that it has no right to
             _ if !primary.may_map(attach.client) => Status::Denied,
             // such memory cannot refuse chains: nobody is let near it in recovery

@@ -7,8 +7,8 @@
 //!           └▶ anything else: run       └▶ Running
 //! ```
 //! It decides exactly what the operation would: it is made of the same parts, and what is not the
-//! usual it leaves to it. The chain stays where the caller has it. On memory of this host a ledger
-//! write is a store, which need not be confirmed; the clock is read after it nevertheless.
+//! usual it leaves to it. The chain stays where the caller has it. The clock is read after a ledger
+//! write that follows.
 
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;
@@ -16,7 +16,7 @@ use crate::lock::{FastCas, LockEntry, Machine, Op, OpResult, Step};
 use crate::message::Mode;
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::word_op::{Outcome, Values};
+use crate::word_op::Outcome;
 use crate::words::LedgerEntry;
 
 /// An operation up to the outcome of its first chain.
@@ -88,15 +88,6 @@ impl First {
         entry.first_step(&mut self.machine, now)
     }
 
-    /// Where the chain of this operation is the release of a fair lock that hands it on: the number
-    /// of the exclusive ticket that has its turn then, and the clock reading by which the hold was
-    /// granted or confirmed last. Once the chain is on its way, who has that ticket may be
-    /// [told](Operation::handed) of both, if it has the same clock. It need not be told: it looks.
-    #[inline]
-    pub fn hands_on_to(&self, entry: &LockEntry) -> Option<(u16, u64)> {
-        self.machine.hands_on_to(entry)
-    }
-
     /// The operation from this step on.
     pub fn run(&self, step: Step, now: Now) -> Operation {
         let mut operation =
@@ -125,24 +116,22 @@ impl First {
     pub fn written(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
         match self.result {
             Some(result) => self.ends(entry, result, now),
-            None => self.outcome(entry, Outcome::Done(Values::new()), now), // it is confirmed
+            None => self.goes_on(Step::Done(OpResult::of(Status::BadResponse)), now),
         }
     }
 
     #[inline]
     fn follow(&mut self, entry: &mut LockEntry, step: Step, now: Now) -> Follows {
         let result = match step {
-            Step::Done(result) if self.is_usual(entry, &result, now) => Some(result),
-            Step::Confirm if self.is_local => None,
+            Step::Done(result) if self.is_usual(entry, &result, now) => result,
             step => return self.goes_on(step, now),
         };
-        match (entry.take_ledger_write(), result) {
-            (Some(write), _) => {
-                self.result = result;
+        match entry.take_ledger_write() {
+            Some(write) => {
+                self.result = Some(result);
                 Follows::Write(write)
             }
-            (None, Some(result)) => self.ends(entry, result, now),
-            (None, None) => self.goes_on(step, now),
+            None => self.ends(entry, result, now),
         }
     }
 
@@ -150,7 +139,8 @@ impl First {
     fn is_usual(&self, entry: &LockEntry, result: &OpResult, now: Now) -> bool {
         let has_time = now.local_ns < self.bounds.until_ns;
         matches!(result.status, Status::Success)
-            && !(has_time && entry.wants_readers(self.mode, false, result))
+            && !entry.has_wake()
+            && !(has_time && entry.wants_readers(self.mode, result))
     }
 
     #[inline]

@@ -4,11 +4,11 @@
 //! ```text
 //!            ┌────────────────────────── next ◀──────────────────────────┐
 //!            ▼                                                           │
-//!   Post ─ outcome ▶   Flush ─ flushed ▶   Ask, Probe, Await ─ reply | deadline ▶   Done
-//!   WriteLedger, Tell, Forget, Count: carried out at once, then `next` again
+//!   Post ─ outcome ▶   Pause, Park ─ paused ▶   Ask, Probe, Await ─ reply | deadline ▶   Done
+//!   WriteLedger, Wake, Tell, Forget, Count: carried out at once, then `next` again
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Pause`,
-//! `Flush`, `Ask`, `Probe`, `ReadClock` and `Await` wait for something: the executor reports it by
+//! `Park`, `Ask`, `Probe`, `ReadClock` and `Await` wait for something: the executor reports it by
 //! an event and calls `next` again. All rules of the protocol that lie between a call and its
 //! result are here, for blocking calls, [batches](Batch), asynchronous calls, the simulator, the
 //! models and the fuzzers alike:
@@ -45,11 +45,11 @@ pub use first::{First, Follows};
 
 use crate::clock::Now;
 use crate::counters::Counter;
-use crate::lock::{EntryState, LockEntry, Machine, Op, OpResult, Step};
+use crate::lock::{EntryState, Half, LockEntry, Machine, Op, OpResult, Step};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::word_op::{Chain, Outcome, Values};
+use crate::word_op::{Chain, Outcome, WordAddr};
 use crate::words::LedgerEntry;
 
 /// What the executor does next. Times are on the client's own clock ([`Now::local_ns`]).
@@ -64,12 +64,6 @@ pub enum Effect {
     },
     /// Write my ledger entry of the lock, ordered before whatever follows.
     WriteLedger(LedgerEntry),
-    /// Wait until all ledger writes so far have taken effect, and report
-    /// [`Operation::flushed`].
-    Flush {
-        /// Until when.
-        until_ns: u64,
-    },
     /// Send a request and wait for its reply: report [`Operation::reply`], or
     /// [`Operation::deadline`] when the time has come.
     Ask {
@@ -98,6 +92,25 @@ pub enum Effect {
         /// turns, and it may win at any moment.
         ahead: u16,
     },
+    /// Sleep until this half of this word has another value, or clients that sleep on it are woken,
+    /// and report [`Operation::paused`]; or report [`Operation::queues`] at once.
+    Park {
+        /// The word.
+        addr: WordAddr,
+        /// Which half of it.
+        half: Half,
+        /// The value that it has.
+        value: u32,
+        /// For so long at most, nanoseconds.
+        limit_ns: u64,
+    },
+    /// Wake all clients that sleep on this word: on its lower half, or on both.
+    Wake {
+        /// The word.
+        addr: WordAddr,
+        /// [`Half::High`]: both.
+        half: Half,
+    },
     /// Send a request whose reply, if it has one, nobody waits for.
     Tell(Request),
     /// Read the clock and report [`Operation::clock`]: a grant is to be told, and what was carried
@@ -119,7 +132,6 @@ enum Stage {
     Step(Step),
     Posted,
     Pausing,
-    Flushing,
     /// A reply is waited for. `wait`: it is that of a `Wait`, which can be cancelled.
     Asked {
         wait: bool,
@@ -257,14 +269,14 @@ impl Operation {
 
     /// The next effect. After one that waits for something, only once that was reported.
     pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
-        if matches!(self.stage, Stage::Step(Step::Request(_) | Step::Confirm)) {
-            entry.hurry_note(); // it is answered by what the ledger says
-        }
         if !self.is_ledger_late() {
             if let Some(write) = entry.take_ledger_write() {
                 self.has_acted = true;
                 return Effect::WriteLedger(write);
             }
+        }
+        if let Some((addr, half)) = entry.take_wake() {
+            return Effect::Wake { addr, half };
         }
         loop {
             match self.stage {
@@ -298,6 +310,10 @@ impl Operation {
                 Stage::Step(Step::Again { pause_ns, ahead }) => {
                     self.stage = Stage::Pausing;
                     return Effect::Pause { pause_ns, ahead };
+                }
+                Stage::Step(Step::Park { addr, half, value, limit_ns }) => {
+                    self.stage = Stage::Pausing;
+                    return Effect::Park { addr, half, value, limit_ns };
                 }
                 Stage::Step(step) => {
                     if let Some(effect) = self.follow(entry, step) {
@@ -348,7 +364,6 @@ impl Operation {
                 }
                 Stage::Posted
                 | Stage::Pausing
-                | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Counting(_)
                 | Stage::Probing
@@ -363,7 +378,7 @@ impl Operation {
     /// [`Bug::LedgerLate`]: what follows a ledger write is carried out before it.
     fn is_ledger_late(&self) -> bool {
         planted::is(Bug::LedgerLate)
-            && matches!(self.stage, Stage::Step(Step::Chain(_) | Step::Request(_) | Step::Confirm))
+            && matches!(self.stage, Stage::Step(Step::Chain(_) | Step::Request(_)))
     }
 
     /// Turns what the machine wants, if it is not the usual, into an effect; `None`: look again.
@@ -375,17 +390,8 @@ impl Operation {
         }
         let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
         match step {
-            Step::Chain(_) | Step::Done(_) | Step::Again { .. } => {
+            Step::Chain(_) | Step::Done(_) | Step::Again { .. } | Step::Park { .. } => {
                 unreachable!("`next` has done it")
-            }
-            Step::Confirm if planted::is(Bug::FlushSkipped) => {
-                let published = Outcome::Done(Values::new());
-                self.stage = Stage::Step(self.machine.outcome(entry, published, self.now));
-                None
-            }
-            Step::Confirm => {
-                self.stage = Stage::Flushing;
-                Some(Effect::Flush { until_ns })
             }
             Step::Request(request) if !request.has_reply() => {
                 let step = self.machine.reply(entry, Ok(Reply::Done { word: 0 }), self.now);
@@ -426,7 +432,7 @@ impl Operation {
         !self.has_asked_readers
             && has_time
             && !self.replaced
-            && entry.wants_readers(self.mode, self.has_asked, result)
+            && entry.wants_readers(self.mode, result)
     }
 
     /// The clock as it is now.
@@ -450,19 +456,6 @@ impl Operation {
         }
         self.read(now);
         let outcome = believed(outcome, now);
-        self.stage = Stage::Step(self.machine.outcome(entry, outcome, now));
-    }
-
-    /// Whether all ledger writes have taken effect; `false`: not in time, or it cannot be known.
-    pub fn flushed(&mut self, entry: &mut LockEntry, is_flushed: bool, now: Now) {
-        if !matches!(self.stage, Stage::Flushing) {
-            return;
-        }
-        self.read(now);
-        let outcome = match is_flushed && !now.is_past_horizon() {
-            true => Outcome::Done(Values::new()),
-            false => Outcome::Unknown,
-        };
         self.stage = Stage::Step(self.machine.outcome(entry, outcome, now));
     }
 
@@ -530,7 +523,6 @@ impl Operation {
             self.stage,
             Stage::Posted
                 | Stage::Pausing
-                | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Counting(_)
                 | Stage::Probing

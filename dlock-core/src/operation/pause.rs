@@ -12,20 +12,6 @@ impl Operation {
         self.pause_ends(entry, now, Machine::paused);
     }
 
-    /// The pause is over, since a holder has [handed](super::First::hands_on_to) the lock on to the
-    /// ticket under which this operation [listens](Self::listens). `since_ns`: the clock reading
-    /// that it has told, or an earlier one; `now` was read after it was told. Not of a session that
-    /// is known to be over.
-    pub fn handed(&mut self, entry: &mut LockEntry, since_ns: u64, now: Now) {
-        self.pause_ends(entry, now, |machine, entry, now| machine.handed(entry, since_ns, now));
-    }
-
-    /// In a pause: the number of the exclusive ticket to which the lock may be
-    /// [handed](Self::handed).
-    pub fn listens(&self, entry: &LockEntry) -> Option<u16> {
-        matches!(self.stage, Stage::Pausing).then(|| self.machine.listens(entry)).flatten()
-    }
-
     fn pause_ends(
         &mut self,
         entry: &mut LockEntry,
@@ -50,10 +36,5 @@ impl Operation {
         if matches!(self.stage, Stage::Pausing) {
             self.stage = Stage::Step(self.machine.queues(entry));
         }
-    }
-
-    /// As [`First::hands_on_to`](super::First::hands_on_to), for a chain that is posted.
-    pub fn hands_on_to(&self, entry: &LockEntry) -> Option<(u16, u64)> {
-        matches!(self.stage, Stage::Posted).then(|| self.machine.hands_on_to(entry)).flatten()
     }
 }

@@ -5,7 +5,7 @@ use crate::common::entry;
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::NS;
 use dlock_core::control::{
-    ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED, VERSION, VERSION_RELAYS,
+    ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED, VERSION, VERSION_WORDS,
 };
 use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
@@ -59,7 +59,7 @@ fn a_client_that_knows_of_no_relay_gets_no_words_to_operate_on_by_itself() {
             let admission = site.open_twice(&init).unwrap();
             let peer = site.peer(admission, fabric);
             let is_by_primary = fabric.executes() == Executes::Primary;
-            let status = match is_by_primary || version >= VERSION_RELAYS {
+            let status = match is_by_primary || version >= VERSION_WORDS {
                 true => Status::Success,
                 false => Status::VersionMismatch,
             };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::control::{
-    Attach, Attached, ControlReply, ControlRequest, FabricKind, Offers, Session, VERSION_RELAYS,
+    Attach, Attached, ControlReply, ControlRequest, FabricKind, Offers, Session, VERSION_WORDS,
 };
 use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Identity};
@@ -92,7 +92,7 @@ impl Worker {
     /// What a client is told of: not of memory in which it may not do everything, or of which it
     /// does not know all that its words may say.
     fn offers_for(&self, client: ClientId, version: u8) -> Offers {
-        let may_map = self.core.primary.may_map(client) && version >= VERSION_RELAYS;
+        let may_map = self.core.primary.may_map(client) && version >= VERSION_WORDS;
         let is_for = |kind: FabricKind| may_map || kind.executes() == Executes::Primary;
         let others = FabricKind::ALL.into_iter().filter(|&kind| !is_for(kind));
         others.fold(self.offers.clone(), Offers::without)
