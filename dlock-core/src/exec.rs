@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Now;
 use crate::counters::{Counter, Told, TOLD_MAX};
 use crate::ids::{ClientId, Handle, Seq};
+use crate::lock::Half;
 use crate::message::{Reply, Request};
 use crate::status::Status;
 use crate::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
@@ -19,7 +20,7 @@ use crate::words::LedgerEntry;
 /// one-sided (shm, verbs), they do not pass through the primary. Whoever needs a request to have
 /// taken effect waits for its reply. The client's state machines do: of the requests that have
 /// none, `Wake` asks the arbiter to look at the word as it is by then, and `Abandon` names the
-/// ticket it is about; a `Resolve` that was not waited for is sent again, and waited for, before
+/// ticket that the ledger has dropped before; a `Resolve` that was not waited for is sent again, and waited for, before
 /// the next chain on its lock.
 pub trait Executor: Send + Sync {
     /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains, the first chain's verbs
@@ -38,22 +39,6 @@ pub trait Executor: Send + Sync {
         let mut outcome = [Outcome::Unknown];
         self.execute(&[Chain::one(*word_op)], &mut outcome, wait);
         Single::from(&outcome[0])
-    }
-
-    /// As [`execute_one`](Self::execute_one), and calls `posted` when the word operation is on its
-    /// way to the words, or was executed: nothing that begins after that comes before it, but for
-    /// what is lost. It is not called for one that is not sent.
-    fn execute_one_then(
-        &self,
-        word_op: &WordOp,
-        until_ns: u64,
-        posted: &mut dyn FnMut(),
-    ) -> Single {
-        let single = self.execute_one(word_op, until_ns);
-        if !matches!(single, Single::Refused(_)) {
-            posted();
-        }
-        single
     }
 
     /// As [`execute`](Self::execute) for chains of a single word operation each. `singles` has the
@@ -189,8 +174,25 @@ pub trait Executor: Send + Sync {
         false
     }
 
-    /// Whether the primary notes in the ledger what the chains of this client have taken and
-    /// released: it executes them, and speaks [`VERSION_NOTES`](crate::control::VERSION_NOTES).
+    /// Whether clients of this lock may sleep on a fair lock's word ([`park`](Self::park)).
+    fn may_park(&self) -> bool {
+        false
+    }
+
+    /// Sleeps until this half of a word has another value than this, or clients that sleep on it are
+    /// woken, for `limit_ns` at most.
+    fn park(&self, addr: WordAddr, half: Half, value: u32, limit_ns: u64) {
+        let _ = (addr, half, value, limit_ns);
+    }
+
+    /// Wakes all clients that sleep on this word: on its lower half, or on both.
+    fn wake(&self, addr: WordAddr, half: Half) {
+        let _ = (addr, half);
+    }
+
+    /// Whether the primary notes in the ledger what the chains of this client on read-write locks
+    /// have taken and released: it executes them, and speaks
+    /// [`VERSION_NOTES`](crate::control::VERSION_NOTES).
     fn chains_are_noted(&self) -> bool {
         false
     }
@@ -259,6 +261,10 @@ pub trait LockMemory {
     /// [Set](Self::set) several words, in this order: one round trip where there are any.
     fn set_all(&mut self, words: &[(WordAddr, u64)]) {
         words.iter().for_each(|&(addr, value)| self.set(addr, value));
+    }
+    /// Wakes all clients that sleep on this word, on either half: where clients share this memory.
+    fn wake(&mut self, addr: WordAddr) {
+        let _ = addr;
     }
     /// Read an entry of a client's ledger; an unknown client's is empty.
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;

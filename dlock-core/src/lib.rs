@@ -14,7 +14,6 @@ pub mod counters;
 pub mod exec;
 pub mod fabric;
 pub mod ids;
-pub mod lane;
 pub mod limits;
 pub mod lock;
 pub mod membership;

@@ -24,7 +24,7 @@ use crate::message::{LockType, Mode, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::WordOp;
-use crate::words::{FairWord, RwWord};
+use crate::words::{RwWord, TakenWord};
 
 /// Rules of one primary.
 pub const RULES_MAX: usize = 256;
@@ -108,12 +108,12 @@ impl Right {
                 (RwWord::from_bits(swap).client() != 0).then_some(Self::LockExclusive)
             }
             (LockType::Rw, WordOp::Faa { add, .. }) => (add == 1).then_some(Self::LockShared),
-            (LockType::Fair, WordOp::Faa { add: FairWord::TAKE_SHARED, .. }) => {
+            (LockType::Fair, WordOp::Faa { add: TakenWord::TAKE_SHARED, .. }) => {
                 Some(Self::LockShared)
             }
             (LockType::Fair | LockType::Atomic, WordOp::Faa { .. }) => Some(Self::LockExclusive),
             (LockType::Fair, WordOp::Cas { .. }) => None,
-            (_, WordOp::Read { .. } | WordOp::WriteLedger { .. }) => None,
+            (_, WordOp::Read { .. } | WordOp::ReadPair { .. } | WordOp::WriteLedger { .. }) => None,
         }
     }
 
@@ -725,8 +725,8 @@ mod tests {
             (LockType::Rw, cas(RwWord::new().with_rcount(3).into_bits()), None),
             (LockType::Rw, faa(1), shared),
             (LockType::Rw, faa(u64::MAX), None),
-            (LockType::Fair, faa(FairWord::TAKE_SHARED), shared),
-            (LockType::Fair, faa(FairWord::TAKE_EXCLUSIVE), exclusive),
+            (LockType::Fair, faa(TakenWord::TAKE_SHARED), shared),
+            (LockType::Fair, faa(TakenWord::TAKE_EXCLUSIVE), exclusive),
             (LockType::Fair, cas(5), None),
             (LockType::Fair, WordOp::Read { addr }, None),
         ] {
@@ -737,7 +737,7 @@ mod tests {
             );
         }
         let (handle, mode) = (Handle(1), Mode::Shared);
-        let poll = Request::Poll { handle, mode, ticket: Ticket { tx: 0, ts: 0 }, expire_s: 1 };
+        let poll = Request::Poll { handle, mode, ticket: Ticket::default(), expire_s: 1 };
         assert_eq!(Right::for_request(&poll), shared);
         let take = Request::TakeTicket { handle, mode, expire_s: 1 };
         assert_eq!(Right::for_request(&take), shared);
@@ -775,7 +775,7 @@ mod tests {
             handle: Handle(0),
             mode: Mode::Exclusive,
             expire_s,
-            ticket: Ticket { tx: 0, ts: 0 },
+            ticket: Ticket::default(),
         };
         assert_eq!(Right::for_request(&extend(1)), Some(Right::LockExclusive));
         assert_eq!(Right::for_request(&extend(0)), None, "it asks");

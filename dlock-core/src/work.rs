@@ -68,6 +68,10 @@ impl LockMemory for Metered<'_> {
         self.visited(words.len());
         self.mem.set_all(words);
     }
+    fn wake(&mut self, addr: WordAddr) {
+        self.visited(1);
+        self.mem.wake(addr);
+    }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.visited(1);
         self.mem.ledger(client, handle)

@@ -5,21 +5,26 @@ use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
 use crate::ids::ClientId;
 use crate::message::{LockType, Mode, Reply};
 use crate::status::Status;
-use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 impl Arbiter {
-    /// What this client has of the lock was settled in a recovery: its ledger says so. Of a proxied
-    /// client it is known without.
-    pub(crate) fn claimed(&mut self, lock: LockRef<'_>, client: ClientId, entry: LedgerEntry) {
-        if !self.proxied.contains(client) {
-            return;
-        }
+    /// What this client has of the lock was settled in a recovery, and its ledger says `entry`. Fair:
+    /// its ticket, and the end of its hold, if it has one.
+    pub(crate) fn claimed(
+        &mut self,
+        lock: LockRef<'_>,
+        client: ClientId,
+        entry: LedgerEntry,
+        ticket: Option<(Mode, Ticket, Option<u32>)>,
+    ) {
+        let is_proxied = self.proxied.contains(client);
         let state = self.state(lock.slot);
-        match (lock.lock_type, fair::named(entry)) {
-            (LockType::Atomic, _) => {}
-            (LockType::Rw, _) => _ = state.rw.shares.insert(client),
-            (LockType::Fair, Some(ticket)) => _ = state.fair.live.insert(client, ticket),
-            (LockType::Fair, None) => {}
+        match (lock.lock_type, ticket) {
+            (LockType::Rw, _) if is_proxied => _ = state.rw.shares.insert(client),
+            (LockType::Fair, Some((mode, ticket, until_s))) => {
+                fair::claimed(&mut state.fair, client, (mode, ticket), entry, until_s);
+            }
+            _ => {}
         }
         self.drop_if_empty(lock.slot);
     }
@@ -65,14 +70,10 @@ fn had(
             is_held.then(|| Confirmed::Held(ctx.now.seconds(), None))
         }
         LockType::Fair => {
-            let entry = fair::told(ctx, &state.fair, from.client, from.handle);
-            let counts = state.fair.counts(from.client, entry, FairWord::from_bits(word));
-            let (_, ticket) = counts.filter(|&(its, _)| its == mode)?;
-            match entry.state() {
-                LedgerState::HeldExclusive | LedgerState::HeldShared => {
-                    Some(Confirmed::Held(entry.deadline_s(ctx.anchor_s), Some(ticket)))
-                }
-                _ => Some(Confirmed::Queued(ticket)),
+            let (ticket, until_s) = fair::has(ctx, &state.fair, from, mode)?;
+            match until_s {
+                Some(until_s) => Some(Confirmed::Held(until_s, Some(ticket))),
+                None => Some(Confirmed::Queued(ticket)),
             }
         }
     }

@@ -3,12 +3,11 @@
 //!
 //! ```text
 //!   chain ─▶ may ─ yes ─▶ executed ─▶ executed_word_op ─▶ what a proxied client has
-//!                                                     └─▶ its ledger says so: no note follows
+//!                                                     └─▶ its ledger says so: no write follows
 //! ```
 //! What such an operation did is known here at once. So the primary writes to the client's ledger
-//! what the client would have to write next, and the client writes nothing
-//! ([`NotedBy::Primary`](crate::lock::NotedBy)): of the intent that the same chain has written
-//! nothing is left to be published.
+//! what the client would have to write next of a read-write lock, and the client writes nothing
+//! ([`LockEntry::is_by_primary`](crate::lock::LockEntry::is_by_primary)).
 
 use super::{fair, rw, Arbiter, LockRef};
 use crate::exec::LockMemory;
@@ -17,10 +16,10 @@ use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::WordOp;
-use crate::words::{FairWord, LedgerEntry, LedgerState, RwWord};
+use crate::words::{LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
 
 impl Arbiter {
-    /// Whether a client may have this word operation executed on the word of a read-write or fair
+    /// Whether a client may have this word operation executed on a word of a read-write or fair
     /// lock, which is `seen` now.
     ///
     /// # Errors
@@ -40,17 +39,10 @@ impl Arbiter {
                 let has_share = state.is_some_and(|s| s.rw.knows(client));
                 rw::may_add(seen, add, proxied.then_some(has_share))
             }
-            (LockType::Fair, WordOp::Faa { add, .. }) => {
-                let state = state.map(|s| &s.fair).filter(|_| proxied);
-                fair::may_take(state, client, seen, add)
-            }
+            (LockType::Fair, WordOp::Faa { add, .. }) => fair::may_take(seen, add),
             (LockType::Fair, WordOp::Cas { expect, swap, .. }) => {
-                // a frame from before the client went over to another fabric
-                if !proxied && state.is_some_and(|s| fair::is_ended(&s.fair, client, expect)) {
-                    return Err(Status::Invalid);
-                }
-                let live = state.and_then(|s| s.fair.live.get(&client).copied());
-                fair::may_finish(expect, swap, proxied.then_some(live))
+                let known = proxied.then_some(state.map(|s| &s.fair));
+                fair::may_pass_on(expect, swap, client, known)
             }
             _ => Err(Status::Invalid),
         }
@@ -84,63 +76,32 @@ impl Arbiter {
                 intent.map(|intent| intent.with_state(LedgerState::HeldShared))
             }
             (LockType::Fair, WordOp::Faa { add, .. }) => {
-                let mode = match add {
-                    FairWord::TAKE_EXCLUSIVE => Mode::Exclusive,
-                    _ => Mode::Shared,
-                };
-                let (word, anchor_s) = (FairWord::from_bits(old), self.anchor_s);
-                let ticket = word.next();
-                let fair = &mut self.state(lock.slot).fair;
                 if proxied {
-                    fair::gives_up_live(mem, fair, client, handle);
+                    let mode = match add {
+                        TakenWord::TAKE_EXCLUSIVE => Mode::Exclusive,
+                        _ => Mode::Shared,
+                    };
+                    let entry = mem.ledger(client, handle);
+                    let (taken, slot) = (TakenWord::from_bits(old), lock.slot);
+                    let fair = &mut self.state(slot).fair;
+                    fair::issued(mem, fair, slot, client, (mode, taken), entry);
                 }
-                fair.issued(client, (mode, ticket), proxied);
-                // a relayed word does not tell whether it is served: the client asks
-                let is_served = word.serves_next(mode) && !word.is_relayed();
-                intent.map(|intent| {
-                    let until_s = is_served.then(|| intent.deadline_s(anchor_s));
-                    LedgerEntry::of_taken(mode, ticket, until_s, anchor_s)
-                })
+                None
             }
-            (LockType::Fair, WordOp::Cas { expect, .. }) if old == expect => {
-                let is_done =
-                    fair::is_done(FairWord::from_bits(expect), mem.ledger(client, handle));
-                if proxied {
-                    fair::has_no_more(mem, &mut self.state(lock.slot).fair, client, handle);
+            (LockType::Fair, WordOp::Cas { addr, expect, .. }) if old == expect => {
+                if TurnWord::from_bits(old).parked() {
+                    mem.wake(addr);
                 }
-                is_done.then(LedgerEntry::new)
+                if let Some(state) = self.locks.get_mut(&lock.slot).filter(|_| proxied) {
+                    fair::passed_on(&mut state.fair, client);
+                }
+                None
             }
             _ => None,
         };
         if let Some(note) = note.filter(|_| !planted::is(Bug::PrimaryNotesNothing)) {
             mem.set_ledger(client, handle, note);
-            self.noted(mem, lock, (client, handle), note);
         }
         self.drop_if_empty(lock.slot);
-    }
-
-    /// A note of a client whose notes this primary executes has taken effect. Of a ticket that the
-    /// client has not got it does not.
-    pub fn noted(
-        &mut self,
-        mem: &mut dyn LockMemory,
-        lock: LockRef<'_>,
-        (client, handle): (ClientId, Handle),
-        entry: LedgerEntry,
-    ) {
-        let is_proxied = self.proxied.contains(client);
-        let mut state = self.locks.get_mut(&lock.slot);
-        if let Some(state) = &mut state {
-            self.proxied.tell(state);
-        }
-        if is_proxied && lock.lock_type == LockType::Fair {
-            let noted = fair::as_noted(state.as_deref().map(|s| &s.fair), client, entry);
-            if noted != entry {
-                mem.set_ledger(client, handle, noted);
-            }
-        }
-        if let Some(state) = state {
-            fair::noted(&mut state.fair, client, entry, is_proxied);
-        }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What one client has of one lock, as the lock's word, its ledger entry and the queues tell.
 
-use super::{fair, fair_word, Arbiter, LockRef, LockState};
+use super::{fair, Arbiter, LockRef, LockState};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
@@ -57,17 +57,14 @@ impl Arbiter {
                 }
             }
             LockType::Fair => {
-                let entry = mem.ledger(client, handle);
-                let is_proxied = self.proxied.contains(client);
-                // a claim that has its turn is held, as far as can be known
-                let may_be_held = !is_proxied && !planted::is(Bug::ClaimLapses);
-                let entry = match entry.is_claim() && may_be_held {
-                    true if fair_word(mem, lock.slot).is_turn_of(entry.ticket()) => {
-                        entry.with_state(LedgerState::HeldExclusive)
-                    }
-                    _ => entry,
-                };
-                fair_had(now, state, self.anchor_s, client, entry, is_proxied)
+                let (entry, is_proxied) =
+                    (mem.ledger(client, handle), self.proxied.contains(client));
+                match fair::hold(&state.fair, client, entry, self.anchor_s, is_proxied) {
+                    fair::Hold::Nothing => Had::Nothing,
+                    fair::Hold::Place => Had::Unleased,
+                    fair::Hold::Claimed(_) if planted::is(Bug::ClaimLapses) => Had::Unleased,
+                    fair::Hold::Claimed(until_s) => leased_until(now, until_s),
+                }
             }
         };
         match (had, is_queued) {
@@ -76,8 +73,8 @@ impl Arbiter {
         }
     }
 
-    /// Whether a ledger entry that a client is to write makes its hold of a fair lock last longer
-    /// than its entry says, and than it was granted: in which mode.
+    /// Whether a ledger entry that a client is to write claims a fair lock for longer than its entry
+    /// does, and than it was granted: in which mode.
     pub(crate) fn lengthens(
         &self,
         slot: Slot,
@@ -85,56 +82,13 @@ impl Arbiter {
         (before, after): (LedgerEntry, LedgerEntry),
         anchor_s: u32,
     ) -> Option<Mode> {
-        let named = fair::named(after).filter(|_| holds(after))?;
-        let is_same = holds(before) && fair::named(before) == Some(named);
+        let mode = after.claims()?;
+        let is_same = before.claims() == Some(mode) && before.stamp() == after.stamp();
         let noted = is_same.then(|| before.deadline_s(anchor_s));
         let fair = self.locks.get(&slot).map(|state| &state.fair);
-        let granted = fair.and_then(|fair| fair.granted_until(client, Some(named)));
+        let granted = fair.and_then(|fair| fair.granted_until(client, after.stamp()));
         let granted = granted.filter(|_| !planted::is(Bug::NoteNeedsRight));
-        (noted.max(granted) < Some(after.deadline_s(anchor_s))).then_some(named.0)
-    }
-}
-
-/// Whether an entry says that its ticket is served, or that it will be without a word more.
-fn holds(entry: LedgerEntry) -> bool {
-    let is_held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
-    is_held || entry.is_claim()
-}
-
-fn fair_had(
-    now: ServerTime,
-    state: &LockState,
-    anchor_s: u32,
-    client: ClientId,
-    entry: LedgerEntry,
-    is_proxied: bool,
-) -> Had {
-    let fair = &state.fair;
-    let live = fair.live.get(&client).copied();
-    let known = fair.knows(client);
-    let named = fair::named(entry);
-    let is_told = match (named, is_proxied) {
-        (None, _) => false,
-        (Some(named), true) => live == Some(named),
-        (Some((mode, ticket)), false) => !fair.is_revoked(client, mode, ticket),
-    };
-    let is_held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
-    // a ticket may have been taken, or is still to be given up
-    let is_doubtful = entry.state() == LedgerState::Intent || fair::is_given_up(entry);
-    let claims = entry.claims_by_intent().is_some() && !planted::is(Bug::IntentLapses);
-    let claimed_until = ServerTime::expiry_of(entry.deadline_s(anchor_s));
-    if claims && !is_proxied && now < claimed_until {
-        return Had::Leased(claimed_until);
-    }
-    let noted_s = (is_held && is_told).then(|| entry.deadline_s(anchor_s));
-    // its ledger may not say yet what this arbiter has granted or extended
-    // one that it gave up may be followed by one that it has not written there yet
-    let named = named.filter(|_| !fair::is_given_up(entry));
-    let named = if is_proxied { live } else { named };
-    match noted_s.max(fair.granted_until(client, named)) {
-        Some(deadline_s) => leased_until(now, deadline_s),
-        None if is_told || known || is_doubtful => Had::Unleased,
-        None => Had::Nothing,
+        (noted.max(granted) < Some(after.deadline_s(anchor_s))).then_some(mode)
     }
 }
 

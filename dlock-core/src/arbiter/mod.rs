@@ -34,7 +34,7 @@ use crate::words::{LedgerEntry, Ticket};
 
 pub use fair::WORK_MAX as FAIR_WORK_MAX;
 
-pub(crate) use fair::relay::fair_word;
+pub(crate) use fair::fair_view;
 use fair::FairState;
 use proxied::Proxied;
 use rw::RwState;
@@ -95,8 +95,6 @@ struct LockState {
     queue: VecDeque<Waiter>,
     fair: FairState,
     rw: RwState,
-    /// Fair: the companion word says that a release is to be told here, and this number.
-    told: Option<u16>,
     /// When it is to be looked at; the same if no wake-up were ever lost.
     due: Option<ServerTime>,
     needed: Option<ServerTime>,
@@ -108,7 +106,7 @@ impl LockState {
     }
 
     fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty() && self.told.is_none()
+        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty()
     }
 }
 
@@ -123,7 +121,7 @@ pub struct Arbiter {
     /// The locks each client is queued for, and perhaps some for which it no longer is: where
     /// to look when it does not wait any more.
     waits: BTreeMap<ClientId, BTreeSet<Slot>>,
-    /// Locks whose count waits for a client that is between two verbs.
+    /// Locks that wait for a client which is between two verbs, or does not come back.
     hindered: BTreeSet<Slot>,
     work: Work,
 }
@@ -158,8 +156,6 @@ struct Ctx<'a> {
     /// When this lock wants to be looked at again, and in case that a wake-up was lost.
     due: Option<ServerTime>,
     look: Option<ServerTime>,
-    /// As [`LockState::told`].
-    told: Option<u16>,
     /// Ledger entries and records looked at, and tickets skipped.
     work: u64,
 }
@@ -171,10 +167,13 @@ impl Ctx<'_> {
     fn w0(&self) -> WordAddr {
         WordAddr::new(self.lock.slot, Word::W0)
     }
-    /// The word. A fair lock is not relayed any more when it was read.
+    /// The word that tells how the lock is held: of a fair lock, the turns.
     fn read(&mut self) -> u64 {
-        let seen = self.mem.read(self.w0());
-        fair::relay::ended(self, seen)
+        let word = match self.lock.lock_type {
+            LockType::Fair => Word::W1,
+            LockType::Atomic | LockType::Rw => Word::W0,
+        };
+        self.mem.read(WordAddr::new(self.lock.slot, word))
     }
     /// Changes the word as `f` says; the new word, or `None` if `f` did not want to.
     fn update(&mut self, mut f: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
@@ -185,13 +184,9 @@ impl Ctx<'_> {
             if old == seen {
                 return Some(wanted);
             }
-            seen = fair::relay::ended(self, old);
+            seen = old;
         }
         None
-    }
-    fn cas(&mut self, expect: u64, swap: u64) -> bool {
-        let addr = self.w0();
-        self.mem.cas(addr, expect, swap) == expect
     }
     fn worked(&mut self, units: usize) {
         self.work += units as u64;
@@ -278,20 +273,7 @@ impl Arbiter {
         handle: Handle,
         out: &mut Vec<Sent>,
     ) {
-        self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle, fair::forget));
-    }
-
-    /// As [`forget`](Self::forget) for a client that may come back.
-    pub fn lapse(
-        &mut self,
-        now: ServerTime,
-        mem: &mut dyn LockMemory,
-        lock: LockRef<'_>,
-        client: ClientId,
-        handle: Handle,
-        out: &mut Vec<Sent>,
-    ) {
-        self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle, fair::lapse));
+        self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle));
     }
 
     /// What is remembered of a lock, to be changed; the caller drops it if it is empty then.
@@ -376,15 +358,18 @@ impl Arbiter {
         self.with(now, mem, lock, out, |ctx, state| match lock.lock_type {
             LockType::Atomic => atomic::advance(ctx, state),
             LockType::Rw => rw::advance(ctx, state),
-            LockType::Fair => fair::advance(ctx, state),
+            LockType::Fair => fair::tick(ctx, state),
         });
     }
 
     /// A client that was seen to be between two verbs of an operation for
-    /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do.
+    /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do; or
+    /// whose claim of a fair lock is over, and keeps the lanes from starting again.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
-        states.into_iter().find_map(|state| state.rw.hinderer(skip))
+        states.into_iter().find_map(|state| {
+            state.rw.hinderer(skip).or_else(|| state.fair.hinderer(skip))
+        })
     }
 
     /// A client that is between two verbs may take as long for the rest as if it had just begun.
@@ -392,6 +377,7 @@ impl Arbiter {
         for slot in &self.hindered {
             if let Some(state) = self.locks.get_mut(slot) {
                 state.rw.goes_on(now, client);
+                state.fair.goes_on(now, client);
             }
         }
     }
@@ -465,7 +451,7 @@ impl Arbiter {
         client: ClientId,
     ) -> Option<u32> {
         let state = self.locks.get(&slot)?;
-        state.fair.turn_until(client, fair_word(mem, slot))
+        fair::turn_until(&state.fair, mem, slot, client)
     }
 
     /// How many are queued for this lock.
@@ -493,13 +479,11 @@ impl Arbiter {
             proxied,
             due: None,
             look: None,
-            told: state.told,
             work: 0,
         };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
         let (needed, look, work) = (ctx.due, ctx.look, ctx.work);
-        state.told = ctx.told;
         let due = needed.into_iter().chain(look).min();
         state.needed = needed;
         for answered in &out[before..] {
@@ -508,7 +492,7 @@ impl Arbiter {
             }
         }
         self.work = Work(work);
-        match state.rw.is_hindered() {
+        match state.rw.is_hindered() || state.fair.is_hindered() {
             true => self.hindered.insert(lock.slot),
             false => self.hindered.remove(&lock.slot),
         };
@@ -527,18 +511,11 @@ impl Arbiter {
     }
 }
 
-/// Undoes what a client that can no longer act on the lock has of it; `fair` says how where a
-/// ledger could name it again.
-fn undo(
-    ctx: &mut Ctx<'_>,
-    state: &mut LockState,
-    client: ClientId,
-    handle: Handle,
-    fair: fn(&mut Ctx<'_>, &mut LockState, ClientId, Handle),
-) {
+/// Undoes what a client that can no longer act on the lock has of it.
+fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     match ctx.lock.lock_type {
         LockType::Atomic => atomic::forget(ctx, state, client),
         LockType::Rw => rw::forget(ctx, state, client, handle),
-        LockType::Fair => fair(ctx, state, client, handle),
+        LockType::Fair => fair::forget(ctx, state, client),
     }
 }

@@ -43,7 +43,6 @@ impl Proxied {
     fn tell_now(&self, state: &mut LockState) {
         for &client in &self.changing {
             state.rw.unproxy(client);
-            state.fair.unproxy(client);
         }
     }
 

@@ -201,9 +201,7 @@ impl LockEntry {
     /// undone.
     pub fn lapse(&mut self) -> bool {
         use EntryState as S;
-        if !planted::is(Bug::LapsedNoteKept) {
-            self.write = None;
-        }
+        self.write = None;
         let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
         let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;
         if has_nothing || self.state.is_held() && !may_be_endless {

@@ -791,3 +791,13 @@ impl LockEntry {
         self.fair.diverted = true;
     }
 }
+
+impl OpResult {
+    /// The same with this number of readers inside a fair lock.
+    pub(crate) fn with_readers(mut self, readers: u64) -> Self {
+        if let Some(View::Fair { t_value: Some(t_value), .. }) = &mut self.view {
+            *t_value = (readers.min(u64::from(FAIR_READERS_MAX)) as u32) << 26;
+        }
+        self
+    }
+}

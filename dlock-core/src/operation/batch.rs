@@ -142,10 +142,7 @@ impl Batch {
             }
             let entry = entries.entry(item.place);
             match operation.next(entry) {
-                Effect::Done(result) => match entry.take_late_note() {
-                    Some(note) => return Some((i, Effect::WriteLedger(note))),
-                    None => self.finish(i, result),
-                },
+                Effect::Done(result) => self.finish(i, result),
                 effect => return Some((i, effect)),
             }
         }
@@ -258,13 +255,6 @@ impl Batch {
     pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
         if let Some(operation) = self.active(item) {
             operation.outcome(e, outcome, now);
-        }
-    }
-
-    /// As [`Operation::flushed`].
-    pub fn flushed(&mut self, item: usize, e: &mut LockEntry, is_flushed: bool, now: Now) {
-        if let Some(operation) = self.active(item) {
-            operation.flushed(e, is_flushed, now);
         }
     }
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | atomic lock | Cas free or expired → me · mine → longer · mine → 0, bit untouched; Read |
 //! | read-write lock | Cas 0 → me · me → none, count and bit untouched; Faa ±1 own share; Read |
-//! | fair lock | Faa one ticket; Cas its own ticket done, nobody behind it; Read |
+//! | fair lock | Faa of `w0`: one ticket; Cas of `w1`: its own ticket done; Read |
 //! | object | anything |
 //! | any other word | Read |
 //! | ledger | the entry of a handle of its own; to prolong a fair hold needs the right to lock |
@@ -44,15 +44,14 @@ impl Primary {
             return Err(Status::NotReady);
         }
         let known = self.known(client).ok_or(Status::ClientRemoved)?;
-        let (mut tells, mut is_changed) = (false, false);
+        let mut is_changed = false;
         for word_op in chain.ops() {
             let addr = match *word_op {
                 WordOp::WriteLedger { handle, value } => {
                     self.check_note(mem, client, handle, LedgerEntry::from_bits(value))?;
-                    tells = true;
                     continue;
                 }
-                WordOp::Read { addr } => {
+                WordOp::Read { addr } | WordOp::ReadPair { addr } => {
                     let what = self.what(known, addr.slot())?;
                     self.may_operate(client, what, word_op)?;
                     continue;
@@ -60,7 +59,7 @@ impl Primary {
                 WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } => addr,
             };
             self.may_operate(client, self.what(known, addr.slot())?, word_op)?;
-            let lock_type = match (self.changeable(known, addr)?, *word_op) {
+            let lock_type = match (self.changeable(known, addr, word_op)?, *word_op) {
                 (None, _) => continue, // an object's value
                 (Some(LockType::Atomic), WordOp::Cas { expect, swap, .. }) => {
                     valid(atomic_cas(client, now, expect, swap))?;
@@ -77,7 +76,7 @@ impl Primary {
             is_changed = true;
             self.arbiter.may(addr.slot(), lock_type, client, mem.read(addr), word_op)?;
         }
-        Ok(tells || is_changed)
+        Ok(is_changed)
     }
 
     /// Whether this client may have this note executed on its own.
@@ -114,13 +113,8 @@ impl Primary {
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
             match *word_op {
                 WordOp::WriteLedger { handle, value } => {
-                    let known = self.known(client);
-                    let entry = known.and_then(|known| known.handle(handle));
-                    if let Some(lock) = entry.and_then(|e| lock_ref(&self.registry, e.slot)) {
-                        let value = LedgerEntry::from_bits(value);
-                        noted = Some((lock.slot, value));
-                        self.arbiter.noted(mem, lock, (client, handle), value);
-                    }
+                    let entry = self.known(client).and_then(|known| known.handle(handle));
+                    noted = entry.map(|entry| (entry.slot, LedgerEntry::from_bits(value)));
                 }
                 WordOp::Faa { addr, .. } | WordOp::Cas { addr, .. } => {
                     let Some(known) = self.known(client) else { return };
@@ -135,7 +129,7 @@ impl Primary {
                         }
                     }
                 }
-                WordOp::Read { .. } => {}
+                WordOp::Read { .. } | WordOp::ReadPair { .. } => {}
             }
         }
     }
@@ -150,11 +144,18 @@ impl Primary {
     }
 
     /// The kind of lock a changing word operation goes to; `None`: an object's value.
-    fn changeable(&self, client: &Client, addr: WordAddr) -> Result<Option<LockType>, Status> {
+    fn changeable(
+        &self,
+        client: &Client,
+        addr: WordAddr,
+        word_op: &WordOp,
+    ) -> Result<Option<LockType>, Status> {
         let what = self.what(client, addr.slot())?;
-        if addr.word() != Word::W0 {
-            return Err(Status::Invalid);
-        }
+        let word = match (what, word_op) {
+            (What::Lock(_, LockType::Fair), WordOp::Cas { .. }) => Word::W1,
+            _ => Word::W0,
+        };
+        valid(addr.word() == word)?;
         match what {
             What::Lock(_, lock_type) => Ok(Some(lock_type)),
             _ => Ok(None),

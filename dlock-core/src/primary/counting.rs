@@ -18,11 +18,10 @@ use crate::clock::ServerTime;
 use crate::counters::{Counter, Counters, COUNTERS, TOLD};
 use crate::exec::LockMemory;
 use crate::ids::ClientId;
-use crate::limits::FAIR_READERS_MAX;
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::status::Status;
 use crate::word_op::{Chain, Values, WordAddr, WordOp};
-use crate::words::{AtomicWord, FairWord, RwWord};
+use crate::words::{AtomicWord, RwWord, TakenWord, TurnWord};
 
 impl Primary {
     /// Its counters, for everybody who counts for it.
@@ -85,7 +84,9 @@ impl Primary {
             let (addr, is_as_expected) = match *word_op {
                 WordOp::Cas { addr, expect, .. } => (addr, old == expect),
                 WordOp::Faa { addr, .. } => (addr, false),
-                WordOp::Read { .. } | WordOp::WriteLedger { .. } => continue,
+                WordOp::Read { .. } | WordOp::ReadPair { .. } | WordOp::WriteLedger { .. } => {
+                    continue
+                }
             };
             if is_as_expected {
                 continue;
@@ -93,7 +94,7 @@ impl Primary {
             let counter = self.type_of(addr).and_then(|lock_type| match lock_type {
                 LockType::Atomic => of_atomic(now, client, word_op, old),
                 LockType::Rw => of_rw(client, word_op, old, chain.ops().len()),
-                LockType::Fair => of_fair(word_op, old),
+                LockType::Fair => of_fair(word_op, old, values),
             });
             if let Some(counter) = counter {
                 self.count(counter);
@@ -169,21 +170,23 @@ fn of_rw(client: ClientId, word_op: &WordOp, old: u64, verbs: usize) -> Option<C
 }
 
 /// A ticket that is not served at once, or an exclusive hold that is over.
-fn of_fair(word_op: &WordOp, old: u64) -> Option<Counter> {
-    let w = FairWord::from_bits(old);
-    let is_queued = match *word_op {
-        WordOp::Faa { add: FairWord::TAKE_EXCLUSIVE, .. } => {
-            w.open_exclusive() != 0 || w.open_shared() != 0
-        }
-        WordOp::Faa { add: FairWord::TAKE_SHARED, .. } => {
-            w.open_exclusive() != 0 || w.open_shared() >= FAIR_READERS_MAX
+fn of_fair(word_op: &WordOp, old: u64, values: &Values) -> Option<Counter> {
+    match *word_op {
+        WordOp::Faa { add, .. } => {
+            let mode = match add {
+                TakenWord::TAKE_EXCLUSIVE => Mode::Exclusive,
+                _ => Mode::Shared,
+            };
+            let &[.., turn, lap] = values.as_slice() else { return None };
+            let ticket = TakenWord::from_bits(old).next(lap);
+            let is_served = TurnWord::from_bits(turn).serves(mode, ticket);
+            (!is_served).then_some(Counter::Again)
         }
         WordOp::Cas { expect, swap, .. } => {
-            let (expected, swap) = (FairWord::from_bits(expect), FairWord::from_bits(swap));
-            let is_lost = w.nx() != expected.nx() && swap == expected.exclusive_done();
-            return is_lost.then_some(Counter::FairUnlockExFail);
+            let [old, expected, swap] = [old, expect, swap].map(TurnWord::from_bits);
+            let is_lost = old.nx() != expected.nx() && swap == expected.done(Mode::Exclusive);
+            is_lost.then_some(Counter::FairUnlockExFail)
         }
-        _ => false,
-    };
-    is_queued.then_some(Counter::Again)
+        _ => None,
+    }
 }

@@ -181,7 +181,7 @@ impl Primary {
             // as if it had no reference: its ledger entry counts no more
             let others: Vec<_> = lock.refs.iter().copied().filter(|r| r.0 != client).collect();
             let lock = LockRef { refs: &others, ..lock };
-            self.arbiter.lapse(now, mem, lock, client, handle, out);
+            self.arbiter.forget(now, mem, lock, client, handle, out);
             mem.clear_ledger(client, handle);
         }
     }

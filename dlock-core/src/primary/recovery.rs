@@ -22,7 +22,6 @@ use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::{Word, WordAddr};
-use crate::words::FairWord;
 
 const MS: u64 = NS / 1_000;
 
@@ -110,10 +109,12 @@ impl Primary {
     /// How many of these have what they claim.
     fn settle_one(&mut self, mem: &mut dyn LockMemory, slot: Slot, claims: &[Claimed]) -> usize {
         let Some(lock) = lock_ref(&self.registry, slot) else { return claims.len() };
-        let Settled { word, entries } = settle(lock.lock_type, claims, self.config.anchor_s);
+        let lap = mem.read(WordAddr::new(slot, Word::Fence));
+        let anchor_s = self.config.anchor_s;
+        let Settled { word, entries } = settle(lock.lock_type, claims, anchor_s, lap);
         mem.set(WordAddr::new(slot, Word::W0), word);
         let granted = entries.len().max(usize::from(word != 0));
-        for (client, entry) in entries {
+        for (client, entry, ticket) in entries {
             let known = self.registry.clients.get(client);
             let Some(handle) = known.and_then(|known| known.handle_of(slot)) else { continue };
             // whose channel comes later: until then nobody else can execute anything for it
@@ -123,7 +124,7 @@ impl Primary {
             if !planted::is(Bug::ClaimedShareForgotten) {
                 mem.set_ledger(client, handle, entry);
             }
-            self.arbiter.claimed(lock, client, entry);
+            self.arbiter.claimed(lock, client, entry, ticket);
         }
         granted
     }
@@ -146,14 +147,7 @@ fn is_possible(lock_type: LockType, held: &HeldClaim) -> bool {
     match (lock_type, held.fair) {
         (LockType::Atomic, None) => held.mode == Mode::Exclusive && !held.is_queued,
         (LockType::Rw, None) => !held.is_queued,
-        (LockType::Fair, Some(place)) => {
-            // the ticket had been taken, and was not done
-            let (word, ticket) = (FairWord::from_bits(place.word), place.ticket);
-            match held.mode {
-                Mode::Exclusive => word.is_open(ticket.tx),
-                Mode::Shared => true,
-            }
-        }
+        (LockType::Fair, Some(_)) => true,
         _ => false,
     }
 }

@@ -70,7 +70,10 @@ impl Primary {
         let known = self.known(client)?;
         chain.ops().iter().find_map(|word_op| {
             let addr = match *word_op {
-                WordOp::Read { addr } | WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } => addr,
+                WordOp::Read { addr }
+                | WordOp::ReadPair { addr }
+                | WordOp::Cas { addr, .. }
+                | WordOp::Faa { addr, .. } => addr,
                 WordOp::WriteLedger { handle, value } => {
                     let entry = LedgerEntry::from_bits(value);
                     let missing = self.missing_for_note(mem, client, handle, entry);

@@ -11,22 +11,17 @@
 //! not: a claim may have been under way for long. The shares of readers are added up.
 //!
 //! *Fair*: who holds the lock is at the head, and the rest is queued behind in the order of their
-//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, and
-//! its number there. It is open as long as its number lies at or after the served one, and open
-//! numbers are less than half a lane apart. So the distance from the served number orders the
-//! tickets of one incarnation, over the numbers that the arbiter has left out and over the end of
-//! the lane. Each client tells the word that it saw last; its own ticket was open in it. The served
-//! number that lies between another one and the ticket of its client is the later one of both.
+//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, the lap
+//! there, and the sum of both its numbers, which grows with each ticket of a lap.
 
 use std::cmp::Reverse;
 
 use crate::clock::ServerTime;
 use crate::control::Place;
 use crate::ids::{ClientId, Epoch};
-use crate::lane;
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
-use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
 
 /// What a client says of a lock of its former primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +37,7 @@ pub(super) struct Claimed {
     pub(super) granted_at: (Epoch, u32),
     /// Of a hold: when it was granted or confirmed last; later, if the claim took long to come.
     pub(super) since: ServerTime,
-    /// Fair: its ticket, and the word as its client saw it last.
+    /// Fair: its ticket.
     pub(super) place: Option<Place>,
 }
 
@@ -50,11 +45,20 @@ pub(super) struct Claimed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) word: u64,
-    pub(super) entries: Vec<(ClientId, LedgerEntry)>,
+    pub(super) entries: Vec<(ClientId, LedgerEntry, Option<Claim>)>,
 }
 
-/// Ledger deadlines count from `anchor_s`.
-pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32) -> Settled {
+/// Fair: how the lock is held or asked for, the ticket, and the end of the hold if it is one.
+pub(super) type Claim = (Mode, Ticket, Option<u32>);
+
+
+/// Ledger deadlines count from `anchor_s`. Fair: the lap is the one of the slot.
+pub(super) fn settle(
+    lock_type: LockType,
+    claims: &[Claimed],
+    anchor_s: u32,
+    lap: u64,
+) -> Settled {
     let holder = claims.iter().filter(|claim| claim.is_held).max_by_key(|claim| {
         let ((Epoch(n), end_s), ServerTime(since)) = (claim.granted_at, claim.since);
         let order = match planted::is(Bug::EarlierClaimCounts) {
@@ -73,7 +77,7 @@ pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32) -> 
     match lock_type {
         LockType::Atomic => atomic(holder),
         LockType::Rw => rw(holder, claims.iter().filter(|claim| is_true(claim))),
-        LockType::Fair => fair(claims, &is_true, anchor_s),
+        LockType::Fair => fair(claims, &is_true, anchor_s, lap),
     }
 }
 
@@ -94,7 +98,7 @@ fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) ->
         }
         Some(_) => {
             let share = LedgerEntry::new().with_state(LedgerState::HeldShared);
-            let entries: Vec<_> = holds.map(|claim| (claim.client, share)).collect();
+            let entries: Vec<_> = holds.map(|claim| (claim.client, share, None)).collect();
             let word = RwWord::new().with_rcount(entries.len() as u32).into_bits();
             Settled { word, entries }
         }
@@ -102,61 +106,29 @@ fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) ->
 }
 
 /// Those that stay, in their order.
-fn fair(claims: &[Claimed], is_true: &dyn Fn(&Claimed) -> bool, anchor_s: u32) -> Settled {
+fn fair(
+    claims: &[Claimed],
+    is_true: &dyn Fn(&Claimed) -> bool,
+    anchor_s: u32,
+    lap: u64,
+) -> Settled {
     let stays = |claim: &&Claimed| !claim.is_held || is_true(claim);
     let placed = |claim: &Claimed| claim.place.map(|place| (*claim, place));
     let mut all: Vec<_> = claims.iter().filter(stays).filter_map(placed).collect();
-    all.sort_unstable_by_key(|(claim, place)| (place.epoch, claim.client));
-    let mut ordered = Vec::with_capacity(all.len());
-    for of_epoch in all.chunk_by(|(_, a), (_, b)| a.epoch == b.epoch) {
-        let base = latest_served(of_epoch);
-        ordered.extend(of_epoch.iter().map(|(claim, Place { epoch, ticket, .. })| {
-            let after = lane::after(base.tx, ticket.tx);
-            let is_exclusive = claim.mode == Mode::Exclusive;
-            let share = lane::after(base.ts, ticket.ts);
-            ((!claim.is_held, *epoch, after, is_exclusive, share, claim.client), *claim)
-        }));
+    all.sort_unstable_by_key(|(claim, Place { epoch, ticket })| {
+        (!claim.is_held, *epoch, ticket.lap, ticket.order(), claim.client)
+    });
+    let mut taken = TakenWord::new();
+    let mut entries = Vec::with_capacity(all.len());
+    for (claim, _) in all {
+        let ticket = taken.next(lap);
+        taken = taken.taken(claim.mode);
+        let held_until_s = claim.is_held.then_some(claim.deadline_s);
+        let entry = LedgerEntry::claim(claim.mode, 0);
+        let entry = entry.with_deadline_s(held_until_s.unwrap_or(anchor_s), anchor_s);
+        entries.push((claim.client, entry, Some((claim.mode, ticket, held_until_s))));
     }
-    ordered.sort_unstable_by_key(|(order, _)| *order);
-    let mut word = FairWord::new();
-    let mut entries = Vec::with_capacity(ordered.len());
-    for (_, claim) in ordered {
-        let ticket = word.next();
-        let (state, taken) = match (claim.mode, claim.is_held) {
-            (Mode::Exclusive, true) => (LedgerState::HeldExclusive, word.exclusive_taken()),
-            (Mode::Exclusive, false) => (LedgerState::TicketExclusive, word.exclusive_taken()),
-            (Mode::Shared, true) => (LedgerState::HeldShared, word.shared_taken()),
-            (Mode::Shared, false) => (LedgerState::TicketShared, word.shared_taken()),
-        };
-        word = taken;
-        let entry = LedgerEntry::of_ticket(state, ticket);
-        entries.push(match claim.is_held {
-            true => (claim.client, entry.with_deadline_s(claim.deadline_s, anchor_s)),
-            false => (claim.client, entry),
-        });
-    }
-    Settled { word: word.into_bits(), entries }
-}
-
-/// The latest served numbers that anybody has seen of those who took their tickets at one
-/// incarnation: there is one at least.
-fn latest_served(all: &[(Claimed, Place)]) -> Ticket {
-    let served = |p: &Place| FairWord::from_bits(p.word);
-    let is_later = |a: &Place, b: &Place| {
-        let (from, to) = (served(b).nx(), served(a).nx());
-        let within = |p: &Place, number| {
-            let window = lane::distance(served(p).nx(), p.ticket.tx);
-            (1..=window).contains(&lane::distance(served(p).nx(), number))
-        };
-        match (within(b, to), within(a, from)) {
-            (is_later, is_earlier) if is_later != is_earlier => is_later,
-            _ => lane::is_before(from, to),
-        }
-    };
-    let later = |a, b| if is_later(&b, &a) { b } else { a };
-    let latest = all.iter().map(|(_, place)| *place).reduce(later);
-    let word = latest.map_or(FairWord::new(), |place| served(&place));
-    Ticket { tx: word.nx(), ts: word.ns() }
+    Settled { word: taken.into_bits(), entries }
 }
 
 #[cfg(test)]

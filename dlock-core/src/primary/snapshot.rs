@@ -2,7 +2,7 @@
 //! What the administrator sees.
 
 use super::Primary;
-use crate::arbiter::fair_word;
+use crate::arbiter::fair_view;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, Slot};
 use crate::message::LockType;
@@ -19,7 +19,8 @@ pub struct LockSnapshot {
     pub lock_type: LockType,
     /// Where it is.
     pub slot: Slot,
-    /// Its word; of a fair lock with the number that is served, relayed or not.
+    /// Its word; of a fair lock the low bits of its four numbers, as
+    /// [`FairView`](crate::words::FairView) has them.
     pub word: u64,
     /// Clients that have got it.
     pub refs: usize,
@@ -38,7 +39,7 @@ pub struct ClientSnapshot {
 
 fn word(mem: &mut dyn LockMemory, slot: Slot, lock_type: LockType) -> u64 {
     match lock_type {
-        LockType::Fair => fair_word(mem, slot).into_bits(),
+        LockType::Fair => fair_view(mem, slot).into_bits(),
         _ => mem.read(WordAddr::new(slot, Word::W0)),
     }
 }

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What one look at a fair lock decides: the turns that it passes, the shares that it counts as
+//! done, and who is granted the lock.
+//!
+//! ```text
+//!   view ─▶ shares of clients that may have none are done ─▶ who has the turn is granted it
+//!             ▲                                                  │
+//!             └──── the number at the head is nobody's: passed ◀─┘
+//! ```
+//! Nothing of it counts before the word was changed, by one compare-and-swap from what was read.
+//!
+//! * An exclusive number at the head that no client is known to have can be owned only by a claim
+//!   that was in a ledger when the number was first seen there: the claim is written before the
+//!   ticket is taken. It is passed when all of those are over, gone, or known to have another
+//!   ticket, and no share before it may be relied on.
+//! * A share does not tell whose it is. Let `end` be the first share behind the head, and L the
+//!   clients that may rely on a share at the head: if more shares than L has clients are open
+//!   before `end`, those beyond are done. A client that is not in L, and names one of them later, is
+//!   refused.
+//! * Turns are passed, and shares counted, only while others wait, or something was undone: a
+//!   client whose lease is over keeps the lock until then.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::super::Waiter;
+use super::state::{FairState, Has, Head, Passed, Status, View};
+use crate::clock::ServerTime;
+use crate::ids::ClientId;
+use crate::message::{Mode, WaitNumber};
+use crate::planted::{self, Bug};
+use crate::words::{diverts_from, Ticket, TurnWord};
+
+/// Numbers, or ranges of numbers, that one look passes.
+pub(super) const STEPS_MAX: usize = 8;
+
+/// What a look has decided.
+pub(super) struct Decision<'a> {
+    view: &'a View,
+    pub(super) turn: TurnWord,
+    pub(super) fair: FairState,
+    pub(super) queue: VecDeque<Waiter>,
+    /// Waiters that are granted the lock, until then; `None`: refused.
+    pub(super) answers: Vec<(Waiter, Option<(u32, Ticket)>)>,
+    /// There is more to pass.
+    pub(super) is_unfinished: bool,
+    /// When a claim or a grace ends that keeps others waiting.
+    pub(super) next: Option<ServerTime>,
+    /// A client that is waited for may change what it has without a word to anybody.
+    pub(super) is_silent: bool,
+}
+
+impl<'a> Decision<'a> {
+    pub(super) fn of(view: &'a View, mut fair: FairState, queue: VecDeque<Waiter>) -> Self {
+        view.drop_over(&mut fair);
+        let (turn, answers) = (view.turn, Vec::new());
+        let mut d = Self {
+            view,
+            turn,
+            fair,
+            queue,
+            answers,
+            is_unfinished: true,
+            next: None,
+            is_silent: false,
+        };
+        d.refuse();
+        for _ in 0..STEPS_MAX {
+            if !d.advance() {
+                d.is_unfinished = false;
+                break;
+            }
+        }
+        d.refuse();
+        let sleeps = |w: &Waiter| w.wait != WaitNumber(0);
+        d.turn.set_told(d.queue.iter().any(sleeps) && !planted::is(Bug::SleepersUntold));
+        if d.turn != view.turn {
+            d.turn.set_parked(false); // clients that sleep on the word look again
+        }
+        if view.is_idle(d.turn) {
+            (d.fair.unsettled, d.fair.passed) = (false, None);
+        }
+        d.schedule();
+        d
+    }
+
+    /// Whether others wait for what clients have, so that it ends when it is over.
+    fn is_wanted(&self) -> bool {
+        !self.queue.is_empty() || self.fair.unsettled || !self.fair.held_back.is_empty()
+    }
+
+    /// Waiters whose places are gone are told so.
+    fn refuse(&mut self) {
+        let (fair, turn) = (&self.fair, self.turn);
+        let has_place = |w: &Waiter| {
+            let record = fair.records.get(&w.caller.client);
+            record.is_some_and(|r| {
+                let is_passed = r.mode == Mode::Shared && fair.is_passed(w.caller.client, r.ticket);
+                !turn.is_past(r.ticket) && !is_passed
+            })
+        };
+        let (queue, refused) = std::mem::take(&mut self.queue).into_iter().partition(has_place);
+        self.queue = queue;
+        let refused: VecDeque<Waiter> = refused;
+        self.answers.extend(refused.into_iter().map(|waiter| (waiter, None)));
+    }
+
+    fn all(&self) -> impl Iterator<Item = (ClientId, u32, Has)> + '_ {
+        let clients = self.view.clients.iter();
+        clients.map(|(&client, &entry)| {
+            (client, entry.entry.stamp(), self.view.has(&self.fair, client, entry))
+        })
+    }
+
+    /// One step; whether there is a new number at the head.
+    fn advance(&mut self) -> bool {
+        let nx = self.turn.nx();
+        self.begin_graces(nx);
+        let may_share = |has: Has| match has {
+            Has::Known { mode, ticket, live } => live && mode == Mode::Shared && ticket.tx == nx,
+            Has::Unknown(mode) => mode == Mode::Shared && !planted::is(Bug::LiveSharesPassed),
+            Has::Nothing => false,
+        };
+        let live: BTreeSet<ClientId> =
+            self.all().filter(|&(.., has)| may_share(has)).map(|(client, ..)| client).collect();
+        let head = self.all().find_map(|(.., has)| match has {
+            Has::Known { mode: Mode::Exclusive, ticket, live } if ticket.tx == nx => {
+                Some((ticket, live))
+            }
+            _ => None,
+        });
+        let is_open = self.view.taken.mx() > nx;
+        self.count_shares(head.map(|(ticket, _)| ticket), is_open, &live);
+        self.grant(nx);
+        if !is_open {
+            self.fair.head = None;
+            return false;
+        }
+        self.may_own(nx, head.is_some());
+        if !self.is_wanted() || head.is_some_and(|(_, live)| live) {
+            return false;
+        }
+        let is_claimed = self.fair.head.as_ref().is_some_and(|h| !h.may_own.is_empty())
+            && !planted::is(Bug::HeadClaimIgnored);
+        let has_shares_before = match head {
+            Some((ticket, _)) => self.turn.ns() != ticket.ts,
+            None => !live.is_empty(),
+        };
+        if is_claimed || has_shares_before && !planted::is(Bug::HeadBeforeShares) {
+            return false;
+        }
+        self.turn.set_nx(self.after_head(nx, live.is_empty()));
+        self.fair.head = None;
+        true
+    }
+
+    /// A ticket that is kept has its turn, and others want it: from now on it has a grace.
+    fn begin_graces(&mut self, nx: u32) {
+        if !self.is_wanted() {
+            return;
+        }
+        let (turn, now) = (self.turn, self.view.now);
+        for record in self.fair.records.values_mut() {
+            let is_turn = record.ticket.tx == nx && turn.serves(record.mode, record.ticket);
+            if record.status == Status::Kept && is_turn {
+                record.since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Shares before the head that no client can rely on are done.
+    fn count_shares(&mut self, head: Option<Ticket>, is_open: bool, live: &BTreeSet<ClientId>) {
+        let end = match head {
+            Some(ticket) => ticket.ts,
+            None if is_open => return,
+            None => self.view.taken.ms(),
+        };
+        let (ns, may) = (self.turn.ns(), live.len() as u32);
+        if ns > end {
+            self.turn.set_ns(end); // more are done than were taken: a client forged the word
+        } else if self.is_wanted() && end - ns > may {
+            self.turn.set_ns(end - may);
+            self.fair.passed = Some(Passed { below: end, live: live.clone() });
+        }
+    }
+
+    /// Waiters whose turn it is.
+    fn grant(&mut self, nx: u32) {
+        for waiter in std::mem::take(&mut self.queue) {
+            let client = waiter.caller.client;
+            let record = self.fair.records.get(&client).copied();
+            let Some(mut record) = record.filter(|r| {
+                let is_passed = r.mode == Mode::Shared && self.fair.is_passed(client, r.ticket);
+                r.ticket.tx == nx && self.turn.serves(r.mode, r.ticket) && !is_passed
+            }) else {
+                self.queue.push_back(waiter);
+                continue;
+            };
+            let deadline_s = self.view.now.deadline(waiter.expire_s);
+            record.status = Status::Granted { deadline_s };
+            self.answers.push((waiter, Some((deadline_s, record.ticket))));
+            self.fair.records.insert(client, record);
+        }
+    }
+
+    /// Which intents may own the number at the head: those that were there when it was first seen,
+    /// and still are.
+    fn may_own(&mut self, nx: u32, is_known: bool) {
+        let is_given_out = nx >= diverts_from();
+        let intents: BTreeMap<ClientId, u32> = match is_known || is_given_out {
+            // the arbiter knows to which client it gave a number out
+            true => BTreeMap::new(),
+            false => {
+                let is_intent = |has: &Has| *has == Has::Unknown(Mode::Exclusive);
+                let all = self.all().filter(|(.., has)| is_intent(has));
+                all.map(|(client, stamp, _)| (client, stamp)).collect()
+            }
+        };
+        match &mut self.fair.head {
+            Some(head) if head.nx == nx => {
+                head.may_own.retain(|client, stamp| intents.get(client) == Some(stamp));
+            }
+            head => *head = Some(Head { nx, may_own: intents }),
+        }
+    }
+
+    /// The number that is next when the one at the head is passed: that is passed as well which no
+    /// client can own.
+    fn after_head(&self, nx: u32, has_no_shares: bool) -> u32 {
+        let has_intents = self.all().any(|(.., has)| matches!(has, Has::Unknown(_)));
+        if has_intents || !has_no_shares {
+            return nx + 1;
+        }
+        let known = self.fair.records.values().map(|r| r.ticket.tx).filter(|&tx| tx > nx);
+        known.min().unwrap_or(u32::MAX).min(self.view.taken.mx())
+    }
+
+    /// When to look again.
+    fn schedule(&mut self) {
+        if !self.is_wanted() || self.view.is_idle(self.turn) {
+            return;
+        }
+        let now = self.view.now;
+        let mut next: Option<ServerTime> = None;
+        let mut at = |time: ServerTime| {
+            if time > now && time.0 != u64::MAX {
+                next = Some(next.map_or(time, |next| next.min(time)));
+            }
+        };
+        let mut is_silent = false;
+        for (&client, &entry) in &self.view.clients {
+            let has = self.view.has(&self.fair, client, entry);
+            if let Has::Known { live: true, .. } | Has::Unknown(_) = has {
+                at(entry.until);
+            }
+            is_silent |= matches!(has, Has::Unknown(_));
+        }
+        for record in self.fair.records.values() {
+            match record.status {
+                Status::Granted { deadline_s } => at(ServerTime::expiry_of(deadline_s)),
+                _ => record.grace_end().into_iter().for_each(&mut at),
+            }
+        }
+        (self.next, self.is_silent) = (next, is_silent);
+    }
+}

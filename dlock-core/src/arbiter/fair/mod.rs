@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The fair lock, arbiter side: what clients ask for, and the looks that follow.
+//!
+//! ```text
+//!   request ─▶ record, queue ─▶ look: w0, w1 and the lap, ledgers ─▶ decision ─ Cas(w1) ─▶ answers
+//!                                 ▲                                     └ lost: look again
+//!   timer, undo ──────────────────┘          idle, lanes high ─▶ the lanes start again ([`lap`])
+//! ```
+//! Tickets are taken in `w0`, turns pass in `w1`. The arbiter changes `w1` by one compare-and-swap
+//! from the word that it has decided by, so that a client which releases meanwhile makes it look
+//! again; also when it sets `told`. Its clock is read before the ledgers.
+//!
+//! A ledger entry names no ticket. Which ticket a client has is known from its requests, or from a
+//! chain that this primary has executed for it ([`state`]); of all others it is only known that they
+//! may have one ([`decision`]).
+
+mod decision;
+mod lap;
+mod state;
+
+use super::confirm::confirm;
+use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
+use super::{LedgerEntry, ROUNDS_MAX};
+use crate::clock::ServerTime;
+use crate::exec::LockMemory;
+use crate::ids::{ClientId, Slot};
+use crate::limits::CLIENTS_MAX;
+use crate::message::{Mode, Reply, Request, WaitNumber};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+use crate::word_op::{Word, WordAddr};
+use crate::words::{FairView, TakenWord, Ticket, TurnWord};
+use decision::Decision;
+pub(super) use state::FairState;
+use state::{addr_of, Has, Status as Known, View};
+
+/// Looks of one call: each but the last was overtaken by a client, or has passed all that one may.
+const LOOKS_MAX: usize = 4;
+/// What one call may take, in units: a word or an entry that is read, or a record that is visited.
+pub const WORK_MAX: u64 = (LOOKS_MAX * (decision::STEPS_MAX + 2) * 3 * CLIENTS_MAX) as u64;
+/// Times between looks by the timer while a client may change what it has without a word to
+/// anybody, nanoseconds.
+const LOOK_AFTER_NS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+
+pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
+    state.fair.looks = 0;
+    match request {
+        Request::Wait { mode, expire_s, wait, ticket: Some(ticket), .. } => {
+            ask(ctx, state, (from, expire_s, wait), (mode, ticket));
+        }
+        Request::Poll { mode, ticket, expire_s, .. } => {
+            ask(ctx, state, (from, expire_s, WaitNumber(0)), (mode, ticket));
+            return answer_poll(ctx, state, from, ticket);
+        }
+        Request::Cancel { wait, .. } => {
+            advance(ctx, state);
+            if cancel_wait(ctx, state, from, wait) {
+                state.fair.waits_no_more(from.client);
+            }
+            let word = ctx.read();
+            ctx.answer(from, Reply::Done { word });
+        }
+        Request::TakeTicket { mode, .. } => lap::take_ticket(ctx, state, from, mode),
+        Request::Abandon { mode, ticket, .. } => abandon(ctx, state, from, mode, ticket),
+        Request::Release { mode, ticket: Some(ticket), .. } => {
+            let is_released = release(ctx, state, from, mode, ticket);
+            advance(ctx, state);
+            let word = ctx.read();
+            return ctx.answer(from, match is_released {
+                true => Reply::Done { word },
+                false => Reply::Denied { status: Status::Fail, word },
+            });
+        }
+        Request::Extend { mode, ticket, expire_s, .. } => {
+            advance(ctx, state);
+            extend(ctx, state, from, (mode, ticket), expire_s);
+        }
+        Request::Resolve { .. } => {
+            forget_client(state, from.client);
+            ctx.mem.clear_ledger(from.client, from.handle);
+            let word = ctx.read();
+            ctx.answer(from, Reply::Done { word });
+        }
+        Request::CountReaders { .. } => {
+            advance(ctx, state);
+            let word = readers_inside(ctx, state);
+            return ctx.answer(from, Reply::Done { word });
+        }
+        Request::Confirm { mode, .. } => confirm(ctx, state, from, mode),
+        Request::Wake { .. } => {}
+        _ => ctx.denied(from, Status::Invalid),
+    }
+    advance(ctx, state);
+}
+
+/// Whether a ticket may be its client's, and is not done. Of a client whose chains this primary
+/// executes that is known.
+fn may_have(
+    ctx: &mut Ctx<'_>,
+    fair: &FairState,
+    from: Caller,
+    (mode, ticket): (Mode, Ticket),
+) -> bool {
+    let record = fair.record(from.client, mode, ticket);
+    let is_its_own = match ctx.is_proxied(from.client) {
+        true => record.is_some_and(|r| r.status != Known::Over),
+        // it could have done by itself whatever it asks for
+        false => record.is_none_or(|r| r.status != Known::Over),
+    };
+    let is_past = state::turn(ctx).is_past(ticket) || ticket.lap != state::lap(ctx);
+    let is_passed = mode == Mode::Shared && fair.is_passed(from.client, ticket);
+    (is_its_own || planted::is(Bug::FairReleaseUnchecked)) && !is_past && !is_passed
+}
+
+/// Is it this ticket's turn? It is queued until it is.
+fn ask(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    (from, expire_s, wait): (Caller, u32, WaitNumber),
+    (mode, ticket): (Mode, Ticket),
+) {
+    end_earlier_wait(ctx, state, from.client);
+    let entry = ctx.ledger(from.client, from.handle);
+    if entry.claims() != Some(mode) || !may_have(ctx, &state.fair, from, (mode, ticket)) {
+        return ctx.denied(from, Status::Fail);
+    }
+    let record = state.fair.record(from.client, mode, ticket);
+    if let Some(Known::Granted { deadline_s }) = record.map(|r| r.status) {
+        // asked again: its answer was lost, and the lease asked for may be a longer one by now
+        let deadline_s = match planted::is(Bug::AskedAgainShort) {
+            true => deadline_s,
+            false => deadline_s.max(ctx.now.deadline(expire_s)),
+        };
+        return grant(ctx, state, from, (mode, ticket), entry, deadline_s);
+    }
+    state.fair.knows(from.client, (mode, ticket), entry.stamp(), Known::Waiting);
+    state.queue.push_back(Waiter { caller: from, wait, mode, expire_s });
+}
+
+/// A client that asks once is answered at once, and is not queued any more.
+fn answer_poll(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: Ticket) {
+    advance(ctx, state);
+    let queued = state.queue.iter().position(|w| w.caller == from);
+    if let Some(at) = queued {
+        state.queue.remove(at);
+        if !planted::is(Bug::PolledStaysWaiting) {
+            state.fair.waits_no_more(from.client);
+        }
+        let word = ctx.read();
+        ctx.answer(from, Reply::Queued { word, ticket });
+    }
+}
+
+fn grant(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    to: Caller,
+    (mode, ticket): (Mode, Ticket),
+    entry: LedgerEntry,
+    deadline_s: u32,
+) {
+    let status = Known::Granted { deadline_s };
+    state.fair.knows(to.client, (mode, ticket), entry.stamp(), status);
+    let word = ctx.read();
+    ctx.granted(to, word, deadline_s, Some(ticket));
+}
+
+/// Whether the hold was the client's, and is over now.
+fn release(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    from: Caller,
+    mode: Mode,
+    ticket: Ticket,
+) -> bool {
+    if !may_have(ctx, &state.fair, from, (mode, ticket)) {
+        return false;
+    }
+    let is_released = change(ctx, |turn| {
+        let is_held = match mode {
+            Mode::Exclusive => turn.serves(mode, ticket),
+            Mode::Shared => turn.nx() == ticket.tx,
+        };
+        is_held.then(|| turn.done(mode))
+    });
+    if is_released {
+        let stamp = ctx.ledger(from.client, from.handle).stamp();
+        state.fair.knows(from.client, (mode, ticket), stamp, Known::Over);
+        if let Some(passed) = state.fair.passed.as_mut().filter(|_| mode == Mode::Shared) {
+            passed.live.remove(&from.client);
+        }
+    }
+    is_released
+}
+
+/// Changes the turn as `f` says, from the very word that it was told; false if `f` does not want to.
+fn change(ctx: &mut Ctx<'_>, mut f: impl FnMut(TurnWord) -> Option<TurnWord>) -> bool {
+    for _ in 0..ROUNDS_MAX {
+        let seen = state::turn(ctx);
+        let Some(wanted) = f(seen) else { return false };
+        if swap(ctx, seen, wanted) {
+            return true;
+        }
+    }
+    false
+}
+
+/// One compare-and-swap of the turn. Clients that sleep on the word are woken by every change.
+fn swap(ctx: &mut Ctx<'_>, seen: TurnWord, wanted: TurnWord) -> bool {
+    let addr = addr_of(ctx, Word::W1);
+    let wanted = if wanted.nx() == seen.nx() { wanted } else { wanted.with_parked(false) };
+    let found = ctx.mem.cas(addr, seen.into_bits(), wanted.into_bits());
+    let is_swapped = found == seen.into_bits();
+    if is_swapped && seen.parked() {
+        ctx.mem.wake(addr);
+    }
+    is_swapped
+}
+
+fn extend(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    from: Caller,
+    (mode, ticket): (Mode, Ticket),
+    expire_s: u32,
+) {
+    let turn = state::turn(ctx);
+    let entry = ctx.ledger(from.client, from.handle);
+    let is_held = match mode {
+        Mode::Exclusive => turn.serves(mode, ticket),
+        Mode::Shared => turn.nx() == ticket.tx,
+    };
+    let may_have = may_have(ctx, &state.fair, from, (mode, ticket));
+    if !is_held || !may_have || entry.claims() != Some(mode) {
+        return ctx.denied(from, Status::Fail);
+    }
+    let granted = state.fair.granted_until(from.client, entry.stamp());
+    let old_s = granted.max(Some(entry.deadline_s(ctx.anchor_s))).unwrap_or(0);
+    let deadline_s = match expire_s {
+        0 => granted.unwrap_or(old_s),
+        _ => old_s.max(ctx.now.deadline(expire_s)),
+    };
+    grant(ctx, state, from, (mode, ticket), entry, deadline_s);
+}
+
+/// The client has given its place up, as its ledger says.
+fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, ticket: Ticket) {
+    // one for another ticket, which it took since, has a record that says so
+    let record = state.fair.records.get(&from.client);
+    if record.is_some_and(|r| (r.mode, r.ticket) != (mode, ticket)) {
+        return;
+    }
+    end_earlier_wait(ctx, state, from.client);
+    state.fair.records.remove(&from.client);
+    state.fair.unsettled = true;
+}
+
+/// What the client has of this lock counts no more: it is gone, or has nothing that it knows of.
+/// Nothing is counted for it: its number is passed at the head, or its share is one too many.
+fn forget_client(state: &mut LockState, client: ClientId) {
+    drop_waits(state, client);
+    state.fair.forget(client);
+    state.fair.unsettled = true;
+}
+
+pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
+    forget_client(state, client);
+    advance(ctx, state);
+}
+
+/// The client's wait was dropped, its ticket stays.
+pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
+    state.fair.waits_no_more(client);
+    state.fair.held_back.remove(&client);
+    advance(ctx, state);
+}
+
+/// The timer: nothing has changed as far as is known.
+pub(super) fn tick(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    state.fair.looks = (state.fair.looks + 1).min(LOOK_AFTER_NS.len() as u8 - 1);
+    advance(ctx, state);
+}
+
+/// Looks, and does what is to be done.
+pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    if !lap::has_restarted(ctx, state) {
+        return;
+    }
+    lap::give_tickets(ctx, state);
+    for _ in 0..LOOKS_MAX {
+        let view = View::read(ctx);
+        ctx.worked((decision::STEPS_MAX + 1) * (view.clients.len() + state.fair.records.len()));
+        let d = Decision::of(&view, state.fair.clone(), state.queue.clone());
+        let (decided, is_unfinished) = (d.turn, d.is_unfinished);
+        let is_changed = decided != view.turn;
+        let is_swapped = match planted::is(Bug::DecidedFromLater) {
+            true => {
+                let later = state::turn(ctx);
+                is_changed && swap(ctx, later, decided)
+            }
+            false => is_changed && swap(ctx, view.turn, decided),
+        };
+        if is_changed && !is_swapped {
+            continue;
+        }
+        commit(ctx, state, d);
+        if is_unfinished {
+            continue;
+        }
+        return lap::ends(ctx, state, &view, decided);
+    }
+    let soon = ctx.now.plus_ns(1);
+    ctx.wake_at(soon);
+}
+
+/// What was decided counts: the word says so.
+fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
+    let Decision { turn, fair, queue, answers, next, is_silent, .. } = d;
+    let is_granted = |(_, grant): &(Waiter, Option<_>)| grant.is_some();
+    if answers.iter().any(is_granted) || fair.head != state.fair.head {
+        state.fair.looks = 0;
+    }
+    let looks = state.fair.looks;
+    (state.fair, state.queue) = (FairState { looks, ..fair }, queue);
+    let word = turn.into_bits();
+    for (waiter, grant) in answers {
+        match grant {
+            Some((deadline_s, ticket)) => {
+                ctx.granted(waiter.caller, word, deadline_s, Some(ticket));
+            }
+            None => ctx.answer(waiter.caller, Reply::Denied { status: Status::Fail, word }),
+        }
+    }
+    if let Some(at) = next {
+        ctx.wake_at(at);
+    }
+    if is_silent && !planted::is(Bug::NoTimer) {
+        let after_ns = LOOK_AFTER_NS[usize::from(looks).min(LOOK_AFTER_NS.len() - 1)];
+        let at = ctx.now.plus_ns(after_ns);
+        ctx.wake_at(at);
+    }
+    if !state.queue.is_empty() {
+        ctx.looks_again();
+    }
+}
+
+/// Readers that are inside, as far as can be known.
+fn readers_inside(ctx: &mut Ctx<'_>, state: &LockState) -> u64 {
+    let view = View::read(ctx);
+    let (turn, taken, fair) = (view.turn, view.taken, &state.fair);
+    let open = taken.ms().saturating_sub(turn.ns());
+    if taken.mx() <= turn.nx() {
+        return open.into();
+    }
+    let at_head = |r: &&state::Record| r.mode == Mode::Exclusive && r.ticket.tx == turn.nx();
+    if let Some(head) = fair.records.values().find(at_head) {
+        return head.ticket.ts.saturating_sub(turn.ns()).into();
+    }
+    // the exclusive ticket is not known: those that may be inside
+    let is_inside = |(&client, &entry): (&ClientId, &state::Entry)| {
+        let status = fair.records.get(&client).map(|r| r.status);
+        match view.has(fair, client, entry) {
+            Has::Known { mode, ticket, live } => {
+                let waits = matches!(status, Some(Known::Kept | Known::Waiting));
+                live && mode == Mode::Shared && ticket.tx == turn.nx() && !waits
+            }
+            Has::Unknown(mode) => mode == Mode::Shared,
+            Has::Nothing => false,
+        }
+    };
+    let inside = view.clients.iter().filter(|&(c, e)| is_inside((c, e))).count() as u64;
+    inside.min(open.into())
+}
+
+/// A chain of a client, whose chains this primary executes, took a ticket.
+pub(super) fn issued(
+    mem: &mut dyn LockMemory,
+    fair: &mut FairState,
+    slot: Slot,
+    client: ClientId,
+    (mode, taken): (Mode, TakenWord),
+    entry: LedgerEntry,
+) {
+    if taken.is_high() {
+        return;
+    }
+    let lap = mem.read(WordAddr::new(slot, Word::Fence));
+    fair.knows(client, (mode, taken.next(lap)), entry.stamp(), Known::Issued);
+}
+
+/// A chain of such a client has passed its turn on.
+pub(super) fn passed_on(fair: &mut FairState, client: ClientId) {
+    if let Some(record) = fair.records.get_mut(&client) {
+        record.status = Known::Over;
+    }
+}
+
+/// Whether a client may add this to the tickets taken, which are `seen`.
+pub(super) fn may_take(seen: u64, add: u64) -> Result<(), Status> {
+    match add {
+        TakenWord::TAKE_EXCLUSIVE | TakenWord::TAKE_SHARED => {
+            // the client asks for a ticket then
+            let is_high = TakenWord::from_bits(seen).is_high();
+            (!is_high || planted::is(Bug::HighIsTicket)).then_some(()).ok_or(Status::Fail)
+        }
+        _ => Err(Status::Invalid),
+    }
+}
+
+/// Whether a client may change the turn so: its own ticket is done. `proxied`: what is known of a
+/// client whose chains this primary alone executes.
+pub(super) fn may_pass_on(
+    expect: u64,
+    swap: u64,
+    client: ClientId,
+    proxied: Option<Option<&FairState>>,
+) -> Result<(), Status> {
+    let (old, new) = (TurnWord::from_bits(expect), TurnWord::from_bits(swap));
+    let mode = match () {
+        () if old.told() => return Err(Status::Invalid),
+        () if new == old.done(Mode::Exclusive) => Mode::Exclusive,
+        () if new == old.done(Mode::Shared) => Mode::Shared,
+        () => return Err(Status::Invalid),
+    };
+    let is_its_own = |fair: &FairState| {
+        fair.records.get(&client).is_some_and(|r| {
+            let is_turn = old.serves(mode, r.ticket) && r.status != Known::Over;
+            let is_passed = mode == Mode::Shared && fair.is_passed(client, r.ticket);
+            r.mode == mode && is_turn && !is_passed
+        })
+    };
+    match proxied {
+        Some(fair) if !fair.is_some_and(is_its_own) => Err(Status::Invalid),
+        _ => Ok(()),
+    }
+}
+
+/// What a client claimed in a recovery: a hold until then, or a place in the queue.
+pub(super) fn claimed(
+    fair: &mut FairState,
+    client: ClientId,
+    (mode, ticket): (Mode, Ticket),
+    entry: LedgerEntry,
+    held_until_s: Option<u32>,
+) {
+    let status = match held_until_s {
+        Some(deadline_s) => Known::Granted { deadline_s },
+        None => Known::Kept,
+    };
+    fair.knows(client, (mode, ticket), entry.stamp(), status);
+}
+
+/// What the client has, by its record: its ticket, and the end of its hold if it has one.
+pub(super) fn has(
+    ctx: &mut Ctx<'_>,
+    fair: &FairState,
+    from: Caller,
+    mode: Mode,
+) -> Option<(Ticket, Option<u32>)> {
+    let record = fair.records.get(&from.client).filter(|r| r.mode == mode)?;
+    may_have(ctx, fair, from, (mode, record.ticket)).then_some(())?;
+    match record.status {
+        Known::Granted { deadline_s } => Some((record.ticket, Some(deadline_s))),
+        Known::Over => None,
+        Known::Issued | Known::Kept | Known::Waiting => Some((record.ticket, None)),
+    }
+}
+
+/// What a client has of this lock, for who ends its session.
+pub(super) enum Hold {
+    Nothing,
+    /// Until then.
+    Claimed(u32),
+    /// A place in the queue.
+    Place,
+}
+
+pub(super) fn hold(
+    fair: &FairState,
+    client: ClientId,
+    entry: LedgerEntry,
+    anchor_s: u32,
+    is_proxied: bool,
+) -> Hold {
+    let record = fair.records.get(&client);
+    let record = record.filter(|r| r.stamp == entry.stamp() && entry.claims() == Some(r.mode));
+    let noted_s = entry.claims().map(|_| entry.deadline_s(anchor_s));
+    match record.map(|r| r.status) {
+        None if is_proxied => Hold::Nothing,
+        None => noted_s.map_or(Hold::Nothing, Hold::Claimed),
+        Some(Known::Over) => Hold::Nothing,
+        Some(Known::Granted { deadline_s }) => {
+            Hold::Claimed(noted_s.map_or(deadline_s, |noted_s| noted_s.max(deadline_s)))
+        }
+        Some(Known::Issued) => noted_s.map_or(Hold::Place, Hold::Claimed),
+        Some(Known::Kept | Known::Waiting) => Hold::Place,
+    }
+}
+
+/// The deadline of an exclusive turn that was granted to this client.
+pub(super) fn turn_until(
+    fair: &FairState,
+    mem: &mut dyn LockMemory,
+    slot: Slot,
+    client: ClientId,
+) -> Option<u32> {
+    let turn = TurnWord::from_bits(mem.read(WordAddr::new(slot, Word::W1)));
+    let record = fair.records.get(&client)?;
+    match record.status {
+        Known::Granted { deadline_s } if record.mode == Mode::Exclusive => {
+            (!turn.is_past(record.ticket)).then_some(deadline_s)
+        }
+        _ => None,
+    }
+}
+
+/// The numbers of a fair lock, as the C API has them.
+pub(crate) fn fair_view(mem: &mut dyn LockMemory, slot: Slot) -> FairView {
+    let [taken, turn] = [Word::W0, Word::W1].map(|word| mem.read(WordAddr::new(slot, word)));
+    FairView::of(TakenWord::from_bits(taken), TurnWord::from_bits(turn))
+}
+
+/// Whether a time has come; if not, this lock is looked at again then.
+fn reached(ctx: &mut Ctx<'_>, at: ServerTime) -> bool {
+    let is_reached = ctx.now >= at;
+    if !is_reached {
+        ctx.wake_at(at);
+    }
+    is_reached
+}

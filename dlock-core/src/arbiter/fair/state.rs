@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the arbiter remembers of a fair lock, and what it reads of it. It decides nothing.
+//!
+//! | what | of which client | until |
+//! |---|---|---|
+//! | record | one whose ticket is known | the ticket is past, or its ledger entry is another one |
+//! | head | intents that may own the exclusive number at the head | another number is there |
+//! | passed | shares that were counted as done, and clients that may have one still | the next skip |
+//! | held back | one that asked for a ticket while the lanes are high | it has an answer |
+//! | in the way | one whose entry is over, and keeps the lanes from starting again | it is none |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::{Caller, Ctx};
+use crate::clock::{ServerTime, NS};
+use crate::ids::ClientId;
+use crate::limits::{FAIR_GRACE_S, HINDRANCE_S};
+use crate::message::Mode;
+use crate::word_op::{Word, WordAddr};
+use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+
+/// For so long a ticket keeps its turn whose client does not ask for it.
+const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
+/// A client whose entry is over may stand in the way of the next lap for so long.
+const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
+
+/// What is known of a client's ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Status {
+    /// A chain that this primary executed took it; its client's ledger says how long it counts.
+    Issued,
+    /// Its client has asked once, or asks no more: it is kept until its turn and a grace.
+    Kept,
+    /// Its client sleeps.
+    Waiting,
+    /// It was granted, or extended, here.
+    Granted { deadline_s: u32 },
+    /// Its client has released it, or given it up.
+    Over,
+}
+
+/// The ticket of one client. It is of the one ledger entry that has this stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Record {
+    pub(super) mode: Mode,
+    pub(super) ticket: Ticket,
+    pub(super) stamp: u32,
+    pub(super) status: Status,
+    /// When it was first seen at its turn, and wanted by others.
+    pub(super) since: Option<ServerTime>,
+}
+
+impl Record {
+    /// Whether its client may rely on it, or come to do so without asking for another ticket.
+    fn is_live(&self, now: ServerTime, entry: Entry) -> bool {
+        match self.status {
+            Status::Waiting => true,
+            Status::Kept => self.grace_end().is_none_or(|end| now < end) || entry.runs,
+            Status::Issued => entry.runs,
+            Status::Granted { deadline_s } => {
+                now < ServerTime::expiry_of(deadline_s) || entry.runs
+            }
+            Status::Over => false,
+        }
+    }
+
+    /// When the turn of a ticket that is kept is over.
+    pub(super) fn grace_end(&self) -> Option<ServerTime> {
+        self.since.map(|since| since.plus_ns(GRACE_NS))
+    }
+}
+
+/// The exclusive number at the head, and the clients that may own it, with the stamps that their
+/// entries had when it was first seen there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Head {
+    pub(super) nx: u32,
+    pub(super) may_own: BTreeMap<ClientId, u32>,
+}
+
+/// Shares below this number are done, but for those of these clients.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Passed {
+    pub(super) below: u32,
+    pub(super) live: BTreeSet<ClientId>,
+}
+
+/// A client that asks for a ticket, while the lanes are high.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct HeldBack {
+    pub(super) from: Caller,
+    pub(super) mode: Mode,
+    pub(super) since: ServerTime,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(in crate::arbiter) struct FairState {
+    pub(super) records: BTreeMap<ClientId, Record>,
+    pub(super) head: Option<Head>,
+    pub(super) passed: Option<Passed>,
+    pub(super) held_back: BTreeMap<ClientId, HeldBack>,
+    /// Since when, and when that was seen last.
+    pub(super) in_the_way: BTreeMap<ClientId, (ServerTime, ServerTime)>,
+    /// Something was undone, and the lock was not idle since.
+    pub(super) unsettled: bool,
+    /// The lanes are starting again: only `w0` is still to be set.
+    pub(super) restarts: bool,
+    /// Looks by the timer in which nothing had changed.
+    pub(super) looks: u8,
+}
+
+impl FairState {
+    pub(in crate::arbiter) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+            && self.held_back.is_empty()
+            && self.passed.is_none()
+            && !self.unsettled
+            && !self.restarts
+    }
+
+    /// A client whose entry was seen to stand in the way for too long.
+    pub(in crate::arbiter) fn hinderer(
+        &self,
+        skip: &dyn Fn(ClientId) -> bool,
+    ) -> Option<ClientId> {
+        let is_over = |&(since, seen): &(ServerTime, ServerTime)| seen >= since.plus_ns(HINDRANCE_NS);
+        let mut over = self.in_the_way.iter().filter(|(_, times)| is_over(times));
+        over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
+    }
+
+    pub(in crate::arbiter) fn is_hindered(&self) -> bool {
+        !self.in_the_way.is_empty()
+    }
+
+    /// A client that stands in the way may do so for as long as if it had just begun.
+    pub(in crate::arbiter) fn goes_on(&mut self, now: ServerTime, client: ClientId) {
+        if let Some(times) = self.in_the_way.get_mut(&client) {
+            *times = (now, now);
+        }
+    }
+
+    /// These clients stand in the way; when the first of them is to be fenced.
+    pub(super) fn are_in_the_way(
+        &mut self,
+        now: ServerTime,
+        clients: impl Iterator<Item = ClientId>,
+    ) -> Option<ServerTime> {
+        let before = std::mem::take(&mut self.in_the_way);
+        let since = |client| before.get(&client).map_or(now, |&(since, _)| since);
+        self.in_the_way = clients.map(|client| (client, (since(client), now))).collect();
+        let ends = self.in_the_way.values().map(|(since, _)| since.plus_ns(HINDRANCE_NS));
+        ends.filter(|&end| end > now).min()
+    }
+
+    /// The record of a client, if it is of this ticket.
+    pub(super) fn record(&self, client: ClientId, mode: Mode, ticket: Ticket) -> Option<&Record> {
+        self.records.get(&client).filter(|r| (r.mode, r.ticket) == (mode, ticket))
+    }
+
+    /// The ticket of a client is known from now on.
+    pub(super) fn knows(
+        &mut self,
+        client: ClientId,
+        (mode, ticket): (Mode, Ticket),
+        stamp: u32,
+        status: Status,
+    ) {
+        let since = self.record(client, mode, ticket).and_then(|r| r.since);
+        self.records.insert(client, Record { mode, ticket, stamp, status, since });
+    }
+
+    /// The deadline of what was granted to the client last, as far as this arbiter remembers.
+    pub(in crate::arbiter) fn granted_until(&self, client: ClientId, stamp: u32) -> Option<u32> {
+        let record = self.records.get(&client).filter(|r| r.stamp == stamp)?;
+        match record.status {
+            Status::Granted { deadline_s } => Some(deadline_s),
+            _ => None,
+        }
+    }
+
+    /// Its wait has ended, its ticket stays.
+    pub(super) fn waits_no_more(&mut self, client: ClientId) {
+        if let Some(record) = self.records.get_mut(&client) {
+            if record.status == Status::Waiting {
+                record.status = Status::Kept;
+            }
+        }
+    }
+
+    /// Nothing is known of this client any more.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        self.records.remove(&client);
+        self.held_back.remove(&client);
+        self.in_the_way.remove(&client);
+        if let Some(passed) = &mut self.passed {
+            passed.live.remove(&client);
+        }
+    }
+
+    /// Whether a share of this client was counted as done.
+    pub(super) fn is_passed(&self, client: ClientId, ticket: Ticket) -> bool {
+        let passed = self.passed.as_ref();
+        passed.is_some_and(|p| ticket.ts < p.below && !p.live.contains(&client))
+            && !crate::planted::is(crate::planted::Bug::PassedCounts)
+    }
+}
+
+/// A ledger entry as it counts now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) entry: LedgerEntry,
+    /// The claim is not over.
+    pub(super) runs: bool,
+    /// When it is.
+    pub(super) until: ServerTime,
+    /// This primary executes its client's chains.
+    pub(super) is_proxied: bool,
+}
+
+/// One client, as its ledger and the record say together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Has {
+    Nothing,
+    /// A ticket that is known.
+    Known {
+        mode: Mode,
+        ticket: Ticket,
+        live: bool,
+    },
+    /// A claim that runs, of a ticket that is not known.
+    Unknown(Mode),
+}
+
+/// The lock as one look has read it: `w0`, then `w1` and the lap, then the ledgers.
+pub(super) struct View {
+    pub(super) now: ServerTime,
+    pub(super) taken: TakenWord,
+    pub(super) turn: TurnWord,
+    pub(super) lap: u64,
+    pub(super) clients: BTreeMap<ClientId, Entry>,
+}
+
+pub(super) fn addr_of(ctx: &Ctx<'_>, word: Word) -> WordAddr {
+    WordAddr::new(ctx.lock.slot, word)
+}
+
+pub(super) fn turn(ctx: &mut Ctx<'_>) -> TurnWord {
+    let addr = addr_of(ctx, Word::W1);
+    TurnWord::from_bits(ctx.mem.read(addr))
+}
+
+pub(super) fn lap(ctx: &mut Ctx<'_>) -> u64 {
+    let addr = addr_of(ctx, Word::Fence);
+    ctx.mem.read(addr)
+}
+
+impl View {
+    pub(super) fn read(ctx: &mut Ctx<'_>) -> Self {
+        let (w0, refs) = (addr_of(ctx, Word::W0), ctx.lock.refs);
+        let taken = TakenWord::from_bits(ctx.mem.read(w0));
+        let (turn, lap) = (turn(ctx), lap(ctx));
+        let entry = |ctx: &mut Ctx<'_>, &(client, handle)| {
+            let entry = ctx.ledger(client, handle);
+            (client, Entry::of(entry, ctx.anchor_s, ctx.now, ctx.is_proxied(client)))
+        };
+        let clients = refs.iter().map(|who| entry(ctx, who)).collect();
+        Self { now: ctx.now, taken, turn, lap, clients }
+    }
+
+    /// Whether every ticket is done.
+    pub(super) fn is_idle(&self, turn: TurnWord) -> bool {
+        (self.taken.mx(), self.taken.ms()) == (turn.nx(), turn.ns())
+    }
+
+    /// Forgets what the words or the ledgers say is over.
+    pub(super) fn drop_over(&self, fair: &mut FairState) {
+        let is_of = |client: ClientId, r: &Record| {
+            let entry = self.clients.get(&client).map(|seen| seen.entry);
+            entry.is_some_and(|e| e.stamp() == r.stamp && e.claims() == Some(r.mode))
+        };
+        fair.records.retain(|&client, r| {
+            r.ticket.lap == self.lap && !self.turn.is_past(r.ticket) && is_of(client, r)
+        });
+    }
+
+    /// What a client has.
+    pub(super) fn has(&self, fair: &FairState, client: ClientId, entry: Entry) -> Has {
+        match fair.records.get(&client) {
+            Some(Record { status: Status::Over, .. }) => Has::Nothing,
+            Some(record) => {
+                let live = record.is_live(self.now, entry);
+                Has::Known { mode: record.mode, ticket: record.ticket, live }
+            }
+            // what a client has whose chains this primary executes is known, or is nothing
+            None if entry.is_proxied || fair.held_back.contains_key(&client) => Has::Nothing,
+            None => match entry.entry.claims().filter(|_| entry.runs) {
+                Some(mode) => Has::Unknown(mode),
+                None => Has::Nothing,
+            },
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn of(
+        entry: LedgerEntry,
+        anchor_s: u32,
+        now: ServerTime,
+        is_proxied: bool,
+    ) -> Self {
+        let until = match entry.claims() {
+            Some(_) => ServerTime::expiry_of(entry.deadline_s(anchor_s)),
+            None => ServerTime(0),
+        };
+        Self { entry, runs: now < until, until, is_proxied }
+    }
+}
