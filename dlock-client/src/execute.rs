@@ -13,17 +13,15 @@ use dlock_core::clock::Now;
 use dlock_core::exec::Executor;
 use dlock_core::ids::Seq;
 use dlock_core::limits::LOCK_WAIT_S;
-use dlock_core::lock::{Op, OpResult};
+use dlock_core::lock::{Half, Op, OpResult};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome};
+use dlock_core::word_op::{Chain, Outcome, WordAddr};
 use dlock_fabric::clock::boot_ns;
-use dlock_fabric::neighbours::Slept;
 use parking_lot::MutexGuard;
 
-use crate::neighbour::{Ear, Rest};
 use crate::pass::{pass, Pause, Trying};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
@@ -111,29 +109,20 @@ pub(crate) fn carry_out(
     };
     let mut asked: Option<Asked> = None;
     let mut trying: Option<Trying> = None;
-    let mut listening = Listening::default();
     loop {
         match advance(guard, operation, &mut asked) {
-            Advanced::Done(result) => {
-                if let (Some(_), Some(held)) = (trying, guard.as_mut()) {
-                    held.has_looked();
-                    if listening.has_ear {
-                        held.has_listened(listening.was_handed);
-                    }
-                }
-                return result;
-            }
+            Advanced::Done(result) => return result,
             Advanced::Waits { until_ns } => {
-                (trying, listening) = (None, Listening::default());
+                trying = None;
                 if let Some(asked) = &mut asked {
                     await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
             }
-            Advanced::Pauses { pause } => {
+            Advanced::Pauses { rest } => {
                 let trying = trying.get_or_insert_with(Trying::now);
                 trying.pauses = trying.pauses.saturating_add(1);
-                let slept = pauses(lock_slot, guard, operation, pause, *trying, &mut listening);
-                if slept != Slept::No {
+                pauses(lock_slot, guard, operation, rest, *trying);
+                if let Rest::Park { .. } = rest {
                     trying.since = Instant::now();
                 }
             }
@@ -141,67 +130,44 @@ pub(crate) fn carry_out(
     }
 }
 
-/// Where an operation that looks for its turn may be told of it.
-#[derive(Default)]
-struct Listening {
-    has_ear: bool,
-    was_handed: bool,
+/// What a thread does between two tries.
+#[derive(Clone, Copy)]
+pub(crate) enum Rest {
+    /// It lets some time pass.
+    Pass(Pause),
+    /// It sleeps on the word, as [`Effect::Park`] has it.
+    Park { addr: WordAddr, half: Half, value: u32, limit_ns: u64 },
 }
 
-/// Pauses before another try. Without the lock slot's mutex, as a wait: other threads are told that
+/// Rests before another try. Without the lock slot's mutex, as a wait: other threads are told that
 /// this one waits.
 fn pauses(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
-    pause: Pause,
+    rest: Rest,
     trying: Trying,
-    listening: &mut Listening,
-) -> Slept {
-    let Some(held) = guard.as_mut() else { return Slept::No };
-    let ear = held.ear(operation);
-    listening.has_ear |= ear.is_some();
-    let handed = || ear.and_then(Ear::handed);
-    let only_ear = ear.filter(|_| held.only_listens(pause, trying));
-    let bed = match held.rest(pause, trying) {
-        Rest::Bed(bed) => Some(bed),
-        Rest::Pass => None,
-        Rest::Queue => {
-            operation.queues(&mut held.entry);
-            return Slept::No;
-        }
-    };
+) {
+    let Some(held) = guard.as_mut() else { return };
     let exec = Arc::clone(&held.exec);
     held.busy = Busy::Waiting;
-    let slept = MutexGuard::unlocked(guard, || {
-        match (bed, only_ear) {
-            (Some(bed), _) => return bed.pass(pause, trying),
-            (None, Some(ear)) => ear.listen(pause.ahead),
-            (None, None) if handed().is_none() => pass(pause, trying),
-            (None, None) => {}
-        }
-        Slept::No
+    MutexGuard::unlocked(guard, || match rest {
+        Rest::Pass(pause) => pass(pause, trying),
+        Rest::Park { addr, half, value, limit_ns } => exec.park(addr, half, value, limit_ns),
     });
-    let handed = handed();
-    let Some(held) = guard.as_mut() else { return slept };
+    let Some(held) = guard.as_mut() else { return };
     held.busy = Busy::No;
-    held.has_slept(slept);
     lock_slot.changed.notify_all();
     match Arc::ptr_eq(&held.exec, &exec) {
         true => {
             let now = held.now_again();
-            match handed.filter(|_| held.stands(now.local_ns)) {
-                Some(since_ns) => operation.handed(&mut held.entry, since_ns, now),
-                None => operation.paused(&mut held.entry, now),
-            }
-            listening.was_handed |= handed.is_some() && held.entry.state().is_held();
+            operation.paused(&mut held.entry, now);
         }
         false => {
             let now = held.clock_unanswered();
             operation.replaced(&mut held.entry, now); // a reinit came between
         }
     }
-    slept
 }
 
 /// How far an operation has come.
@@ -210,8 +176,8 @@ pub(crate) enum Advanced {
     Done(OpResult),
     /// The reply to what was asked is to be waited for.
     Waits { until_ns: u64 },
-    /// Another try comes after a pause.
-    Pauses { pause: Pause },
+    /// Another try comes after a rest.
+    Pauses { rest: Rest },
 }
 
 /// Carries an operation out until a reply is to be waited for; `asked` is that request.
@@ -227,8 +193,7 @@ pub(crate) fn advance(
         match operation.next(&mut held.entry) {
             Effect::Done(result) => return Advanced::Done(result),
             Effect::Post { ref chain, until_ns } => {
-                let to = operation.hands_on_to(&held.entry);
-                let outcome = held.execute_handing_on(chain, until_ns, to);
+                let outcome = held.execute(chain, until_ns);
                 let now = match outcome {
                     Outcome::Unknown => held.clock_unanswered(),
                     _ => held.clock_after(operation.needs_clock(&held.entry, held.is_local)),
@@ -254,20 +219,16 @@ pub(crate) fn advance(
             Effect::Pause { pause_ns, ahead } => {
                 let time = Duration::from_nanos(pause_ns);
                 let pause = Pause { time, ahead, is_local: held.is_local };
-                return Advanced::Pauses { pause };
+                return Advanced::Pauses { rest: Rest::Pass(pause) };
             }
+            Effect::Park { addr, half, value, limit_ns } => {
+                return Advanced::Pauses { rest: Rest::Park { addr, half, value, limit_ns } };
+            }
+            Effect::Wake { addr, half } => held.exec.wake(addr, half),
             Effect::Forget => {
                 if let Some(asked) = asked.take() {
                     asked.exec.forget(asked.seq);
                 }
-            }
-            Effect::Flush { until_ns } => {
-                let is_flushed = held.is_local || held.exec.flush_ledger(left_ns(until_ns));
-                let now = match is_flushed {
-                    true => held.now_again(),
-                    false => held.clock_unanswered(),
-                };
-                operation.flushed(&mut held.entry, is_flushed, now);
             }
             Effect::WriteLedger(entry) => held.exec.write_ledger(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
@@ -419,23 +380,6 @@ impl ClientLock {
         self.last_now
     }
 
-    /// As [`execute`](Self::execute) for a chain that may hand the lock on: that is told as soon as
-    /// the chain is on its way.
-    pub(crate) fn execute_handing_on(
-        &self,
-        chain: &Chain,
-        until_ns: u64,
-        to: Option<(u16, u64)>,
-    ) -> Outcome {
-        match (chain.ops(), to) {
-            ([word_op], Some((tx, since_ns))) if !self.is_local && self.exec.is_one_sided() => {
-                let mut posted = || self.hands_on(tx, since_ns);
-                self.exec.execute_one_then(word_op, until_ns, &mut posted).into()
-            }
-            _ => self.execute(chain, until_ns),
-        }
-    }
-
     pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
         if let ([word_op], false) = (chain.ops(), self.is_local) {
             return self.exec.execute_one(word_op, until_ns).into(); // without copies
@@ -461,13 +405,6 @@ impl ClientLock {
     fn write_ledger(&mut self) {
         if let Some(write) = self.entry.take_ledger_write() {
             self.exec.write_ledger(self.entry.handle(), write);
-        }
-    }
-
-    /// Writes the note that is late, if one is. Not while an operation is under way.
-    pub(crate) fn write_late_note(&mut self) {
-        if let Some(note) = self.entry.take_late_note() {
-            self.exec.write_ledger(self.entry.handle(), note);
         }
     }
 
@@ -505,7 +442,6 @@ pub(crate) fn settle(
     if let Some(status) = held.exec.refusal() {
         return Err(status);
     }
-    held.write_late_note();
     let now = held.now();
     let left = until.saturating_duration_since(Instant::now()).as_nanos();
     let until_ns = now.local_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));

@@ -32,9 +32,7 @@ mod host;
 mod instance;
 #[cfg(test)]
 mod late;
-mod late_notes;
 mod locks;
-mod neighbour;
 mod object;
 mod options;
 mod pass;

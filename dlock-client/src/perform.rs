@@ -34,10 +34,7 @@ pub(crate) fn perform(
     let Some(cas) = held.entry.fast(op, now) else {
         let now = held.clock_of_bounds(op, now);
         let bounds = limit.bounds(now.local_ns);
-        return match matches!(op, Op::Unlock) && held.entry.has_followers() {
-            true => at_once_told(lock_slot, guard, op, now, bounds),
-            false => at_once(lock_slot, guard, op, now, bounds),
-        };
+        return at_once(lock_slot, guard, op, now, bounds);
     };
     let until_ns = now.local_ns + DATA_WAIT_NS;
     let single = held.exec.execute_one(&cas.word_op(), until_ns);
@@ -74,7 +71,7 @@ fn perform_remotely(
     };
     let bounds = limit.bounds(came_ns.unwrap_or(now.local_ns));
     let Some(cas) = held.entry.fast(op, now) else {
-        return at_once_told(lock_slot, guard, op, now, bounds);
+        return at_once(lock_slot, guard, op, now, bounds);
     };
     let until_ns = bounds.chain_until_ns(now.local_ns);
     if until_ns <= now.local_ns {
@@ -156,24 +153,6 @@ fn interfered(
     carry_out(lock_slot, guard, started)
 }
 
-/// The same as [`at_once`]; if it was a release that others have waited for, they are told.
-#[inline]
-fn at_once_told(
-    lock_slot: &LockSlot,
-    guard: &mut LockSlotGuard<'_>,
-    op: Op,
-    now: Now,
-    bounds: Bounds,
-) -> OpResult {
-    let held = guard.as_ref().filter(|_| matches!(op, Op::Unlock));
-    let told = held.and_then(ClientLock::number_to_tell);
-    let result = at_once(lock_slot, guard, op, now, bounds);
-    if let (Some(tx), Some(held)) = (told, guard.as_mut()) {
-        held.tells_neighbours(tx, &result);
-    }
-    result
-}
-
 /// Most operations are decided by their first chain.
 #[inline(never)]
 fn at_once(
@@ -197,8 +176,7 @@ fn at_once(
         _ => return carry_out(lock_slot, guard, Started::Running(first.run(step, now))),
     };
     let until_ns = bounds.chain_until_ns(now.local_ns);
-    let to = first.hands_on_to(&held.entry);
-    let outcome = held.execute_handing_on(chain, until_ns, to);
+    let outcome = held.execute(chain, until_ns);
     now = match outcome {
         Outcome::Unknown => held.clock_unanswered(),
         _ => held.clock_after(first.needs_clock(&held.entry, now)),

@@ -19,14 +19,12 @@ use dlock_core::clock::{Now, ServerTime};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
-use dlock_core::lock::{LockEntry, NotedBy, OpResult};
+use dlock_core::lock::{LockEntry, OpResult};
 use dlock_core::session::Binding;
 use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
 use crate::heartbeat::Pulse;
-use crate::neighbour::Neighbour;
 use crate::tasks::Tasks;
 
 /// Longest time an operation waits for another thread's operation on the same lock: that one
@@ -66,12 +64,8 @@ pub(crate) struct ClientLock {
     last_turn: Turn,
     /// Where it is in its table.
     pub(crate) index: LockSlotIndex,
-    /// A thread looks after its notes that are late.
-    pub(crate) is_watched: bool,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
-    /// The others on this host that wait for it.
-    pub(crate) neighbour: Neighbour,
 }
 
 impl ClientLock {
@@ -85,7 +79,6 @@ impl ClientLock {
         is_carried_by(&mut entry, &*exec);
         let last_now = Now::exact(ServerTime(0));
         let is_local = exec.reads_are_free();
-        let neighbour = Neighbour::of(entry.desc());
         Self {
             id,
             entry,
@@ -98,9 +91,7 @@ impl ClientLock {
             queue: VecDeque::new(),
             last_turn: 0,
             index: 0,
-            is_watched: false,
             last_now,
-            neighbour,
         }
     }
 
@@ -114,7 +105,6 @@ impl ClientLock {
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
         self.is_local = exec.reads_are_free();
-        self.neighbour.has_new_session();
         self.exec = exec;
         self.pulse = pulse;
     }
@@ -160,13 +150,10 @@ impl ClientLock {
 
 /// What the operations on a lock may do where this executor carries them out.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
-    entry.is_got_at(boot_ns());
     entry.may_try(exec.is_one_sided());
-    entry.noted_by(match exec.is_one_sided() && !exec.reads_are_free() {
-        true => NotedBy::ClientLate,
-        false if exec.chains_are_noted() => NotedBy::Primary,
-        false => NotedBy::Client,
-    });
+    entry.reads_are_free(exec.reads_are_free());
+    entry.may_park(exec.may_park());
+    entry.is_by_primary(exec.chains_are_noted());
 }
 
 /// A place in the queue of those that wait for a guard of one lock.

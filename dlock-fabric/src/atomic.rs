@@ -7,6 +7,11 @@
 //! Nothing else in the project touches shared memory, so that `loom` can stand in here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dlock_core::lock::Half;
+
+use crate::sys;
 
 /// An 8-byte word that other threads and other processes operate on at the same time.
 #[derive(Debug)]
@@ -43,6 +48,28 @@ impl SharedWord {
     #[inline]
     pub fn store(&self, value: u64) {
         self.0.store(value, Ordering::SeqCst);
+    }
+}
+
+impl SharedWord {
+    /// Sleeps in the kernel until this half of the word has another value, or threads of any process
+    /// that sleep on it are woken, for `limit` at most.
+    pub fn park(&self, half: Half, value: u32, limit: Duration) {
+        sys::futex_wait(self.half(half), value, limit);
+    }
+
+    /// Wakes all that sleep on the lower half of the word, or on both.
+    pub fn wake_all(&self, half: Half) {
+        sys::futex_wake_all(self.half(Half::Low));
+        if half == Half::High {
+            sys::futex_wake_all(self.half(Half::High));
+        }
+    }
+
+    /// The address of a half.
+    fn half(&self, half: Half) -> *const u32 {
+        let is_second = (half == Half::High) != cfg!(target_endian = "big");
+        self.0.as_ptr().cast::<u32>().wrapping_add(usize::from(is_second))
     }
 }
 

@@ -32,7 +32,6 @@ pub mod frames;
 pub mod handshake;
 mod inbox;
 pub mod memory;
-pub mod neighbours;
 pub mod net;
 mod owner_mutex;
 mod published;

@@ -13,6 +13,7 @@ use dlock_core::counters::{Told, TOLD_MAX};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::status::Status;
+use dlock_core::lock::Half;
 use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
@@ -242,6 +243,9 @@ impl LockMemory for CpuMemory {
     fn set(&mut self, addr: WordAddr, value: u64) {
         self.own(addr).store(value);
     }
+    fn wake(&mut self, addr: WordAddr) {
+        self.own(addr).wake_all(Half::High);
+    }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.entry(client, handle).map_or(LedgerEntry::new(), |word| word.load().into())
     }
@@ -267,7 +271,11 @@ pub(crate) fn execute(
     outcome: &mut Outcome,
 ) {
     // Most chains are one word operation, which is its own check.
-    if let [word_op] = chain.ops() {
+    if let [word_op @ (WordOp::Cas { .. }
+    | WordOp::Faa { .. }
+    | WordOp::Read { .. }
+    | WordOp::WriteLedger { .. })] = chain.ops()
+    {
         let value = execute_word_op(slots, ledger, word_op);
         *outcome = Outcome::Done(Values::new());
         match (value, &mut *outcome) {
@@ -289,6 +297,9 @@ fn execute_many(
         WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } | WordOp::Read { addr } => {
             slots.word(addr).is_some()
         }
+        WordOp::ReadPair { addr } => {
+            slots.word(addr).is_some() && slots.word(addr.next()).is_some()
+        }
         WordOp::WriteLedger { handle, .. } => {
             ledger.is_some_and(|ledger| ledger.entry(handle).is_some())
         }
@@ -302,6 +313,9 @@ fn execute_many(
         for word_op in chain.ops() {
             // Every address was found a moment ago, and memory does not shrink.
             values.push(execute_word_op(slots, ledger, word_op).unwrap_or(0));
+            if let WordOp::ReadPair { addr } = *word_op {
+                values.push(slots.word(addr.next()).map_or(0, SharedWord::load));
+            }
         }
     }
 }
@@ -316,7 +330,9 @@ pub(crate) fn execute_word_op(
     match *word_op {
         WordOp::Cas { addr, expect, swap } => slots.word(addr).map(|word| word.cas(expect, swap)),
         WordOp::Faa { addr, add } => slots.word(addr).map(|word| word.faa(add)),
-        WordOp::Read { addr } => slots.word(addr).map(SharedWord::load),
+        WordOp::Read { addr } | WordOp::ReadPair { addr } => {
+            slots.word(addr).map(SharedWord::load)
+        }
         WordOp::WriteLedger { handle, value } => {
             ledger.and_then(|ledger| ledger.entry(handle)).map(|entry| {
                 entry.store(value);

@@ -19,9 +19,10 @@ use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::LOCK_WAIT_S;
+use dlock_core::lock::Half;
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordOp};
+use dlock_core::word_op::{Chain, Outcome, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::clock;
@@ -301,6 +302,22 @@ impl Executor for ShmExecutor {
 
     fn reads_are_free(&self) -> bool {
         true
+    }
+
+    fn may_park(&self) -> bool {
+        true
+    }
+
+    fn park(&self, addr: WordAddr, half: Half, value: u32, limit_ns: u64) {
+        if let Some(word) = self.slots.word(addr).filter(|_| self.refusal().is_none()) {
+            word.park(half, value, Duration::from_nanos(limit_ns));
+        }
+    }
+
+    fn wake(&self, addr: WordAddr, half: Half) {
+        if let Some(word) = self.slots.word(addr).filter(|_| self.owner.is_here()) {
+            word.wake_all(half);
+        }
     }
 
     fn name(&self) -> &'static str {

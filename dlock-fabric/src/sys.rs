@@ -25,6 +25,23 @@ pub(crate) fn page_size() -> usize {
     usize::try_from(size).unwrap_or(4_096)
 }
 
+/// Sleeps until `word`, which other processes may have mapped, has another value, or
+/// [`futex_wake_all`] is called for it; `limit` at most. A signal wakes, too.
+pub(crate) fn futex_wait(word: *const u32, value: u32, limit: Duration) {
+    let limit = libc::timespec {
+        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // SAFETY: the kernel checks the address, and the timespec outlives the call.
+    let _ = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &limit) };
+}
+
+/// Wakes all threads, of any process, that sleep on `word`.
+pub(crate) fn futex_wake_all(word: *const u32) {
+    // SAFETY: the kernel checks the address, and nothing is written.
+    let _ = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, libc::c_int::MAX) };
+}
+
 /// The result of a call that returns −1 on failure.
 pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 {

@@ -74,9 +74,6 @@ pub(super) struct Pending {
 #[derive(Clone, Copy)]
 enum WaitsFor {
     Chain(Posted),
-    Flush {
-        until_ns: u64,
-    },
     Reply(Seq),
     /// The program, which has not asked for the result yet.
     Nothing(OpResult),
@@ -219,7 +216,6 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
     let now = held.now();
     held.last_now = now;
     let bounds = Bounds::since(now.local_ns);
-    held.write_late_note(); // the notes thread writes none while the operation is under way
     let mut operation = match Operation::begin(&mut held.entry, op, now, bounds) {
         Started::Done(result) => return Start::Decided(result),
         Started::Running(operation) => operation,
@@ -245,10 +241,7 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
 fn advance(held: &mut ClientLock, operation: &mut Operation, mut asked: Option<Seq>) -> WaitsFor {
     loop {
         match operation.next(&mut held.entry) {
-            Effect::Done(result) => {
-                held.write_late_note(); // the program may not ask for the result for long
-                return WaitsFor::Nothing(result);
-            }
+            Effect::Done(result) => return WaitsFor::Nothing(result),
             Effect::Post { chain, .. } => match held.exec.post(&chain) {
                 Posted::Ready(outcome) => {
                     let now = held.now();
@@ -256,7 +249,6 @@ fn advance(held: &mut ClientLock, operation: &mut Operation, mut asked: Option<S
                 }
                 posted @ Posted::Pending(_) => return WaitsFor::Chain(posted),
             },
-            Effect::Flush { until_ns } => return WaitsFor::Flush { until_ns },
             Effect::Ask { request, .. } => match held.exec.send(&request) {
                 Ok(seq) => return WaitsFor::Reply(seq),
                 Err(status) => {
@@ -277,7 +269,8 @@ fn advance(held: &mut ClientLock, operation: &mut Operation, mut asked: Option<S
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now()),
             Effect::Count(counter) => held.exec.count(counter),
-            Effect::Pause { .. } => operation.queues(&mut held.entry),
+            Effect::Wake { addr, half } => held.exec.wake(addr, half),
+            Effect::Pause { .. } | Effect::Park { .. } => operation.queues(&mut held.entry),
         }
     }
 }
@@ -308,14 +301,6 @@ impl Pending {
                     let now = held.now();
                     self.operation.outcome(&mut held.entry, outcome, now);
                 }
-                WaitsFor::Flush { until_ns } => {
-                    let is_flushed = self.exec.flush_ledger(Duration::ZERO);
-                    if !is_flushed && boot_ns() < until_ns {
-                        return None;
-                    }
-                    let now = held.now();
-                    self.operation.flushed(&mut held.entry, is_flushed, now);
-                }
                 WaitsFor::Reply(seq) => {
                     let reply = match self.exec.reply(seq, Duration::ZERO) {
                         Ok(None) => return None,
@@ -334,7 +319,7 @@ impl Pending {
     fn give_up(&mut self, guard: &mut LockSlotGuard<'_>, status: Status) -> OpResult {
         match self.waits_for {
             WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
-            WaitsFor::Chain(Posted::Ready(_)) | WaitsFor::Flush { .. } => {}
+            WaitsFor::Chain(Posted::Ready(_)) => {}
             WaitsFor::Nothing(_) => {} // nobody was told
         }
         if let Some(held) = guard.as_mut() {

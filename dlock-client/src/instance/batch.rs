@@ -371,7 +371,6 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
     loop {
         let mut on = Places { places, clock: None, until_ns: batch.bounds().until_ns };
         let mut posts: Vec<(On, Chain, u64)> = Vec::new();
-        let mut flushes: Vec<(On, u64)> = Vec::new();
         while let Some((i, effect)) = batch.next(&mut on) {
             // an item with an effect is active, so it has a place
             let Some(place) = batch.place_of(i) else { continue };
@@ -379,7 +378,6 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
             let exec = Arc::clone(&held.exec);
             match effect {
                 Effect::Post { chain, until_ns } => posts.push(((i, exec), chain, until_ns)),
-                Effect::Flush { until_ns } => flushes.push(((i, exec), until_ns)),
                 // either may take as long as a socket blocks: what follows is judged anew
                 Effect::WriteLedger(entry) => {
                     exec.write_ledger(held.entry.handle(), entry);
@@ -391,7 +389,8 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                 }
                 Effect::ReadClock => batch.clock(i, held.now()),
                 Effect::Count(counter) => exec.count(counter),
-                Effect::Pause { .. } => batch.queues(i, &mut held.entry),
+                Effect::Wake { addr, half } => exec.wake(addr, half),
+                Effect::Pause { .. } | Effect::Park { .. } => batch.queues(i, &mut held.entry),
                 Effect::Ask { request, until_ns } => match exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => {
@@ -414,13 +413,11 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
         if batch.is_done() {
             return;
         }
-        if posts.is_empty() && flushes.is_empty() {
+        if posts.is_empty() {
             await_replies(batch, places, &mut asked);
             continue;
         }
-        // in one round one item may post and another flush: each effect is reported once
         execute(batch, places, posts);
-        flush(batch, places, &flushes);
     }
 }
 
@@ -453,23 +450,6 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], mut posts: Vec<(On, Chai
             }
         }
         posts = rest;
-    }
-}
-
-/// One flush for the ledger writes of all items; one per session if a reinit is under way.
-fn flush(batch: &mut Batch, places: &mut [Place<'_>], flushes: &[(On, u64)]) {
-    let mut flushed: Option<(&Arc<dyn Executor>, bool)> = None;
-    for ((i, exec), until_ns) in flushes {
-        let is_flushed = match flushed {
-            Some((same, is_flushed)) if Arc::ptr_eq(same, exec) => is_flushed,
-            _ => exec.flush_ledger(left_ns(*until_ns)),
-        };
-        flushed = Some((exec, is_flushed));
-        if let Some(place) = batch.place_of(*i) {
-            let held = places[place].held();
-            let now = held.now();
-            batch.flushed(*i, &mut held.entry, is_flushed, now);
-        }
     }
 }
 

@@ -12,7 +12,6 @@ use dlock_core::status::Status;
 use super::{code, Instance};
 use crate::denied;
 use crate::execute::Limit;
-use crate::late_notes::look_after;
 use crate::perform::perform;
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
@@ -148,11 +147,8 @@ impl Instance {
         result: OpResult,
     ) -> OpResult {
         let is_success = result.status == Status::Success;
-        if let Some(held) = guard.as_mut() {
-            if !is_success {
-                self.refused(held, op, &result);
-            }
-            look_after(&self.table, held);
+        if let Some(held) = guard.as_mut().filter(|_| !is_success) {
+            self.refused(held, op, &result);
         }
         if !is_success || matches!(op, Op::Unlock) {
             lock_slot.changed.notify_all(); // threads that wait for this client's own hold to end

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::NS;
 use dlock_core::control::{
-    ControlReply, ControlRequest, Session, VERSION, VERSION_MIN, VERSION_WORDS,
+    ControlReply, ControlRequest, Session, VERSION, VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::SHOW_WAIT_NS;
@@ -126,7 +126,6 @@ pub(super) fn join(
                 lapses,
                 pulse,
                 asks_readers,
-                relays: session.version >= VERSION_WORDS,
             };
             Ok(Joined { client, control, link, until })
         }

@@ -540,9 +540,6 @@ impl Instance {
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
             if let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
-                if let Some(held) = guard.as_mut() {
-                    held.write_late_note();
-                }
                 self.table.remove(index, &mut guard);
             }
             lock_slot.changed.notify_all();
@@ -586,7 +583,6 @@ impl SessionState {
     /// What the operations of a lock may ask of this primary, and do there.
     pub(super) fn is_primary_of(&self, entry: &mut LockEntry) {
         entry.asks_readers(self.asks_readers);
-        entry.may_relay(self.relays);
     }
 
     fn ask_the_time(&self) {

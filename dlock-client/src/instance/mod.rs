@@ -23,8 +23,6 @@ mod confirm_tests;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]
-mod neighbour_tests;
-#[cfg(test)]
 mod notes_tests;
 #[cfg(test)]
 mod tests;
@@ -81,8 +79,6 @@ pub(crate) struct SessionState {
     lapses: u32,
     /// It may be asked for the readers inside fair locks.
     asks_readers: bool,
-    /// Its fair locks may be relayed.
-    relays: bool,
     /// Until when it may be relied on.
     pulse: Arc<Pulse>,
 }

@@ -41,7 +41,6 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         recovering: false,
         lapses: 0,
         asks_readers: false,
-        relays: true,
         pulse: Arc::new(Pulse::new(0, 0)),
     };
     let me = ClientId::new(ME).unwrap();

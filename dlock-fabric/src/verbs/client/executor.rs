@@ -219,18 +219,18 @@ impl VerbsExecutor {
     /// A read whose value was lost is read again, once.
     #[inline]
     fn run_fetch(&self, fetch: &RemoteFetch, until: Until) -> Single {
-        match self.run_fetch_once(fetch, until, || ()) {
+        match self.run_fetch_once(fetch, until) {
             Single::Unknown
                 if fetch.is_read() && self.is_alive() && !until.is_over(self.coarse_lag_ns) =>
             {
-                self.run_fetch_once(fetch, until, || ())
+                self.run_fetch_once(fetch, until)
             }
             single => single,
         }
     }
 
     #[inline]
-    fn run_fetch_once(&self, fetch: &RemoteFetch, until: Until, posted: impl FnOnce()) -> Single {
+    fn run_fetch_once(&self, fetch: &RemoteFetch, until: Until) -> Single {
         let mut claim = match self.claim(1, until) {
             Ok(claim) => claim,
             Err(stop) => return Single::Refused(stop.into()),
@@ -242,7 +242,6 @@ impl VerbsExecutor {
                 return self.not_posted(failed).map_or(Single::Unknown, Single::Refused);
             }
         };
-        posted();
         self.counts.single(fetch.is_read());
         let Some(mut claim) = self.executed(claim, seq, until) else { return Single::Unknown };
         let value = claim.poster().value(seq);
@@ -313,7 +312,7 @@ impl VerbsExecutor {
             for word_op in chain.ops() {
                 match word_op {
                     WordOp::Cas { .. } | WordOp::Faa { .. } => atomics += 1,
-                    WordOp::Read { .. } => reads += 1,
+                    WordOp::Read { .. } | WordOp::ReadPair { .. } => reads += 1,
                     WordOp::WriteLedger { .. } => notes += 1,
                 }
                 if let Some(word_op) = self.memory.remote(word_op) {
@@ -395,6 +394,13 @@ fn values_of(chain: &Chain, poster: &Poster, before: u32) -> Outcome {
     for (seq, word_op) in (1..).map(|i| before.wrapping_add(i)).zip(chain.ops()) {
         match (word_op, poster.value(seq)) {
             (WordOp::WriteLedger { .. }, _) => values.push(0),
+            (WordOp::ReadPair { .. }, Some(value)) => match poster.second_value(seq) {
+                Some(second) => {
+                    values.push(value);
+                    values.push(second);
+                }
+                None => return Outcome::Unknown,
+            },
             (_, Some(value)) => values.push(value),
             (_, None) => return Outcome::Unknown,
         }
@@ -436,19 +442,6 @@ impl Executor for VerbsExecutor {
         }
     }
 
-    fn execute_one_then(
-        &self,
-        word_op: &WordOp,
-        until_ns: u64,
-        posted: &mut dyn FnMut(),
-    ) -> Single {
-        match (self.refusal(), self.memory.fetch(word_op)) {
-            (Some(status), _) => Single::Refused(status),
-            (None, Some(fetch)) => self.run_fetch_once(&fetch, Until::at(until_ns), posted),
-            (None, None) => self.run_one(word_op, Until::at(until_ns)),
-        }
-    }
-
     fn post(&self, chain: &Chain) -> Posted {
         if let Some(status) = self.refusal() {
             return Posted::Ready(Outcome::Refused(status));
@@ -464,7 +457,9 @@ impl Executor for VerbsExecutor {
         match self.post_to_ring(list) {
             Ok(number) => {
                 let count = |f: fn(&RemoteOp) -> bool| list.iter().filter(|v| f(v)).count();
-                let reads = count(|word_op| matches!(word_op, RemoteOp::Read { .. }));
+                let reads = count(|word_op| {
+                    matches!(word_op, RemoteOp::Read { .. } | RemoteOp::ReadPair { .. })
+                });
                 let notes = count(|word_op| matches!(word_op, RemoteOp::Write { .. }));
                 let atomics = list.len() - reads - notes;
                 self.counts.add(atomics as u64, reads as u64, notes as u64, 1);

@@ -196,18 +196,6 @@ impl Executor for VerbsPath {
         }
     }
 
-    fn execute_one_then(
-        &self,
-        word_op: &WordOp,
-        until_ns: u64,
-        posted: &mut dyn FnMut(),
-    ) -> Single {
-        match self.attached.get() {
-            Some(executor) => executor.execute_one_then(word_op, until_ns, posted),
-            None => self.execute_one(word_op, until_ns),
-        }
-    }
-
     fn post(&self, chain: &Chain) -> Posted {
         match self.executor() {
             Ok(executor) => executor.post(chain),

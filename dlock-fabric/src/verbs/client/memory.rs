@@ -26,6 +26,10 @@ impl Memory {
             }
             WordOp::Faa { addr, add } => RemoteOp::Faa { word: self.word(addr.index())?, add },
             WordOp::Read { addr } => RemoteOp::Read { word: self.word(addr.index())? },
+            WordOp::ReadPair { addr } => {
+                self.word(addr.next().index())?;
+                RemoteOp::ReadPair { word: self.word(addr.index())? }
+            }
             WordOp::WriteLedger { handle, value } => {
                 RemoteOp::Write { word: self.entry(handle)?, value }
             }
@@ -41,7 +45,7 @@ impl Memory {
             }
             WordOp::Faa { addr, add } => RemoteFetch::faa(self.word(addr.index())?, add),
             WordOp::Read { addr } => RemoteFetch::read(self.word(addr.index())?),
-            WordOp::WriteLedger { .. } => return None,
+            WordOp::ReadPair { .. } | WordOp::WriteLedger { .. } => return None,
         })
     }
 

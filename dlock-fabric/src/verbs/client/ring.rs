@@ -24,6 +24,8 @@ struct List {
     verbs: u8,
     /// Bit i: the word operation i is a note, whose value is 0.
     notes: u8,
+    /// Which of them bring two values.
+    pairs: u8,
     taken: bool,
 }
 
@@ -65,22 +67,26 @@ impl Ring {
         let mut batch = self.poster.batch();
         let reads = self.last_read.is_some_and(|seq| !pump.is_ring_done(seq));
         batch.behind(reads || pump.is_strict(), pump.is_ring_busy() || pump.is_strict());
-        let mut notes = 0;
+        let (mut notes, mut pairs) = (0, 0);
         for (i, word_op) in verbs.iter().enumerate() {
             batch.push(word_op).map_err(|error| match error {
                 PostError::Full => NoRoom::Busy,
                 _ => NoRoom::Broken,
             })?;
             notes |= u8::from(matches!(word_op, RemoteOp::Write { .. })) << i;
+            pairs |= u8::from(matches!(word_op, RemoteOp::ReadPair { .. })) << i;
         }
         let posted = batch.ring(Notify::Yes).map_err(|_| NoRoom::Broken)?;
         pump.ring_posted(posted.seq);
-        if verbs.iter().any(|word_op| matches!(word_op, RemoteOp::Read { .. })) {
+        let reads = |word_op: &RemoteOp| {
+            matches!(word_op, RemoteOp::Read { .. } | RemoteOp::ReadPair { .. })
+        };
+        if verbs.iter().any(reads) {
             self.last_read = Some(posted.seq);
         }
         // A chain has at most CHAIN_OPS_MAX verbs.
         let verbs = verbs.len() as u8;
-        self.lists.push_back(List { seq: posted.seq, verbs, notes, taken: false });
+        self.lists.push_back(List { seq: posted.seq, verbs, notes, pairs, taken: false });
         Ok(self.first + self.lists.len() as u64 - 1)
     }
 
@@ -148,13 +154,19 @@ impl Ring {
         let mut values = Values::new();
         let first = list.seq.wrapping_sub(u32::from(list.verbs));
         for i in 0..list.verbs {
+            let seq = first.wrapping_add(u32::from(i) + 1);
             let value = match list.notes >> i & 1 {
                 1 => Some(0),
-                _ => self.poster.value(first.wrapping_add(u32::from(i) + 1)),
+                _ => self.poster.value(seq),
             };
-            match value {
-                Some(value) => values.push(value),
-                None => return Outcome::Unknown,
+            let second = (list.pairs >> i & 1 == 1).then(|| self.poster.second_value(seq));
+            match (value, second) {
+                (Some(value), None) => values.push(value),
+                (Some(value), Some(Some(second))) => {
+                    values.push(value);
+                    values.push(second);
+                }
+                _ => return Outcome::Unknown,
             }
         }
         Outcome::Done(values)

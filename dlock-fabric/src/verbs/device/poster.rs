@@ -6,7 +6,7 @@
 //!                  settled ─▶ |Cas|Faa|Read*|Write|            posted ─▶     *: signalled
 //!   scratch word      .      o      o      o      -      .      .      .     o: old value
 //! ```
-//! A poster has a fixed share of its queue pair's send queue, one scratch word per slot, and is
+//! A poster has a fixed share of its queue pair's send queue, two scratch words per slot, and is
 //! used by one thread at a time; any number of posters use a queue pair at once. Nothing is
 //! allocated after it was made, and no lock is held while posting.
 //!
@@ -64,6 +64,11 @@ pub enum RemoteOp {
         /// The word.
         word: RemoteWord,
     },
+    /// Read of a word and the one after it, in one request: two values.
+    ReadPair {
+        /// The first word.
+        word: RemoteWord,
+    },
     /// Write; it has no value (what is found in its place is what was written).
     Write {
         /// The word.
@@ -79,6 +84,7 @@ impl RemoteOp {
             Self::Cas { word, .. }
             | Self::Faa { word, .. }
             | Self::Read { word }
+            | Self::ReadPair { word }
             | Self::Write { word, .. } => word,
         }
     }
@@ -173,14 +179,14 @@ pub struct Poster {
     blank: u64,
     requests: Box<[ibv_send_wr]>,
     /// Kept at its place: `requests` point to it.
-    _scatter: Box<[ibv_sge]>,
-    /// Of all posters of the queue pair; this one's words begin at `first`.
+    scatter: Box<[ibv_sge]>,
+    /// Of all posters of the queue pair; this one's words begin at `first`, two for each slot.
     scratch: Arc<Pages>,
     first: usize,
     qp: Arc<Qp>,
 }
 
-// SAFETY: the raw pointers in `requests` lead to `_scatter` and within `requests` themselves,
+// SAFETY: the raw pointers in `requests` lead to `scatter` and within `requests` themselves,
 // both owned by this value and reached through `&mut self` alone.
 unsafe impl Send for Poster {}
 // SAFETY: `&self` reads counters, and scratch words by atomics.
@@ -200,9 +206,9 @@ impl Poster {
         let slots = slots.ok_or(small)?;
         let (scratch, lkey) = qp.scratch()?;
         let Share { owner, first } = qp.take_share(slots)?;
-        let first = first as usize;
+        let first = 2 * first as usize;
         let addr = |word| std::ptr::from_ref(word) as u64;
-        let words = scratch.words()[first..][..slots as usize].iter();
+        let words = scratch.words()[first..][..2 * slots as usize].iter().step_by(2);
         let mut scatter: Box<[ibv_sge]> =
             words.map(|word| ibv_sge { addr: addr(word), length: 8, lkey }).collect();
         let requests = scatter
@@ -224,7 +230,7 @@ impl Poster {
             reads_by_adding: softroce,
             blank: RandomState::new().build_hasher().finish(),
             requests,
-            _scatter: scatter,
+            scatter,
             scratch,
             first,
             qp: Arc::clone(qp),
@@ -342,10 +348,16 @@ impl Poster {
             RemoteOp::Read { word } => {
                 self.fill_fetch(at, &self.read(word, behind_write));
             }
+            RemoteOp::ReadPair { word } => {
+                self.scratch.words()[self.first + 2 * at + 1].store_relaxed(self.blank);
+                self.fill_fetch(at, &RemoteFetch::read(word));
+                self.scatter[at].length = 16;
+            }
             RemoteOp::Write { value, .. } => {
                 self.requests[at].opcode = ffi::IBV_WR_RDMA_WRITE;
                 self.requests[at].wr.rdma = ffi::rdma { remote_addr, rkey };
-                self.scratch.words()[self.first + at].store_relaxed(value);
+                self.scratch.words()[self.first + 2 * at].store_relaxed(value);
+                self.scatter[at].length = 8;
             }
         }
         let inline = if matches!(word_op, RemoteOp::Write { .. }) { self.inline } else { 0 };
@@ -356,7 +368,8 @@ impl Poster {
     fn fill_fetch(&mut self, at: usize, fetch: &RemoteFetch) -> &mut ibv_send_wr {
         let RemoteFetch { word, opcode, compare_add, swap } = *fetch;
         let RemoteWord { addr: remote_addr, rkey } = word;
-        self.scratch.words()[self.first + at].store_relaxed(self.blank);
+        self.scratch.words()[self.first + 2 * at].store_relaxed(self.blank);
+        self.scatter[at].length = 8;
         let request = &mut self.requests[at];
         request.opcode = opcode;
         match opcode {
@@ -401,8 +414,19 @@ impl Poster {
     /// `None`: the device said that it was executed, but brought no value.
     #[inline]
     pub(in crate::verbs) fn value(&self, seq: u32) -> Option<u64> {
+        self.scratch_value(seq, 0)
+    }
+
+    /// The second value of a pair that was read.
+    #[inline]
+    pub(in crate::verbs) fn second_value(&self, seq: u32) -> Option<u64> {
+        self.scratch_value(seq, 1)
+    }
+
+    #[inline]
+    fn scratch_value(&self, seq: u32, which: usize) -> Option<u64> {
         let at = (seq.wrapping_sub(1) & self.mask) as usize;
-        let value = self.scratch.words()[self.first + at].load();
+        let value = self.scratch.words()[self.first + 2 * at + which].load();
         (value != self.blank).then_some(value)
     }
 
@@ -450,7 +474,9 @@ impl Order {
     #[inline]
     fn fence(&mut self, word_op: &RemoteOp) -> bool {
         let (fence, after) = match word_op {
-            RemoteOp::Read { .. } => (false, Self { reads: true, atomics: false }),
+            RemoteOp::Read { .. } | RemoteOp::ReadPair { .. } => {
+                (false, Self { reads: true, atomics: false })
+            }
             RemoteOp::Cas { .. } | RemoteOp::Faa { .. } => {
                 (self.reads, Self { reads: false, atomics: true })
             }

@@ -463,14 +463,14 @@ impl Qp {
         Ok(Share { owner: owner.map_err(|_| small(0))?, first })
     }
 
-    /// A word for each slot of the send queue, and its local key: one registration, since each
+    /// Two words for each slot of the send queue, and their local key: one registration, since each
     /// costs pages and memory of the kernel.
     pub(super) fn scratch(&self) -> Result<(Arc<Pages>, u32), VerbsError> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((pages, lkey)) = &*scratch {
             return Ok((Arc::clone(pages), *lkey));
         }
-        let pages = Pages::new(self.spec.send_slots.max(1) as usize * 8)?;
+        let pages = Pages::new(self.spec.send_slots.max(1) as usize * 16)?;
         let mr = Mr::register(&self.pd, pages.clone(), Access::Local)?;
         let made = (pages, mr.lkey());
         self.keep(Arc::new(mr));

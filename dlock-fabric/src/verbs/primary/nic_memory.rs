@@ -154,6 +154,9 @@ impl NicMemory {
             WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } | WordOp::Read { addr } => {
                 self.word(addr).is_some()
             }
+            WordOp::ReadPair { addr } => {
+                self.word(addr).is_some() && self.word(addr.next()).is_some()
+            }
             WordOp::WriteLedger { handle, .. } => self.with_entry(client, handle, |_| ()).is_some(),
         };
         if !chain.ops().iter().all(exists) {
@@ -196,6 +199,11 @@ impl NicMemory {
                 }
                 WordOp::Faa { addr, add } => RemoteOp::Faa { word: self.own(addr), add },
                 WordOp::Read { addr } => RemoteOp::Read { word: self.own(addr) },
+                WordOp::ReadPair { addr } => {
+                    list[len] = RemoteOp::Read { word: self.own(addr) };
+                    len += 1;
+                    RemoteOp::Read { word: self.own(addr.next()) }
+                }
                 // The caller divided the chain at its notes.
                 WordOp::WriteLedger { .. } => continue,
             };
