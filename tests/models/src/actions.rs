@@ -25,10 +25,6 @@ const TIME_MAX: ServerTime = ServerTime(START.0 + 600 * NS);
 pub enum Action {
     /// A client does its next word operation, message or decision.
     Step(usize),
-    /// A client that pauses sees that it was handed the lock.
-    Hear(usize),
-    /// A client writes a note that is late.
-    Note(usize),
     /// A waiter gives up.
     Cancel(usize),
     /// What a client waits for is lost; of a chain, all of it has taken effect or a part.
@@ -61,8 +57,8 @@ pub enum Action {
 impl Action {
     /// It happens in the end if it stays possible: the others are accidents.
     pub fn is_fair(self) -> bool {
-        use Action::{Cancel, Die, Fail, Hear, Lose, Pause, Repeat};
-        !matches!(self, Cancel(_) | Hear(_) | Lose(..) | Die(_) | Repeat(_) | Pause | Fail)
+        use Action::{Cancel, Die, Fail, Lose, Pause, Repeat};
+        !matches!(self, Cancel(_) | Lose(..) | Die(_) | Repeat(_) | Pause | Fail)
     }
 }
 
@@ -120,7 +116,6 @@ impl LockModel {
     fn somebody_runs(&self, state: &State) -> bool {
         (0..CLIENTS).any(|i| {
             state.can_step(i, &self.setup)
-                || state.can_note(i)
                 || self.may_die(state, i)
                 || state.can_cancel(i, &self.setup)
                 || state.can_lose(i, &self.setup)
@@ -191,8 +186,7 @@ impl LockModel {
         if seq == sent.seq {
             self.note(Event::GrantAfterWait);
         }
-        // in narrow lanes numbers do not tell who came first
-        if let Some(ticket) = ticket.filter(|_| self.setup.lane_bits == 16) {
+        if let Some(ticket) = ticket {
             check::overtakes(state, i, mode, ticket);
         }
     }
@@ -227,12 +221,6 @@ impl LockModel {
             let c = &state.clients[i];
             if state.can_step(i, &self.setup) {
                 actions.push(Action::Step(i));
-            }
-            if state.can_hear(i, &self.setup) {
-                actions.push(Action::Hear(i));
-            }
-            if state.can_note(i) {
-                actions.push(Action::Note(i));
             }
             if state.can_cancel(i, &self.setup) {
                 actions.push(Action::Cancel(i));
@@ -313,8 +301,6 @@ impl Model for LockModel {
         let mut state = last.clone();
         match action {
             Action::Step(i) => self.around(|around| state.step(i, around)),
-            Action::Hear(i) => self.around(|around| state.hear(i, around)),
-            Action::Note(i) => self.around(|around| state.note(i, around)),
             Action::Cancel(i) => self.around(|around| state.cancel(i, around)),
             Action::Lose(i, all) => self.around(|around| state.lose(i, all, around)),
             Action::Die(i) => self.around(|around| state.die(i, around)),
@@ -346,7 +332,6 @@ impl Model for LockModel {
                     }
                 }
                 state.now = next;
-                state.handed = None; // it counts for less time than that
                 if state.now > TIME_MAX {
                     state.violate("no end in sight: time passes and nobody gets on");
                 }
@@ -404,11 +389,9 @@ fn sometimes(event: Event) -> Property<LockModel> {
         TicketByArbiter,
         ArbiterRaced,
         SawTurn,
-        HandedOn,
-        Handed,
-        HandedAhead,
-        ReleasedAhead,
-        RelayEnded,
+        ReleaseRaced,
+        LapBegun,
+        Parked,
         CutInChain,
         GrantLost,
         LeftBehind,

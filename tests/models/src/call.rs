@@ -14,7 +14,7 @@ use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::message::{LockType, Request};
 use dlock_core::word_op::{Word, WordAddr};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TurnWord};
 
 use crate::bug::Bug;
 use crate::state::{id, Event, Setup, State, CLIENTS, HANDLE};
@@ -117,9 +117,9 @@ fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event>
             (recount && new.rcount() < old.rcount()).then_some(Event::Recounted)
         }
         LockType::Fair => {
-            let (old, new) = (state.fair_word(), FairWord::from_bits(new));
-            if FairWord::from_bits(state.word).is_relayed() && old == new {
-                return Some(Event::RelayEnded);
+            let (old, new) = (TurnWord::from_bits(state.companion), TurnWord::from_bits(new));
+            if new == TurnWord::new() && old.with_told(false) != new {
+                return Some(Event::LapBegun);
             }
             let ended = (old.nx(), old.ns()) != (new.nx(), new.ns());
             let nobody_holds = state.clients.iter().all(|c| c.gone || c.entry.refs() == 0);
@@ -138,11 +138,10 @@ impl LockMemory for Replay<'_> {
         let (what, mut event) = (self.what, None);
         let old = self.word(|state, setup| {
             let old = *state.word_at(addr);
-            if addr.word() == Word::W1 {
-                *state.word_at(addr) = if old == expect { swap } else { old };
-            } else if old == expect {
-                event = event_of(state, setup, what, swap);
-                state.word = written(setup, swap);
+            let is_telling = (addr.word() == Word::W1) == (setup.lock_type == LockType::Fair);
+            if old == expect {
+                event = event_of(state, setup, what, swap).filter(|_| is_telling);
+                *state.word_at(addr) = written(setup, swap);
             } else {
                 event = Some(Event::ArbiterRaced);
             }
@@ -162,12 +161,8 @@ impl LockMemory for Replay<'_> {
     fn read(&mut self, addr: WordAddr) -> u64 {
         self.word(|state, _| *state.word_at(addr))
     }
-    fn set(&mut self, addr: WordAddr, value: u64) {
-        assert_eq!(addr.word(), Word::W1, "nobody else writes the word of a lock that is in use");
-        self.word(|state, _| {
-            state.companion = value;
-            0
-        });
+    fn set(&mut self, addr: WordAddr, _: u64) {
+        unreachable!("{addr:?} of a lock that is in use is set");
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         let i = client.get() as usize - 1;

@@ -9,7 +9,7 @@ use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, Word, WordOp};
-use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
+use dlock_core::words::{LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
 use crate::check;
@@ -45,21 +45,8 @@ impl State {
             // the primary does one thing at a time
             Doing::Chain { .. } if setup.by_primary => self.call.is_none(),
             Doing::Await { seq, .. } => c.inbox.iter().any(|(s, _)| s == seq),
-            Doing::Chain { .. } | Doing::WriteLedger(_) | Doing::Flush | Doing::Pause => true,
+            Doing::Chain { .. } | Doing::WriteLedger(_) | Doing::Pause => true,
             Doing::Ask(_) | Doing::Tell(_) | Doing::Finish(_) => true,
-        }
-    }
-
-    pub(crate) fn can_note(&self, i: usize) -> bool {
-        let c = &self.clients[i];
-        let may_write = !c.gone && !self.recovers();
-        may_write && matches!(c.doing, Doing::Nothing) && c.entry.late_note().is_some()
-    }
-
-    pub(crate) fn note(&mut self, i: usize, around: &Around<'_>) {
-        if let Some(note) = self.clients[i].entry.take_late_note() {
-            self.write_ledger(i, note, around);
-            self.settle(i, around);
         }
     }
 
@@ -100,8 +87,6 @@ impl State {
             let c = &self.clients[i];
             let local = match &c.doing {
                 Doing::Finish(_) | Doing::Ask(_) | Doing::Tell(_) => true,
-                // with no pause left, time stands still as long as anybody can run
-                Doing::Flush => self.pauses == 0,
                 Doing::Await { .. } => {
                     // otherwise it may give up, or lose the answer, before it has it
                     let is_sure = self.deaths == 0 && !self.recovers();
@@ -121,8 +106,7 @@ impl State {
             self.one_step(i, around);
         }
         let c = &self.clients[i];
-        let has_nothing = c.entry.refs() == 0 && c.entry.late_note().is_none();
-        if self.finished(i, setup) && has_nothing && !c.gone {
+        if self.finished(i, setup) && c.entry.refs() == 0 && !c.gone {
             self.clients[i].forget_all(i, setup); // it is never asked again
         }
     }
@@ -131,14 +115,11 @@ impl State {
         match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
             Doing::Nothing => self.begin(i, around),
             Doing::WriteLedger(write) => {
-                self.write_ledger(i, write, around);
+                self.write_ledger(i, write);
                 self.next(i, around);
             }
             Doing::Chain { chain, values } => self.chain(i, chain, values, around),
             Doing::Pause => self.event(i, around, Operation::paused),
-            Doing::Flush => self.event(i, around, |operation, entry, now| {
-                operation.flushed(entry, true, now);
-            }),
             Doing::Ask(request) => {
                 let seq = self.send(i, request, around);
                 let c = &mut self.clients[i];
@@ -209,13 +190,10 @@ impl State {
         let Some(operation) = &mut c.operation else { return };
         c.doing = match operation.next(&mut c.entry) {
             Effect::Post { chain, .. } => {
-                let to = operation.hands_on_to(&c.entry).filter(|_| around.setup.neighbours);
-                self.handed = to.map(|(tx, _)| tx).or(self.handed);
                 let chain = broken(chain, c.entry.state(), around.setup);
                 Doing::Chain { chain, values: Values::new() }
             }
             Effect::WriteLedger(write) => Doing::WriteLedger(write),
-            Effect::Flush { .. } => Doing::Flush,
             Effect::Ask { request, .. } => Doing::Ask(request),
             Effect::Tell(request) => Doing::Tell(request),
             Effect::Await { .. } => match c.asked {
@@ -225,6 +203,10 @@ impl State {
             Effect::ReadClock => {
                 operation.clock(now);
                 return self.next(i, around);
+            }
+            Effect::Park { .. } => {
+                (around.seen)(Event::Parked);
+                Doing::Pause
             }
             Effect::Pause { .. } if c.tries > 0 => {
                 c.tries -= 1;
@@ -242,17 +224,16 @@ impl State {
                 c.asked = None;
                 return self.next(i, around);
             }
-            Effect::Count(_) => return self.next(i, around),
+            Effect::Count(_) | Effect::Wake { .. } => return self.next(i, around),
             Effect::Done(result) => Doing::Finish(result),
         };
     }
 
-    fn write_ledger(&mut self, i: usize, note: LedgerEntry, around: &Around<'_>) {
+    fn write_ledger(&mut self, i: usize, note: LedgerEntry) {
         if self.recovers() {
             return; // nobody reads what is written at the predecessor
         }
         self.ledgers[i] = note;
-        self.noted(i, note, around.setup);
     }
 
     pub(crate) fn word_op(&mut self, i: usize, word_op: WordOp, around: &Around<'_>) -> u64 {
@@ -264,10 +245,8 @@ impl State {
             WordOp::Cas { addr, expect, swap } => {
                 if addr.word() == Word::W1 {
                     let turn = self.companion;
-                    if turn == expect && FairWord::from_bits(self.word).is_relayed() {
-                        (around.seen)(Event::HandedOn);
-                    } else if turn < expect && around.setup.neighbours {
-                        (around.seen)(Event::ReleasedAhead);
+                    if turn != expect {
+                        (around.seen)(Event::ReleaseRaced);
                     }
                     self.companion = if turn == expect { swap } else { turn };
                     return turn;
@@ -282,10 +261,9 @@ impl State {
                 }
             }
             WordOp::Faa { add, .. } => self.word = old.wrapping_add(add),
-            WordOp::Read { addr } if addr.word() == Word::W1 => return self.companion,
-            WordOp::Read { .. } => {}
+            WordOp::Read { addr } | WordOp::ReadPair { addr } => return *self.word_at(addr),
             WordOp::WriteLedger { value, .. } => {
-                self.write_ledger(i, LedgerEntry::from_bits(value), around);
+                self.write_ledger(i, LedgerEntry::from_bits(value));
                 return 0;
             }
         }
@@ -293,18 +271,33 @@ impl State {
     }
 
     /// An exclusive ticket has the lock without having asked the arbiter.
-    pub(crate) fn saw_turn(&mut self, i: usize, around: &Around<'_>) {
+    fn saw_turn(&mut self, i: usize) {
         let ticket = self.clients[i].entry.ticket();
-        if let Some(ticket) = ticket.filter(|_| around.setup.lane_bits == 16) {
+        if let Some(ticket) = ticket {
             check::overtakes(self, i, Mode::Exclusive, ticket);
+        }
+    }
+
+    /// The next word operation of a chain; what brings two values is the last one.
+    pub(crate) fn execute_next(
+        &mut self,
+        i: usize,
+        chain: &Chain,
+        values: &mut Values,
+        around: &Around<'_>,
+    ) {
+        let word_op = chain.ops()[values.as_slice().len()];
+        values.push(self.word_op(i, word_op, around));
+        if let WordOp::ReadPair { addr } = word_op {
+            let second = *self.word_at(addr.next());
+            values.push(second);
         }
     }
 
     fn chain(&mut self, i: usize, chain: Chain, mut values: Values, around: &Around<'_>) {
         loop {
-            let word_op = chain.ops()[values.as_slice().len()];
-            values.push(self.word_op(i, word_op, around));
-            if values.as_slice().len() == chain.ops().len() {
+            self.execute_next(i, &chain, &mut values, around);
+            if values.as_slice().len() == chain.values_len() {
                 break;
             }
             if !around.setup.by_primary {
@@ -330,7 +323,7 @@ impl State {
         });
         if looked && self.clients[i].entry.state() == EntryState::ExclusiveLocked {
             (around.seen)(Event::SawTurn);
-            self.saw_turn(i, around);
+            self.saw_turn(i);
         }
         let Doing::Chain { chain: next, .. } = &self.clients[i].doing else { return };
         let back = |v: &WordOp| matches!(v, WordOp::Faa { add: u64::MAX, .. });
@@ -400,9 +393,8 @@ impl State {
         self.losses -= 1;
         match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
             Doing::Chain { chain, mut values } => {
-                while all && values.as_slice().len() < chain.ops().len() {
-                    let word_op = chain.ops()[values.as_slice().len()];
-                    values.push(self.word_op(i, word_op, around));
+                while all && values.as_slice().len() < chain.values_len() {
+                    self.execute_next(i, &chain, &mut values, around);
                 }
                 if all {
                     self.executed(i, &chain, &values, around.setup);
@@ -570,7 +562,6 @@ impl crate::state::Client {
                 format!("{:x?} {}", chain.ops(), values.as_slice().len())
             }
             Doing::WriteLedger(write) => format!("write {write:?}"),
-            Doing::Flush => "flush".to_string(),
             Doing::Pause => "pause".to_string(),
             Doing::Ask(request) | Doing::Tell(request) => format!("send {request:?}"),
             Doing::Await { request, cancelled, .. } => format!("await {request:?} {cancelled}"),

@@ -25,7 +25,7 @@ use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::session::{Binding, Claims, Verdict};
 use dlock_core::word_op::{Outcome, Word, WordAddr};
-use dlock_core::words::{FairWord, LedgerEntry, Ticket};
+use dlock_core::words::{LedgerEntry, Ticket};
 
 use crate::bug::Bug;
 use crate::check::precedes;
@@ -122,9 +122,9 @@ pub(crate) fn true_time(at: ServerTime, epoch: u64) -> ServerTime {
 }
 
 /// Whether a ticket was taken before another one, which it excludes.
-fn is_before((mode, its): (Mode, Place), other: Place) -> bool {
+fn is_before(its: Place, other: Place) -> bool {
     match its.epoch == other.epoch {
-        true => precedes((mode, its.ticket), other.ticket),
+        true => precedes(its.ticket, other.ticket),
         false => its.epoch < other.epoch,
     }
 }
@@ -286,9 +286,6 @@ impl State {
                         operation.outcome(entry, Outcome::Unknown, now);
                     });
                 }
-                Doing::Flush => self.event(i, around, |operation, entry, now| {
-                    operation.flushed(entry, false, now);
-                }),
                 Doing::Pause | Doing::Ask(_) | Doing::Await { .. } => {
                     self.event(i, around, |operation, entry, now| operation.replaced(entry, now));
                 }
@@ -365,10 +362,9 @@ impl State {
             (Some(Bug::HoldUntold), held) => *held = held.filter(|held| held.is_queued),
             (Some(Bug::PlacesByArrival), Some(held)) => {
                 let Some(recovery) = &self.recovery else { return };
-                let number = recovery.heard.len() as u16;
+                let number = recovery.heard.len() as u32;
                 if let Some(place) = &mut held.fair {
-                    place.ticket = Ticket { tx: number, ts: number };
-                    place.word = FairWord::new().with_mx(number + 1).into_bits();
+                    place.ticket = Ticket { lap: 0, tx: number, ts: number };
                 }
             }
             _ => {}
@@ -379,9 +375,8 @@ impl State {
     fn ends_chain(&mut self, i: usize, around: &Around<'_>) {
         let doing = std::mem::replace(&mut self.clients[i].doing, Doing::Nothing);
         if let Doing::Chain { chain, mut values } = doing {
-            while values.as_slice().len() < chain.ops().len() {
-                let word_op = chain.ops()[values.as_slice().len()];
-                values.push(self.word_op(i, word_op, around));
+            while values.as_slice().len() < chain.values_len() {
+                self.execute_next(i, &chain, &mut values, around);
             }
             self.event(i, around, |operation, entry, now| {
                 operation.outcome(entry, Outcome::Done(values), now);
@@ -434,6 +429,7 @@ impl State {
             std::array::from_fn(|i| self.horizon_ns(i, around.setup));
         let words = memory.words[self.slot.0 as usize];
         (self.word, self.companion) = (words[Word::W0 as usize], words[Word::W1 as usize]);
+        self.fence = words[Word::Fence as usize];
         self.ledgers = memory.ledgers;
         self.arbiter = primary.arbiter().clone();
         self.served = self.epoch();
@@ -471,7 +467,7 @@ impl State {
             return;
         }
         let c = &self.clients[granted];
-        let here = |ticket| Place { epoch: Epoch(c.epoch), ticket, word: 0 };
+        let here = |ticket| Place { epoch: Epoch(c.epoch), ticket };
         let mine = c.place.map(|(_, place)| place).or(c.entry.ticket().map(here));
         let passed_over = (0..CLIENTS).filter(|&i| i != granted).any(|i| {
             let c = &self.clients[i];
@@ -479,7 +475,7 @@ impl State {
             let waits = wants && !c.gone && c.entry.refs() == 0;
             let Some(their) = c.place.filter(|_| waits) else { return false };
             let excludes = (their.0, mode) != (Mode::Shared, Mode::Shared);
-            excludes && mine.is_none_or(|mine| is_before(their, mine))
+            excludes && mine.is_none_or(|mine| is_before(their.1, mine))
         });
         if passed_over {
             self.violate("a ticket of a predecessor is passed over by a later one");

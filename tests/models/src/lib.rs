@@ -19,7 +19,6 @@ mod check;
 mod client;
 mod failover;
 mod liveness;
-mod neighbours;
 mod noted;
 mod recoveries;
 mod run;
@@ -36,7 +35,7 @@ pub use recoveries::core_recoveries;
 pub use recoveries::{large_recoveries, planted_recoveries, recoveries};
 pub use run::{exhaust, hunt, Report};
 #[cfg(feature = "planted")]
-pub use setups::{laps, planted_laps};
+pub use setups::{laps, planted_rules};
 pub use setups::{large, planted, small};
 pub use state::{Event, Setup, State, CLIENTS};
 pub use turn::{explore_turns, turn_bugs, turns, turns_large, TurnSetup};

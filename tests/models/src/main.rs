@@ -4,8 +4,8 @@
 //!     dlock-models                 those of CI
 //!     dlock-models large           those that take longer
 //!     dlock-models bugs            the planted bugs, with what finds them
-//!     dlock-models laps            lanes of 3 bits (with the feature `planted`)
-//!     dlock-models lap-bugs        rules of laps that are switched off
+//!     dlock-models laps            the arbiter gives most tickets out (with the feature `planted`)
+//!     dlock-models rule-bugs       rules of the fair lock that are switched off
 //!     dlock-models recovery-bugs   rules of recoveries that are switched off
 //!     dlock-models NAME            those whose name has NAME in it
 #![forbid(unsafe_code)]
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "planted")]
         "laps" => explore(dlock_models::laps()),
         #[cfg(feature = "planted")]
-        "lap-bugs" => bugs(dlock_models::planted_laps()),
+        "rule-bugs" => bugs(dlock_models::planted_rules()),
         #[cfg(feature = "planted")]
         "recovery-bugs" => bugs(dlock_models::core_recoveries()),
         "turns" => explore_all_turns([turns(), turns_large()].concat()),

@@ -5,13 +5,13 @@
 use dlock_core::arbiter::LockRef;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::word_op::{Chain, Values, WordAddr, WordOp};
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::state::{id, Setup, State, CLIENTS, HANDLE};
 
-/// The ledgers alone: the word is as the chain has left it.
-struct Ledgers<'a>(&'a mut [LedgerEntry; CLIENTS]);
+/// The ledgers, and the lap: the other words are as the chain has left them.
+struct Ledgers<'a>(&'a mut [LedgerEntry; CLIENTS], u64);
 
 impl LockMemory for Ledgers<'_> {
     fn cas(&mut self, _: WordAddr, _: u64, _: u64) -> u64 {
@@ -20,8 +20,9 @@ impl LockMemory for Ledgers<'_> {
     fn faa(&mut self, _: WordAddr, _: u64) -> u64 {
         unreachable!("the word is not the arbiter's to change here")
     }
-    fn read(&mut self, _: WordAddr) -> u64 {
-        unreachable!("what the word was is told")
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        assert_eq!(addr.word(), Word::Fence, "what the other words were is told");
+        self.1
     }
     fn set(&mut self, _: WordAddr, _: u64) {
         unreachable!("the word is not the arbiter's to change here")
@@ -48,21 +49,11 @@ impl State {
             match word_op {
                 WordOp::WriteLedger { value, .. } => noted = LedgerEntry::from_bits(*value),
                 WordOp::Faa { .. } | WordOp::Cas { .. } => {
-                    let mut ledgers = Ledgers(&mut self.ledgers);
+                    let mut ledgers = Ledgers(&mut self.ledgers, self.fence);
                     self.arbiter.executed_word_op(&mut ledgers, lock, whose, noted, word_op, old);
                 }
-                WordOp::Read { .. } => {}
+                WordOp::Read { .. } | WordOp::ReadPair { .. } => {}
             }
-        }
-    }
-
-    /// A note of this client was executed.
-    pub(crate) fn noted(&mut self, i: usize, note: LedgerEntry, setup: &Setup) {
-        if setup.by_primary {
-            let whose = (id(i), HANDLE);
-            let refs = [whose];
-            let lock = LockRef { slot: self.slot, lock_type: setup.lock_type, refs: &refs };
-            self.arbiter.noted(&mut Ledgers(&mut self.ledgers), lock, whose, note);
         }
     }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The systems that are explored: small ones in CI, large ones by command, and one for each bug.
 
+use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::lock::Op;
 use dlock_core::message::{LockType, Mode};
-use dlock_core::words::FairWord;
+use dlock_core::words::{TakenWord, TurnWord};
 
 use crate::bug::Bug;
 use crate::state::Event as E;
@@ -79,21 +80,20 @@ pub(crate) fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 
         lock_type,
         scripts,
         start_word: 0,
+        start_turn: 0,
         mortal: Some(0),
         pauses: 0,
         losses: 0,
         impatient: false,
         tries: 0,
-        late: false,
-        neighbours: false,
+        parks: false,
         by_primary: false,
-        is_old: false,
         deaths: 0,
         successor: None,
         unheard: false,
         sometimes: Vec::new(),
         bug: None,
-        lane_bits: 16,
+        divert: None,
         #[cfg(feature = "planted")]
         core_bug: None,
     }
@@ -145,57 +145,34 @@ pub fn small() -> Vec<Setup> {
             ..setup("read-write: crash, again", Rw, [cycle(X), cycle(S), cycle(X)])
         },
         Setup {
-            late: true,
-            sometimes: vec![E::SharedTogether, E::DiedHolding, E::Recounted, E::RecountPutOff],
-            ..setup("read-write: crash, late notes", Rw, [twice(S), twice(S), vec![]])
-        },
-        Setup {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::TicketSkipped],
             ..setup("fair: crash", Fair, [cycle(X), cycle(X), cycle(X)])
         },
         Setup {
             tries: 2,
             pauses: 1,
-            sometimes: vec![
-                E::SawTurn,
-                E::HandedOn,
-                E::RelayEnded,
-                E::GrantAfterWait,
-                E::DiedHolding,
-                E::Woken,
-            ],
-            ..setup("fair: crash, hand-over", Fair, [claimed(X), claimed(X), vec![]])
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::DiedHolding, E::ReleaseRaced],
+            ..setup("fair: crash, looks", Fair, [claimed(X), claimed(X), vec![]])
         },
         Setup {
-            tries: 1,
-            late: true,
-            sometimes: vec![E::SawTurn, E::DiedHolding],
-            ..setup("fair: crash, late notes", Fair, [twice(X), claimed(X), vec![]])
-        },
-        Setup {
-            late: true,
             losses: 1,
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Resolved],
-            ..setup(
-                "fair: crash, readers, late notes",
-                Fair,
-                [claimed_twice(S), claimed(X), vec![]],
-            )
+            ..setup("fair: crash, readers", Fair, [claimed_twice(S), claimed(X), vec![]])
         },
         Setup {
             mortal: None,
             pauses: 1,
             tries: 2,
-            sometimes: vec![E::SawTurn, E::HandedOn, E::RelayEnded, E::Expired, E::LateRelease],
-            ..setup("fair: expiry, hand-over", Fair, [shortly(X), shortly(X), vec![]])
+            sometimes: vec![E::SawTurn, E::Expired, E::LateRelease],
+            ..setup("fair: expiry, looks", Fair, [shortly(X), shortly(X), vec![]])
         },
-        // no lease ends, so that no timer wakes who sleeps
+        // no lease ends, so that no timer wakes a client that sleeps
         Setup {
             mortal: None,
             tries: 1,
-            sometimes: vec![E::HandedOn, E::GrantAfterWait, E::Woken],
+            sometimes: vec![E::SawTurn, E::GrantAfterWait],
             ..setup(
-                "fair: endless, relay",
+                "fair: endless",
                 Fair,
                 [
                     [endless_extended(X), endless(X)].concat(),
@@ -206,25 +183,25 @@ pub fn small() -> Vec<Setup> {
         },
         Setup {
             tries: 1,
-            sometimes: vec![E::SawTurn, E::HandedOn, E::RelayEnded, E::DiedHolding],
-            ..setup("fair: crash, relay", Fair, [claimed_twice(X), claimed(X), vec![]])
+            parks: true,
+            sometimes: vec![E::SawTurn, E::DiedHolding, E::ReleaseRaced],
+            ..setup("fair: crash, twice", Fair, [claimed_twice(X), claimed(X), vec![]])
         },
         Setup {
-            neighbours: true,
-            late: true,
             tries: 1,
-            sometimes: vec![E::Handed, E::HandedAhead, E::RelayEnded, E::DiedHolding],
-            ..setup("fair: crash, neighbours", Fair, [claimed_twice(X), claimed(X), vec![]])
+            parks: true,
+            mortal: None,
+            pauses: 1,
+            sometimes: vec![E::SharedTogether, E::ReleaseRaced],
+            ..setup("fair: readers and a writer", Fair, [claimed(S), claimed(S), claimed(X)])
         },
         Setup {
-            neighbours: true,
-            late: true,
             mortal: None,
             pauses: 1,
             tries: 2,
-            sometimes: vec![E::Handed, E::Expired, E::LateRelease],
+            sometimes: vec![E::Expired, E::LateRelease],
             ..setup(
-                "fair: expiry, neighbours",
+                "fair: expiry, extended",
                 Fair,
                 [[lock_shortly(X), EXTEND, Op::Unlock].to_vec(), shortly(X), vec![]],
             )
@@ -258,20 +235,15 @@ pub fn small() -> Vec<Setup> {
             sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, readers, tcp", Fair, [cycle(S), cycle(S), cycle(X)])
         },
-        Setup {
-            by_primary: true,
-            is_old: true,
-            pauses: 1,
-            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired],
-            ..setup("fair: crash, expiry, old tcp", Fair, [shortly(X), cycle(S), cycle(X)])
-        },
     ]
 }
 
 /// Those that take longer: lost answers, waiters that give up, more expiries, lanes that wrap.
 pub fn large() -> Vec<Setup> {
     use LockType::{Atomic, Fair, Rw};
-    let lanes = FairWord::new().with_nx(0xffe0).with_mx(0xffe0).with_ns(0xffff).with_ms(0xffff);
+    let high = (FAIR_DIVERT - 1, 7);
+    let taken = TakenWord::new().with_mx(high.0).with_ms(high.1);
+    let turn = TurnWord::new().with_nx(high.0).with_ns(high.1);
     vec![
         Setup {
             losses: 1,
@@ -294,27 +266,15 @@ pub fn large() -> Vec<Setup> {
             ..setup("read-write: crash, cancel", Rw, [cycle(S), cycle(S), cycle(X)])
         },
         Setup {
-            late: true,
-            losses: 1,
-            sometimes: vec![E::SharedTogether, E::DiedHolding, E::Recounted, E::Resolved],
-            ..setup("read-write: loss, late notes", Rw, [twice(S), cycle(S), vec![]])
-        },
-        Setup {
-            late: true,
-            sometimes: vec![E::DiedHolding, E::Suspect, E::Recounted, E::SteppedBack],
-            ..setup("read-write: three, late notes", Rw, [twice(S), cycle(S), cycle(X)])
-        },
-        Setup {
             sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
-            ..setup("fair: crash, readers", Fair, [cycle(S), cycle(S), cycle(X)])
+            ..setup("fair: crash, readers of three", Fair, [cycle(S), cycle(S), cycle(X)])
         },
         Setup {
             mortal: None,
-            late: true,
             pauses: 1,
             sometimes: vec![E::GrantAfterWait, E::Expired],
             ..setup(
-                "fair: expiry, readers, late notes",
+                "fair: expiry, readers",
                 Fair,
                 [[shortly(S), claimed(S)].concat(), claimed(X), vec![]],
             )
@@ -332,9 +292,10 @@ pub fn large() -> Vec<Setup> {
             ..setup("fair: crash, expiry, loss, tcp", Fair, [shortly(X), cycle(S), cycle(X)])
         },
         Setup {
-            start_word: lanes.into_bits(),
-            sometimes: vec![E::TicketByArbiter],
-            ..setup("fair: crash, lanes that wrap", Fair, [cycle(X), cycle(S), vec![]])
+            start_word: taken.into_bits(),
+            start_turn: turn.into_bits(),
+            sometimes: vec![E::TicketByArbiter, E::LapBegun],
+            ..setup("fair: crash, a lap", Fair, [cycle(X), cycle(S), vec![]])
         },
         Setup {
             by_primary: true,
@@ -345,66 +306,44 @@ pub fn large() -> Vec<Setup> {
         Setup {
             mortal: None,
             tries: 1,
-            sometimes: vec![E::SawTurn, E::HandedOn, E::RelayEnded],
-            ..setup("fair: relay, tries", Fair, [claimed_twice(X), claimed_and_try(S), vec![]])
+            sometimes: vec![E::SawTurn],
+            ..setup("fair: tries", Fair, [claimed_twice(X), claimed_and_try(S), vec![]])
         },
         Setup {
             mortal: None,
             tries: 1,
-            sometimes: vec![E::HandedOn, E::GrantAfterWait, E::Woken],
-            ..setup(
-                "fair: endless, relay of three",
-                Fair,
-                [endless_extended(X), endless(S), endless(X)],
-            )
+            sometimes: vec![E::GrantAfterWait],
+            ..setup("fair: endless of three", Fair, [endless_extended(X), endless(S), endless(X)])
         },
         Setup {
             tries: 1,
-            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::DiedHolding, E::Woken],
-            ..setup("fair: crash, hand-over to three", Fair, [claimed(X), claimed(X), cycle(X)])
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::DiedHolding],
+            ..setup("fair: crash, looks of three", Fair, [claimed(X), claimed(X), cycle(X)])
         },
         Setup {
             tries: 1,
-            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Expired, E::DiedHolding, E::Woken],
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Expired, E::DiedHolding],
             ..setup("fair: crash, expiry of three", Fair, [cycle(X), stay(X), cycle(X)])
         },
         Setup {
             mortal: None,
             tries: 1,
             pauses: 1,
-            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Expired, E::LateRelease, E::Woken],
-            ..setup("fair: expiry, hand-over to three", Fair, [stay(X), shortly(X), cycle(X)])
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Expired, E::LateRelease],
+            ..setup("fair: expiry, looks of three", Fair, [stay(X), shortly(X), cycle(X)])
         },
         Setup {
-            neighbours: true,
-            late: true,
             mortal: None,
             tries: 1,
             losses: 1,
-            sometimes: vec![E::Handed, E::HandedAhead, E::ReleasedAhead, E::Resolved],
-            ..setup("fair: loss, neighbours", Fair, [claimed_twice(X), claimed(X), vec![]])
-        },
-        Setup {
-            neighbours: true,
-            late: true,
-            mortal: None,
-            tries: 1,
-            sometimes: vec![E::Handed, E::HandedAhead, E::ReleasedAhead],
-            ..setup("fair: three neighbours", Fair, [claimed(X), extended(X), claimed(X)])
-        },
-        Setup {
-            neighbours: true,
-            late: true,
-            mortal: None,
-            tries: 1,
-            sometimes: vec![E::Handed, E::GrantAfterWait],
-            ..setup("fair: neighbours, readers", Fair, [claimed(X), claimed(X), claimed(S)])
+            sometimes: vec![E::SawTurn, E::Resolved],
+            ..setup("fair: loss, looks", Fair, [claimed_twice(X), claimed(X), vec![]])
         },
         Setup {
             mortal: None,
             tries: 1,
-            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Woken, E::SharedTogether],
-            ..setup("fair: hand-over, readers", Fair, [claimed(X), cycle(S), cycle(S)])
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::SharedTogether],
+            ..setup("fair: looks, readers", Fair, [claimed(X), cycle(S), cycle(S)])
         },
         Setup {
             mortal: None,
@@ -470,79 +409,71 @@ pub fn planted() -> Vec<Setup> {
     ]
 }
 
-/// Lanes of three bits: numbers 0 and 1 are taken by clients, 5 and 6 by the arbiter, and every run
-/// has laps.
+/// From the number 1 on the arbiter gives the tickets out, so that every run has laps.
 #[cfg(feature = "planted")]
 pub fn laps() -> Vec<Setup> {
-    let narrow = |name, scripts| Setup {
+    let low = |name, scripts| Setup {
         mortal: None,
         pauses: 1,
-        lane_bits: 3,
-        start_word: FairWord::new().with_nx(1).with_mx(1).into_bits(),
+        divert: Some(1),
         ..setup(name, LockType::Fair, scripts)
     };
-    let claimed_twice = || claimed_twice(X);
-    let claimed_thrice = || [claimed(X), claimed(X), cycle(X)].concat();
     let thrice = |mode| [cycle(mode), cycle(mode), cycle(mode)].concat();
     vec![
         Setup {
-            sometimes: vec![E::TicketByArbiter, E::Expired, E::LateRelease],
-            ..narrow("laps: expiry", [[shortly(X), cycle(X)].concat(), thrice(X), vec![]])
+            sometimes: vec![E::TicketByArbiter, E::LapBegun, E::LateRelease],
+            ..low("laps: expiry", [[shortly(X), cycle(X)].concat(), twice(X), vec![]])
         },
         Setup {
-            sometimes: vec![E::TicketByArbiter],
-            ..narrow("laps: readers", [[shortly(S), cycle(S)].concat(), twice(X), vec![]])
+            sometimes: vec![E::TicketByArbiter, E::LapBegun],
+            ..low("laps: readers", [[shortly(S), cycle(S)].concat(), twice(X), vec![]])
         },
         Setup {
             mortal: Some(0),
             pauses: 0,
-            sometimes: vec![E::TicketByArbiter, E::DiedHolding],
-            ..narrow("laps: crash", [twice(X), thrice(X), vec![]])
+            sometimes: vec![E::TicketByArbiter, E::LapBegun, E::DiedHolding],
+            ..low("laps: crash", [twice(X), thrice(X), vec![]])
         },
         Setup {
             tries: 1,
             pauses: 0,
-            sometimes: vec![E::TicketByArbiter, E::SawTurn],
-            ..narrow("laps: hand-over", [claimed_twice(), claimed_thrice(), vec![]])
-        },
-        // with room for a relay before the lane ends
-        Setup {
-            tries: 1,
-            pauses: 0,
-            lane_bits: 4,
-            start_word: FairWord::new().with_nx(6).with_mx(6).into_bits(),
-            sometimes: vec![E::TicketByArbiter, E::SawTurn, E::HandedOn, E::RelayEnded],
-            ..narrow("laps: relay", [claimed_twice(), claimed_thrice(), vec![]])
-        },
-        Setup {
-            late: true,
-            sometimes: vec![E::TicketByArbiter, E::Expired],
-            ..narrow("laps: late notes", [[shortly(X), cycle(X)].concat(), thrice(X), vec![]])
-        },
-        Setup {
-            late: true,
-            sometimes: vec![E::TicketByArbiter, E::Expired],
-            ..narrow(
-                "laps: readers, late notes",
-                [[shortly(S), claimed(S)].concat(), claimed_twice(), vec![]],
-            )
+            divert: Some(2),
+            sometimes: vec![E::TicketByArbiter, E::LapBegun, E::SawTurn],
+            ..low("laps: looks", [claimed_twice(X), claimed_twice(X), vec![]])
         },
         Setup {
             sometimes: vec![E::TicketByArbiter],
-            ..narrow("laps: tries", [[try_cycle(X), try_cycle(S)].concat(), thrice(X), vec![]])
+            ..low("laps: tries", [[try_cycle(X), try_cycle(S)].concat(), twice(X), vec![]])
         },
     ]
 }
 
-/// What the rules of laps are for: each is switched off.
+/// What the rules are for: each is switched off, in a system that needs it.
 #[cfg(feature = "planted")]
-pub fn planted_laps() -> Vec<Setup> {
+pub fn planted_rules() -> Vec<Setup> {
     use dlock_core::planted::Bug as Core;
-    let lap = |name: &str| laps().into_iter().find(|s| s.name == name).expect("a model of laps");
-    let with = |bug, setup: Setup| Setup { core_bug: Some(bug), sometimes: Vec::new(), ..setup };
+    let of = |name: &str| {
+        let all = [small(), large(), laps()].concat();
+        all.into_iter().find(|s| s.name == name).expect("a model of this name")
+    };
+    let with = |bug, name: &str| {
+        Setup { core_bug: Some(bug), sometimes: Vec::new(), ..of(name) }
+    };
     vec![
-        with(Core::LapWithNames, lap("laps: expiry")),
-        with(Core::LapWithIntents, lap("laps: expiry")),
-        with(Core::FairNoIntent, lap("laps: expiry")),
+        with(Core::ClaimOverTrusted, "fair: expiry, looks"),
+        with(Core::ClaimShort, "fair: expiry, looks"),
+        with(Core::ClaimAfterTicket, "fair: expiry, two clients"),
+        with(Core::LateExtendCounts, "fair: expiry, extended"),
+        with(Core::LateReleaseByClient, "fair: expiry, readers"),
+        with(Core::ToldIgnored, "fair: endless"),
+        with(Core::ToldReleaseFails, "fair: crash, looks"),
+        with(Core::HeadClaimIgnored, "fair: crash, looks"),
+        with(Core::HeadBeforeShares, "fair: expiry, readers"),
+        with(Core::LiveSharesPassed, "fair: crash, readers"),
+        with(Core::PassedCounts, "fair: expiry, readers"),
+        with(Core::DecidedFromLater, "fair: endless"),
+        with(Core::NoTimer, "fair: crash, readers"),
+        with(Core::HighIsTicket, "laps: expiry"),
+        with(Core::LapOverEntries, "laps: expiry"),
     ]
 }

@@ -7,11 +7,11 @@ use dlock_core::arbiter::Arbiter;
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant, Place};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{LockEntry, NotedBy, Op, OpResult};
+use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::Operation;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr};
-use dlock_core::words::{FairWord, LedgerEntry, TurnWord};
+use dlock_core::words::LedgerEntry;
 
 use crate::bug::Bug;
 use crate::call::Call;
@@ -36,8 +36,10 @@ pub struct Setup {
     pub lock_type: LockType,
     /// What each client does, one operation after the other.
     pub scripts: [Vec<Op>; CLIENTS],
-    /// The value of the lock word at the start (fair locks near a wrap).
+    /// The values of the lock's words at the start (fair locks near the end of their lanes).
     pub start_word: u64,
+    /// The second word.
+    pub start_turn: u64,
     /// This client may die before any of its steps.
     pub mortal: Option<usize>,
     /// So often time passes although somebody could go on: it is paused.
@@ -48,14 +50,10 @@ pub struct Setup {
     pub impatient: bool,
     /// Who finds the lock held tries so often again before it queues.
     pub tries: u8,
-    /// Notes of a fair lock may be late.
-    pub late: bool,
-    /// The clients are neighbours: who releases a relayed lock tells who has its turn.
-    pub neighbours: bool,
+    /// A client that looks for its turn may sleep on the word.
+    pub parks: bool,
     /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
     pub by_primary: bool,
-    /// Its clients are of an old version: they note themselves what the primary has noted.
-    pub is_old: bool,
     /// So often the primary dies.
     pub deaths: u8,
     /// Its successor waits for its clients so.
@@ -66,8 +64,9 @@ pub struct Setup {
     pub sometimes: Vec<Event>,
     /// A defect in what surrounds the core.
     pub bug: Option<Bug>,
-    /// How wide the lanes of a fair lock are: fewer bits than 16 with the feature `planted` alone.
-    pub lane_bits: u32,
+    /// From this number on the arbiter gives the tickets of a fair lock out: with the feature
+    /// `planted` alone.
+    pub divert: Option<u32>,
     /// A rule of the core that is switched off.
     #[cfg(feature = "planted")]
     pub core_bug: Option<dlock_core::planted::Bug>,
@@ -78,7 +77,7 @@ impl Setup {
     pub(crate) fn enter(&self) {
         #[cfg(feature = "planted")]
         {
-            dlock_core::lane::set_bits(self.lane_bits);
+            dlock_core::words::set_divert(self.divert.unwrap_or(dlock_core::limits::FAIR_DIVERT));
             dlock_core::planted::plant(self.core_bug);
         }
     }
@@ -128,16 +127,12 @@ pub enum Event {
     ArbiterRaced,
     /// A client saw its turn by itself.
     SawTurn,
-    /// A client handed the lock on by its companion word.
-    HandedOn,
-    /// A neighbour was handed the lock, and looked no more.
-    Handed,
-    /// ... while the release before it was still on its way.
-    HandedAhead,
-    /// ... and released it before that one.
-    ReleasedAhead,
-    /// The arbiter ended a relay.
-    RelayEnded,
+    /// A release by the client itself met a word that the arbiter, or another reader, had changed.
+    ReleaseRaced,
+    /// The lanes of a fair lock have started again.
+    LapBegun,
+    /// A client slept on the word.
+    Parked,
     /// A client came to the successor in the middle of a chain.
     CutInChain,
     /// A client came to the successor with a grant of the predecessor on its way, which is lost.
@@ -163,7 +158,6 @@ pub(crate) enum Doing {
     Nothing,
     Chain { chain: Chain, values: Values },
     WriteLedger(LedgerEntry),
-    Flush,
     Pause,
     Ask(Request),
     Tell(Request),
@@ -211,8 +205,9 @@ pub(crate) struct Client {
 pub struct State {
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) word: u64,
-    /// The companion word.
+    /// The second word, and the third.
     pub(crate) companion: u64,
+    pub(crate) fence: u64,
     pub(crate) ledgers: [LedgerEntry; CLIENTS],
     /// Before the call under way, if there is one.
     pub(crate) arbiter: Arbiter,
@@ -231,8 +226,6 @@ pub struct State {
     /// Where the lock is.
     pub(crate) slot: Slot,
     pub(crate) violation: Option<&'static str>,
-    /// The ticket to which the lock was handed on, until time has passed.
-    pub(crate) handed: Option<u16>,
 }
 
 pub(crate) fn id(i: usize) -> ClientId {
@@ -250,12 +243,8 @@ impl Client {
         let desc = LockDesc { name, lock_type, lease_s: 0 };
         let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
         entry.may_try(setup.tries > 0);
-        entry.is_got_at(0);
-        entry.noted_by(match () {
-            () if setup.late => NotedBy::ClientLate,
-            () if setup.by_primary && !setup.is_old => NotedBy::Primary,
-            () => NotedBy::Client,
-        });
+        entry.may_park(setup.parks);
+        entry.is_by_primary(setup.by_primary);
         Self {
             entry,
             at: 0,
@@ -294,13 +283,9 @@ impl State {
     pub(crate) fn word_at(&mut self, addr: WordAddr) -> &mut u64 {
         match addr.word() {
             Word::W1 => &mut self.companion,
+            Word::Fence => &mut self.fence,
             _ => &mut self.word,
         }
-    }
-
-    /// The word of a fair lock, relayed or not.
-    pub(crate) fn fair_word(&self) -> FairWord {
-        FairWord::from_bits(self.word).told_by(TurnWord::from_bits(self.companion))
     }
 
     pub(crate) fn new(setup: &Setup) -> Self {
@@ -311,7 +296,8 @@ impl State {
         Self {
             clients: std::array::from_fn(|i| Client::new(i, setup)),
             word: setup.start_word,
-            companion: 0,
+            companion: setup.start_turn,
+            fence: 0,
             ledgers: [LedgerEntry::new(); CLIENTS],
             arbiter,
             call: None,
@@ -324,7 +310,6 @@ impl State {
             deaths: setup.deaths,
             slot: SLOT,
             violation: None,
-            handed: None,
         }
     }
 

@@ -23,7 +23,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::super::Waiter;
-use super::state::{FairState, Has, Head, Passed, Status, View};
+use super::state::{Entry, FairState, Has, Head, Passed, Status, View};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::message::{Mode, WaitNumber};
@@ -77,7 +77,11 @@ impl<'a> Decision<'a> {
             d.turn.set_parked(false); // clients that sleep on the word look again
         }
         if view.is_idle(d.turn) {
-            (d.fair.unsettled, d.fair.passed) = (false, None);
+            d.fair.unsettled = false;
+        }
+        let claims_share = |e: &Entry| e.entry.claims() == Some(Mode::Shared);
+        if !view.clients.values().any(claims_share) {
+            d.fair.passed = None; // no client names a share any more
         }
         d.schedule();
         d

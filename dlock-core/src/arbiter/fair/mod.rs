@@ -173,7 +173,10 @@ fn release(
     mode: Mode,
     ticket: Ticket,
 ) -> bool {
-    if !may_have(ctx, &state.fair, from, (mode, ticket)) {
+    // an exclusive release may have said none already; a share is done before its entry says so
+    let entry = ctx.ledger(from.client, from.handle);
+    let is_named = mode == Mode::Exclusive || entry.claims() == Some(mode);
+    if !is_named || !may_have(ctx, &state.fair, from, (mode, ticket)) {
         return false;
     }
     let is_released = change(ctx, |turn| {
@@ -184,8 +187,7 @@ fn release(
         is_held.then(|| turn.done(mode))
     });
     if is_released {
-        let stamp = ctx.ledger(from.client, from.handle).stamp();
-        state.fair.knows(from.client, (mode, ticket), stamp, Known::Over);
+        state.fair.knows(from.client, (mode, ticket), entry.stamp(), Known::Over);
         if let Some(passed) = state.fair.passed.as_mut().filter(|_| mode == Mode::Shared) {
             passed.live.remove(&from.client);
         }
