@@ -455,7 +455,8 @@ impl State {
 
     /// A client was told that what it holds is not held, or was not when it released it.
     pub(crate) fn is_told_of_loss(&mut self, until: Option<ServerTime>, setup: &Setup) {
-        if setup.successor.is_some() && until.is_some_and(|until| until > self.now) {
+        let is_checked = setup.successor.is_some() || setup.lock_type == LockType::Fair;
+        if is_checked && until.is_some_and(|until| until > self.now) {
             self.violate("a hold that its client believes in is lost");
         }
     }

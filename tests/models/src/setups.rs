@@ -39,11 +39,6 @@ pub(crate) fn claimed_twice(mode: Mode) -> Vec<Op> {
 }
 /// For another short time.
 const EXTEND: Op = Op::Extend { mode: X, expire_s: 2 * SHORT_S };
-/// Locks, asks for a longer lease and releases.
-fn extended(mode: Mode) -> Vec<Op> {
-    let [lock, unlock] = claimed(mode)[..] else { unreachable!("two operations") };
-    vec![lock, Op::Extend { mode, expire_s: CLAIMED_S }, unlock]
-}
 /// Locks for ever and releases.
 fn endless(mode: Mode) -> Vec<Op> {
     vec![Op::Lock { mode, expire_s: u32::MAX }, Op::Unlock]
@@ -191,7 +186,6 @@ pub fn small() -> Vec<Setup> {
             tries: 1,
             parks: true,
             mortal: None,
-            pauses: 1,
             sometimes: vec![E::SharedTogether, E::ReleaseRaced],
             ..setup("fair: readers and a writer", Fair, [claimed(S), claimed(S), claimed(X)])
         },
@@ -205,6 +199,15 @@ pub fn small() -> Vec<Setup> {
                 Fair,
                 [[lock_shortly(X), EXTEND, Op::Unlock].to_vec(), shortly(X), vec![]],
             )
+        },
+        Setup {
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding],
+            ..setup("fair: crash, a reader", Fair, [claimed(X), claimed(S), claimed(X)])
+        },
+        // no lease of the living ends: what one does without a word is found by looking again
+        Setup {
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding],
+            ..setup("fair: crash, endless readers", Fair, [claimed(S), endless(S), endless(X)])
         },
         Setup {
             mortal: None,
@@ -460,19 +463,19 @@ pub fn planted_rules() -> Vec<Setup> {
         Setup { core_bug: Some(bug), sometimes: Vec::new(), ..of(name) }
     };
     vec![
-        with(Core::ClaimOverTrusted, "fair: expiry, looks"),
+        with(Core::ClaimOverTrusted, "fair: expiry, two clients"),
         with(Core::ClaimShort, "fair: expiry, looks"),
         with(Core::ClaimAfterTicket, "fair: expiry, two clients"),
         with(Core::LateExtendCounts, "fair: expiry, extended"),
         with(Core::LateReleaseByClient, "fair: expiry, readers"),
-        with(Core::ToldIgnored, "fair: endless"),
+        with(Core::ToldIgnored, "fair: endless of three"),
         with(Core::ToldReleaseFails, "fair: crash, looks"),
         with(Core::HeadClaimIgnored, "fair: crash, looks"),
-        with(Core::HeadBeforeShares, "fair: expiry, readers"),
+        with(Core::HeadBeforeShares, "fair: crash, a reader"),
         with(Core::LiveSharesPassed, "fair: crash, readers"),
         with(Core::PassedCounts, "fair: expiry, readers"),
-        with(Core::DecidedFromLater, "fair: endless"),
-        with(Core::NoTimer, "fair: crash, readers"),
+        with(Core::DecidedFromLater, "fair: crash, looks of three"),
+        with(Core::NoTimer, "fair: crash, endless readers"),
         with(Core::HighIsTicket, "laps: expiry"),
         with(Core::LapOverEntries, "laps: expiry"),
     ]

@@ -46,7 +46,7 @@ impl Memory {
                 *word = old.wrapping_add(add);
                 old
             }
-            WordOp::Read { addr } => *self.word(addr),
+            WordOp::Read { addr } | WordOp::ReadPair { addr } => *self.word(addr),
             WordOp::WriteLedger { handle, value } => {
                 self.ledgers.insert((client, handle), value);
                 0
@@ -61,7 +61,6 @@ pub(crate) enum Doing {
     Nothing,
     Chain { chain: Chain, values: Values },
     WriteLedger(LedgerEntry),
-    Flush,
     Ask(Request),
     Tell(Request),
     Await { cancelled: bool },
@@ -149,9 +148,6 @@ impl Clients {
                 self.write_ledger(i, write);
                 self.next(i);
             }
-            Doing::Flush => self.event(i, |operation, entry, now| {
-                operation.flushed(entry, true, now);
-            }),
             Doing::Ask(request) => {
                 let is_wait = matches!(request, Request::Wait { .. });
                 let seq = self.send(i, request);
@@ -222,7 +218,6 @@ impl Clients {
         c.doing = match operation.next(&mut c.entry) {
             Effect::Post { chain, .. } => Doing::Chain { chain, values: Values::new() },
             Effect::WriteLedger(write) => Doing::WriteLedger(write),
-            Effect::Flush { .. } => Doing::Flush,
             Effect::Ask { request, .. } => Doing::Ask(request),
             Effect::Tell(request) => Doing::Tell(request),
             Effect::Await { .. } => Doing::Await { cancelled: true },
@@ -230,11 +225,11 @@ impl Clients {
                 c.asked = None;
                 return self.next(i);
             }
-            Effect::Count(_) => return self.next(i),
+            Effect::Count(_) | Effect::Wake { .. } => return self.next(i),
             Effect::ReadClock => {
                 return self.event(i, |operation, _, now| operation.clock(now));
             }
-            Effect::Pause { .. } => {
+            Effect::Pause { .. } | Effect::Park { .. } => {
                 return self.event(i, |operation, entry, _| operation.queues(entry));
             }
             Effect::Probe { .. } => {
@@ -253,7 +248,10 @@ impl Clients {
             let value = self.memory.execute(id, word_op);
             self.log(|| format!("client {i} {word_op:x?} = {value:#x}"));
             values.push(value);
-            if values.as_slice().len() == chain.ops().len() {
+            if let WordOp::ReadPair { addr } = word_op {
+                values.push(*self.memory.word(addr.next()));
+            }
+            if values.as_slice().len() == chain.values_len() {
                 break;
             }
             if !self.by_primary {

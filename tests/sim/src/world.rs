@@ -9,7 +9,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
-use dlock_core::lock::{LockEntry, NotedBy, Op};
+use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::LockType;
 use dlock_core::word_op::{WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
@@ -149,9 +149,7 @@ impl World {
                     already: false,
                 };
                 let mut entry = LockEntry::new(id, START.seconds(), lock_type, &grant, desc);
-                if scenario.by_primary && i % 4 != 3 {
-                    entry.noted_by(NotedBy::Primary); // the others are of an old version
-                }
+                entry.is_by_primary(scenario.by_primary);
                 Client {
                     id,
                     entry,
@@ -280,13 +278,6 @@ impl World {
     fn tell_executed(&mut self, tape: &mut Tape) {
         let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
         for (client, chain, values) in std::mem::take(&mut self.clients.executed) {
-            for word_op in chain.ops() {
-                if let WordOp::WriteLedger { handle, value } = *word_op {
-                    let entry = dlock_core::words::LedgerEntry::from_bits(value);
-                    let mut mem = Interleaved { clients: &mut self.clients, tape };
-                    self.arbiter.noted(&mut mem, lock, (client, handle), entry);
-                }
-            }
             for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
                 let took_effect = match *word_op {
                     WordOp::Faa { .. } => true,
@@ -313,7 +304,7 @@ impl World {
                         let mut mem = Interleaved { clients: &mut self.clients, tape };
                         self.arbiter.executed_word_op(&mut mem, lock, whose, noted, word_op, old);
                     }
-                    WordOp::Read { .. } => {}
+                    WordOp::Read { .. } | WordOp::ReadPair { .. } => {}
                 }
             }
         }
@@ -381,7 +372,7 @@ impl World {
 
     /// At the end: every script is finished, and who is left holds what the word says.
     fn quiescent(&mut self) -> Result<(), String> {
-        use dlock_core::words::{AtomicWord, FairWord, RwWord, TurnWord};
+        use dlock_core::words::{AtomicWord, RwWord, TakenWord, TurnWord};
         for (i, c) in self.clients.list.iter().enumerate() {
             if !c.gone && c.at < c.script.len() {
                 return Err(format!(
@@ -406,9 +397,8 @@ impl World {
                 usize::from(w.client() != 0) + w.rcount() as usize
             }
             LockType::Fair => {
-                let w = FairWord::from_bits(word).told_by(TurnWord::from_bits(turn));
-                let (x, s) = (w.mx().wrapping_sub(w.nx()), w.ms().wrapping_sub(w.ns()));
-                usize::from(x) + usize::from(s)
+                let (taken, turn) = (TakenWord::from_bits(word), TurnWord::from_bits(turn));
+                (taken.mx() - turn.nx() + taken.ms() - turn.ns()) as usize
             }
         };
         // an expired hold, and a ticket that nobody claims, end when somebody wants the lock

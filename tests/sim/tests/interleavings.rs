@@ -3,7 +3,6 @@
 
 use dlock_core::lock::Op;
 use dlock_core::message::{LockType, Mode};
-use dlock_core::words::FairWord;
 use dlock_sim::{explore, sample, Action, Scenario};
 
 const EX: Mode = Mode::Exclusive;

@@ -3,7 +3,7 @@
 //! goes on when its program asks.
 //!
 //! ```text
-//!   begin ─▶ effects ─▶ Chain | Flush | Reply ─ the program asks now and then ─▶ event ─▶ …
+//!   begin ─▶ effects ─▶ Chain | Reply ─ the program asks now and then ─▶ event ─▶ …
 //!                                              └ after 5 s it gives up
 //! ```
 //! While one is under way, the client begins nothing else on its locks.
@@ -11,7 +11,6 @@
 use dlock_core::lock::Op;
 use dlock_core::operation::CHAIN_WAIT_NS;
 use dlock_core::status::Status;
-use dlock_core::word_op::Outcome;
 
 use super::coverage::Action;
 use super::state::{Doing, Life, Sys};
@@ -43,7 +42,6 @@ impl Sys {
         self.cover(Action::Async, c);
         self.log(|| format!("client {c} lock {l}: asynchronously"));
         let until = self.now + CHAIN_WAIT_NS;
-        self.writes_late_note(c, l);
         let t = self.thread(c, l);
         (t.action, t.async_until) = (Action::Async, until);
         self.begin(c, l, op);
@@ -61,8 +59,6 @@ impl Sys {
 
     /// The program asks.
     pub(super) fn polled(&mut self, c: usize, l: usize) {
-        let local_ns = self.client_now(c).local_ns;
-        let flush_is_late = local_ns >= self.thread(c, l).until_ns;
         let is_over = self.now >= self.thread(c, l).async_until;
         self.thread(c, l).polled = true;
         if self.thread(c, l).doing == Doing::Untold {
@@ -71,9 +67,6 @@ impl Sys {
             self.event(c, l);
         } else if is_over {
             self.give_up(c, l);
-        } else if self.thread(c, l).doing == Doing::Flush && flush_is_late {
-            self.thread(c, l).outcome = Some(Outcome::Unknown);
-            self.event(c, l);
         } else {
             self.poll_later(c, l);
         }

@@ -3,7 +3,7 @@
 //! decides what they are.
 //!
 //! ```text
-//!   Effects ─ next … ─▶ Chains in one doorbell ─▶ Effects ─▶ Flush | Replies ─▶ Effects ─▶ told
+//!   Effects ─ next … ─▶ Chains in one doorbell ─▶ Effects ─▶ Replies ─▶ Effects ─▶ told
 //!     shm: one CPU, chain after chain · tcp: one frame · verbs: one list, one completion
 //! ```
 //! One of its locks' threads, the leader, has the events. Others' word operations come between
@@ -45,7 +45,6 @@ struct Asked {
 enum Stage {
     Effects,
     Chains,
-    Flush,
     /// The reply to the request of the first item from this one on.
     Replies {
         at: usize,
@@ -64,7 +63,6 @@ pub(crate) struct BatchRun {
     stage: Stage,
     posts: Vec<Post>,
     until_ns: u64,
-    flushes: Vec<usize>,
     asked: Vec<Option<Asked>>,
     /// The word operations of a batch that may need no more than these.
     short: Option<(Vec<(Op, FastCas)>, Now)>,
@@ -179,7 +177,6 @@ impl Sys {
             stage: Stage::Effects,
             posts,
             until_ns: bounds.until_ns,
-            flushes: Vec::new(),
             asked: items.iter().map(|_| None).collect(),
             short: short.map(|short| (short, now)),
         });
@@ -196,10 +193,6 @@ impl Sys {
             }
             Stage::Effects => self.batch_effect(c, &mut run),
             Stage::Chains => self.batch_executed(c, &mut run),
-            Stage::Flush => {
-                self.batch_flushed(c, &mut run, false);
-                false
-            }
             Stage::Replies { .. } => {
                 self.batch_replies(c, &mut run, false);
                 false
@@ -223,11 +216,6 @@ impl Sys {
                 return true;
             } else if !run.posts.is_empty() {
                 self.ring(c, run);
-            } else if !run.flushes.is_empty() {
-                self.batch_phase(c, run, Stage::Flush);
-                let at = self.true_until(c, run.until_ns);
-                self.timer_at(c, run.leader, at);
-                self.step_soon(c, run.leader);
             } else {
                 self.batch_phase(c, run, Stage::Replies { at: 0, waits: false });
                 self.step_soon(c, run.leader);
@@ -241,14 +229,10 @@ impl Sys {
                 run.until_ns = until_ns;
                 run.posts.push(Post { item: i, lock, chain, values: Values::new(), outcome: None });
             }
-            Effect::Flush { until_ns } => {
-                run.until_ns = until_ns;
-                run.flushes.push(i);
-            }
             Effect::WriteLedger(write) => self.write_ledger(c, l, write),
             Effect::Tell(request) => self.tell(c, l, request),
             Effect::ReadClock => run.batch.clock(i, now),
-            Effect::Pause { .. } => {
+            Effect::Pause { .. } | Effect::Park { .. } => {
                 if let Some(entry) = self.thread(c, l).entry.as_mut() {
                     run.batch.queues(i, entry);
                 }
@@ -260,6 +244,7 @@ impl Sys {
                 }
             }
             Effect::Forget => run.asked[i] = None,
+            Effect::Wake { .. } => self.wakes(l),
             Effect::Done(_) | Effect::Count(_) => {}
         }
         self.step_soon(c, run.leader);
@@ -316,8 +301,8 @@ impl Sys {
         if let (Some(post), Some(id)) = (next, self.clients[c].id) {
             let epoch = self.clients[c].threads[usize::from(post.lock)].epoch;
             let word_op = post.chain.ops()[post.values.as_slice().len()];
-            post.values.push(self.word_op(epoch, id, &word_op));
-            if post.values.as_slice().len() == post.chain.ops().len() {
+            self.executes(epoch, id, &word_op, &mut post.values);
+            if post.values.as_slice().len() == post.chain.values_len() {
                 post.outcome = Some(Outcome::Done(post.values));
             }
             match run.posts.iter().any(|post| post.outcome.is_none()) {
@@ -415,24 +400,6 @@ impl Sys {
         ended.iter().all(Option::is_some)
     }
 
-    /// Whether the ledger writes of all items have taken effect, or the time for it is up.
-    fn batch_flushed(&mut self, c: usize, run: &mut BatchRun, is_late: bool) {
-        let is_flushed = run.locks.iter().all(|&lock| self.is_flushed(c, lock.into()));
-        if !is_flushed && !is_late {
-            return;
-        }
-        let now = self.thread_now(c, run.leader);
-        for item in std::mem::take(&mut run.flushes) {
-            let Some(place) = run.batch.place_of(item) else { continue };
-            let t = self.thread(c, run.locks[place].into());
-            if let Some(entry) = t.entry.as_mut() {
-                run.batch.flushed(item, entry, is_flushed, now);
-            }
-        }
-        self.batch_phase(c, run, Stage::Effects);
-        self.step_soon(c, run.leader);
-    }
-
     /// The replies, one after the other in the order of the items.
     fn batch_replies(&mut self, c: usize, run: &mut BatchRun, is_late: bool) {
         let Stage::Replies { at, waits } = run.stage else { return };
@@ -476,7 +443,6 @@ impl Sys {
                 }
                 self.step_soon(c, run.leader);
             }
-            Stage::Flush => self.batch_flushed(c, &mut run, true),
             Stage::Replies { .. } => self.batch_replies(c, &mut run, true),
         }
         self.clients[c].batch = Some(run);
@@ -499,7 +465,6 @@ impl Sys {
                 }
                 self.step_soon(c, leader);
             }
-            Stage::Flush => self.timer_at(c, leader, self.now + 100),
             Stage::Replies { .. } => self.step_soon(c, leader),
         }
     }

@@ -106,8 +106,8 @@ impl Sys {
         match unit {
             Unit::Batch { lock, tok, chain, mut values, more } => {
                 let word_op = chain.ops()[values.as_slice().len()];
-                values.push(self.word_op(self.epoch, id, &word_op));
-                if values.as_slice().len() < chain.ops().len() {
+                self.executes(self.epoch, id, &word_op, &mut values);
+                if values.as_slice().len() < chain.values_len() {
                     let rest = Unit::Batch { lock, tok, chain, values, more };
                     return self.clients[c].up.push_front((inc, gen, rest));
                 }

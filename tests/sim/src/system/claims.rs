@@ -57,8 +57,7 @@ impl Sys {
                     let write = entry.take_ledger_write();
                     let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
                     (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
-                    t.is_carried_by(c, fabric);
-                    self.has_its_place(c, l);
+                    t.is_carried_by(fabric);
                     // what was ended of it, and it could not know, it claims in vain, or anew
                     if !self.oracle.relies(l, who, self.now) {
                         self.oracle.ended(l, who);

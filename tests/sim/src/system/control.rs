@@ -557,9 +557,8 @@ impl Sys {
                 }
             };
             (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
-            t.is_carried_by(c, fabric);
+            t.is_carried_by(fabric);
             t.doing = Doing::Idle;
-            self.has_its_place(c, l);
             self.takes_horizon(c, l);
             if is_new {
                 self.undoes_what_is_left(c, l);

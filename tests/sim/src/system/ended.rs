@@ -101,7 +101,6 @@ impl Sys {
         (t.async_until, t.polled, t.judged) = (0, false, false);
         (t.at_once, t.past_queue) = (false, false);
         self.enter(c, l, Doing::Idle);
-        self.writes_note_later(c, l);
         let t = self.thread(c, l);
         let (lapses, moves) = (std::mem::take(&mut t.lapse), std::mem::take(&mut t.moves));
         if lapses {
@@ -199,7 +198,7 @@ impl Sys {
             return;
         }
         t.gen = gen;
-        t.is_carried_by(c, fabric);
+        t.is_carried_by(fabric);
         if t.entry.is_some() {
             self.takes_horizon(c, l);
         }

@@ -2,18 +2,16 @@
 //! Faults: what each does to the world.
 
 use dlock_core::clock::NS;
-use dlock_core::lane;
+use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::lock::LockEntry;
 use dlock_core::message::LockType;
-use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
+use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::words::{LedgerEntry, LedgerState};
 
 use super::coverage::Action;
 use super::plan::{Fabric, Fault};
 use super::server::{World, EXITED};
 use super::state::{Doing, Ev, Life, Sys, Unit};
-
-/// A lap goes no further than this number.
-const LAP_MAX: u16 = 0xfbff;
 
 /// Clients of a thousand for whom there is no memory.
 const NO_MEMORY: u32 = 10;
@@ -243,97 +241,36 @@ impl Sys {
         self.lasts(fault, until);
     }
 
-    /// Most numbers of a free fair lock have been used up: the next ticket is near the end of the
-    /// ring, or near one that a ledger still names, or that a client believes to hold.
+    /// Most numbers of a free fair lock have been used up: the arbiter gives the next tickets out, or
+    /// will soon.
     fn lap(&mut self) {
         let l = self.rng.below(self.plan.locks.len() as u64) as usize;
         let known = |client: &super::state::Client| {
             let entry = client.threads[l].entry.as_ref()?;
-            Some((client.id?, entry.slot(), entry.handle(), entry.ticket()))
+            Some(entry.slot())
         };
         let known: Vec<_> = self.clients.iter().filter_map(known).collect();
         if known.is_empty() || self.plan.locks[l] != LockType::Fair || !self.alive {
             return;
         }
-        let (id, slot, handle, ticket) = known[self.rng.below(known.len() as u64) as usize];
-        let note = LedgerEntry::from_bits(self.memory.entry(id, handle));
-        let named = match note.state() {
-            LedgerState::None => ticket,
-            _ => Some(note.ticket()),
+        let slot = self.rng.pick(&known);
+        let before = self.rng.pick(&[0, 1, 2, 9, 0x100]);
+        let (taken, turn) = self.fair_words(slot);
+        let is_free = (taken.mx(), taken.ms()) == (turn.nx(), turn.ns());
+        if !is_free {
+            return;
+        }
+        // the lanes come there ticket by ticket, and never back
+        let to = FAIR_DIVERT - before;
+        let (x, s) = match self.rng.below(3) {
+            0 => (to.max(taken.mx()), taken.ms()),
+            1 => (taken.mx(), to.max(taken.ms())),
+            _ => (to.max(taken.mx()), to.max(taken.ms())),
         };
-        let before = self.rng.below(3) as u16;
-        let (near_end, ends) = (self.rng.chance(500), [0xefff, 0xf000, 0xf7fe, 0xf800, 0xfbff]);
-        let at = self.rng.pick(&ends);
-        let old = FairWord::from_bits(self.lock_word(slot, LockType::Fair));
-        let word = self.memory.word(Sys::w0(slot));
-        let is_free = old.nx() == old.mx() && old.ns() == old.ms();
-        let Some(named) = named.filter(|_| is_free) else { return };
-        let (x, s) = match near_end {
-            true => (at, at),
-            false => (named.tx, named.ts),
-        };
-        // the queue comes there ticket by ticket: never back, and never round; behind that, clients
-        // that do not know where the lanes are must have room for a ticket each
-        let x = x.saturating_sub(before).min(LAP_MAX).max(old.mx());
-        let s = s.saturating_sub(before).min(LAP_MAX).max(old.ms());
-        *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
-        // an entry may be old, and its slot another lock's by now
-        let names = |l: usize| {
-            let entries = self.clients.iter().filter_map(|c| c.threads[l].entry.as_ref());
-            entries.into_iter().any(|entry| entry.slot() == slot)
-        };
-        let lapped: Vec<usize> = (0..self.plan.locks.len()).filter(|&l| names(l)).collect();
-        lapped.into_iter().for_each(|l| self.oracle.lapped(l));
+        *self.memory.word(Sys::w0(slot)) = taken.with_mx(x).with_ms(s).into_bits();
+        let turn = turn.with_nx(x).with_ns(s).into_bits();
+        *self.memory.word(WordAddr::new(slot, Word::W1)) = turn;
         self.log(|| format!("FAULT Lap of lock {l}: the next ticket is {x:#x}, {s:#x}"));
-    }
-}
-
-impl Sys {
-    /// Readers have come and gone, until the shared lane is to start again, or until it comes to a
-    /// number that a ledger names, beside the exclusive number that is the next one. The client of
-    /// that ledger stands still until then. No number is passed that the lane has not come to.
-    fn round(&mut self) {
-        let l = self.rng.below(self.plan.locks.len() as u64) as usize;
-        if self.plan.locks[l] != LockType::Fair || !self.alive {
-            return;
-        }
-        let named = |c: usize| {
-            let client = &self.clients[c];
-            let entry = client.threads[l].entry.as_ref()?;
-            let note = LedgerEntry::from_bits(self.memory.entry(client.id?, entry.handle()));
-            let is_share = matches!(note.state(), LedgerState::HeldShared | LedgerState::Leaving);
-            is_share.then(|| (c, entry.slot(), note.ticket()))
-        };
-        let named: Vec<_> = (0..self.clients.len()).filter_map(named).collect();
-        if named.is_empty() {
-            return;
-        }
-        let (c, slot, ticket) = self.rng.pick(&named);
-        let before = self.rng.below(2) as u16;
-        let pause_ns = self.rng.pick(&[10_000, 300_000, 20_000_000]);
-        let word = self.memory.word(Sys::w0(slot));
-        let old = FairWord::from_bits(*word);
-        if old.is_relayed()
-            || old.open_exclusive() > 0
-            || old.mx() != ticket.tx
-            || old.ns() > old.ms()
-        {
-            return;
-        }
-        let comes_again = old.ms() <= ticket.ts;
-        let to = match comes_again {
-            true => ticket.ts.saturating_sub(before).max(old.ms()),
-            false => lane::divert().max(old.ms()),
-        };
-        let passed = to - old.ms();
-        *word = old.with_ns(old.ns() + passed).with_ms(to).into_bits();
-        let now = self.now;
-        let paused_until = &mut self.clients[c].paused_until;
-        *paused_until = match comes_again {
-            true => now,
-            false => now.max(*paused_until) + pause_ns,
-        };
-        self.log(|| format!("FAULT Round of lock {l}: the next share is {to:#x}, {c} names one"));
     }
 }
 
@@ -358,8 +295,8 @@ impl Sys {
         }
         let announces = |entry: &LockEntry| {
             let note = client.id.map(|id| self.memory.entry(id, entry.handle()));
-            let state = note.map(|bits| LedgerEntry::from_bits(bits).state());
-            entry.lock_type() == LockType::Fair && state == Some(LedgerState::Intent)
+            let claims = note.and_then(|bits| LedgerEntry::from_bits(bits).claims());
+            entry.lock_type() == LockType::Fair && claims.is_some()
         };
         let mut entries = client.threads.iter().filter_map(|t| t.entry.as_ref());
         if !client.strayed || client.fabric == Fabric::Tcp || !entries.any(announces) {
@@ -428,7 +365,6 @@ impl World {
                 sys.stands_still(fault, c);
             }
             Fault::Lap => sys.lap(),
-            Fault::Round => sys.round(),
             Fault::Stray if may_go => sys.stray(c),
             Fault::Freeze if sys.alive => {
                 let ns = sys.outage();

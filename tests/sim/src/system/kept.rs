@@ -6,7 +6,8 @@ use dlock_core::clock::NS;
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::EntryState;
 use dlock_core::message::LockType;
-use dlock_core::words::{FairWord, Ticket};
+use dlock_core::message::Mode;
+use dlock_core::words::{Ticket, TurnWord};
 
 use super::state::{Doing, Thread};
 use super::World;
@@ -40,7 +41,7 @@ impl World {
         let primary = self.primary.as_ref()?;
         let sys = &self.sys;
         let slot = sys.slot_of(l, primary)?;
-        let word = FairWord::from_bits(sys.lock_word(slot, sys.plan.locks[l]));
+        let turn = TurnWord::from_bits(sys.lock_word(slot, sys.plan.locks[l]));
         let is_calm = sys.put_off_until <= sys.now;
         let waits = |t: &Thread| matches!(t.doing, Doing::Reply { is_wait: true });
         let mut all = sys.clients.iter().enumerate().filter(|(_, c)| waits(&c.threads[l]));
@@ -48,7 +49,7 @@ impl World {
             let t = &client.threads[l];
             let is_queued = client.up.is_empty() && primary.is_queued(slot, client.id?);
             let entry = t.entry.as_ref().filter(|e| e.state() == EntryState::ExclusiveTicketed)?;
-            let ticket = entry.ticket().filter(|&ticket| word.is_turn_of(ticket))?;
+            let ticket = entry.ticket().filter(|&ticket| turn.serves(Mode::Exclusive, ticket))?;
             let is_told = t.answer.is_some() || !client.down.is_empty();
             (is_calm && is_queued && !is_told).then_some((c, ticket))
         })

@@ -69,13 +69,14 @@ impl Sys {
     pub(super) fn lost_beside_fenced(&self, c: usize, l: usize, chain: &Chain) -> Option<Outcome> {
         let is_release = self.clients[c].threads[l].op == Op::Unlock;
         let others = self.losses.fenced.iter().any(|one| one.0 != c);
-        let [WordOp::Cas { expect, .. }] = chain.ops() else { return None };
+        let [WordOp::Cas { expect, .. }, rest @ ..] = chain.ops() else { return None };
         let is_fair = self.plan.locks[l] == LockType::Fair;
         if !self.bugs.lost_beside_fenced || !is_release || !others || !is_fair {
             return None;
         }
         let mut values = Values::new();
         values.push(*expect);
+        rest.iter().for_each(|_| values.push(0));
         Some(Outcome::Done(values))
     }
 

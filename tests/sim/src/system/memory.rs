@@ -77,7 +77,7 @@ impl Memory {
                 *word = old.wrapping_add(add);
                 old
             }
-            WordOp::Read { addr } => *self.word(addr),
+            WordOp::Read { addr } | WordOp::ReadPair { addr } => *self.word(addr),
             WordOp::WriteLedger { handle, value } => {
                 self.write_ledger(client, handle, value);
                 0

@@ -23,7 +23,6 @@ mod ended;
 mod faults;
 mod first;
 mod goals;
-mod handed;
 mod kept;
 mod led;
 mod losses;
@@ -50,6 +49,7 @@ use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
 use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
+use dlock_core::word_op::{Word, WordAddr};
 use dlock_core::word_op::Outcome;
 
 #[cfg(feature = "planted")]
@@ -180,6 +180,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         goal: Goal::Any,
         action: Action::Get,
         unflushed: false,
+        is_parked: false,
         moves: false,
         lapse: false,
         attempts: 0,
@@ -319,7 +320,6 @@ impl Sys {
             Ev::Successor => (14, 0),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
-            Ev::LateNote(c, ..) => (17, c),
         };
         self.mix(self.now ^ (kind << 56) ^ (u64::from(a) << 48));
     }
@@ -329,9 +329,7 @@ impl Sys {
         let paused = |sys: &Sys, c: u8| sys.clients[usize::from(c)].paused_until;
         let process = match ev {
             Ev::Step(c, inc, ..) | Ev::Timer(c, inc, ..) | Ev::WordOp(c, inc, ..) => Some((c, inc)),
-            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) | Ev::LateNote(c, inc, _) => {
-                Some((c, inc))
-            }
+            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) => Some((c, inc)),
             Ev::Down(c) | Ev::ControlDown(c) => Some((c, self.clients[usize::from(c)].inc)),
             _ => None,
         };
@@ -365,10 +363,6 @@ impl Sys {
                     (Ev::Timer(..), Some(o)) => self.object_outcome(c, o, Outcome::Unknown),
                     (_, Some(o)) => self.object_cpu_op(c, o),
                 }
-            }
-            Ev::LateNote(c, _, l) => {
-                self.count(ev);
-                self.looks_for_late_note(c.into(), l.into());
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
@@ -428,15 +422,16 @@ impl Sys {
     /// The lanes of a fair lock that was just made begin where the plan says.
     pub(crate) fn high_lanes(&mut self, grants: &mut [(u8, Result<LockGrant, Status>)]) {
         use dlock_core::message::LockType;
-        use dlock_core::words::FairWord;
+        use dlock_core::words::{TakenWord, TurnWord};
         for (l, grant) in grants {
             let Ok(grant) = grant else { continue };
-            let word = self.memory.word(Sys::w0(grant.slot));
             let fresh = !std::mem::replace(&mut self.lanes_set[usize::from(*l)], true);
             if fresh && self.plan.locks[usize::from(*l)] == LockType::Fair {
                 let (x, s) = self.plan.lanes;
-                *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
-                grant.word = *word;
+                grant.word = TakenWord::new().with_mx(x).with_ms(s).into_bits();
+                *self.memory.word(Sys::w0(grant.slot)) = grant.word;
+                let turn = TurnWord::new().with_nx(x).with_ns(s).into_bits();
+                *self.memory.word(WordAddr::new(grant.slot, Word::W1)) = turn;
             }
         }
     }

@@ -10,7 +10,6 @@
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
 use dlock_core::control::Place;
-use dlock_core::lane;
 use dlock_core::message::Mode;
 
 use super::object_oracle::Objects;
@@ -74,7 +73,7 @@ struct Lock {
     horizons: Vec<(u64, u64)>,
     /// The occupant of the slot (epoch and generation) that tickets belong to.
     occupant: (u32, u64),
-    last_exclusive: Option<u16>,
+    last_exclusive: Option<(u64, u32)>,
     /// The last exclusive ticket of an earlier incarnation, and at which one it was served.
     last_place: Option<(u32, Place)>,
 }
@@ -441,17 +440,18 @@ impl Oracle {
         lock: usize,
         occupant: (u32, u64),
         mode: Mode,
-        exclusive: u16,
+        exclusive: (u64, u32),
     ) -> Result<(), String> {
         let lock_state = &mut self.locks[lock];
         if lock_state.occupant != occupant {
             (lock_state.occupant, lock_state.last_exclusive) = (occupant, None);
         }
         if let Some(last) = lock_state.last_exclusive {
-            if !is_after(exclusive, last) {
+            // a share has the number of the first exclusive ticket after it
+            if exclusive <= last {
                 return Err(format!(
-                    "order: lock {lock}: {mode:?} ticket {exclusive:#x} is served after the \
-                     exclusive ticket {last:#x}"
+                    "order: lock {lock}: {mode:?} ticket {exclusive:x?} is served after the \
+                     exclusive ticket {last:x?}"
                 ));
             }
         }
@@ -472,15 +472,10 @@ impl Oracle {
         match before {
             Some((_, last)) if last.epoch > place.epoch => {}
             Some((_, last)) if last.epoch < place.epoch => return Ok(()),
-            Some((_, last)) if !is_after(place.ticket.tx, last.ticket.tx) => {}
+            Some((_, last)) if place.ticket <= last.ticket => {}
             _ => return Ok(()),
         }
         Err(format!("order: lock {lock}: {place:?} is served at {now} after {before:?}"))
-    }
-
-    /// The numbers of this lock's tickets have gone round.
-    pub fn lapped(&mut self, lock: usize) {
-        (self.locks[lock].last_exclusive, self.locks[lock].last_place) = (None, None);
     }
 
     /// The next moment after `now` at which somebody's reliance on the lock ends by itself.
@@ -488,15 +483,4 @@ impl Oracle {
         let ends = self.locks[lock].services.iter().map(|s| s.until);
         ends.filter(|&end| end > now && end != u64::MAX).min()
     }
-}
-
-/// Whether one number of the exclusive lane comes after another. Those of the ring, which the
-/// arbiter alone gives out, come round again and again.
-fn is_after(number: u16, last: u16) -> bool {
-    let ring = lane::ring()..lane::ring_end();
-    if ring.contains(&number) && ring.contains(&last) {
-        let len = ring.end - ring.start;
-        return (number - ring.start + len - (last - ring.start) - 1) % len <= len / 2;
-    }
-    number.wrapping_sub(last).wrapping_sub(1) <= 0x7fff
 }

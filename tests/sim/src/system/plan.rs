@@ -2,7 +2,7 @@
 //! What one schedule is made of: everything that is drawn before it begins.
 
 use dlock_core::clock::NS;
-use dlock_core::limits::{CLIENTS_MAX, FAIR_LANE_RING_END};
+use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::message::LockType;
 
 use super::rng::Rng;
@@ -62,13 +62,8 @@ pub enum Fault {
     Standstill,
     /// A client's machine is suspended: its process stands still, and goes on in another time.
     Suspend,
-    /// Most numbers of a fair lock's tickets are used up, while somebody stood still whose ledger
-    /// entry names an old one (only in the scenario `laps`).
+    /// Most numbers of a fair lock's tickets are used up (only in the scenario `laps`).
     Lap,
-    /// So many readers of a fair lock have come and gone that its shared lane is to start again,
-    /// while somebody stood still whose ledger entry names a share; or, once it has, that the lane
-    /// comes to that share's number (only in the scenario `rounds`).
-    Round,
     /// The note of a share is lost with its channel; or a client is stopped, or ends, before the
     /// ticket that its ledger announces (only in the scenario `strays`).
     Stray,
@@ -171,13 +166,10 @@ pub struct Plan {
     /// Clients find the successor of their primary by themselves.
     pub by_itself: bool,
     /// Where the lanes of fair locks begin.
-    pub lanes: (u16, u16),
+    pub lanes: (u32, u32),
     /// The server clock at the beginning, nanoseconds.
     pub start_ns: u64,
 }
-
-/// The largest exclusive number: where the ring of the lane ends, and one addition of each client.
-const EXCLUSIVE_MAX: u16 = FAIR_LANE_RING_END + CLIENTS_MAX as u16;
 
 impl Plan {
     /// Draws a plan. `scenario` is a name, or `all`.
@@ -193,10 +185,8 @@ impl Plan {
         };
         let mix = rng.pick(s.fabrics);
         let rates = [0, 100, 300, 500, 900];
-        let lanes = [
-            0, 1, 0x3fff, 0x7ffd, 0x7ffe, 0x7fff, 0x8000, 0xbffe, 0xbfff, 0xc000, 0xeffd, 0xeffe,
-            0xefff, 0xf000, 0xf7ff, 0xffe7, 0xfffd, 0xfffe, 0xffff,
-        ];
+        let near = |back: u32| FAIR_DIVERT - back;
+        let lanes = [0, 1, 0xfffe, 0xffff, 0x1_0000, near(9), near(3), near(2), near(1), near(0)];
         let lane = |rng: &mut Rng| match s.high_lanes && rng.chance(500) {
             true => rng.pick(&lanes),
             false => 0,
@@ -253,7 +243,7 @@ impl Plan {
             unfenced: s.unfenced,
             is_of_card: mix.contains(&Fabric::Verbs),
             by_itself: rng.chance(500),
-            lanes: (lane(rng).min(EXCLUSIVE_MAX), lane(rng)),
+            lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         })
     }

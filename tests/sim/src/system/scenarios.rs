@@ -342,18 +342,6 @@ pub const SCENARIOS: &[Scenario] = &[
 
 /// Scenarios that `all` does not draw: each is run by itself, for what it alone can come to.
 pub const APART: &[Scenario] = &[
-    // the shared lane of a fair lock comes to a number once more that a stopped reader's ledger
-    // names
-    Scenario {
-        name: "rounds",
-        types: &[Fair],
-        faults: &[F::Round, F::Round, F::Round, F::Pause, F::BreakCommand, F::Crash],
-        fault_every: 12,
-        overstay: 400,
-        reads: true,
-        few: true,
-        ..CALM
-    },
     // clients that go over to another channel while their ledgers name tickets that have ended
     Scenario {
         name: "stale",
@@ -366,9 +354,9 @@ pub const APART: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
-    // a fair lock that clients hand on by its companion word, while others of them sleep
+    // a fair lock whose turns clients pass by themselves, while others of them sleep
     Scenario {
-        name: "relay",
+        name: "looks",
         types: &[Fair],
         fabrics: &[&[Shm], &[Verbs], &[Verbs, Shm]],
         faults: &[

@@ -12,11 +12,11 @@ use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::membership::{Ending, Exit, Membership, Orphans, Rules, State};
-use dlock_core::message::LockType;
+use dlock_core::message::{LockType, Mode};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::roster::{known, Change, Clients};
 use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, RwWord};
+use dlock_core::words::{AtomicWord, RwWord, TurnWord};
 
 use super::control::Answer;
 use super::kept::Kept;
@@ -444,11 +444,11 @@ impl World {
             };
             self.asleep[l] = sleeps.then_some((since, word));
             // the one whose turn it is sleeps, and nobody else does anything
-            let turn = FairWord::from_bits(word);
+            let turn = TurnWord::from_bits(word);
             let has_its_turn = |t: &Thread| {
                 let ticket = t.entry.as_ref().filter(|_| asleep(t)).and_then(|e| e.ticket());
                 let waits = matches!(t.doing, Doing::Reply { is_wait: true });
-                waits && ticket.is_some_and(|ticket| turn.is_turn_of(ticket))
+                waits && ticket.is_some_and(|ticket| turn.serves(Mode::Exclusive, ticket))
             };
             let is_untold = sys.plan.locks[l] == LockType::Fair
                 && threads().any(has_its_turn)
@@ -490,7 +490,10 @@ impl World {
             let counted = match self.sys.plan.locks[l] {
                 LockType::Atomic => continue,
                 LockType::Rw => u64::from(RwWord::from_bits(word).rcount()),
-                LockType::Fair => u64::from(FairWord::from_bits(word).open_shared()),
+                LockType::Fair => {
+                    let (taken, turn) = self.sys.fair_words(slot);
+                    u64::from(taken.ms().saturating_sub(turn.ns()))
+                }
             };
             let readers = self.sys.oracle.readers(l, self.sys.now);
             if readers > counted {
@@ -547,6 +550,9 @@ fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
             _ => sys.word_op(sys.epoch, id, word_op),
         };
         values.push(value);
+        if let WordOp::ReadPair { addr } = *word_op {
+            values.push(sys.word_op(sys.epoch, id, &WordOp::Read { addr: addr.next() }));
+        }
     }
     values
 }

@@ -6,7 +6,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::message::LockType;
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState};
 
 use super::object::Waits;
 use super::server::World;
@@ -57,10 +57,6 @@ impl World {
             }
             let client = &mut sys.clients[c];
             let sleeps = client.control == super::control::Stage::Sleep;
-            let (inc, locks) = (client.inc, client.threads.len());
-            for l in 0..locks {
-                sys.after(1_000, Ev::LateNote(c as u8, inc, l as u8));
-            }
             let client = &sys.clients[c];
             if client.life == Life::Dead {
                 sys.restart(c);
@@ -277,8 +273,8 @@ impl World {
                 let word = sys.lock_word(slot, sys.plan.locks[l]);
                 let clean = match sys.plan.locks[l] {
                     LockType::Fair => {
-                        let w = FairWord::from_bits(word);
-                        w.nx() == w.mx() && w.ns() == w.ms()
+                        let (taken, turn) = sys.fair_words(slot);
+                        (taken.mx(), taken.ms()) == (turn.nx(), turn.ns())
                     }
                     _ => word == 0,
                 };
@@ -292,11 +288,7 @@ impl World {
                     return Err(format!("quiescence: somebody is queued for lock {l}"));
                 }
                 let note = LedgerEntry::from_bits(sys.memory.entry(id, handle));
-                let has_nothing = matches!(
-                    note.state(),
-                    LedgerState::None | LedgerState::GivenUpShared | LedgerState::GivenUpExclusive
-                );
-                if !has_nothing {
+                if note.state() != LedgerState::None {
                     return Err(format!("quiescence: client {c} has nothing, and notes {note:?}"));
                 }
             }

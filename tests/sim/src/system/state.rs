@@ -14,7 +14,7 @@ use dlock_core::operation::{Bounds, First, Operation};
 use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{FairWord, LedgerEntry, TurnWord};
+use dlock_core::words::{LedgerEntry, TakenWord, TurnWord};
 
 use super::clock::Clock;
 use super::coverage::Coverage;
@@ -34,7 +34,6 @@ pub(crate) enum Ev {
     /// The CPU of a client executes the next word operation of its chain (shm).
     WordOp(u8, u16, u8, u32),
     /// A client looks for a note that is late: client, incarnation, lock.
-    LateNote(u8, u16, u8),
     /// The next unit of a client's channel arrives at the primary.
     Up(u8),
     /// The next frame of a client's channel arrives at the client.
@@ -204,7 +203,6 @@ pub(crate) enum Doing {
     Writes(LedgerEntry),
     Written,
     Chain,
-    Flush,
     /// Before another try, and the session that it began with.
     Pause(u32),
     Reply {
@@ -292,6 +290,8 @@ pub(crate) struct Thread {
     pub action: super::coverage::Action,
     /// Something was sent that is not answered, and nothing after it was answered yet.
     pub unflushed: bool,
+    /// It sleeps on the word.
+    pub is_parked: bool,
     /// A new session takes over once the operation under way is over.
     pub moves: bool,
     /// What it had without a lease was ended while the operation under way was.
@@ -416,7 +416,6 @@ pub(crate) struct Sys {
     pub put_off_until: u64,
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,
-    pub board: super::handed::Board,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -460,7 +459,6 @@ impl Sys {
             frozen_until: 0,
             put_off_until: 0,
             lanes_set: vec![false; plan.locks.len()],
-            board: super::handed::Board::new(plan.locks.len()),
             active: [0; super::plan::FAULTS.len()],
             calm: false,
             goal: Goal::Any,
@@ -568,15 +566,24 @@ impl Sys {
         WordAddr::new(slot, Word::W0)
     }
 
-    /// The word of a lock: of a fair one that is relayed, with the number that is served.
+    /// The word that tells how a lock is held: of a fair one, the turns.
     pub fn lock_word(&self, slot: Slot, lock_type: LockType) -> u64 {
-        let [word, turn] = [Word::W0, Word::W1]
+        let word = if lock_type == LockType::Fair { Word::W1 } else { Word::W0 };
+        self.memory.words[WordAddr::new(slot, word).index() as usize]
+    }
+
+    /// The words of a fair lock.
+    pub fn fair_words(&self, slot: Slot) -> (TakenWord, TurnWord) {
+        let [taken, turn] = [Word::W0, Word::W1]
             .map(|word| self.memory.words[WordAddr::new(slot, word).index() as usize]);
-        match lock_type {
-            LockType::Fair => {
-                FairWord::from_bits(word).told_by(TurnWord::from_bits(turn)).into_bits()
-            }
-            _ => word,
+        (TakenWord::from_bits(taken), TurnWord::from_bits(turn))
+    }
+
+    /// Executes a word operation of a chain, with all its values.
+    pub fn executes(&mut self, epoch: u32, id: ClientId, word_op: &WordOp, values: &mut Values) {
+        values.push(self.word_op(epoch, id, word_op));
+        if let WordOp::ReadPair { addr } = *word_op {
+            values.push(self.word_op(epoch, id, &WordOp::Read { addr: addr.next() }));
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   begin ─▶ fast: one word operation ─▶ told
-//!         └▶ Effect ─▶ Chain | Flush | Reply ─event─▶ Effect ─▶ … ─▶ told
+//!         └▶ Effect ─▶ Chain | Reply ─event─▶ Effect ─▶ … ─▶ told
 //! ```
 //! Every effect is an event of the schedule, and so are each word operation of a chain on shared
 //! memory, and the look at an answer that has arrived: the process can stop between any two.
@@ -189,17 +189,15 @@ impl Sys {
                 self.effect(c, l);
             }
             Effect::Count(_) => self.effect(c, l),
+            Effect::Wake { .. } => {
+                self.wakes(l);
+                self.effect(c, l);
+            }
+            Effect::Park { limit_ns, .. } => self.parks(c, l, limit_ns),
             Effect::Pause { pause_ns, .. } => self.pause(c, l, pause_ns),
             Effect::Forget => {
                 (t.asked, t.answer) = (None, None);
                 self.effect_next(c, l);
-            }
-            Effect::Flush { until_ns } => {
-                self.enter(c, l, Doing::Flush);
-                match self.is_flushed(c, l) {
-                    true => self.known_at_once(c, l, 20),
-                    false => self.expects(c, l, until_ns),
-                }
             }
             Effect::Ask { request, until_ns } => {
                 let is_wait = matches!(request, Request::Wait { .. });
@@ -255,7 +253,6 @@ impl Sys {
         let t = &self.clients[c].threads[l];
         match t.doing {
             Doing::Fast { .. } | Doing::First | Doing::Chain => t.outcome.is_some(),
-            Doing::Flush => t.outcome.is_some() || self.is_flushed(c, l),
             Doing::Reply { .. } => t.answer.is_some(),
             _ => false,
         }
@@ -286,10 +283,6 @@ impl Sys {
                 t.past_queue = shared_past_a_queue(t.op, &outcome);
                 let last_now = Now { horizon_ns: t.horizon_ns, ..t.last_now };
                 operation.outcome(entry, outcome, last_now);
-            }
-            Doing::Flush => {
-                let is_flushed = t.outcome.take().is_none();
-                operation.flushed(entry, is_flushed, now);
             }
             Doing::Reply { .. } => {
                 let Some(answer) = t.answer.take() else { return };
@@ -322,9 +315,7 @@ impl Sys {
         let now = self.thread_now(c, l);
         let t = &mut self.clients[c].threads[l];
         match t.doing {
-            Doing::Fast { .. } | Doing::First | Doing::Chain | Doing::Flush
-                if t.outcome.is_none() =>
-            {
+            Doing::Fast { .. } | Doing::First | Doing::Chain if t.outcome.is_none() => {
                 t.outcome = Some(Outcome::Unknown);
                 self.step_soon(c, l);
             }
@@ -436,7 +427,6 @@ impl Sys {
         } else {
             let (lock, values) = (l as u8, Values::new());
             self.send_up(c, Unit::Batch { lock, tok, chain, values, more: false });
-            self.hands_on(c, l);
             self.expects(c, l, until_ns);
         }
     }
@@ -493,9 +483,9 @@ impl Sys {
         let (Some((chain, mut values)), Some(id)) = (t.chain, client.id) else { return };
         let epoch = t.epoch;
         let word_op = chain.ops()[values.as_slice().len()];
-        values.push(self.word_op(epoch, id, &word_op));
+        self.executes(epoch, id, &word_op, &mut values);
         let t = self.thread(c, l);
-        if values.as_slice().len() < chain.ops().len() {
+        if values.as_slice().len() < chain.values_len() {
             t.chain = Some((chain, values));
             return self.word_op_after(c, l);
         }
@@ -527,11 +517,8 @@ impl Sys {
             }
             Frame::Noted { lock, tok } => {
                 self.thread(c, lock.into()).noted_acked = tok;
-                let is_flushed = self.is_flushed(c, lock.into());
-                match self.thread(c, lock.into()).doing {
-                    Doing::Flush if is_flushed => self.arrived(c, lock.into()),
-                    Doing::Batch => self.batch_arrived(c),
-                    _ => {}
+                if self.thread(c, lock.into()).doing == Doing::Batch {
+                    self.batch_arrived(c);
                 }
             }
             Frame::Reply { seq, reply } => {
@@ -568,16 +555,11 @@ impl Sys {
         self.flush_objects(c);
         self.flush_batch(c);
         for l in 0..self.clients[c].threads.len() {
-            let is_flushed = self.is_flushed(c, l);
             let t = self.thread(c, l);
             match t.doing {
                 Doing::Fast { .. } | Doing::First | Doing::Chain
                     if t.chain.is_none() && t.outcome.is_none() =>
                 {
-                    t.outcome = Some(Outcome::Unknown);
-                    self.arrived(c, l);
-                }
-                Doing::Flush if t.outcome.is_none() && !is_flushed => {
                     t.outcome = Some(Outcome::Unknown);
                     self.arrived(c, l);
                 }

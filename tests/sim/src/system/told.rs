@@ -3,13 +3,12 @@
 //! asked, what was told, when, and the client's own clock alone.
 
 use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
-use dlock_core::lane;
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::message::{LockType, Mode, Request};
 use dlock_core::operation::{lease, Operation};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, Word, WordAddr};
-use dlock_core::words::{FairWord, RwWord};
+use dlock_core::words::RwWord;
 
 use super::clock::Clock;
 use super::plan::Fault;
@@ -46,15 +45,16 @@ impl Sys {
         if !is_release || !is_there || entry.refs() > 0 || self.plan.faults.contains(&Fault::Lap) {
             return None;
         }
-        let Some(View::Fair { nx, ns, mx, ms, .. }) = result.view else { return None };
+        let Some(View::Fair { nx, ns, .. }) = result.view else { return None };
         if self.memory.words.is_empty() {
             return None;
         }
-        let word = FairWord::from_bits(self.lock_word(entry.slot(), LockType::Fair));
-        let is_told = (nx, ns, mx, ms) != (0, 0, 0, 0);
-        let is_behind = word.nx() < lane::divert() && lane::is_before(word.nx(), nx);
-        (is_told && is_behind)
-            .then(|| format!("released: client {c} is told {nx} of lock {l}, which is at {word:?}"))
+        let (taken, turn) = self.fair_words(entry.slot());
+        // a lap may have begun
+        let is_low = turn.nx() > 0 || turn.ns() > 0;
+        let is_behind = (turn.nx() as u16, turn.ns() as u16) < (nx, ns) && is_low;
+        (is_behind && !taken.is_high())
+            .then(|| format!("released: client {c} is told {nx} of lock {l}, which is at {turn:?}"))
     }
 
     /// Tells the checker what the client was told.
@@ -239,7 +239,7 @@ impl Sys {
             self.oracle.served_late(l, self.epoch, place)?;
         }
         let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
-        self.oracle.served(l, (self.epoch, generation), mode, ticket.tx)
+        self.oracle.served(l, (self.epoch, generation), mode, (ticket.lap, ticket.tx))
     }
 }
 
