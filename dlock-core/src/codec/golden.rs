@@ -10,7 +10,7 @@ use crate::word_op::*;
 use crate::words::*;
 
 const SECRET: Secret = Secret(*b"0123456789abcdef");
-const TICKET: Ticket = Ticket { tx: 0x0a0b, ts: 0x0c0d };
+const TICKET: Ticket = Ticket { lap: 0x0e, tx: 0x0a0b, ts: 0x0c0d };
 const HANDLE: Handle = Handle(3);
 
 fn client() -> ClientId {
@@ -23,7 +23,7 @@ fn desc() -> LockDesc {
 
 fn control_frames() -> Vec<Frame> {
     use ControlRequest as R;
-    let fair = Some(Place { epoch: Epoch(8), ticket: TICKET, word: 6 });
+    let fair = Some(Place { epoch: Epoch(8), ticket: TICKET });
     let (mode, is_queued) = (Mode::Shared, true);
     let (epoch, deadline_s) = (Epoch(9), 10);
     let held = HeldClaim { mode, is_queued, left_ns: 4, age_ms: 7, epoch, deadline_s, fair };
@@ -136,7 +136,7 @@ fn data_frames() -> Vec<Frame> {
         Frame::Attached(Attached { verbs: Some(verbs_attached()), ..attached }),
         Frame::Batch(Seq(5), vec![chain]),
         Frame::Outcomes(Seq(5), outcomes),
-        Frame::Note(HANDLE, LedgerEntry::of_ticket(LedgerState::HeldShared, TICKET)),
+        Frame::Note(HANDLE, LedgerEntry::claim(Mode::Shared, 0x0a0b).with_detail(0x0c0d)),
     ]
 }
 
@@ -320,7 +320,7 @@ fn a_claim_of_version_1_is_understood() {
         "444c01012a000000|010000000000000007014d000000020061620209000000010104000000\
                          010b0a0d0c0600000000000000";
     let bytes = bytes_of(CLAIM);
-    let fair = Some(Place { epoch: Epoch(0), ticket: TICKET, word: 6 });
+    let fair = Some(Place { epoch: Epoch(0), ticket: TICKET });
     let held = HeldClaim { fair, age_ms: u32::MAX, ..HeldClaim::hold(Mode::Shared, 4 * NS) };
     let claim = Claim { lock: LockId(77), desc: desc(), held: Some(held) };
     let request = ControlRequest::UpdateLocks(vec![claim]);

@@ -59,7 +59,7 @@ impl Gen {
         [Mode::Exclusive, Mode::Shared][self.below(2)]
     }
     fn ticket(&mut self) -> Ticket {
-        Ticket { tx: self.u16(), ts: self.u16() }
+        Ticket { lap: self.next(), tx: self.u32(), ts: self.u32() }
     }
     fn wait(&mut self) -> WaitNumber {
         WaitNumber(self.u32() & DETAIL_MAX)
@@ -89,7 +89,7 @@ impl Gen {
         Claim { lock, desc, held }
     }
     fn place(&mut self) -> Place {
-        Place { epoch: Epoch(self.next()), ticket: self.ticket(), word: self.next() }
+        Place { epoch: Epoch(self.next()), ticket: self.ticket() }
     }
     fn word_op(&mut self) -> WordOp {
         let addr = WordAddr::from_index(self.u32());
@@ -560,7 +560,7 @@ fn a_primary_of_another_version_can_say_so() {
 fn the_largest_frames_fit() {
     let desc =
         LockDesc { name: vec![b'x'; DESC_LEN_MAX], lock_type: LockType::Fair, lease_s: u32::MAX };
-    let fair = Some(Place { epoch: Epoch(1), ticket: Ticket { tx: 1, ts: 2 }, word: u64::MAX });
+    let fair = Some(Place { epoch: Epoch(1), ticket: Ticket { lap: 3, tx: 1, ts: 2 } });
     let held = Some(HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, u64::MAX) });
     let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];
     let frame = Frame::Control(Seq(1), ControlRequest::UpdateLocks(claims));

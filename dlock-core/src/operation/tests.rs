@@ -52,7 +52,6 @@ fn finish(e: &mut LockEntry, op: Op, word: u64) -> OpResult {
             Effect::Post { chain, .. } => {
                 operation.outcome(e, values(&vec![word; chain.ops().len()]), at(0));
             }
-            Effect::Flush { .. } => operation.flushed(e, true, at(0)),
             Effect::ReadClock => operation.clock(at(0)),
             Effect::Done(result) => return result,
             _ => {}
@@ -245,23 +244,6 @@ fn a_reply_of_a_session_that_was_replaced_does_not_count() {
 }
 
 #[test]
-fn a_ticket_is_written_again_to_the_session_that_replaced_its_own() {
-    let mut e = entry(LockType::Fair);
-    let mut o = begin(&mut e, LOCK);
-    let _ = posted(o.next(&mut e));
-    let ahead = FairWord::new().with_mx(1).into_bits();
-    o.outcome(&mut e, values(&[ahead]), at(1));
-    let Effect::WriteLedger(ticket) = o.next(&mut e) else { panic!() };
-    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
-    o.flushed(&mut e, true, at(2));
-    assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Wait { .. }, .. }));
-    o.replaced(&mut e, at(3));
-    assert_eq!(o.next(&mut e), Effect::WriteLedger(ticket), "the old channel may have lost it");
-    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
-    assert_eq!(e.state(), EntryState::ExclusiveTicketed);
-}
-
-#[test]
 fn success_means_a_running_lease() {
     // deadline 1005: valid through that second, so over 6 s after the start
     for lock_type in [LockType::Atomic, LockType::Fair] {
@@ -366,32 +348,6 @@ fn what_was_given_up_is_undone() {
 }
 
 #[test]
-fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
-    let mut e = held(LockType::Fair);
-    let mut o = begin(&mut e, Op::Unlock);
-    for step in 0.. {
-        assert!(step <= 4 * STEPS_MAX, "it goes on and on");
-        match o.next(&mut e) {
-            Effect::Post { chain, .. } => {
-                // never what was expected
-                let all: Vec<u64> = chain.ops().iter().map(|_| u64::from(step) << 17).collect();
-                o.outcome(&mut e, values(&all), at(u64::from(step)));
-            }
-            Effect::Ask { .. } | Effect::Await { .. } | Effect::Probe { .. } => {
-                let ticket = e.ticket().unwrap();
-                o.reply(&mut e, Ok(Reply::Queued { word: 0, ticket }), at(9));
-            }
-            Effect::Flush { .. } => o.flushed(&mut e, true, at(9)),
-            Effect::ReadClock => o.clock(at(9)),
-            Effect::Count(_) => {}
-            Effect::Done(_) => break,
-            Effect::Pause { .. } => o.paused(&mut e, at(u64::from(step))),
-            Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
-        }
-    }
-}
-
-#[test]
 fn a_chain_is_a_step_that_is_not_taken_past_their_bound() {
     for (steps, is_taken) in [(STEPS_MAX - 1, true), (STEPS_MAX, false)] {
         let mut e = entry(LockType::Atomic);
@@ -430,42 +386,6 @@ fn a_call_without_time_or_past_its_horizon_does_not_begin() {
     assert_eq!(Operation::begin(&mut e, TAKE, past, bounds()), bad);
     let before = Now { horizon_ns: START + 5, ..at(4) };
     assert!(matches!(Operation::begin(&mut e, TAKE, before, bounds()), Started::Running(_)));
-}
-
-#[test]
-fn whatever_comes_after_the_horizon_is_unknown() {
-    let mut e = entry(LockType::Rw);
-    let now = |ns| Now { horizon_ns: START + 5, ..at(ns) };
-    let Started::Running(mut o) = Operation::begin(&mut e, TAKE, now(0), bounds()) else {
-        panic!()
-    };
-    assert!(o.needs_clock(&e, true), "though a read-write lock has no lease");
-    let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0]), now(5));
-    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
-    let mut e = entry(LockType::Atomic);
-    let (mut o, _) = waiting(&mut e, bounds());
-    let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
-    let granted = Reply::Granted { word, deadline_s: 1_020, at: ServerTime(START), ticket: None };
-    o.reply(&mut e, Ok(granted), now(5));
-    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
-    let mut e = entry(LockType::Fair);
-    let Started::Running(mut o) = Operation::begin(&mut e, TAKE_LONG, now(0), bounds()) else {
-        panic!()
-    };
-    let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0]), now(4));
-    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
-    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
-    o.flushed(&mut e, true, now(5));
-    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
-    let mut e = entry(LockType::Atomic);
-    let cas = e.fast(TAKE, now(0)).unwrap();
-    assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
-    assert_eq!(e.fast(TAKE, now(5)), None);
 }
 
 /// The locks of a batch, and the clock.
@@ -517,7 +437,6 @@ fn run(batch: &mut Batch, rig: &mut Rig, words: &mut [u64]) -> usize {
                         chain.ops().iter().map(|v| execute(v, &mut words[place])).collect();
                     batch.outcome(i, e, values(&all), at(1));
                 }
-                Effect::Flush { .. } => batch.flushed(i, e, true, at(1)),
                 _ => batch.reply(i, e, Ok(Reply::Done { word: 0 }), at(1)),
             }
         }
@@ -534,15 +453,6 @@ fn execute(word_op: &WordOp, word: &mut u64) -> u64 {
         WordOp::Cas { .. } | WordOp::Read { .. } => {}
     }
     old
-}
-
-#[test]
-fn items_on_different_locks_advance_side_by_side() {
-    let types = [LockType::Fair, LockType::Fair, LockType::Atomic];
-    let entries = types.map(entry).to_vec();
-    let (mut b, mut rig) = batch(entries, &[(TAKE, 0), (TAKE_LONG, 1), (TAKE, 2)]);
-    assert_eq!(run(&mut b, &mut rig, &mut [0; 3]), 2, "one post for all, one flush");
-    assert_eq!(codes(&b), [Status::Success; 3]);
 }
 
 #[test]

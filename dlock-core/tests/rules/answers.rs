@@ -36,31 +36,6 @@ fn a_reader_that_finds_a_full_count_steps_back() {
 }
 
 #[test]
-fn a_fair_wait_that_was_cancelled_keeps_its_ticket_and_leaves_no_doubt() {
-    for (mode, other) in [(Mode::Exclusive, Mode::Shared), (Mode::Shared, Mode::Exclusive)] {
-        let mut e = entry(LockType::Fair);
-        let (mut machine, step) = begin(&mut e, Op::Lock { mode, expire_s: 5 });
-        let Step::Chain(chain) = step else { panic!("{step:?}") };
-        let word = FairWord::new().with_mx(1).into_bits();
-        let mut step = machine.outcome(&mut e, executed(&chain, word), now());
-        if step == Step::Confirm {
-            step = machine.outcome(&mut e, Outcome::Done(Values::new()), now());
-        }
-        assert!(matches!(step, Step::Request(Request::Wait { .. })), "{step:?}");
-        let Step::Done(result) = machine.reply(&mut e, Ok(Reply::Cancelled { word }), now()) else {
-            panic!("it is over")
-        };
-        assert_eq!(result.status, Status::Again);
-        assert!(result.view.is_some() && e.ticket().is_some() && !e.in_doubt());
-        // and a place in one mode is none in the other
-        match e.begin(Op::TryLock { mode: other, expire_s: 5 }, now()) {
-            Begin::Local(result) => assert_eq!(result.status, Status::Ticket),
-            Begin::Run(_, step) => panic!("{step:?}"),
-        }
-    }
-}
-
-#[test]
 fn the_randomness_of_an_admission_is_not_printed() {
     let draws = Draws { secret: Secret([7; 16]), number: &mut || 7 };
     assert_eq!(format!("{draws:?}"), "Draws");
@@ -85,44 +60,6 @@ fn held(mode: Mode) -> LockEntry {
     assert_eq!(result.status, Status::Success);
     let _ = e.take_ledger_write();
     e
-}
-
-#[test]
-fn a_place_in_the_queue_is_no_answer_to_who_holds_the_lock() {
-    for (mode, state) in
-        [(Mode::Exclusive, EntryState::ExclusiveLocked), (Mode::Shared, EntryState::SharedLocked)]
-    {
-        let mut e = held(mode);
-        let ticket = e.ticket().unwrap();
-        let over = Now::within(ServerTime(1_100 * NS), 3);
-        let word = FairWord::new().with_mx(3).into_bits();
-        for reply in [Reply::Queued { word, ticket }, Reply::Cancelled { word }] {
-            let begun = e.begin(Op::TryLock { mode, expire_s: 5 }, over);
-            let Begin::Run(mut machine, step) = begun else { panic!("{begun:?}") };
-            assert!(matches!(step, Step::Request(Request::Extend { .. })), "{step:?}");
-            let Step::Done(result) = machine.reply(&mut e, Ok(reply), over) else {
-                panic!("it is over")
-            };
-            assert_eq!(result.status, Status::BadResponse);
-            assert_eq!((e.state(), e.refs(), e.ticket()), (state, 1, Some(ticket)));
-        }
-    }
-}
-
-#[test]
-fn a_release_that_others_overtake_again_and_again_is_left_to_the_arbiter() {
-    let mut e = held(Mode::Shared);
-    let (mut machine, mut step) = begin(&mut e, Op::Unlock);
-    let mut chains = 0;
-    for others in 1.. {
-        let Step::Chain(chain) = step else { break };
-        chains += 1;
-        assert!(chains <= CAS_ROUNDS_MAX);
-        let word = FairWord::new().with_ns(others).with_ms(others + 2).into_bits();
-        step = machine.outcome(&mut e, executed(&chain, word), now());
-    }
-    assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
-    assert_eq!(chains, CAS_ROUNDS_MAX);
 }
 
 #[test]

@@ -35,7 +35,6 @@ fn end(operation: &mut Operation, entry: &mut LockEntry, now: Now) -> (Status, V
         match operation.next(entry) {
             Effect::Done(result) => return (result.status, told),
             Effect::WriteLedger(_) | Effect::Count(_) => {}
-            Effect::Flush { .. } => operation.flushed(entry, true, now),
             Effect::ReadClock => operation.clock(now),
             Effect::Tell(request) => told.push(request),
             other => panic!("{other:?}"),

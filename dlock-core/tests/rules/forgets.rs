@@ -26,30 +26,6 @@ fn a_share_that_was_given_back_leaves_nothing() {
 }
 
 #[test]
-fn a_ticket_that_was_released_leaves_nothing() {
-    let mut w = World::new(LockType::Fair, 1);
-    w.arbiter.proxy(id(1));
-    let fresh = w.arbiter.clone();
-    adds(&mut w, 0, FairWord::TAKE_EXCLUSIVE);
-    assert!(w.arbiter != fresh, "it has one");
-    let taken = FairWord::new().exclusive_taken();
-    w.call(|arbiter, _, memory, lock, _, _| {
-        let addr = WordAddr::new(lock.slot, Word::W0);
-        let swap = taken.exclusive_done().into_bits();
-        let cas = WordOp::Cas { addr, expect: taken.into_bits(), swap };
-        arbiter.executed_word_op(
-            memory,
-            lock,
-            (id(1), HANDLE),
-            LedgerEntry::new(),
-            &cas,
-            taken.into_bits(),
-        );
-    });
-    assert!(w.arbiter == fresh, "{:?}", w.arbiter);
-}
-
-#[test]
 fn a_lock_that_is_gone_is_not_looked_at_again() {
     let mut w = World::new(LockType::Atomic, 2);
     w.memory.word = AtomicWord::new().with_client(1).with_timeout(START_S + 9).into_bits();

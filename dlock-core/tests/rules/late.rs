@@ -52,38 +52,3 @@ fn a_better_estimate_of_the_time_is_no_passing_of_time() {
     assert_eq!(status(step), Status::Success);
 }
 
-#[test]
-fn the_arbiter_is_asked_for_a_ticket_that_was_published_late_and_a_lock_takes_another_once() {
-    let at = |seconds: u64| Now::exact(ServerTime((1_000 + seconds) * NS));
-    let word = FairWord::new().with_mx(1).into_bits();
-    let granted = Reply::Granted { word, deadline_s: 1_070, at: at(2).time, ticket: None };
-    let denied = Reply::Denied { status: Status::Fail, word };
-    for (reply, result) in [(granted, Status::Success), (denied, Status::Fail)] {
-        let mut tried = entry(LockType::Fair);
-        let mut machine = ticket(&mut tried, TRY, at(0));
-        let published = tried.take_ledger_write().map(|note| note.state());
-        assert_eq!(published, Some(LedgerState::HeldExclusive));
-        let step = machine.outcome(&mut tried, Outcome::Done(Values::new()), at(2));
-        assert!(matches!(step, Step::Request(Request::Poll { .. })), "{step:?}");
-        let asked = tried.take_ledger_write().map(|note| note.state());
-        assert_eq!(asked, Some(LedgerState::TicketExclusive), "no hold before it is granted");
-        assert_eq!(status(machine.reply(&mut tried, Ok(reply), at(2))), result);
-    }
-    for (reply, is_granted) in [(granted, true), (denied, false)] {
-        let mut waiting = entry(LockType::Fair);
-        let mut machine = ticket(&mut waiting, LOCK, at(0));
-        let step = machine.outcome(&mut waiting, Outcome::Done(Values::new()), at(2));
-        assert!(matches!(step, Step::Request(Request::Wait { ticket: Some(_), .. })), "{step:?}");
-        let step = machine.reply(&mut waiting, Ok(reply), at(2));
-        if is_granted {
-            assert_eq!(status(step), Status::Success);
-            continue;
-        }
-        // the place is lost: another one, once
-        assert!(matches!(step, Step::Chain(_)), "{step:?}");
-        assert_eq!(machine.outcome(&mut waiting, old_word(word), at(2)), Step::Confirm);
-        let step = machine.outcome(&mut waiting, Outcome::Done(Values::new()), at(4));
-        assert!(matches!(step, Step::Request(Request::Wait { ticket: Some(_), .. })), "{step:?}");
-        assert_eq!(status(machine.reply(&mut waiting, Ok(denied), at(4))), Status::Fail);
-    }
-}

@@ -156,33 +156,6 @@ fn a_release_that_the_arbiter_denies_says_that_the_hold_is_lost() {
     assert!(!e.in_doubt());
 }
 
-#[test]
-fn an_exclusive_hold_is_lost_when_the_next_ticket_is_served_and_a_share_is_not() {
-    for (mode, is_lost) in [(X, true), (S, false)] {
-        let mut e = taken(LockType::Fair, mode, 0);
-        let (mut machine, step) = begin(&mut e, Op::Extend { mode, expire_s: 9 }, at(1));
-        let word = FairWord::new().with_nx(1).with_mx(1).with_ms(1).into_bits();
-        let result = done(machine.outcome(&mut e, found(&chain(step), word), at(1)));
-        assert_eq!(result.status == Status::Fail, is_lost, "{mode:?}");
-    }
-}
-
-#[test]
-fn who_is_next_is_told_how_many_readers_are_inside() {
-    let readers = |nx, ns, mx, ms| {
-        let word = FairWord::new().with_nx(nx).with_ns(ns).with_mx(mx).with_ms(ms);
-        let mut e = entry(LockType::Fair);
-        let (mut machine, step) = begin(&mut e, TRY, at(0));
-        machine.outcome(&mut e, found(&chain(step), word.into_bits()), at(0));
-        let step = machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
-        let OpResult { status: Status::Again, view } = done(step) else { panic!("{step:?}") };
-        let Some(View::Fair { t_value: Some(t), .. }) = view else { panic!("{view:?}") };
-        t >> 26
-    };
-    assert_eq!(readers(4, 10, 4, 13), 3);
-    assert_eq!(readers(4, 10, 5, 13), 0, "somebody is before it");
-}
-
 fn claimed(entry: &LockEntry) -> Claim {
     entry.claim(at(1), Epoch(1))
 }
@@ -224,28 +197,6 @@ fn there_is_something_to_write_to_the_ledger_until_it_was_taken() {
     e.rewrite_ledger();
     assert!(e.has_ledger_write());
     assert!(e.take_ledger_write().is_some() && !e.has_ledger_write());
-}
-
-#[test]
-fn tickets_come_from_the_arbiter_where_a_lane_nears_its_end_or_the_queue_is_long() {
-    let asks = |word: FairWord| {
-        let mut e = entry_at(LockType::Fair, word.into_bits());
-        matches!(begin(&mut e, TRY, at(0)).1, Step::Request(Request::TakeTicket { .. }))
-    };
-    let (end, long) = (FAIR_LANE_DIVERT, FAIR_QUEUE_DIVERT);
-    for (word, expected) in [
-        (FairWord::new(), false),
-        (FairWord::new().with_nx(end - 1).with_mx(end - 1), false),
-        (FairWord::new().with_nx(end).with_mx(end), true),
-        (FairWord::new().with_ns(end - 1).with_ms(end - 1), false),
-        (FairWord::new().with_ns(end).with_ms(end), true),
-        (FairWord::new().with_mx(long - 1), false),
-        (FairWord::new().with_mx(long), true),
-        (FairWord::new().with_ms(long - 1), false),
-        (FairWord::new().with_ms(long), true),
-    ] {
-        assert_eq!(asks(word), expected, "{word:?}");
-    }
 }
 
 /// It adds itself, finds an owner, and takes itself off again.
@@ -301,20 +252,6 @@ fn no_two_chains_on_a_count_and_no_two_intents_look_the_same() {
 }
 
 #[test]
-fn as_many_readers_as_fit_are_served_at_once() {
-    for (inside, status) in [(62, Status::Success), (63, Status::Again)] {
-        let mut e = entry(LockType::Fair);
-        let (mut machine, step) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(0));
-        let word = FairWord::new().with_ms(inside).into_bits();
-        let step = match machine.outcome(&mut e, found(&chain(step), word), at(0)) {
-            Step::Confirm => machine.outcome(&mut e, Outcome::Done(Values::new()), at(0)),
-            step => step,
-        };
-        assert_eq!(done(step).status, status, "{inside} are inside");
-    }
-}
-
-#[test]
 fn a_fair_lock_without_room_in_its_lanes_asks_the_arbiter_the_next_time() {
     for (refusal, asks) in [(Status::Fail, true), (Status::NotReady, false)] {
         let mut e = entry(LockType::Fair);
@@ -337,19 +274,6 @@ fn asking(op: Op) -> (LockEntry, Machine) {
 }
 
 #[test]
-fn a_reader_whose_ticket_is_served_already_asks_for_its_grant() {
-    for (nx, is_served) in [(4, true), (3, false)] {
-        let (mut e, mut machine) = asking(Op::TryLock { mode: S, expire_s: 5 });
-        let word = FairWord::new().with_nx(nx).with_mx(4).with_ms(1).into_bits();
-        let ticket = Ticket { tx: 4, ts: 0 };
-        match machine.reply(&mut e, Ok(Reply::Queued { word, ticket }), at(0)) {
-            Step::Request(Request::Poll { .. }) => assert!(is_served),
-            step => assert_eq!((done(step).status, is_served), (Status::Again, false)),
-        }
-    }
-}
-
-#[test]
 fn a_place_that_is_lost_is_taken_again_once_by_who_waits() {
     let denied = || Ok(Reply::Denied { status: Status::Fail, word: 0 });
     let (mut e, mut machine) = asking(TRY);
@@ -363,22 +287,6 @@ fn a_place_that_is_lost_is_taken_again_once_by_who_waits() {
     let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, expire_s: 5 }, at(9));
     assert!(matches!(step, Step::Request(Request::Extend { .. })), "{step:?}");
     assert_eq!(done(machine.reply(&mut e, denied(), at(9))).status, Status::Fail);
-}
-
-#[test]
-fn a_release_that_the_arbiter_carries_out_is_one() {
-    for (lock_type, word) in [
-        (LockType::Atomic, atomic(ME, 1_005).with_waiters(true).into_bits()),
-        (LockType::Rw, RwWord::new().with_client(ME).with_waiters(true).into_bits()),
-        (LockType::Fair, FairWord::new().with_mx(2).into_bits()),
-    ] {
-        let mut e = taken(lock_type, X, 0);
-        let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
-        let step = machine.outcome(&mut e, found(&chain(step), word), at(1));
-        assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
-        let result = done(machine.reply(&mut e, Ok(Reply::Done { word: 0 }), at(1)));
-        assert_eq!((result.status, e.state()), (Status::Success, EntryState::Unlocked));
-    }
 }
 
 /// What is in doubt is undone by what the ledger says: a reader's entry that is written anew would
@@ -418,29 +326,6 @@ fn a_wait_for_a_read_write_lock_that_ends_without_a_grant_leaves_nothing() {
 }
 
 #[test]
-fn a_release_of_a_stolen_ticket_fails_and_that_of_a_share_asks_the_arbiter() {
-    for (mode, fails) in [(X, true), (S, false)] {
-        let mut e = taken(LockType::Fair, mode, 0);
-        let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
-        let word = FairWord::new().with_nx(1).with_mx(1).with_ms(1).into_bits();
-        match machine.outcome(&mut e, found(&chain(step), word), at(1)) {
-            Step::Done(result) => assert_eq!((result.status, fails), (Status::Fail, true)),
-            Step::Request(Request::Release { .. }) => assert!(!fails),
-            step => panic!("{step:?}"),
-        }
-    }
-}
-
-#[test]
-fn fair_locks_alone_have_tickets() {
-    assert_eq!(entry(LockType::Fair).ticket(), None);
-    assert_eq!(taken(LockType::Atomic, X, 0).ticket(), None);
-    let second = FairWord::new().with_nx(3).with_mx(3);
-    let ticket = taken(LockType::Fair, X, second.into_bits()).ticket();
-    assert_eq!(ticket, Some(Ticket { tx: 3, ts: 0 }));
-}
-
-#[test]
 fn a_release_whose_answer_was_lost_is_one_when_it_is_resolved() {
     let mut e = taken(LockType::Atomic, X, 0);
     let (mut machine, _) = begin(&mut e, Op::Unlock, at(1));
@@ -450,69 +335,6 @@ fn a_release_whose_answer_was_lost_is_one_when_it_is_resolved() {
     assert!(matches!(step, Step::Request(Request::Resolve { .. })), "{step:?}");
     let result = done(machine.reply(&mut e, Ok(Reply::Done { word: 0 }), at(1)));
     assert_eq!((result.status, e.in_doubt()), (Status::Success, false));
-}
-
-#[test]
-fn a_reader_is_told_how_many_are_inside() {
-    let mut e = entry(LockType::Fair);
-    let (mut machine, step) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(0));
-    let two = FairWord::new().with_ns(4).with_ms(6).into_bits();
-    let step = machine.outcome(&mut e, found(&chain(step), two), at(0));
-    let Some(View::Fair { t_value: Some(t), .. }) = done(step).view else { panic!("{step:?}") };
-    assert_eq!(t >> 26, 3);
-    let mut e = taken(LockType::Rw, S, RwWord::new().with_rcount(2).into_bits());
-    let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
-    let three = RwWord::new().with_rcount(3).into_bits();
-    let step = machine.outcome(&mut e, found(&chain(step), three), at(1));
-    let Some(View::Rw { rcount, .. }) = done(step).view else { panic!("{step:?}") };
-    assert_eq!(rcount, 2);
-}
-
-#[test]
-fn a_number_of_the_ring_is_no_ticket_for_who_took_it_by_itself() {
-    use dlock_core::limits::FAIR_LANE_MAX as RING;
-    for (mode, nx, is_ticket) in [(X, RING, false), (X, RING - 1, true), (S, RING, true)] {
-        let mut e = entry(LockType::Fair);
-        let (mut machine, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(0));
-        let word = FairWord::new().with_nx(nx).with_mx(nx).into_bits();
-        match machine.outcome(&mut e, found(&chain(step), word), at(0)) {
-            Step::Done(result) => assert!(is_ticket && result.status == Status::Success),
-            Step::Request(Request::TakeTicket { .. }) => assert!(!is_ticket),
-            step => panic!("{step:?}"),
-        }
-    }
-}
-
-/// Those behind it sleep at the arbiter, and nobody else would tell them.
-#[test]
-fn an_exclusive_release_with_somebody_behind_it_goes_to_the_arbiter() {
-    let alone = FairWord::new().with_mx(1);
-    for (word, is_asked) in [(alone, false), (alone.with_mx(2), true), (alone.with_ms(1), true)] {
-        let mut e = taken(LockType::Fair, X, 0);
-        let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
-        match machine.outcome(&mut e, found(&chain(step), word.into_bits()), at(1)) {
-            Step::Request(Request::Release { .. }) => assert!(is_asked, "{word:?}"),
-            step => assert_eq!((done(step).status, is_asked), (Status::Success, false), "{word:?}"),
-        }
-    }
-}
-
-/// A chain would take it out of the ledger, perhaps before the request that gives it up is served.
-#[test]
-fn after_a_ticket_was_given_up_the_next_comes_from_the_arbiter() {
-    for mode in [X, S] {
-        let mut e = entry(LockType::Fair);
-        let op = Op::TryLock { mode, expire_s: 5 };
-        let (mut machine, step) = begin(&mut e, op, at(0));
-        let held = FairWord::new().with_mx(1).into_bits();
-        machine.outcome(&mut e, found(&chain(step), held), at(0));
-        let step = machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
-        assert_eq!(done(step).status, Status::Again);
-        let (_, step) = begin(&mut e, Op::Unlock, at(1));
-        assert!(matches!(step, Step::Request(Request::Abandon { .. })), "{step:?}");
-        let (_, step) = begin(&mut e, op, at(1));
-        assert!(matches!(step, Step::Request(Request::TakeTicket { .. })), "{mode:?} {step:?}");
-    }
 }
 
 #[test]
@@ -549,20 +371,6 @@ fn who_is_denied_an_expired_hold_knows_that_it_has_nothing() {
     let denied = Reply::Denied { status: Status::Fail, word };
     let result = done(machine.reply(&mut e, Ok(denied), perhaps));
     assert_eq!((result.status, e.in_doubt()), (Status::Fail, false));
-}
-
-#[test]
-fn a_reader_that_leaves_is_told_how_many_are_left() {
-    let mut e = taken(LockType::Fair, S, FairWord::new().with_ns(4).with_ms(6).into_bits());
-    let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
-    let chain = chain(step);
-    let expect = chain.ops().iter().find_map(|op| match op {
-        WordOp::Cas { expect, .. } => Some(*expect),
-        _ => None,
-    });
-    let step = machine.outcome(&mut e, found(&chain, expect.unwrap()), at(1));
-    let Some(View::Fair { t_value: Some(t), .. }) = done(step).view else { panic!("{step:?}") };
-    assert_eq!(t >> 26, 2);
 }
 
 /// Each may have been carried out.

@@ -72,7 +72,6 @@ fn run(e: &mut LockEntry, op: Op, now: Now, says: Says) -> (Status, bool) {
                 };
                 operation.reply(e, reply, now);
             }
-            Effect::Flush { .. } => operation.flushed(e, true, now),
             Effect::ReadClock => operation.clock(now),
             Effect::Done(result) => return (result.status, has_asked),
             _ => {}

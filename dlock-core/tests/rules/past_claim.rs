@@ -53,7 +53,6 @@ fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline_s): (u64, u32)) -> St
                 operation.reply(e, Ok(granted), now);
             }
             Effect::Ask { .. } => operation.reply(e, Ok(Reply::Done { word: 0 }), now),
-            Effect::Flush { .. } => operation.flushed(e, true, now),
             Effect::ReadClock => operation.clock(now),
             Effect::Done(result) => return result.status,
             _ => {}

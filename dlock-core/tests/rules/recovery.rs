@@ -443,36 +443,6 @@ fn the_last_word_of_a_client_counts() {
     assert!(matches!(w.ask(a, confirm(X)), Some(Reply::Denied { status: Status::Fail, .. })));
 }
 
-#[test]
-fn a_claim_that_no_client_can_make_is_refused() {
-    use dlock_core::control::Place;
-    use dlock_core::words::{FairWord, Ticket};
-    let mut w = World::recovering(10, 1);
-    let a = w.back(5);
-    let hold = |mode| HeldClaim::hold(mode, 60 * NS);
-    let word = FairWord::new().with_nx(4).with_mx(7).into_bits();
-    let place = |tx| Some(Place { epoch: Epoch(0), ticket: Ticket { tx, ts: 0 }, word });
-    let refused = [
-        (LockType::Atomic, hold(S)),
-        (LockType::Atomic, HeldClaim { is_queued: true, ..hold(X) }),
-        (LockType::Atomic, HeldClaim { fair: place(4), ..hold(X) }),
-        (LockType::Rw, HeldClaim { is_queued: true, ..hold(S) }),
-        (LockType::Rw, HeldClaim { fair: place(4), ..hold(S) }),
-        (LockType::Fair, hold(X)),
-        (LockType::Fair, HeldClaim { fair: place(3), ..hold(X) }),
-        (LockType::Fair, HeldClaim { fair: place(7), is_queued: true, ..hold(X) }),
-    ];
-    for (i, (lock_type, held)) in refused.into_iter().enumerate() {
-        let mut claim = claim(lock_type, Some(held));
-        claim.desc.name = format!("{lock_type:?}").into_bytes();
-        assert_eq!(w.told(a, claim), Err(Status::Fail), "{i}");
-    }
-    let other = claim(LockType::Fair, Some(HeldClaim { fair: place(4), ..hold(X) }));
-    assert!(w.told(a, other).is_ok());
-    let other = w.told(a, claim(LockType::Rw, Some(hold(X))));
-    assert!(other.is_err(), "there is a fair lock of this name");
-}
-
 /// Of a client that is silent for too long while the others come back.
 #[test]
 fn what_is_claimed_lapses_and_lasts_as_what_is_held() {

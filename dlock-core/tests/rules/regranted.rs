@@ -31,7 +31,6 @@ fn run(e: &mut LockEntry, op: Op, now: Now, reply: Reply) -> Status {
         match operation.next(e) {
             Effect::Post { chain, .. } => operation.outcome(e, executed(&chain, 0), now),
             Effect::Ask { .. } => operation.reply(e, Ok(reply), now),
-            Effect::Flush { .. } => operation.flushed(e, true, now),
             Effect::ReadClock => operation.clock(now),
             Effect::Done(result) => return result.status,
             _ => {}
@@ -58,29 +57,3 @@ fn a_claim_of_a_new_hold_tells_when_that_one_was_granted() {
     }
 }
 
-/// The arbiter has granted it, and its ledger does not say so yet.
-#[test]
-fn a_ledger_write_of_what_was_granted_needs_no_right() {
-    let mut site = Site::new();
-    let peer = site.join(FabricKind::Tcp, 0);
-    let lock = site.get(peer, "f", LockType::Fair);
-    let take = Request::TakeTicket { handle: lock.handle, mode: Mode::Exclusive, expire_s: 9 };
-    let (now, out) = (site.now, &mut site.out);
-    site.primary.command(now, &mut site.memory, peer.id, Seq(1), take, out);
-    let Some(Reply::Granted { deadline_s, ticket: Some(ticket), .. }) =
-        out.iter().find(|sent| sent.seq == Seq(1)).map(|sent| sent.reply)
-    else {
-        panic!("{out:?}");
-    };
-    let rights = [Right::Get].into_iter().collect();
-    let (names, prefixes) = (vec!["*".into()], vec![Vec::new()]);
-    site.primary.set_rules(vec![Rule { names, prefixes, rights, ..Rule::default() }]);
-    let anchor_s = site.primary.config().anchor_s;
-    let may_note = |site: &mut Site, deadline_s| {
-        let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, ticket);
-        let entry = entry.with_deadline_s(deadline_s, anchor_s);
-        site.primary.check_note(&mut site.memory, peer.id, lock.handle, entry)
-    };
-    assert_eq!(may_note(&mut site, deadline_s), Ok(()), "no longer than it was granted");
-    assert_eq!(may_note(&mut site, deadline_s + 1), Err(Status::Denied));
-}

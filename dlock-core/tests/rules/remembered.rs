@@ -150,28 +150,3 @@ fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
     }
 }
 
-/// Its ledger is what is known of it from its change on, whether the lock was told or not.
-#[test]
-fn what_a_client_had_before_it_mapped_the_memory_is_nothing_once_it_has_released_it() {
-    let mut w = World::new(10);
-    let client = w.client(2, Tcp);
-    let lock = w.get(client, &names(50), LockType::Fair)[49];
-    let ticket = Ticket { tx: 0, ts: 0 };
-    let held = LedgerEntry::of_ticket(LedgerState::HeldExclusive, ticket).with_detail(60);
-    let take = Chain::one(WordOp::Faa { addr: w0(&lock), add: FairWord::TAKE_EXCLUSIVE });
-    let note = WordOp::WriteLedger { handle: lock.handle, value: held.into_bits() };
-    w.memory.set(w0(&lock), FairWord::new().exclusive_taken().into_bits());
-    w.memory.ledgers.insert((client, lock.handle), held);
-    for chain in [take, Chain::one(note)] {
-        let mut values = Values::new();
-        values.push(0);
-        w.primary.executed(&mut w.memory, client, &chain, &values);
-    }
-    let has_something = |w: &mut World| w.primary.has_something(NOW, &mut w.memory, client);
-    w.primary.attached(NOW, &mut w.memory, client, Shm, &mut w.out);
-    assert!(!is_quiet(&w) && has_something(&mut w), "its ledger names it");
-    w.memory.set(w0(&lock), FairWord::new().exclusive_taken().exclusive_done().into_bits());
-    w.memory.ledgers.clear();
-    assert!(!is_quiet(&w), "the lock was not told");
-    assert!(!has_something(&mut w));
-}

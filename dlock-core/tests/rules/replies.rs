@@ -42,7 +42,6 @@ fn after_chains(
     loop {
         step = match step {
             Step::Chain(chain) => m.outcome(e, executed(&chain, word), at(1_000)),
-            Step::Confirm => m.outcome(e, Outcome::Done(Values::new()), at(1_000)),
             step => return (m, step),
         };
     }
@@ -57,19 +56,6 @@ fn held(lock_type: LockType, mode: Mode) -> LockEntry {
     let mut e = entry(lock_type);
     assert_eq!(take(&mut e, mode, 0).status, Status::Success);
     e
-}
-
-#[test]
-fn a_ticket_that_was_taken_is_asked_for_again_and_no_second_one_taken() {
-    for mode in [X, S] {
-        let mut e = entry(LockType::Fair);
-        let behind = FairWord::new().with_mx(1).into_bits();
-        assert_eq!(take(&mut e, mode, behind).status, Status::Again);
-        let ticket = e.ticket().unwrap();
-        let (_, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(1_000));
-        let Step::Request(Request::Poll { ticket: asked, .. }) = step else { panic!("{step:?}") };
-        assert_eq!(asked, ticket);
-    }
 }
 
 /// By an answer of the arbiter, which knows.
@@ -205,55 +191,6 @@ fn readers(result: OpResult) -> u32 {
     match result.view {
         Some(View::Fair { t_value: Some(t_value), .. }) => t_value >> 26,
         other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn a_place_in_the_queue_stays_what_it_is_when_it_is_asked_for_again() {
-    let mut e = entry(LockType::Fair);
-    let behind = FairWord::new().with_mx(1).into_bits();
-    assert_eq!(take(&mut e, X, behind).status, Status::Again);
-    let ticket = e.ticket().unwrap();
-    let (mut m, _) = begin(&mut e, Op::TryLock { mode: X, expire_s: 5 }, at(1_003));
-    let other = Ticket { tx: ticket.tx + 1, ts: ticket.ts };
-    let queued = Reply::Queued { word: behind, ticket: other };
-    let result = done(m.reply(&mut e, Ok(queued), at(1_003)));
-    assert_eq!((result.status, e.ticket()), (Status::Again, Some(ticket)));
-    let Some(View::Fair { time_out, .. }) = result.view else { panic!("{result:?}") };
-    assert_eq!(time_out, 1_000, "since when it is there");
-}
-
-#[test]
-fn a_view_of_a_shared_fair_hold_counts_who_came_later_unless_a_writer_is_between() {
-    let fair = |mx, ms| FairWord::new().with_mx(mx).with_ms(ms).into_bits();
-    for (word, inside) in [(fair(0, 3), 3), (fair(1, 3), 1)] {
-        let mut e = held(LockType::Fair, S);
-        let begun = begin(&mut e, Op::Extend { mode: S, expire_s: 9 }, at(1_000));
-        assert_eq!(readers(done(after_chains(&mut e, begun, word).1)), inside);
-        // the word is its own to change only where nobody is behind
-        let (_, step) = begin(&mut e, Op::Unlock, at(1_000));
-        let asks = matches!(step, Step::Request(Request::Release { .. }));
-        assert_eq!(asks, inside == 1, "{step:?}");
-    }
-}
-
-/// No two entries of a read-write lock look the same: a recount compares them.
-#[test]
-fn what_is_cleared_keeps_the_stamp_where_entries_are_compared() {
-    for (lock_type, detail) in [(LockType::Rw, 1), (LockType::Fair, 0)] {
-        let mut e = entry(lock_type);
-        let word = match lock_type {
-            LockType::Rw => RwWord::new().with_client(8).with_rcount(1).into_bits(),
-            _ => FairWord::new().with_mx(1).into_bits(),
-        };
-        let begun = begin(&mut e, Op::Lock { mode: S, expire_s: 5 }, at(1_000));
-        let (mut m, _) = after_chains(&mut e, begun, word);
-        let _ = e.take_ledger_write();
-        for _ in 0..2 {
-            let _ = m.reply(&mut e, Ok(DENIED), at(1_000)); // a fair one takes a ticket once more
-        }
-        let write = e.take_ledger_write().expect("it is cleared");
-        assert_eq!((write.state(), write.detail()), (LedgerState::None, detail));
     }
 }
 

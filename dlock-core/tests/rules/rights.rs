@@ -157,49 +157,6 @@ fn locks_are_got_by_the_prefixes_of_their_names() {
 }
 
 #[test]
-fn chains_and_requests_need_the_right_to_the_mode() {
-    let mut world = World::new(rules(), 0);
-    let (reader, writer) = (world.join(READER).unwrap(), world.join(WRITER).unwrap());
-    for (kind, name) in [(LockType::Atomic, "r/a"), (LockType::Rw, "r/r"), (LockType::Fair, "r/f")]
-    {
-        for (client, may_share, may_exclude) in [(reader, true, false), (writer, false, true)] {
-            let grant = world.get(client, name, kind).unwrap();
-            let addr = WordAddr::new(grant.slot, Word::W0);
-            let cas = |swap| WordOp::Cas { addr, expect: 0, swap };
-            let faa = |add| WordOp::Faa { addr, add };
-            let id = client.get();
-            let exclusive = match kind {
-                LockType::Atomic => {
-                    cas(AtomicWord::new().with_client(id).with_timeout(9_000).into_bits())
-                }
-                LockType::Rw => cas(RwWord::new().with_client(id).into_bits()),
-                LockType::Fair => faa(FairWord::TAKE_EXCLUSIVE),
-            };
-            let denied = |may: bool| if may { None } else { Some(Status::Denied) };
-            assert_eq!(world.may(client, exclusive).err(), denied(may_exclude), "{kind:?}");
-            if kind != LockType::Atomic {
-                let shared = faa(1);
-                assert_eq!(world.may(client, shared).err(), denied(may_share), "{kind:?}");
-            }
-            assert!(world.may(client, WordOp::Read { addr }).is_ok());
-            for (mode, may) in [(Mode::Exclusive, may_exclude), (Mode::Shared, may_share)] {
-                if kind == LockType::Rw {
-                    let reply = world.ask(client, wait(grant.handle, mode));
-                    assert_eq!(reply == DENIED, !may, "{mode:?}: {reply:?}");
-                    world.ask(client, Request::Resolve { handle: grant.handle });
-                }
-                if kind == LockType::Fair {
-                    let take = Request::TakeTicket { handle: grant.handle, mode, expire_s: 9 };
-                    let reply = world.ask(client, take);
-                    assert_eq!(reply == DENIED, !may, "{mode:?}: {reply:?}");
-                    world.ask(client, Request::Resolve { handle: grant.handle });
-                }
-            }
-        }
-    }
-}
-
-#[test]
 fn who_waits_for_as_much_as_it_may_gets_no_ticket_from_the_primary() {
     let quotas = Quotas { waits_max: Some(1), ..Quotas::default() };
     let rights = [Right::LockExclusive];
@@ -217,18 +174,6 @@ fn who_waits_for_as_much_as_it_may_gets_no_ticket_from_the_primary() {
     let cancel = Request::Cancel { handle: waited_for, wait: WaitNumber(1) };
     assert!(matches!(world.ask(one, cancel), Some(Reply::Done { .. })));
     assert!(matches!(world.ask(one, take), Some(Reply::Granted { .. })));
-}
-
-#[test]
-fn a_chain_that_was_denied_is_told_with_its_right() {
-    let mut world = World::new(rules(), 0);
-    let reader = world.join(READER).unwrap();
-    let grant = world.get(reader, "r/1", LockType::Fair).unwrap();
-    let addr = WordAddr::new(grant.slot, Word::W0);
-    let chain = Chain::one(WordOp::Faa { addr, add: FairWord::TAKE_EXCLUSIVE });
-    world.primary.chain_was_denied(&mut world.memory, reader, &chain);
-    let told = world.primary.take_refusals();
-    assert!(told[0].to_string().ends_with("the right lock-exclusive on \"r/1\""), "{told:?}");
 }
 
 #[test]
@@ -395,61 +340,6 @@ fn an_identity_claims_no_more_locks_than_it_may_have() {
     assert_eq!(claims(2, 11..31), 20);
     let refused = world.primary.take_refusals();
     assert!(refused.iter().all(|refusal| refusal.to_string().contains("locks_max = 2")));
-}
-
-/// A client that had the right to a fair lock, holds it, and has the right no more.
-#[test]
-fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
-    let none = Quotas::default();
-    let mut world = World::new(vec![rule(READER, "f", &[Right::LockExclusive], none)], 0);
-    let client = world.join(READER).unwrap();
-    let lock = world.get(client, "f", LockType::Fair).unwrap();
-    let word = WordAddr::new(lock.slot, Word::W0);
-    let entry = |deadline_s: u32| {
-        let ticket = Ticket { tx: 0, ts: 0 };
-        LedgerEntry::of_ticket(LedgerState::HeldExclusive, ticket)
-            .with_deadline_s(deadline_s, 5_000)
-    };
-    let note =
-        |entry: LedgerEntry| WordOp::WriteLedger { handle: lock.handle, value: entry.into_bits() };
-    let take = WordOp::Faa { addr: word, add: FairWord::TAKE_EXCLUSIVE };
-    let chain = Chain::one(take);
-    assert_eq!(world.may(client, take), Ok(true));
-    let mut values = Values::new();
-    values.push(world.memory.faa(word, FairWord::TAKE_EXCLUSIVE));
-    world.primary.executed(&mut world.memory, client, &chain, &values);
-    let notes = |world: &mut World, deadline_s| {
-        let chain = Chain::one(note(entry(deadline_s)));
-        let checked = world.may(client, note(entry(deadline_s)));
-        let alone =
-            world.primary.check_note(&mut world.memory, client, lock.handle, entry(deadline_s));
-        assert_eq!(checked.map(drop), alone, "in a chain and on its own");
-        if checked.is_ok() {
-            world.memory.ledgers.insert((client, lock.handle), entry(deadline_s));
-            let mut values = Values::new();
-            values.push(0);
-            world.primary.executed(&mut world.memory, client, &chain, &values);
-        }
-        alone
-    };
-    assert_eq!(notes(&mut world, 5_010), Ok(()));
-    assert_eq!(notes(&mut world, 5_020), Ok(()), "longer");
-    world.primary.set_rules(vec![rule(READER, "f", &[Right::Get, Right::LockShared], none)]);
-    for deadline_s in [5_021, u32::MAX] {
-        assert_eq!(notes(&mut world, deadline_s), Err(Status::Denied));
-    }
-    for deadline_s in [5_020, 5_015] {
-        assert_eq!(notes(&mut world, deadline_s), Ok(()), "no longer than before");
-    }
-    assert_eq!(notes(&mut world, 5_016), Err(Status::Denied), "than it says now");
-    world.primary.take_refusals();
-    let chain = Chain::one(note(entry(u32::MAX)));
-    world.primary.chain_was_denied(&mut world.memory, client, &chain);
-    let refused = world.primary.take_refusals();
-    assert!(refused[0].to_string().contains("lock-exclusive on \"f\""), "{}", refused[0]);
-    // it gives back
-    let left = note(LedgerEntry::new());
-    assert_eq!(world.may(client, left), Ok(true));
 }
 
 #[test]

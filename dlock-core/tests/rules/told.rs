@@ -56,28 +56,6 @@ fn a_grant_that_nobody_was_told_of_is_given_back_with_its_operation() {
 }
 
 #[test]
-fn the_clock_is_read_again_after_the_ledger_write_of_a_fair_grant() {
-    let mut e = entry(LockType::Fair);
-    let op = Op::Lock { mode: Mode::Exclusive, expire_s: 2 };
-    let started = Operation::begin(&mut e, op, at(0), Bounds::since(at(0).local_ns));
-    let Started::Running(mut operation) = started else { panic!() };
-    assert!(matches!(operation.next(&mut e), Effect::Post { .. }));
-    operation.outcome(&mut e, old_word(1 << 16), at(0)); // another exclusive ticket is out
-    assert!(matches!(operation.next(&mut e), Effect::WriteLedger(_)));
-    assert!(matches!(operation.next(&mut e), Effect::Flush { .. }));
-    operation.flushed(&mut e, true, at(0));
-    assert!(matches!(operation.next(&mut e), Effect::Ask { .. }));
-    let (word, time) = (1 << 48 | 2 << 16, at(1).time);
-    let granted = Reply::Granted { word, deadline_s: 1_003, at: time, ticket: None };
-    operation.reply(&mut e, Ok(granted), at(1));
-    assert!(matches!(operation.next(&mut e), Effect::WriteLedger(_)));
-    assert_eq!(operation.next(&mut e), Effect::ReadClock);
-    operation.clock(at(9)); // the socket has blocked
-    assert!(matches!(operation.next(&mut e), Effect::Tell(Request::Resolve { .. })));
-    assert_eq!(status(operation.next(&mut e)), Status::Fail);
-}
-
-#[test]
 fn a_late_extend_undoes_nothing_before_its_caller_is_told() {
     let mut e = entry(LockType::Atomic);
     let mut first = taken(&mut e);
@@ -213,7 +191,6 @@ fn a_decision_needs_the_clock_unless_no_lease_and_no_horizon_is_in_it() {
                         chain.ops().iter().for_each(|_| values.push(0));
                         operation.outcome(&mut e, Outcome::Done(values), now);
                     }
-                    Effect::Flush { .. } => operation.flushed(&mut e, true, now),
                     Effect::ReadClock => operation.clock(now),
                     Effect::Done(_) => break,
                     _ => {}

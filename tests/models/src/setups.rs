@@ -204,10 +204,14 @@ pub fn small() -> Vec<Setup> {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, a reader", Fair, [claimed(X), claimed(S), claimed(X)])
         },
-        // no lease of the living ends: what one does without a word is found by looking again
+        // no claim of the living ends: what one does without a word is found by looking again
         Setup {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding],
-            ..setup("fair: crash, endless readers", Fair, [claimed(S), endless(S), endless(X)])
+            ..setup(
+                "fair: crash, readers that stay",
+                Fair,
+                [claimed(S), endless_extended(S), endless(X)],
+            )
         },
         Setup {
             mortal: None,
@@ -475,7 +479,7 @@ pub fn planted_rules() -> Vec<Setup> {
         with(Core::LiveSharesPassed, "fair: crash, readers"),
         with(Core::PassedCounts, "fair: expiry, readers"),
         with(Core::DecidedFromLater, "fair: crash, looks of three"),
-        with(Core::NoTimer, "fair: crash, endless readers"),
+        with(Core::NoTimer, "fair: crash, readers that stay"),
         with(Core::HighIsTicket, "laps: expiry"),
         with(Core::LapOverEntries, "laps: expiry"),
     ]

@@ -33,48 +33,6 @@ fn take(mode: Mode) -> Op {
     Op::TryLock { mode, expire_s: LONG_S }
 }
 
-#[test]
-fn a_lock_is_taken_and_released_by_one_chain_each_and_nothing_is_written_beside() {
-    let fair = FairWord::new();
-    for (mode, taken) in [(X, fair.exclusive_taken()), (S, fair.shared_taken())] {
-        let mut e = noted(LockType::Fair);
-        for _ in 0..3 {
-            let posted = at_once(&mut e, take(mode), 0);
-            let [WordOp::WriteLedger { value, .. }, WordOp::Faa { .. }] = posted[..] else {
-                panic!("{posted:?}")
-            };
-            let intent = LedgerEntry::from_bits(value);
-            assert_eq!(intent.state(), LedgerState::Intent);
-            assert_eq!(intent.deadline_s(0), 1_000 + LONG_S, "the lease that is noted");
-            let posted = at_once(&mut e, Op::Unlock, taken.into_bits());
-            assert!(matches!(posted[..], [.., WordOp::Cas { .. }]), "{posted:?}");
-        }
-    }
-    let mut e = noted(LockType::Rw);
-    at_once(&mut e, take(S), 0);
-    at_once(&mut e, Op::Unlock, 1);
-}
-
-#[test]
-fn who_has_to_wait_asks_the_primary_with_nothing_between() {
-    let held = FairWord::new().exclusive_taken();
-    for mode in [X, S] {
-        let mut e = noted(LockType::Fair);
-        let mut o = begin(&mut e, Op::Lock { mode, expire_s: LONG_S });
-        let _ = posted(o.next(&mut e));
-        o.outcome(&mut e, values(&[0, held.into_bits()]), at(1));
-        let mut next = o.next(&mut e);
-        if next == Effect::ReadClock {
-            o.clock(at(2));
-            next = o.next(&mut e);
-        }
-        let Effect::Ask { request: Request::Wait { ticket, .. }, .. } = next else {
-            panic!("{next:?}")
-        };
-        assert_eq!(ticket, Some(Ticket { tx: 1, ts: 0 }));
-    }
-}
-
 /// The reader steps back: its ledger says that it intends to be one.
 #[test]
 fn a_reader_that_is_not_inside_is_not_taken_for_one() {
@@ -169,56 +127,3 @@ fn releases_in_vain_first(e: &mut LockEntry) -> u64 {
     others
 }
 
-#[test]
-fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
-    for lock_type in LOCK_TYPES {
-        let mut e = held_at_once(lock_type, NotedBy::Primary);
-        let others = releases_in_vain_first(&mut e);
-        // the word that each release leaves: with others, with others, free
-        for word in [others, others, 0] {
-            assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
-            let (o, first) = releases(&mut e);
-            assert!(is_release(&first), "{lock_type:?}: {first:?}");
-            ends(o, &mut e, word);
-        }
-        assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
-        let (_, first) = releases(&mut e);
-        assert!(!is_release(&first), "{lock_type:?}: nobody has waited");
-    }
-}
-
-/// Readers inside a lock do not wait for each other's release.
-#[test]
-fn a_reader_with_others_inside_does_not_count_as_waited_for() {
-    let share = Op::TryLock { mode: S, expire_s: 5 };
-    let inside = |n| FairWord::new().with_ms(n).into_bits();
-    for (left, asks) in [
-        (FairWord::new().with_ns(1).with_ms(3), false),
-        (FairWord::new().with_ns(1).with_ms(3).with_mx(1), true),
-    ] {
-        let mut e = entry(LockType::Fair);
-        e.noted_by(NotedBy::Primary);
-        assert_eq!(finish(&mut e, share, inside(0)).status, Status::Success);
-        let mut o = begin(&mut e, Op::Unlock);
-        let first = o.next(&mut e);
-        assert!(!is_release(&first), "{first:?}");
-        o.outcome(&mut e, values(&[0, inside(3) | 1 << 16]), at(2)); // somebody is behind
-        assert!(is_release(&o.next(&mut e)));
-        ends(o, &mut e, left.into_bits());
-        assert_eq!(finish(&mut e, share, inside(0)).status, Status::Success);
-        let (_, first) = releases(&mut e);
-        assert_eq!(is_release(&first), asks, "{left:?}");
-    }
-}
-
-/// One that reaches the words itself has released the lock before it could ask.
-#[test]
-fn where_the_client_notes_a_release_begins_with_its_chain() {
-    for lock_type in LOCK_TYPES {
-        let mut e = held_at_once(lock_type, NotedBy::Client);
-        releases_in_vain_first(&mut e);
-        assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
-        let (_, first) = releases(&mut e);
-        assert!(!is_release(&first), "{lock_type:?}");
-    }
-}

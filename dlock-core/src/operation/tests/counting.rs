@@ -13,7 +13,6 @@ fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Sta
         match o.next(e) {
             Effect::Count(one) => assert_eq!(counter.replace(one), None),
             Effect::WriteLedger(_) | Effect::Tell(_) => {}
-            Effect::Flush { .. } => o.flushed(e, true, at(2)),
             Effect::Ask { .. } => {
                 o.reply(e, Ok(Reply::Denied { status: Status::Fail, word: 0 }), at(2))
             }
@@ -22,28 +21,6 @@ fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Sta
             other => panic!("{other:?}"),
         }
     }
-}
-
-#[test]
-fn what_the_client_decides_by_itself_is_counted_for_the_primary_once() {
-    let mine = |e: &mut LockEntry, op, old| counted(e, op, values(&[old]));
-    let extend = Op::Extend { mode: X, expire_s: 5 };
-    let fail = |counter| (Some(counter), Status::Fail);
-    let e = &mut entry(LockType::Atomic);
-    assert_eq!(mine(e, TAKE, others_word()), fail(Counter::AtomicTryLockFail));
-    assert_eq!(mine(e, TAKE, 0), (None, Status::Success));
-    let e = &mut held(LockType::Atomic);
-    assert_eq!(mine(e, Op::Unlock, others_word()), fail(Counter::AtomicUnlockFail));
-    let e = &mut held(LockType::Atomic);
-    assert_eq!(mine(e, extend, others_word()), fail(Counter::AtomicExtendFail));
-    let e = &mut entry(LockType::Rw);
-    assert_eq!(mine(e, TAKE, 1), fail(Counter::RwTryLockExFail));
-    let shared = Op::TryLock { mode: S, expire_s: 5 };
-    let owned = values(&[0, 8 << 32]);
-    assert_eq!(counted(e, shared, owned), fail(Counter::RwTryLockShFail));
-    let queued = FairWord::new().with_mx(1).into_bits();
-    let e = &mut entry(LockType::Fair);
-    assert_eq!(mine(e, TAKE, queued), (Some(Counter::Again), Status::Again));
 }
 
 #[test]
@@ -119,32 +96,6 @@ fn readers_are_not_asked_for_when_the_time_is_up() {
         o.now = Now { local_ns, ..at(2) };
         let effect = o.next(&mut e);
         assert_eq!(matches!(effect, Effect::Ask { .. }), asks, "{effect:?}");
-    }
-}
-
-#[test]
-fn a_fair_lock_without_a_queue_asks_for_nothing() {
-    for mode in [X, S] {
-        let mut e = entry(LockType::Fair);
-        e.asks_readers(true);
-        for op in [Op::TryLock { mode, expire_s: 5 }, Op::Extend { mode, expire_s: 5 }, Op::Unlock]
-        {
-            let mut o = begin(&mut e, op);
-            let own = e.ticket().map_or(0, |_| match mode {
-                X => FairWord::new().with_mx(1).into_bits(),
-                S => FairWord::new().with_ms(1).into_bits(),
-            });
-            let n = posted(o.next(&mut e)).len();
-            o.outcome(&mut e, values(&[own; 2][..n]), at(1));
-            loop {
-                match o.next(&mut e) {
-                    Effect::WriteLedger(_) => {}
-                    Effect::Flush { .. } => o.flushed(&mut e, true, at(2)),
-                    Effect::ReadClock => o.clock(at(2)),
-                    end => break assert_eq!(done(end), Status::Success, "{op:?}"),
-                }
-            }
-        }
     }
 }
 

@@ -219,24 +219,6 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
     assert!(ways.iter().all(|&n| n > 10_000), "{ways:?}");
 }
 
-/// A process that stood still between the chain and its ledger entry is not told that it holds what
-/// it has lost.
-#[test]
-fn a_grant_that_was_written_too_late_is_undone() {
-    let mut e = entry(LockType::Fair);
-    let mut first = First::of(&mut e, TAKE, at(0), bounds(), true).unwrap();
-    let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("a ticket is taken") };
-    let Follows::Write(entry) = first.outcome(&mut e, values(&[0, 0]), at(1)) else {
-        panic!("the ledger comes first")
-    };
-    assert_eq!(entry.state(), LedgerState::HeldExclusive);
-    assert!(first.needs_clock(&e, at(1)));
-    let Follows::Running(mut operation) = first.written(&mut e, at(6 * NS)) else {
-        panic!("its lease is over")
-    };
-    assert_ne!(operation.next(&mut e), Effect::Done(OpResult::of(Status::Success)));
-}
-
 #[test]
 fn what_its_first_chain_decides_needs_no_operation() {
     for lock_type in [LockType::Atomic, LockType::Rw] {
@@ -252,23 +234,6 @@ fn what_its_first_chain_decides_needs_no_operation() {
             let Follows::Done(result) = follows else { panic!("{lock_type:?} {op:?}") };
             assert_eq!(result.status, Status::Success);
         }
-    }
-}
-
-/// Others may be inside behind a writer that waits: the primary is asked for them.
-#[test]
-fn a_view_that_wants_the_readers_needs_an_operation_while_there_is_time() {
-    let word = FairWord::new().with_mx(1).with_ms(3).into_bits();
-    for (at_ns, wants) in [(1, true), (CHAIN_WAIT_NS, false)] {
-        let mut e = entry(LockType::Fair);
-        let share = Op::TryLock { mode: S, expire_s: 100 };
-        assert_eq!(finish(&mut e, share, 0).status, Status::Success);
-        e.asks_readers(true);
-        let op = Op::Extend { mode: S, expire_s: 100 };
-        let mut first = First::of(&mut e, op, at(0), bounds(), true).unwrap();
-        let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("it reads the word") };
-        let follows = first.outcome(&mut e, values(&[0, word]), at(at_ns));
-        assert_eq!(matches!(follows, Follows::Running(_)), wants, "{follows:?}");
     }
 }
 

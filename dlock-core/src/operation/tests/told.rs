@@ -89,52 +89,6 @@ fn an_unlock_is_of_the_mode_that_is_held() {
     }
 }
 
-/// Where the word does not tell them, and the arbiter knows.
-#[test]
-fn readers_are_asked_for_where_others_may_be_inside_and_the_word_does_not_say() {
-    let fair = |nx, ns, mx, ms| FairWord::new().with_nx(nx).with_ns(ns).with_mx(mx).with_ms(ms);
-    let viewed = |status, w: FairWord| {
-        let (nx, ns, mx, ms) = (w.nx(), w.ns(), w.mx(), w.ms());
-        let view = View::Fair { nx, ns, mx, ms, time_out: 0, t_value: Some(0) };
-        OpResult { status, view: Some(view) }
-    };
-    for (old, wants) in
-        [(fair(4, 10, 4, 13), false), (fair(4, 10, 5, 13), true), (fair(4, 13, 5, 13), false)]
-    {
-        let mut e = entry(LockType::Fair);
-        let again = finish(&mut e, TAKE, old.into_bits());
-        assert_eq!(again.status, Status::Again);
-        assert!(!e.wants_readers(X, true, &again), "it is not asked for");
-        e.asks_readers(true);
-        assert_eq!(e.wants_readers(X, true, &again), wants, "{old:?}");
-    }
-    let mut e = entry(LockType::Fair);
-    let share = Op::TryLock { mode: S, expire_s: 5 };
-    assert_eq!(finish(&mut e, share, fair(0, 0, 0, 1).into_bits()).status, Status::Success);
-    e.asks_readers(true);
-    for (word, was_asked, wants) in [
-        (fair(0, 0, 0, 2), true, true),
-        (fair(0, 0, 0, 2), false, false),
-        (fair(0, 1, 0, 2), true, false),
-        (fair(0, 0, 1, 3), false, true),
-        (fair(0, 0, 1, 2), true, false),
-    ] {
-        let result = viewed(Status::Success, word);
-        assert_eq!(e.wants_readers(S, was_asked, &result), wants, "{word:?} {was_asked}");
-        assert!(!e.wants_readers(X, was_asked, &result));
-    }
-    let mut e = entry(LockType::Fair);
-    e.asks_readers(true);
-    for (word, wants) in [
-        (fair(0, 0, 1, 1), true),
-        (fair(0, 0, 1, 0), false),
-        (fair(0, 0, 0, 1), false),
-        (fair(0, 0, 0, 0), false),
-    ] {
-        assert_eq!(e.wants_readers(S, true, &viewed(Status::Success, word)), wants, "{word:?}");
-    }
-}
-
 #[test]
 fn what_is_given_up_twice_was_given_up_for_the_first_reason() {
     let mut e = entry(LockType::Atomic);
@@ -144,29 +98,6 @@ fn what_is_given_up_twice_was_given_up_for_the_first_reason() {
     o.give_up(&mut e, Status::BadResponse, at(2));
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::TimedOut);
-}
-
-#[test]
-fn a_re_entry_that_is_given_up_before_it_is_told_leaves_the_hold_before_it() {
-    let mut e = held(LockType::Fair);
-    let mut o = begin(&mut e, Op::TryLock { mode: X, expire_s: 9 });
-    loop {
-        match o.next(&mut e) {
-            Effect::Post { chain, .. } => {
-                let word = FairWord::new().exclusive_taken().into_bits();
-                o.outcome(&mut e, values(&vec![word; chain.ops().len()]), at(3));
-            }
-            Effect::Done(result) => {
-                assert_eq!((result.status, e.refs()), (Status::AlreadyLocked, 2));
-                break;
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    o.give_up(&mut e, Status::TimedOut, at(4));
-    assert_eq!(done(o.next(&mut e)), Status::TimedOut);
-    assert_eq!((e.state(), e.refs()), (EntryState::ExclusiveLocked, 1));
-    assert!(!e.in_doubt());
 }
 
 /// A future that is polled late.
@@ -238,29 +169,6 @@ fn a_refusal_that_is_given_up_before_it_is_told_leaves_nothing_in_doubt() {
     assert!(!e.in_doubt());
 }
 
-/// The old channel may have lost what was written last.
-#[test]
-fn who_asked_for_the_readers_on_a_session_that_was_replaced_writes_its_ledger_again() {
-    let mut e = entry(LockType::Fair);
-    let share = Op::TryLock { mode: S, expire_s: 5 };
-    assert_eq!(finish(&mut e, share, 0).status, Status::Success);
-    e.asks_readers(true);
-    let mut o = begin(&mut e, Op::Extend { mode: S, expire_s: 5 });
-    let _ = posted(o.next(&mut e));
-    let word = FairWord::new().with_mx(1).with_ms(3).into_bits();
-    o.outcome(&mut e, values(&[0, word]), at(1));
-    let asked = o.next(&mut e);
-    assert!(
-        matches!(asked, Effect::Ask { request: Request::CountReaders { .. }, .. }),
-        "{asked:?}"
-    );
-    o.replaced(&mut e, at(2));
-    let written = o.next(&mut e);
-    let Effect::WriteLedger(written) = written else { panic!("{written:?}") };
-    assert_eq!(written.state(), LedgerState::HeldShared);
-    assert_eq!(done(o.next(&mut e)), Status::Success);
-}
-
 /// The one before it in the batch has released what was held before.
 #[test]
 fn what_a_batch_has_taken_anew_and_cannot_tell_is_undone_at_once() {
@@ -304,46 +212,3 @@ fn a_read_write_lock_that_a_batch_has_taken_exclusively_is_taken() {
     }
 }
 
-#[test]
-fn a_ledger_entry_is_written_before_the_grant_is_told() {
-    let mut e = entry(LockType::Fair);
-    let mut o = begin(&mut e, TAKE);
-    let [WordOp::WriteLedger { value, .. }, WordOp::Faa { .. }] = posted(o.next(&mut e))[..] else {
-        panic!("the intent, then the ticket")
-    };
-    let intent = LedgerEntry::from_bits(value);
-    assert_eq!(intent.claims_by_intent(), Some(X), "{intent:?}");
-    o.outcome(&mut e, values(&[0]), at(1));
-    let Effect::WriteLedger(note) = o.next(&mut e) else { panic!("the ledger first") };
-    assert_eq!((note.state(), note.detail()), (LedgerState::HeldExclusive, intent.detail()));
-    assert_eq!(o.next(&mut e), Effect::ReadClock);
-    o.clock(at(2));
-    assert_eq!(done(o.next(&mut e)), Status::Success);
-}
-
-#[test]
-fn of_a_long_lease_the_ledger_entry_is_flushed_before_the_grant_is_told() {
-    let mut e = entry(LockType::Fair);
-    let mut o = begin(&mut e, TAKE_LONG);
-    assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
-    o.outcome(&mut e, values(&[0]), at(1));
-    let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!("the ledger first") };
-    assert_eq!(entry.state(), LedgerState::HeldExclusive);
-    assert_eq!(o.next(&mut e), Effect::Flush { until_ns: START + CHAIN_WAIT_NS });
-    o.flushed(&mut e, true, at(2));
-    assert_eq!(done(o.next(&mut e)), Status::Success);
-}
-
-#[test]
-fn a_ledger_write_that_is_not_flushed_makes_no_grant_and_is_undone() {
-    let mut e = entry(LockType::Fair);
-    let mut o = begin(&mut e, TAKE_LONG);
-    let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0]), at(1));
-    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
-    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
-    o.flushed(&mut e, false, at(FLUSH_WAIT_NS));
-    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
-    assert!(e.in_doubt());
-}

@@ -45,14 +45,15 @@ impl Sys {
         if !is_release || !is_there || entry.refs() > 0 || self.plan.faults.contains(&Fault::Lap) {
             return None;
         }
-        let Some(View::Fair { nx, ns, .. }) = result.view else { return None };
-        if self.memory.words.is_empty() {
+        let Some(View::Fair { nx, ns, mx, ms, .. }) = result.view else { return None };
+        if self.memory.words.is_empty() || (nx, ns, mx, ms) == (0, 0, 0, 0) {
             return None;
         }
         let (taken, turn) = self.fair_words(entry.slot());
         // a lap may have begun
         let is_low = turn.nx() > 0 || turn.ns() > 0;
-        let is_behind = (turn.nx() as u16, turn.ns() as u16) < (nx, ns) && is_low;
+        let before = |lane: u32, told: u16| (lane as u16).wrapping_sub(told) > u16::MAX / 2;
+        let is_behind = (before(turn.nx(), nx) || before(turn.ns(), ns)) && is_low;
         (is_behind && !taken.is_high())
             .then(|| format!("released: client {c} is told {nx} of lock {l}, which is at {turn:?}"))
     }
