@@ -37,7 +37,7 @@ impl WordAddr {
         Self(self.0.wrapping_add(1))
     }
     /// The address of `word` in `slot`.
-    pub fn new(slot: Slot, word: Word) -> Self {
+    pub const fn new(slot: Slot, word: Word) -> Self {
         Self(slot.0 * 4 + word as u32)
     }
     /// From an index that came from outside; its bound is checked by whoever executes it.

@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 mod by_primary;
 mod counting;
+mod fair;
 mod first;
-mod notes;
-mod relay;
-mod shares;
 mod told;
 mod tries;
-mod turn;
 
 use super::*;
 use crate::clock::{ServerTime, NS};
 use crate::control::{LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
-use crate::limits::CLAIM_LEASE_S_MAX;
 use crate::lock::{EntryState, View};
 use crate::message::{Mode, WaitNumber};
-use crate::word_op::WordOp;
-use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState};
+use crate::word_op::{Values, WordOp};
+use crate::words::{AtomicWord, LedgerEntry, TakenWord, TurnWord};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 const TAKE: Op = Op::TryLock { mode: X, expire_s: 5 };
-/// A fair lock's note is waited for.
-const TAKE_LONG: Op = Op::TryLock { mode: X, expire_s: CLAIM_LEASE_S_MAX + 1 };
 const LOCK: Op = Op::Lock { mode: X, expire_s: 5 };
 /// The moment at which every test begins.
 const START: u64 = 1_000 * NS;
@@ -50,7 +44,7 @@ fn finish(e: &mut LockEntry, op: Op, word: u64) -> OpResult {
     loop {
         match operation.next(e) {
             Effect::Post { chain, .. } => {
-                operation.outcome(e, values(&vec![word; chain.ops().len()]), at(0));
+                operation.outcome(e, values(&vec![word; chain.values_len()]), at(0));
             }
             Effect::ReadClock => operation.clock(at(0)),
             Effect::Done(result) => return result,
@@ -110,8 +104,8 @@ fn others_word() -> u64 {
 fn held(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
     let mut o = begin(&mut e, TAKE);
-    let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0]), at(1));
+    let Effect::Post { chain, .. } = o.next(&mut e) else { panic!("it posts") };
+    o.outcome(&mut e, values(&vec![0; chain.values_len()]), at(1));
     loop {
         match o.next(&mut e) {
             Effect::WriteLedger(_) => {}
@@ -450,7 +444,7 @@ fn execute(word_op: &WordOp, word: &mut u64) -> u64 {
         WordOp::Cas { expect, swap, .. } if expect == old => *word = swap,
         WordOp::Faa { add, .. } => *word = old.wrapping_add(add),
         WordOp::WriteLedger { .. } => return 0,
-        WordOp::Cas { .. } | WordOp::Read { .. } => {}
+        WordOp::Cas { .. } | WordOp::Read { .. } | WordOp::ReadPair { .. } => {}
     }
     old
 }

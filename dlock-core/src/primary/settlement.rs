@@ -147,11 +147,9 @@ mod tests {
         Claimed { client, mode, is_held: true, deadline_s, granted_at, since, place: None }
     }
 
-    /// A ticket of this incarnation, and the word as `(nx, ns, mx, ms)`.
-    fn queued(n: u32, mode: Mode, epoch: u64, t: (u16, u16), w: [u16; 4]) -> Claimed {
-        let ticket = Ticket { tx: t.0, ts: t.1 };
-        let word = FairWord::new().with_nx(w[0]).with_ns(w[1]).with_mx(w[2]).with_ms(w[3]);
-        let place = Some(Place { epoch: Epoch(epoch), ticket, word: word.into_bits() });
+    /// A ticket of this lap of this incarnation.
+    fn queued(n: u32, mode: Mode, (epoch, lap): (u64, u64), (tx, ts): (u32, u32)) -> Claimed {
+        let place = Some(Place { epoch: Epoch(epoch), ticket: Ticket { lap, tx, ts } });
         Claimed { is_held: false, place, ..hold(n, mode, 0, 0) }
     }
 
@@ -159,25 +157,25 @@ mod tests {
         Claimed { is_held: true, deadline_s: 109, since: ServerTime(since), ..claim }
     }
 
-    /// The word, and what each of the clients 1 to `n` has: state, ticket.
-    fn had(settled: &Settled, n: u32) -> Vec<Option<(LedgerState, u16, u16)>> {
-        let entry = |c| settled.entries.iter().find(|e| e.0 == id(c)).map(|e| e.1);
-        (1..=n).map(|c| entry(c).map(|e| (e.state(), e.tx(), e.ts()))).collect()
+    /// What each of the clients 1 to `n` has.
+    fn had(settled: &Settled, n: u32) -> Vec<Option<LedgerState>> {
+        let entry = |c| settled.entries.iter().find(|e| e.0 == id(c)).map(|e| e.1.state());
+        (1..=n).map(entry).collect()
     }
 
     /// The same in every order of arrival.
     fn settled(lock_type: LockType, claims: &[Claimed]) -> Settled {
         let sorted = |mut settled: Settled| {
-            settled.entries.sort_unstable_by_key(|(client, _)| *client);
+            settled.entries.sort_unstable_by_key(|(client, ..)| *client);
             settled
         };
-        let first = sorted(settle(lock_type, claims, 100));
+        let first = sorted(settle(lock_type, claims, 100, 8));
         let mut order: Vec<usize> = (0..claims.len()).collect();
         for round in 0..50 {
             let (a, b) = (round * 7 % claims.len(), round * 3 % claims.len());
             order.swap(a, b);
             let other: Vec<_> = order.iter().map(|&i| claims[i]).collect();
-            assert_eq!(sorted(settle(lock_type, &other, 100)), first, "{other:?}");
+            assert_eq!(sorted(settle(lock_type, &other, 100, 8)), first, "{other:?}");
         }
         first
     }
@@ -187,7 +185,7 @@ mod tests {
         let claims = [hold(1, X, 9, 5), hold(2, X, 7, 6), hold(3, X, 6, 6), hold(4, X, 7, 6)];
         let word = AtomicWord::from_bits(settled(LockType::Atomic, &claims).word);
         assert_eq!((word.client(), word.timeout(), word.waiters()), (2, 7, false));
-        assert_eq!(settle(LockType::Atomic, &[], 0), Settled::default());
+        assert_eq!(settle(LockType::Atomic, &[], 0, 8), Settled::default());
         // granted at the same time, whoever has the lower id
         let word = settled(LockType::Atomic, &[hold(1, X, 6, 6), hold(2, X, 7, 6)]).word;
         assert_eq!(AtomicWord::from_bits(word).client(), 2, "the longer lease");
@@ -217,7 +215,7 @@ mod tests {
     fn shares_are_added_up_and_an_owner_that_came_later_wins() {
         let shares = settled(LockType::Rw, &[hold(1, S, u32::MAX, 5), hold(2, S, u32::MAX, 3)]);
         assert_eq!(RwWord::from_bits(shares.word), RwWord::new().with_rcount(2));
-        let share = Some((LedgerState::HeldShared, 0, 0));
+        let share = Some(LedgerState::HeldShared);
         assert_eq!(had(&shares, 3), [share, share, None]);
         let [early, late] = [3, 8].map(|since| hold(3, X, u32::MAX, since));
         let others = [hold(1, S, u32::MAX, 5), hold(2, X, u32::MAX, 4)];
@@ -226,143 +224,87 @@ mod tests {
         assert_eq!(owner.entries, []);
         let reader = settled(LockType::Rw, &[others[0], others[1], early]);
         assert_eq!(RwWord::from_bits(reader.word), RwWord::new().with_rcount(1));
-        assert_eq!(settle(LockType::Rw, &[], 0), Settled::default());
+        assert_eq!(settle(LockType::Rw, &[], 0, 8), Settled::default());
     }
 
-    /// A client that stood still for half a lap of the lane comes first here, by its number.
+    fn ticket(fair: &Settled, n: u32) -> Option<(u32, u32)> {
+        fair.entries.iter().find(|e| e.0 == id(n)).and_then(|e| e.2).map(|(_, t, _)| (t.tx, t.ts))
+    }
+
+    fn taken(fair: &Settled) -> (u32, u32) {
+        let taken = TakenWord::from_bits(fair.word);
+        (taken.mx(), taken.ms())
+    }
+
     #[test]
-    fn a_ticket_that_was_passed_long_ago_does_not_disturb_the_order_of_the_others() {
-        let now = [32_760, 0, 32_790, 0];
-        let queue = [
-            queued(1, X, 1, (9, 0), [7, 0, 10, 0]),
-            queued(2, X, 1, (32_770, 0), now),
-            queued(3, X, 1, (32_780, 0), now),
+    fn a_queue_keeps_its_order_and_has_new_numbers_of_the_lap_that_is_there() {
+        let lap = (1, 4);
+        let claims = [
+            queued(4, X, lap, (9, 3)),
+            held(1, queued(1, X, lap, (7, 2))),
+            queued(3, S, lap, (9, 2)),
+            queued(2, X, lap, (8, 2)), // numbers of clients that do not come back leave no gap
         ];
-        let order = had(&settled(LockType::Fair, &queue), 3);
-        let numbers: Vec<_> = order.iter().map(|entry| entry.unwrap().1).collect();
-        assert_eq!(numbers, [0, 1, 2]);
-    }
-
-    #[test]
-    fn a_queue_keeps_its_order_and_has_new_numbers() {
-        use LedgerState::{HeldExclusive, TicketExclusive, TicketShared};
-        let fair = settled(
-            LockType::Fair,
-            &[
-                queued(4, X, 1, (9, 3), [7, 2, 10, 3]),
-                held(1, queued(1, X, 1, (7, 2), [7, 2, 8, 2])),
-                queued(3, S, 1, (9, 2), [7, 2, 9, 3]),
-                queued(2, X, 1, (8, 2), [7, 2, 9, 2]),
-            ],
-        );
-        let of = [(HeldExclusive, 0, 0), (TicketExclusive, 1, 0), (TicketShared, 2, 0)];
-        let last = (TicketExclusive, 2, 1);
-        assert_eq!(had(&fair, 4), [Some(of[0]), Some(of[1]), Some(of[2]), Some(last)]);
-        let w = FairWord::from_bits(fair.word);
-        assert_eq!([w.nx(), w.ns(), w.mx(), w.ms()], [0, 0, 3, 1]);
-        let hold = fair.entries.iter().find(|e| e.0 == id(1)).unwrap().1;
-        assert_eq!(hold.deadline_s(100), 109);
-    }
-
-    #[test]
-    fn tickets_of_clients_that_do_not_come_back_leave_no_gap() {
-        let claims =
-            [queued(1, X, 1, (12, 0), [7, 0, 13, 0]), queued(2, X, 1, (9, 0), [7, 0, 10, 0])];
         let fair = settled(LockType::Fair, &claims);
-        let ticket = |tx| Some((LedgerState::TicketExclusive, tx, 0));
-        assert_eq!(had(&fair, 2), [ticket(1), ticket(0)]);
-        assert_eq!(FairWord::from_bits(fair.word).mx(), 2);
+        let tickets: Vec<_> = (1..5).map(|n| ticket(&fair, n).unwrap()).collect();
+        assert_eq!(tickets, [(0, 0), (1, 0), (2, 0), (2, 1)]);
+        assert_eq!(taken(&fair), (3, 1));
+        assert!(fair.entries.iter().all(|e| e.2.is_some_and(|(_, ticket, _)| ticket.lap == 8)));
+        let hold = fair.entries.iter().find(|e| e.0 == id(1)).unwrap().1;
+        assert_eq!((hold.claims(), hold.deadline_s(100)), (Some(X), 109));
     }
 
     #[test]
     fn of_holds_that_exclude_each_other_the_later_one_is_at_the_head() {
         let claims = [
-            held(1, queued(1, X, 1, (7, 0), [7, 0, 9, 0])),
-            held(2, queued(2, X, 1, (9, 0), [9, 0, 10, 0])),
-            queued(4, X, 1, (11, 0), [9, 0, 12, 0]),
+            held(1, queued(1, X, (1, 4), (7, 0))),
+            held(2, queued(2, X, (1, 4), (9, 0))),
+            queued(4, X, (1, 4), (11, 0)),
         ];
         let fair = settled(LockType::Fair, &claims);
-        let of = [(LedgerState::HeldExclusive, 0, 0), (LedgerState::TicketExclusive, 1, 0)];
-        assert_eq!(had(&fair, 4), [None, Some(of[0]), None, Some(of[1])]);
+        assert_eq!([1, 2, 3, 4].map(|n| ticket(&fair, n)), [None, Some((0, 0)), None, Some((1, 0))]);
     }
 
     /// Two clients that both say to hold the lock, one of them shared.
     #[test]
     fn of_a_shared_and_an_exclusive_hold_the_later_one_stays_alone() {
-        let hold = |n, mode, since| held(since, queued(n, mode, 1, (7, 0), [7, 0, 8, 1]));
-        let [exclusive, shared] = [LedgerState::HeldExclusive, LedgerState::HeldShared];
+        let hold = |n, mode, since| held(since, queued(n, mode, (1, 4), (7, 0)));
         for (of_writer, of_reader) in [(9, 3), (3, 9)] {
             let fair = settled(LockType::Fair, &[hold(1, X, of_writer), hold(2, S, of_reader)]);
             let is_writers = of_writer > of_reader;
-            let writers = is_writers.then_some((exclusive, 0, 0));
-            let readers = (!is_writers).then_some((shared, 0, 0));
-            assert_eq!(had(&fair, 2), [writers, readers]);
-            let w = FairWord::from_bits(fair.word);
-            let open = (w.open_exclusive(), w.open_shared());
-            assert_eq!(open, if is_writers { (1, 0) } else { (0, 1) });
+            let first = Some((0, 0));
+            let expected = if is_writers { [first, None] } else { [None, first] };
+            assert_eq!([1, 2].map(|n| ticket(&fair, n)), expected);
+            assert_eq!(taken(&fair), if is_writers { (1, 0) } else { (0, 1) });
         }
     }
 
     #[test]
     fn readers_are_inside_together_and_their_neighbours_wait_behind_them() {
-        use LedgerState::{HeldShared, TicketExclusive, TicketShared};
         let claims = [
-            held(9, queued(1, S, 1, (7, 1), [7, 1, 7, 2])),
-            held(3, queued(2, S, 1, (7, 3), [7, 1, 7, 4])),
-            queued(3, S, 1, (7, 2), [7, 1, 7, 3]),
-            queued(4, X, 1, (7, 4), [7, 1, 8, 4]),
-            held(1, queued(5, X, 1, (6, 0), [6, 0, 7, 1])), // over since then
+            held(9, queued(1, S, (1, 4), (7, 1))),
+            held(3, queued(2, S, (1, 4), (7, 3))),
+            queued(3, S, (1, 4), (7, 2)),
+            queued(4, X, (1, 4), (7, 4)),
+            held(1, queued(5, X, (1, 4), (6, 0))), // over since then
         ];
         let fair = settled(LockType::Fair, &claims);
-        let of = [(HeldShared, 0, 0), (HeldShared, 0, 1), (TicketShared, 0, 2)];
-        let behind = (TicketExclusive, 0, 3);
-        assert_eq!(had(&fair, 5), [Some(of[0]), Some(of[1]), Some(of[2]), Some(behind), None]);
-        assert_eq!(FairWord::from_bits(fair.word).open_shared(), 3);
+        let tickets = [1, 2, 3, 4, 5].map(|n| ticket(&fair, n));
+        assert_eq!(tickets, [Some((0, 0)), Some((0, 1)), Some((0, 2)), Some((0, 3)), None]);
+        assert_eq!(taken(&fair), (1, 3));
     }
 
     /// Who had not asked its primary yet has a number of the one before.
     #[test]
-    fn tickets_of_an_earlier_incarnation_come_first() {
+    fn tickets_of_an_earlier_incarnation_and_of_an_earlier_lap_come_first() {
         let claims = [
-            queued(1, X, 2, (0, 0), [0, 0, 1, 0]),
-            queued(2, X, 1, (60_000, 0), [59_999, 0, 60_001, 0]),
-            held(5, queued(3, X, 2, (3, 0), [3, 0, 4, 0])),
+            queued(1, X, (2, 9), (0, 0)),
+            queued(2, X, (2, 4), (60_000, 0)),
+            queued(3, X, (1, 12), (70_000, 0)),
+            held(5, queued(4, X, (2, 9), (3, 0))),
         ];
         let fair = settled(LockType::Fair, &claims);
-        let ticket = |tx| Some((LedgerState::TicketExclusive, tx, 0));
-        let holder = Some((LedgerState::HeldExclusive, 0, 0));
-        assert_eq!(had(&fair, 3), [ticket(2), ticket(1), holder]);
-    }
-
-    /// Random queues with laps, gaps and rings between the sightings of the word.
-    #[test]
-    fn any_queue_keeps_its_order_wherever_its_lane_is() {
-        let mut seed = 1_u64;
-        let mut below = |n: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) % n
-        };
-        for _ in 0..20_000 {
-            // positions on an endless lane; what is seen of them is their lowest 16 bits
-            let start = below(200_000);
-            let (mut at, mut served) = (start, start);
-            let (mut claims, mut open) = (Vec::new(), Vec::new());
-            for n in 1..=1 + below(6) {
-                at += 1 + below(2) * below(5_000); // numbers that were left out
-                open.push(at);
-                // the head may move on before the next one comes
-                let word = [served as u16, 0, (at + 1) as u16, 0];
-                claims.push(queued(n as u32, X, 1, (at as u16, 0), word));
-                if below(3) == 0 {
-                    served = served.max(open[below(open.len() as u64) as usize]);
-                }
-            }
-            let n = claims.len() as u32;
-            let mut shuffled = claims.clone();
-            shuffled.rotate_left(below(n.into()) as usize);
-            let fair = settle(LockType::Fair, &shuffled, 0);
-            let numbers: Vec<_> = had(&fair, n).iter().map(|had| had.unwrap().1).collect();
-            assert!(numbers.iter().copied().eq(0..n as u16), "{claims:?} {numbers:?}");
-        }
+        let tickets = [1, 2, 3, 4].map(|n| ticket(&fair, n).unwrap().0);
+        assert_eq!(tickets, [3, 2, 1, 0]);
     }
 }

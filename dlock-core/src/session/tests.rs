@@ -332,22 +332,21 @@ fn a_claim_has_a_place_if_the_lock_is_fair_and_nothing_if_nothing_is_held() {
     let fair = fair_after(LockType::Fair, 0);
     let is_fair = |h: HeldClaim| h.mode == Mode::Exclusive && h.fair.is_some();
     assert!(held(&fair).is_some_and(is_fair), "{:?}", held(&fair));
-    let ticket = fair_after(LockType::Fair, crate::words::FairWord::TAKE_EXCLUSIVE);
+    let ticket = fair_after(LockType::Fair, crate::words::TakenWord::TAKE_EXCLUSIVE);
     let queued = held(&ticket).unwrap();
     assert!(queued.is_queued && queued.fair.is_some_and(|place| place.epoch == Epoch(3)));
 }
 
-/// A fair lock whose word was `old` when its ticket was taken, exclusively.
+/// A fair lock whose `w0` was `old` when its ticket was taken, exclusively; no turn is done.
 fn fair_after(lock_type: LockType, old: u64) -> LockEntry {
     let mut entry = entry(lock_type);
     let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
     let now = Now::exact(ServerTime(1_000 * NS));
     let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(take, now) else { panic!() };
     let mut values = Values::new();
-    chain.ops().iter().for_each(|_| values.push(old));
-    if machine.outcome(&mut entry, Outcome::Done(values), now) == Step::Confirm {
-        machine.outcome(&mut entry, Outcome::Done(Values::new()), now);
-    }
+    assert_eq!(chain.values_len(), 4);
+    [0, old, 0, 0].into_iter().for_each(|value| values.push(value));
+    machine.outcome(&mut entry, Outcome::Done(values), now);
     entry
 }
 

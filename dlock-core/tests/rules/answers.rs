@@ -4,13 +4,12 @@
 use crate::common::entry::{entry, executed};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::Secret;
-use dlock_core::limits::CAS_ROUNDS_MAX;
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, Step};
 use dlock_core::membership::{Draws, Exit};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Values, WordOp};
-use dlock_core::words::{FairWord, LedgerState, RwWord};
+use dlock_core::word_op::{Outcome, WordOp};
+use dlock_core::words::{LedgerState, RwWord};
 
 fn now() -> Now {
     Now::within(ServerTime(1_000 * NS), 3)

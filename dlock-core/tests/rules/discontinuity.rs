@@ -56,7 +56,7 @@ fn release() -> Request {
     Request::Release {
         handle: Handle(3),
         mode: X,
-        ticket: Some(dlock_core::words::Ticket { tx: 0, ts: 0 }),
+        ticket: Some(dlock_core::words::Ticket { lap: 0, tx: 0, ts: 0 }),
     }
 }
 

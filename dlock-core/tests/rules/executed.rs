@@ -2,15 +2,13 @@
 //! What the primary notes in a client's ledger when it has executed one of its chains.
 
 use crate::common::site::{w0, Peer, Site};
-use dlock_core::control::FabricKind::{Shm, Tcp, Verbs};
+use dlock_core::control::FabricKind::{Shm, Tcp};
 use dlock_core::control::LockGrant;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::rights::{Right, Rule};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
+use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
 
 /// A site, a tcp client, and a lock that it has got.
 fn with(lock_type: LockType) -> (Site, Peer, LockGrant) {
@@ -29,17 +27,13 @@ fn ledger(site: &Site, client: Peer, grant: &LockGrant) -> LedgerEntry {
     entry.copied().unwrap_or_default()
 }
 
-/// An intent whose lease ends so many seconds after the anchor.
-fn intent(mode: Mode, lease_s: u32) -> LedgerEntry {
-    LedgerEntry::intent(mode, true, 7).with_detail(lease_s)
+/// A claim until so many seconds after the anchor.
+fn claim(mode: Mode, until_s: u32) -> LedgerEntry {
+    LedgerEntry::claim(mode, 7).with_detail(until_s)
 }
 
 fn take(grant: &LockGrant, mode: Mode, noted: Option<LedgerEntry>) -> Chain {
-    let add = match mode {
-        Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
-        Mode::Shared => FairWord::TAKE_SHARED,
-    };
-    let add = WordOp::Faa { addr: w0(grant), add };
+    let add = WordOp::Faa { addr: w0(grant), add: TakenWord::addend(mode) };
     match noted {
         Some(noted) => Chain::one(notes(grant, noted)).then(add),
         None => Chain::one(add),
@@ -91,8 +85,27 @@ fn a_client_that_executes_its_chains_itself_notes_itself() {
     let mut site = Site::new();
     let client = site.join(Shm, 0);
     let grant = site.get(client, "l", LockType::Fair);
-    let noted = intent(Mode::Exclusive, 60);
+    let noted = claim(Mode::Exclusive, 60);
     site.execute(client, &take(&grant, Mode::Exclusive, Some(noted)));
     assert_eq!(ledger(&site, client, &grant), noted);
 }
 
+/// Which ticket a client has is known where this primary has executed the chain that took it.
+#[test]
+fn a_ticket_that_was_executed_here_is_the_only_one_its_client_has() {
+    for mode in MODES {
+        let (mut site, client, grant) = with(LockType::Fair);
+        site.execute(client, &take(&grant, mode, Some(claim(mode, 60))));
+        let ask = |site: &mut Site, tx, ts| {
+            let ticket = Ticket { lap: 0, tx, ts };
+            let (handle, expire_s) = (grant.handle, 5);
+            let request = Request::Poll { handle, mode, ticket, expire_s };
+            let (now, out) = (site.now, &mut site.out);
+            out.clear();
+            site.primary.command(now, &mut site.memory, client.id, Seq(1), request, out);
+            matches!(out[..], [ref sent] if matches!(sent.reply, Reply::Granted { .. }))
+        };
+        assert!(!ask(&mut site, 1, 0) && !ask(&mut site, 0, 1), "another one's, perhaps");
+        assert!(ask(&mut site, 0, 0));
+    }
+}

@@ -4,7 +4,7 @@
 use crate::common::lock::{id, World, HANDLE, START_S, X};
 use dlock_core::message::{LockType, Request, WaitNumber};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry};
+use dlock_core::words::{AtomicWord, LedgerEntry};
 
 /// The primary executes an addition of client 1 that finds this.
 fn adds(w: &mut World, old: u64, add: u64) {

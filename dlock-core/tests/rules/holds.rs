@@ -12,8 +12,8 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
+use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord};
 
 use crate::common::Memory;
 use FabricKind::{Shm, Tcp, Verbs};
@@ -23,7 +23,7 @@ fn has_something(site: &mut Site, peer: Peer) -> bool {
 }
 
 fn notes(site: &mut Site, peer: Peer, grant: &LockGrant, state: LedgerState) {
-    let entry = LedgerEntry::of_ticket(state, Ticket { tx: 0, ts: 0 }).with_detail(60);
+    let entry = LedgerEntry::new().with_state(state).with_detail(60);
     site.memory.ledgers.insert((peer.id, grant.handle), entry);
 }
 
@@ -99,9 +99,9 @@ fn lapses(site: &mut Site, peer: Peer) -> dlock_core::primary::Lapsed {
 fn held(site: &mut Site, lease_s: u32) -> (Peer, LockGrant) {
     let a = site.join(Verbs, 10);
     let grant = site.get(a, "l", LockType::Fair);
-    let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, Ticket { tx: 0, ts: 0 });
+    let entry = LedgerEntry::claim(Mode::Exclusive, 1);
     site.memory.ledgers.insert((a.id, grant.handle), entry.with_detail(lease_s));
-    site.memory.set(w0(&grant), FairWord::new().with_mx(1).into_bits());
+    site.memory.set(w0(&grant), TakenWord::new().with_mx(1).into_bits());
     (a, grant)
 }
 

@@ -6,12 +6,11 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
-use dlock_core::limits::FAIR_LANE_MAX;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::words::{LedgerEntry, LedgerState, RwWord, Ticket};
 
 const START: ServerTime = ServerTime(5_000 * NS);
 const ANCHOR_S: u32 = 5_000;
@@ -80,15 +79,20 @@ impl World {
         let tells = primary.check_chain(*now, memory, peer.id, &chain)?;
         let mut values = Values::new();
         for word_op in chain.ops() {
-            values.push(match *word_op {
+            let value = match *word_op {
                 WordOp::Cas { addr, expect, swap } => memory.cas(addr, expect, swap),
                 WordOp::Faa { addr, add } => memory.faa(addr, add),
                 WordOp::Read { addr } => memory.read(addr),
+                WordOp::ReadPair { addr } => {
+                    values.push(memory.read(addr));
+                    memory.read(addr.next())
+                }
                 WordOp::WriteLedger { handle, value } => {
                     memory.ledgers.insert((peer.id, handle), LedgerEntry::from_bits(value));
                     0
                 }
-            });
+            };
+            values.push(value);
         }
         if tells {
             primary.executed(memory, peer.id, &chain, &values);
@@ -156,37 +160,6 @@ impl World {
 
     fn rw(&mut self, peer: Peer) -> RwWord {
         RwWord::from_bits(self.word(peer))
-    }
-
-    fn fair(&mut self, peer: Peer) -> FairWord {
-        FairWord::from_bits(self.word(peer))
-    }
-
-    /// A fair ticket, with the note an honest client writes.
-    fn take(&mut self, peer: Peer, mode: Mode) -> Ticket {
-        let ticket = self.take_silently(peer, mode);
-        let word = self.fair(peer);
-        let served = match mode {
-            Mode::Exclusive => word.nx() == ticket.tx && word.ns() == ticket.ts,
-            Mode::Shared => word.nx() == ticket.tx,
-        };
-        let state = match (served, mode) {
-            (true, Mode::Exclusive) => LedgerState::HeldExclusive,
-            (true, Mode::Shared) => LedgerState::HeldShared,
-            (false, Mode::Exclusive) => LedgerState::TicketExclusive,
-            (false, Mode::Shared) => LedgerState::TicketShared,
-        };
-        self.write_ledger(peer, LedgerEntry::of_ticket(state, ticket).with_detail(600));
-        ticket
-    }
-
-    fn take_silently(&mut self, peer: Peer, mode: Mode) -> Ticket {
-        let add = match mode {
-            Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
-            Mode::Shared => FairWord::TAKE_SHARED,
-        };
-        let old = FairWord::from_bits(self.add(peer, add).expect("there is room"));
-        Ticket { tx: old.mx(), ts: old.ms() }
     }
 }
 

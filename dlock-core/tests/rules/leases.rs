@@ -6,11 +6,10 @@ use crate::common::site::{w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
 use dlock_core::membership::{Gone, Orphans};
-use dlock_core::message::LockType;
-use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::{
-    AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, DETAIL_MAX,
-};
+use dlock_core::exec::LockMemory;
+use dlock_core::message::{LockType, Mode};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
 
 const LEASE_S: u32 = 100;
 const HORIZON_S: u32 = 50;
@@ -130,31 +129,24 @@ fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
     let (anchor_s, deadline_s) = (START.seconds(), START.seconds() + LEASE_S);
     let cas = |swap: u64| Chain::one(WordOp::Cas { addr, expect: 0, swap });
     let atomic = |timeout| AtomicWord::new().with_client(me).with_timeout(timeout).into_bits();
-    let ticket = Ticket { tx: 0, ts: 0 };
-    let fair = |state| LedgerEntry::of_ticket(state, ticket);
+    let claim = |mode, deadline_s| {
+        let entry = LedgerEntry::claim(mode, 1).with_deadline_s(deadline_s, anchor_s);
+        Chain::one(note(entry))
+    };
     let take = |add| Chain::one(WordOp::Faa { addr, add });
+    let fair = |mode, deadline_s| {
+        vec![claim(mode, deadline_s), take(TakenWord::addend(mode))]
+    };
     let shared = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
-    let leased = |state| note(fair(state).with_deadline_s(deadline_s, anchor_s));
     let chains = match hold {
         AtomicLeased => vec![cas(atomic(deadline_s))],
         AtomicForEver => vec![cas(atomic(u32::MAX))],
         RwExclusive => vec![cas(RwWord::new().with_client(me).into_bits())],
         RwShared => vec![take(1), Chain::one(note(shared))],
-        FairExclusiveLeased => {
-            let entry = leased(LedgerState::HeldExclusive);
-            vec![take(FairWord::TAKE_EXCLUSIVE), Chain::one(entry)]
-        }
-        FairSharedLeased => {
-            vec![take(FairWord::TAKE_SHARED), Chain::one(leased(LedgerState::HeldShared))]
-        }
-        FairForEver => {
-            let entry = fair(LedgerState::HeldExclusive).with_detail(DETAIL_MAX);
-            vec![take(FairWord::TAKE_EXCLUSIVE), Chain::one(note(entry))]
-        }
-        FairTicket => {
-            let entry = fair(LedgerState::TicketExclusive);
-            vec![take(FairWord::TAKE_EXCLUSIVE), Chain::one(note(entry))]
-        }
+        FairExclusiveLeased => fair(Mode::Exclusive, deadline_s),
+        FairSharedLeased => fair(Mode::Shared, deadline_s),
+        FairForEver => fair(Mode::Exclusive, u32::MAX),
+        FairTicket => fair(Mode::Exclusive, anchor_s),
     };
     for chain in &chains {
         site.execute(peer, chain);
@@ -167,8 +159,9 @@ fn is_held(site: &mut Site, grant: &LockGrant, lock_type: LockType) -> bool {
     match lock_type {
         LockType::Atomic | LockType::Rw => word != 0,
         LockType::Fair => {
-            let w = FairWord::from_bits(word);
-            (w.nx(), w.ns()) != (w.mx(), w.ms())
+            let turn = site.memory.read(WordAddr::new(grant.slot, Word::W1));
+            let (taken, turn) = (TakenWord::from_bits(word), TurnWord::from_bits(turn));
+            (turn.nx(), turn.ns()) != (taken.mx(), taken.ms())
         }
     }
 }

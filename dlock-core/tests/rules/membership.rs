@@ -459,7 +459,7 @@ fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
     use dlock_core::clock::Now;
     use dlock_core::lock::{Begin, Op, Step};
     use dlock_core::message::Mode;
-    use dlock_core::word_op::{Outcome, Values};
+    use dlock_core::word_op::Outcome;
     let now = Now::exact(START);
     for lock_type in [LockType::Atomic, LockType::Fair] {
         for (expire_s, is_lost) in [(70, false), (u32::MAX, true)] {
@@ -469,10 +469,7 @@ fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
                 panic!()
             };
             let old = entry::executed(&chain, 0);
-            let mut step = machine.outcome(&mut entry, old, now);
-            if step == Step::Confirm {
-                step = machine.outcome(&mut entry, Outcome::Done(Values::new()), now);
-            }
+            let step = machine.outcome(&mut entry, old, now);
             assert!(matches!(step, Step::Done(result) if result.status == Status::Success));
             let op = Op::Extend { mode: Mode::Exclusive, expire_s };
             let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(op, now) else { panic!() };

@@ -12,8 +12,8 @@ use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Readers of a fair lock at the arbiter: whose share is taken off, when, and how often.
 
-use crate::common::lock::{
-    expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X,
-};
-use dlock_core::arbiter::Sent;
-use dlock_core::clock::{ServerTime, NS};
-use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
-use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use crate::common::lock::{id, World};
+use dlock_core::clock::NS;
+use dlock_core::message::LockType;
+use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
 
 /// It counts again: by what it has seen first, the share that was left behind is the reader's own.
 #[test]

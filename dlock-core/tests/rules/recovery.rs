@@ -62,9 +62,6 @@ impl World {
                     let values = self.execute(side, chain);
                     machine.outcome(&mut side.entry, Outcome::Done(values), now())
                 }
-                Step::Confirm => {
-                    machine.outcome(&mut side.entry, Outcome::Done(Values::new()), now())
-                }
                 Step::Request(request) => {
                     let reply = self.ask(side.id, request).ok_or(Status::BadResponse);
                     let reply = match request.has_reply() {
@@ -73,7 +70,7 @@ impl World {
                     };
                     machine.reply(&mut side.entry, reply, now())
                 }
-                Step::Again { .. } => panic!("nobody tries again here"),
+                Step::Again { .. } | Step::Park { .. } => panic!("nobody tries again here"),
                 Step::Done(result) => return result.status,
             };
         }
@@ -88,6 +85,9 @@ impl World {
                 }
                 WordOp::Faa { addr, add } => values.push(self.memory.faa(addr, add)),
                 WordOp::Read { addr } => values.push(self.memory.read(addr)),
+                WordOp::ReadPair { addr } => {
+                    [addr, addr.next()].map(|addr| values.push(self.memory.read(addr)));
+                }
                 WordOp::WriteLedger { handle, value } => {
                     self.memory.set_ledger(side.id, handle, LedgerEntry::from_bits(value));
                     values.push(0);

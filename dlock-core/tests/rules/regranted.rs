@@ -3,16 +3,12 @@
 //! hold when its rights are taken away.
 
 use crate::common::entry::{entry, executed};
-use crate::common::site::Site;
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::FabricKind;
-use dlock_core::ids::{Epoch, Seq};
+use dlock_core::ids::Epoch;
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::message::{LockType, Mode, Reply};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::rights::{Right, Rule};
 use dlock_core::status::Status;
-use dlock_core::words::{LedgerEntry, LedgerState};
 
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 600 };
 const QUERY: Op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 };

@@ -7,11 +7,9 @@ use dlock_core::arbiter::Arbiter;
 use dlock_core::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
 };
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::word_op::{Chain, Values, WordOp};
-use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::words::RwWord;
 use dlock_core::work::QUANTUM;
 
 use FabricKind::{Shm, Tcp};

@@ -8,8 +8,8 @@ use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::Bounds;
 use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Values, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerState, RwWord, Ticket};
+use dlock_core::word_op::{Outcome, WordOp};
+use dlock_core::words::{AtomicWord, RwWord};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;

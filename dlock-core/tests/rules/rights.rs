@@ -8,7 +8,6 @@ use dlock_core::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
     Secret, VERSION,
 };
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
 use dlock_core::membership::{
     Caller, Connection, Draws, Effect, Exit, Joining, Membership, Opened, Rules,
@@ -17,8 +16,8 @@ use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::AtomicWord;
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 const READER: &str = "DNS:reader";

@@ -2,42 +2,19 @@
 //! Operations whose chains the primary executes, and notes in the ledger.
 
 use super::*;
-use crate::lock::NotedBy;
-use crate::words::{RwWord, Ticket};
-
-/// More than a waiter claims ahead of its turn: where the client notes, it waits for the note.
-const LONG_S: u32 = CLAIM_LEASE_S_MAX + 1;
+use crate::words::RwWord;
 
 fn noted(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
-    e.noted_by(NotedBy::Primary);
+    e.is_by_primary(true);
     e
-}
-
-/// The operation is one chain, which finds this, and nothing else.
-fn at_once(e: &mut LockEntry, op: Op, found: u64) -> Vec<WordOp> {
-    let mut o = begin(e, op);
-    let posted = posted(o.next(e));
-    o.outcome(e, values(&vec![found; posted.len()]), at(1));
-    let mut next = o.next(e);
-    if next == Effect::ReadClock {
-        o.clock(at(2));
-        next = o.next(e);
-    }
-    assert_eq!(done(next), Status::Success, "{op:?}");
-    assert!(!e.has_ledger_write() && e.late_note().is_none());
-    posted
-}
-
-fn take(mode: Mode) -> Op {
-    Op::TryLock { mode, expire_s: LONG_S }
 }
 
 /// The reader steps back: its ledger says that it intends to be one.
 #[test]
 fn a_reader_that_is_not_inside_is_not_taken_for_one() {
     let mut e = noted(LockType::Rw);
-    let mut o = begin(&mut e, take(S));
+    let mut o = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 });
     let _ = posted(o.next(&mut e));
     o.outcome(&mut e, values(&[0, RwWord::new().with_client(8).into_bits()]), at(1));
     let posted = posted(o.next(&mut e));
@@ -48,26 +25,20 @@ fn a_reader_that_is_not_inside_is_not_taken_for_one() {
 #[test]
 fn a_ticket_whose_answer_came_late_is_asked_for() {
     let mut e = noted(LockType::Fair);
-    let mut o = begin(&mut e, take(X));
+    let mut o = begin(&mut e, TAKE);
     let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0, 0]), at(NS));
+    o.outcome(&mut e, values(&[0; 4]), at(6 * NS));
+    let effects = std::iter::repeat_with(|| o.next(&mut e));
     let is_poll = |e: &Effect| matches!(e, Effect::Ask { request: Request::Poll { .. }, .. });
-    let mut effects = std::iter::repeat_with(|| match o.next(&mut e) {
-        Effect::ReadClock => {
-            o.clock(at(NS));
-            Effect::ReadClock
-        }
-        other => other,
-    });
-    assert!(effects.by_ref().take(5).any(|effect| is_poll(&effect)));
+    assert!(effects.take(3).any(|effect| is_poll(&effect)));
 }
 
 const LOCK_TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 
 /// A lock of this kind that was free, and is held.
-fn held_at_once(lock_type: LockType, by: NotedBy) -> LockEntry {
+fn held_at_once(lock_type: LockType, by_primary: bool) -> LockEntry {
     let mut e = entry(lock_type);
-    e.noted_by(by);
+    e.is_by_primary(by_primary);
     let result = finish(&mut e, TAKE, 0);
     assert_eq!(result.status, Status::Success);
     e
@@ -82,7 +53,7 @@ fn waited_for(lock_type: LockType) -> u64 {
             word.with_waiters(true).into_bits()
         }
         LockType::Rw => RwWord::new().with_client(7).with_waiters(true).into_bits(),
-        LockType::Fair => FairWord::new().exclusive_taken().exclusive_taken().into_bits(),
+        LockType::Fair => TurnWord::new().with_told(true).into_bits(),
     }
 }
 
@@ -120,10 +91,39 @@ fn releases_in_vain_first(e: &mut LockEntry) -> u64 {
     o.outcome(e, values(&vec![waited_for(lock_type); chain.len()]), at(2));
     assert!(is_release(&o.next(e)), "{lock_type:?}");
     let others = match lock_type {
-        LockType::Fair => FairWord::new().with_nx(1).with_mx(2).into_bits(),
+        LockType::Fair => TurnWord::new().with_nx(1).with_told(true).into_bits(),
         _ => others_word(),
     };
     ends(o, e, others);
     others
 }
 
+#[test]
+fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
+    for lock_type in LOCK_TYPES {
+        let mut e = held_at_once(lock_type, true);
+        let others = releases_in_vain_first(&mut e);
+        // the word that each release leaves: with others, with others, free
+        for word in [others, others, 0] {
+            assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
+            let (o, first) = releases(&mut e);
+            assert!(is_release(&first), "{lock_type:?}: {first:?}");
+            ends(o, &mut e, word);
+        }
+        assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
+        let (_, first) = releases(&mut e);
+        assert!(!is_release(&first), "{lock_type:?}: nobody has waited");
+    }
+}
+
+/// One that reaches the words itself has released the lock before it could ask.
+#[test]
+fn where_the_client_notes_a_release_begins_with_its_chain() {
+    for lock_type in LOCK_TYPES {
+        let mut e = held_at_once(lock_type, false);
+        releases_in_vain_first(&mut e);
+        assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
+        let (_, first) = releases(&mut e);
+        assert!(!is_release(&first), "{lock_type:?}");
+    }
+}

@@ -5,12 +5,15 @@
 use super::super::{First, Follows};
 use super::*;
 use crate::message::Reply;
+use crate::word_op::Word;
 use crate::words::RwWord;
 
 /// A word, a ledger entry and a clock that moves with everything that is done.
 #[derive(Clone, Debug, PartialEq)]
 struct World {
     word: u64,
+    /// Of a fair lock, and its lap.
+    turn: [u64; 2],
     ledger: u64,
     at_ns: u64,
     horizon_ns: u64,
@@ -43,14 +46,22 @@ impl World {
         }
         let mut values = Values::new();
         for word_op in chain.ops() {
-            let old = self.word;
+            let is_turn = match word_op {
+                WordOp::Cas { addr, .. } | WordOp::ReadPair { addr } => addr.word() == Word::W1,
+                _ => false,
+            };
+            let word = if is_turn { &mut self.turn[0] } else { &mut self.word };
+            let old = *word;
             match *word_op {
-                WordOp::Cas { expect, swap, .. } if old == expect => self.word = swap,
-                WordOp::Cas { .. } | WordOp::Read { .. } => {}
-                WordOp::Faa { add, .. } => self.word = old.wrapping_add(add),
+                WordOp::Cas { expect, swap, .. } if old == expect => *word = swap,
+                WordOp::Cas { .. } | WordOp::Read { .. } | WordOp::ReadPair { .. } => {}
+                WordOp::Faa { add, .. } => *word = old.wrapping_add(add),
                 WordOp::WriteLedger { value, .. } => self.ledger = value,
             }
             values.push(old);
+            if matches!(word_op, WordOp::ReadPair { .. }) {
+                values.push(self.turn[1]);
+            }
         }
         lost.unwrap_or(Outcome::Done(values))
     }
@@ -74,12 +85,6 @@ fn carry_out(w: &mut World, e: &mut LockEntry, mut o: Operation, mut last: Now) 
                 o.outcome(e, outcome, last);
             }
             Effect::WriteLedger(entry) => w.write(entry),
-            Effect::Flush { .. } => {
-                if !w.is_local {
-                    w.does("a flush".into());
-                }
-                o.flushed(e, true, w.now());
-            }
             Effect::ReadClock => o.clock(w.now()),
             Effect::Ask { request, .. } => {
                 w.does(format!("{request:?}"));
@@ -152,6 +157,11 @@ impl Draw {
     }
 }
 
+/// A client sleeps at the arbiter.
+fn told([turn, lap]: [u64; 2]) -> [u64; 2] {
+    [TurnWord::from_bits(turn).with_told(true).into_bits(), lap]
+}
+
 /// What others may have made of a word.
 fn meddled(draw: &mut Draw, lock_type: LockType, word: u64) -> u64 {
     match (lock_type, draw.below(6)) {
@@ -159,9 +169,9 @@ fn meddled(draw: &mut Draw, lock_type: LockType, word: u64) -> u64 {
         (LockType::Atomic, 1) => AtomicWord::from_bits(word).with_waiters(true).into_bits(),
         (LockType::Rw, 0) => RwWord::new().with_client(8).into_bits(),
         (LockType::Rw, 1) => RwWord::from_bits(word).with_waiters(true).into_bits(),
-        (LockType::Fair, 0) => FairWord::from_bits(word).shared_taken().into_bits(),
-        (LockType::Fair, 1) => word.wrapping_add(FairWord::TAKE_EXCLUSIVE),
-        (LockType::Fair, 2) => FairWord::new().with_mx(crate::limits::FAIR_LANE_DIVERT).into_bits(),
+        (LockType::Fair, 0) => word.wrapping_add(TakenWord::TAKE_SHARED),
+        (LockType::Fair, 1) => word.wrapping_add(TakenWord::TAKE_EXCLUSIVE),
+        (LockType::Fair, 2) => TakenWord::new().with_mx(crate::limits::FAIR_DIVERT).into_bits(),
         (_, 3) => 0,
         _ => word,
     }
@@ -187,6 +197,7 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
         let denied = Reply::Denied { status: Status::Fail, word: 0 };
         let mut w = World {
             word: 0,
+            turn: [0; 2],
             ledger: 0,
             at_ns: 0,
             is_local: draw.of(&[true, false]),
@@ -206,6 +217,7 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
                 _ => Op::Unlock,
             };
             w.word = meddled(&mut draw, lock_type, w.word);
+            w.turn = draw.of(&[w.turn, w.turn, told(w.turn), [w.word, 0], [0, 1]]);
             w.log.clear();
             let (mut other_w, mut other_e) = (w.clone(), e.clone());
             let results =

@@ -40,7 +40,7 @@ fn tries(o: &mut Operation, e: &mut LockEntry, word: u64) -> Effect {
     loop {
         match o.next(e) {
             Effect::Post { chain, .. } => {
-                o.outcome(e, values(&vec![word; chain.ops().len()]), at(1));
+                o.outcome(e, values(&vec![word; chain.values_len()]), at(1));
             }
             Effect::WriteLedger(_) => {}
             Effect::ReadClock => o.clock(at(1)),

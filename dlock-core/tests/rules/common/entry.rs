@@ -22,6 +22,9 @@ pub fn executed(chain: &Chain, old: u64) -> Outcome {
     let mut values = Values::new();
     for word_op in chain.ops() {
         values.push(if matches!(word_op, WordOp::WriteLedger { .. }) { 0 } else { old });
+        if matches!(word_op, WordOp::ReadPair { .. }) {
+            values.push(0);
+        }
     }
     Outcome::Done(values)
 }

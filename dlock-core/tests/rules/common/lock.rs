@@ -7,10 +7,9 @@ use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
-use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket, TurnWord};
+use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 
 pub const X: Mode = Mode::Exclusive;
 pub const S: Mode = Mode::Shared;
@@ -27,8 +26,10 @@ pub fn expiry(deadline_s: u32) -> u64 {
 #[derive(Default)]
 pub struct Memory {
     pub word: u64,
-    /// Whether a release is to be told to the arbiter; the turn, while the lock is relayed.
-    pub companion: u64,
+    /// The turn of a fair lock.
+    pub turn: u64,
+    /// Its lap.
+    pub lap: u64,
     pub ledgers: HashMap<ClientId, LedgerEntry>,
     /// Once this client's entry was looked at, the client moves: to this entry, and this word.
     pub moves: Option<(ClientId, LedgerEntry, u64)>,
@@ -37,14 +38,10 @@ pub struct Memory {
 impl Memory {
     pub fn at(&mut self, addr: WordAddr) -> &mut u64 {
         match addr.word() {
-            Word::W1 => &mut self.companion,
+            Word::W1 => &mut self.turn,
+            Word::Fence => &mut self.lap,
             _ => &mut self.word,
         }
-    }
-
-    /// Whether a release is to be told to the arbiter.
-    pub fn is_told(&self) -> bool {
-        TurnWord::from_bits(self.companion).told()
     }
 }
 
@@ -98,32 +95,6 @@ pub fn id(n: u32) -> ClientId {
 }
 
 impl World {
-    /// A fair lock. The share of client 1, which has not come out with it, was passed over;
-    /// client 2 holds the lock. Their tickets.
-    pub fn passed_over() -> (Self, Ticket, Ticket) {
-        let mut w = Self::new(LockType::Fair, 5);
-        let late = w.take(1, S, LedgerState::Intent, 0);
-        let first = w.take(2, X, LedgerState::TicketExclusive, 0);
-        assert!(w.wait(2, X, first).is_empty());
-        assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
-        w.writes(2, LedgerState::HeldExclusive, first, 600);
-        (w, late, first)
-    }
-
-    /// The primary executes the chain by which client `n`, behind its intent, takes a share; its
-    /// note is lost.
-    pub fn executes_a_share(&mut self, n: u32, lease_s: u32) -> Ticket {
-        self.writes(n, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, lease_s);
-        let (noted, old) = (self.memory.ledgers[&id(n)], self.memory.word);
-        self.memory.word = self.word().shared_taken().into_bits();
-        self.call(|arbiter, _, memory, lock, _, _| {
-            let addr = WordAddr::new(lock.slot, Word::W0);
-            let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
-            arbiter.executed_word_op(memory, lock, (id(n), HANDLE), noted, &add, old);
-        });
-        FairWord::from_bits(old).next()
-    }
-
     pub fn new(lock_type: LockType, clients: u32) -> Self {
         Self {
             lock_type,
@@ -181,38 +152,38 @@ impl World {
     /// What it has is ended, and it is there again with an empty ledger.
     pub fn lapse(&mut self, n: u32) {
         let refs = self.refs.clone();
-        self.refs.retain(|r| r.0 != id(n));
-        self.call(|arbiter, now, memory, lock, _, out| {
-            arbiter.lapse(now, memory, lock, id(n), HANDLE, out);
-        });
+        self.forget(n);
         self.memory.ledgers.remove(&id(n));
         self.refs = refs;
     }
 
-    pub fn word(&self) -> FairWord {
-        FairWord::from_bits(self.memory.word).told_by(TurnWord::from_bits(self.memory.companion))
+    pub fn taken(&self) -> TakenWord {
+        TakenWord::from_bits(self.memory.word)
     }
 
-    pub fn writes(&mut self, n: u32, state: LedgerState, ticket: Ticket, lease_s: u32) {
-        let entry = LedgerEntry::of_ticket(state, ticket).with_detail(lease_s);
-        self.memory.ledgers.insert(id(n), entry);
+    pub fn turn(&self) -> TurnWord {
+        TurnWord::from_bits(self.memory.turn)
     }
 
-    /// A ticket by fetch-and-add, and what the ledger says of it.
-    pub fn take(&mut self, n: u32, mode: Mode, state: LedgerState, lease_s: u32) -> Ticket {
-        let w = self.word();
-        self.memory.word = match mode {
-            X => w.exclusive_taken(),
-            S => w.shared_taken(),
-        }
-        .into_bits();
-        let ticket = Ticket { tx: w.mx(), ts: w.ms() };
-        let said = match state {
-            LedgerState::Intent => LedgerEntry::intent(mode, false, w.mx().into()).ticket(),
-            _ => ticket,
-        };
-        self.writes(n, state, said, lease_s);
-        ticket
+    /// A client claims a turn until so many seconds after the start. A new stamp: of a new ticket.
+    pub fn claims(&mut self, n: u32, mode: Mode, stamp: u32, until_s: u32) {
+        self.memory.ledgers.insert(id(n), LedgerEntry::claim(mode, stamp).with_detail(until_s));
+    }
+
+    /// A claim, and then a ticket by fetch-and-add.
+    pub fn take(&mut self, n: u32, mode: Mode, until_s: u32) -> Ticket {
+        let before = self.memory.ledgers.get(&id(n)).map_or(0, |entry| entry.stamp());
+        self.claims(n, mode, before + 1, until_s);
+        let taken = self.taken();
+        self.memory.word = taken.taken(mode).into_bits();
+        taken.next(self.memory.lap)
+    }
+
+    /// A client passes its turn on by itself, and its ledger says so.
+    pub fn passes_on(&mut self, n: u32, mode: Mode) {
+        assert!(!self.turn().told());
+        self.memory.turn = self.turn().done(mode).into_bits();
+        self.memory.ledgers.remove(&id(n));
     }
 
     pub fn release(&mut self, n: u32, mode: Mode, ticket: Ticket) -> Vec<Sent> {
@@ -228,22 +199,13 @@ impl World {
         }
     }
 
+    pub fn poll(&mut self, n: u32, mode: Mode, ticket: Ticket) -> Vec<Sent> {
+        self.ask(n, Request::Poll { handle: HANDLE, mode, ticket, expire_s: 30 })
+    }
+
     pub fn wait(&mut self, n: u32, mode: Mode, ticket: Ticket) -> Vec<Sent> {
         let (wait, ticket) = (WaitNumber(1), Some(ticket));
         self.ask(n, Request::Wait { handle: HANDLE, mode, expire_s: 30, wait, ticket })
-    }
-
-    /// One exclusive hold through the arbiter, which is released; its ticket.
-    pub fn cycle(&mut self, n: u32) -> Ticket {
-        let take = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 };
-        let out = self.ask(n, take);
-        let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
-        self.writes(n, LedgerState::HeldExclusive, ticket, 60);
-        let release = Request::Release { handle: HANDLE, mode: X, ticket: Some(ticket) };
-        let out = self.ask(n, release);
-        assert!(matches!(out[0].reply, Reply::Done { .. }), "{out:?}");
-        self.memory.ledgers.remove(&id(n));
-        ticket
     }
 }
 

@@ -332,16 +332,21 @@ impl Site {
     pub fn execute(&mut self, peer: Peer, chain: &Chain) -> Values {
         let mut values = Values::new();
         for word_op in chain.ops() {
-            values.push(match *word_op {
+            let value = match *word_op {
                 WordOp::Cas { addr, expect, swap } => self.memory.cas(addr, expect, swap),
                 WordOp::Faa { addr, add } => self.memory.faa(addr, add),
                 WordOp::Read { addr } => self.memory.read(addr),
+                WordOp::ReadPair { addr } => {
+                    values.push(self.memory.read(addr));
+                    self.memory.read(addr.next())
+                }
                 WordOp::WriteLedger { handle, value } => {
                     let entry = dlock_core::words::LedgerEntry::from_bits(value);
                     self.memory.ledgers.insert((peer.id, handle), entry);
                     0
                 }
-            });
+            };
+            values.push(value);
         }
         if peer.fabric == FabricKind::Tcp {
             self.primary.executed(&mut self.memory, peer.id, chain, &values);

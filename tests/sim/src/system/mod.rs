@@ -175,6 +175,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         op: Op::Unlock,
         tok: 0,
         called: (0, ServerTime(0)),
+        lap: 0,
         last_now: NEVER,
         until_ns: 0,
         goal: Goal::Any,

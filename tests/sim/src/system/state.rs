@@ -253,6 +253,8 @@ pub(crate) struct Thread {
     pub tok: u32,
     /// When the call began: the epoch, and the true server clock.
     pub called: (u32, ServerTime),
+    /// The lap of the fair lock's place at that time.
+    pub lap: u64,
     /// The client's clock as its driver has read it last.
     pub last_now: Now,
     /// Until when something is waited for, on the client's own clock.
@@ -577,6 +579,12 @@ impl Sys {
         let [taken, turn] = [Word::W0, Word::W1]
             .map(|word| self.memory.words[WordAddr::new(slot, word).index() as usize]);
         (TakenWord::from_bits(taken), TurnWord::from_bits(turn))
+    }
+
+    /// The lap of a fair lock.
+    pub fn fair_lap(&self, slot: Slot) -> u64 {
+        let at = WordAddr::new(slot, Word::Fence).index() as usize;
+        self.memory.words.get(at).copied().unwrap_or_default()
     }
 
     /// Executes a word operation of a chain, with all its values.

@@ -11,7 +11,7 @@
 
 use dlock_core::clock::{Now, ServerTime, COARSE_NS_MAX};
 use dlock_core::ids::Seq;
-use dlock_core::lock::{Op, OpResult};
+use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::status::Status;
@@ -135,8 +135,10 @@ impl Sys {
     /// A call begins: what was promised before it.
     pub(super) fn calls(&mut self, c: usize, l: usize, op: Op) {
         let (server_now, epoch, who) = (self.server_now(), self.epoch, self.who(c));
+        let slot = self.clients[c].threads[l].entry.as_ref().map(LockEntry::slot);
+        let lap = slot.map_or(0, |slot| self.fair_lap(slot));
         let t = self.thread(c, l);
-        (t.op, t.called, t.past_queue) = (op, (epoch, server_now), false);
+        (t.op, t.called, t.past_queue, t.lap) = (op, (epoch, server_now), false, lap);
         t.pauses = 0;
         let is_release = op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1);
         self.oracle.called(l, who, self.now, is_release);

@@ -46,7 +46,8 @@ impl Sys {
             return None;
         }
         let Some(View::Fair { nx, ns, mx, ms, .. }) = result.view else { return None };
-        if self.memory.words.is_empty() || (nx, ns, mx, ms) == (0, 0, 0, 0) {
+        let is_same_lap = !self.memory.words.is_empty() && self.fair_lap(entry.slot()) == t.lap;
+        if !is_same_lap || (nx, ns, mx, ms) == (0, 0, 0, 0) {
             return None;
         }
         let (taken, turn) = self.fair_words(entry.slot());

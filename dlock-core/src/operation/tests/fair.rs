@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The fair lock: the client's side.
+
+use super::*;
+use crate::limits::{CLAIM_LEASE_S_MAX, FAIR_DIVERT, FAIR_GRACE_S};
+use crate::lock::Half;
+use crate::word_op::{Word, WordAddr};
+use crate::words::{LedgerEntry, Ticket};
+
+const W0: WordAddr = WordAddr::new(Slot(9), Word::W0);
+const W1: WordAddr = WordAddr::new(Slot(9), Word::W1);
+const LOOK: WordOp = WordOp::ReadPair { addr: W1 };
+
+fn fair() -> LockEntry {
+    entry(LockType::Fair)
+}
+
+fn taken(mx: u32, ms: u32) -> u64 {
+    TakenWord::new().with_mx(mx).with_ms(ms).into_bits()
+}
+
+fn turn(nx: u32, ns: u32) -> TurnWord {
+    TurnWord::new().with_nx(nx).with_ns(ns)
+}
+
+/// The claim that a chain writes.
+fn claim(word_op: WordOp) -> LedgerEntry {
+    match word_op {
+        WordOp::WriteLedger { value, .. } => LedgerEntry::from_bits(value),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn try_for(mode: Mode, expire_s: u32) -> Op {
+    Op::TryLock { mode, expire_s }
+}
+
+/// The first chain of an acquire has found these words.
+fn takes(e: &mut LockEntry, op: Op, found: [u64; 3], ns: u64) -> Operation {
+    let mut o = begin(e, op);
+    let [ledger, WordOp::Faa { addr: W0, .. }, LOOK] = posted(o.next(e))[..] else { panic!() };
+    assert!(claim(ledger).claims().is_some());
+    o.outcome(e, values(&[0, found[0], found[1], found[2]]), at(ns));
+    o
+}
+
+/// Held since the start, with the first ticket.
+fn holds(mode: Mode, expire_s: u32) -> LockEntry {
+    let mut e = fair();
+    let mut o = takes(&mut e, try_for(mode, expire_s), [0; 3], 1);
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+    e
+}
+
+/// It is held until then.
+fn ends(effect: Effect) -> u32 {
+    match effect {
+        Effect::Done(OpResult {
+            status: Status::Success,
+            view: Some(View::Fair { time_out, .. }),
+        }) => time_out,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asked(effect: Effect) -> Request {
+    match effect {
+        Effect::Ask { request, .. } => request,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_free_lock_is_taken_and_released_by_one_chain_each() {
+    for mode in [X, S] {
+        let mut e = fair();
+        let mut o = begin(&mut e, try_for(mode, 5));
+        let chain = posted(o.next(&mut e));
+        let add = TakenWord::addend(mode);
+        let [ledger, WordOp::Faa { addr: W0, add: added }, LOOK] = chain[..] else {
+            panic!("{chain:?}")
+        };
+        assert_eq!((claim(ledger).claims(), added), (Some(mode), add));
+        assert_eq!(claim(ledger).deadline_s(0), at(0).deadline(5));
+        o.outcome(&mut e, values(&[0, taken(7, 3), turn(7, 3).into_bits(), 9]), at(1));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        let mut o = begin(&mut e, Op::Unlock);
+        let chain = posted(o.next(&mut e));
+        let WordOp::Cas { addr: W1, expect, swap } = chain[0] else { panic!("{chain:?}") };
+        assert_eq!(expect, turn(7, 3).into_bits());
+        assert_eq!(swap, turn(7, 3).done(mode).into_bits());
+        assert_eq!(chain.len(), if mode == X { 2 } else { 1 });
+        o.outcome(&mut e, values(&vec![expect; chain.len()]), at(2));
+        if mode == S {
+            let none = LedgerEntry::new();
+            assert_eq!(o.next(&mut e), Effect::WriteLedger(none), "when it is done, and not before");
+        }
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        assert!(!e.has_ledger_write());
+    }
+}
+
+#[test]
+fn each_ticket_has_a_stamp_of_its_own() {
+    let mut e = holds(X, 5);
+    let mut stamps = vec![];
+    for round in 1..4 {
+        let word = turn(round - 1, 0).into_bits();
+        let mut o = begin(&mut e, Op::Unlock);
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, values(&[word, 0]), at(2));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        let mut o = begin(&mut e, TAKE);
+        stamps.push(claim(posted(o.next(&mut e))[0]).stamp());
+        o.outcome(&mut e, values(&[0, taken(round, 0), turn(round, 0).into_bits(), 0]), at(3));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+    }
+    assert!(stamps.windows(2).all(|two| two[0] != two[1]), "{stamps:?}");
+}
+
+/// Its claim may be over at the primary: it could have been passed.
+#[test]
+fn a_turn_that_is_seen_after_the_claim_is_over_is_asked_for() {
+    let mut e = fair();
+    let mut o = takes(&mut e, TAKE, [0; 3], 6 * NS);
+    assert!(matches!(asked(o.next(&mut e)), Request::Poll { .. }));
+    let mut e = fair();
+    let mut o = takes(&mut e, LOCK, [0; 3], 6 * NS);
+    assert!(matches!(asked(o.next(&mut e)), Request::Wait { ticket: Some(_), .. }));
+}
+
+#[test]
+fn a_ticket_behind_others_is_kept_for_a_grace_if_its_client_does_not_wait() {
+    let mut e = fair();
+    let mut o = takes(&mut e, TAKE, [taken(1, 0), 0, 0], 1);
+    let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!() };
+    assert_eq!(entry.deadline_s(0), at(0).deadline(FAIR_GRACE_S));
+    assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
+    assert_eq!(done(o.next(&mut e)), Status::Again);
+    // the second time it looks, and the arbiter decides what is not its turn
+    let mut o = begins(&mut e, TAKE, NS);
+    let chain = posted(o.next(&mut e));
+    let [ledger, LOOK] = chain[..] else { panic!("{chain:?}") };
+    assert_eq!(claim(ledger).deadline_s(0), at(NS).deadline(5));
+    o.outcome(&mut e, values(&[0, 0, 0]), at(NS + 1));
+    assert!(matches!(asked(o.next(&mut e)), Request::Poll { .. }));
+}
+
+#[test]
+fn a_turn_that_comes_is_relied_on_until_the_new_claim_ends() {
+    let mut e = fair();
+    let mut o = takes(&mut e, LOCK, [taken(1, 0), 0, 0], 1);
+    let mut looks = 0;
+    loop {
+        match o.next(&mut e) {
+            Effect::Pause { .. } => o.paused(&mut e, at(2 * NS)),
+            Effect::Post { chain, .. } => {
+                looks += 1;
+                let word = if looks == 2 { turn(1, 0) } else { turn(0, 0) };
+                let mut all = vec![0; chain.values_len()];
+                let at_turn = all.len() - 2;
+                all[at_turn] = word.into_bits();
+                o.outcome(&mut e, values(&all), at(2 * NS + looks));
+            }
+            done => break assert_eq!(ends(done), at(2 * NS).deadline(5)),
+        }
+    }
+}
+
+#[test]
+fn a_long_lease_is_claimed_once_the_turn_is_there() {
+    let long_s = CLAIM_LEASE_S_MAX + 1;
+    for (after_ns, held) in [(2, true), (u64::from(CLAIM_LEASE_S_MAX + 1) * NS, false)] {
+        let mut e = fair();
+        let mut o = takes(&mut e, try_for(X, long_s), [0; 3], 1);
+        let chain = posted(o.next(&mut e));
+        let [ledger, LOOK] = chain[..] else { panic!("{chain:?}") };
+        assert_eq!(claim(ledger).deadline_s(0), at(0).deadline(long_s));
+        o.outcome(&mut e, values(&[0, 0, 0]), at(after_ns));
+        match held {
+            true => assert_eq!(done(o.next(&mut e)), Status::Success),
+            false => assert!(matches!(asked(o.next(&mut e)), Request::Poll { .. })),
+        }
+    }
+}
+
+/// The write may have come after the turn was passed.
+#[test]
+fn an_extend_whose_outcome_is_late_is_for_the_arbiter_to_confirm() {
+    let extend = Op::Extend { mode: X, expire_s: 9 };
+    let mut e = holds(X, 5);
+    let mut o = begins(&mut e, extend, NS);
+    let chain = posted(o.next(&mut e));
+    assert!(matches!(chain[..], [WordOp::WriteLedger { .. }, LOOK]), "{chain:?}");
+    o.outcome(&mut e, values(&[0, 0, 0]), at(2 * NS));
+    assert_eq!(ends(o.next(&mut e)), at(NS).deadline(9));
+    let mut e = holds(X, 5);
+    let mut o = begins(&mut e, extend, NS);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0, 0, 0]), at(6 * NS));
+    assert!(matches!(asked(o.next(&mut e)), Request::Extend { expire_s: 9, .. }));
+    // passed, or of another lap
+    for [word, lap] in [[turn(1, 0).into_bits(), 0], [0, 7]] {
+        let mut e = holds(X, 5);
+        let mut o = begins(&mut e, extend, NS);
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, values(&[0, word, lap]), at(2 * NS));
+        assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+        assert!(matches!(o.next(&mut e), Effect::Count(_)));
+        assert_eq!(done(o.next(&mut e)), Status::Fail);
+    }
+}
+
+fn first_of_release(e: &mut LockEntry, ns: u64) -> (Operation, Effect) {
+    let mut o = begins(e, Op::Unlock, ns);
+    let effect = o.next(e);
+    (o, effect)
+}
+
+#[test]
+fn a_hold_that_may_be_over_is_released_by_the_arbiter() {
+    for mode in [X, S] {
+        let mut e = holds(mode, 5);
+        let (mut o, effect) = first_of_release(&mut e, 6 * NS);
+        assert!(matches!(asked(effect), Request::Release { .. }));
+        o.reply(&mut e, Ok(Reply::Denied { status: Status::Fail, word: 0 }), at(6 * NS));
+        assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+        assert_eq!(done(o.next(&mut e)), Status::Fail);
+    }
+}
+
+#[test]
+fn a_turn_that_is_awaited_at_the_arbiter_is_passed_on_by_it() {
+    let told = turn(0, 0).with_told(true).into_bits();
+    // seen before
+    let mut e = fair();
+    let mut o = takes(&mut e, TAKE, [0, told, 0], 1);
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+    let (mut o, effect) = first_of_release(&mut e, 2);
+    assert!(matches!(asked(effect), Request::Release { .. }));
+    o.reply(&mut e, Ok(Reply::Denied { status: Status::Fail, word: 0 }), at(3));
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+    assert_eq!(done(o.next(&mut e)), Status::Fail, "no compare-and-swap has found the turn");
+    // found: its chain has said none, and the arbiter may have passed the turn since
+    for reply in [
+        Reply::Done { word: turn(1, 0).into_bits() },
+        Reply::Denied { status: Status::Fail, word: turn(1, 0).into_bits() },
+    ] {
+        for (ns, mode) in [(3, X), (3, S), (6 * NS, X)] {
+            let mut e = holds(mode, 5);
+            let (mut o, effect) = first_of_release(&mut e, 2);
+            let chain = posted(effect);
+            o.outcome(&mut e, values(&vec![told; chain.len()]), at(ns));
+            assert!(matches!(asked(o.next(&mut e)), Request::Release { .. }));
+            o.reply(&mut e, Ok(reply), at(ns + 1));
+            let is_late = ns > 5 * NS && matches!(reply, Reply::Denied { .. });
+            let result = std::iter::repeat_with(|| o.next(&mut e)).find_map(|effect| match effect {
+                Effect::Done(result) => Some(result.status),
+                _ => None,
+            });
+            let expected = if is_late { Status::Fail } else { Status::Success };
+            assert_eq!(result, Some(expected), "{mode:?} {ns} {reply:?}");
+        }
+    }
+}
+
+#[test]
+fn a_share_is_released_from_what_others_have_left() {
+    let mut e = holds(S, 5);
+    let (mut o, effect) = first_of_release(&mut e, 2);
+    let _ = posted(effect);
+    o.outcome(&mut e, values(&[turn(0, 1).into_bits()]), at(3));
+    let chain = posted(o.next(&mut e));
+    let (expect, swap) = (turn(0, 1).into_bits(), turn(0, 2).into_bits());
+    assert_eq!(chain, [WordOp::Cas { addr: W1, expect, swap }]);
+    o.outcome(&mut e, values(&[expect]), at(4));
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+    // the turn is another one's
+    let mut e = holds(S, 5);
+    let (mut o, effect) = first_of_release(&mut e, 2);
+    let _ = posted(effect);
+    o.outcome(&mut e, values(&[turn(1, 1).into_bits()]), at(3));
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+    assert!(matches!(o.next(&mut e), Effect::Count(_)));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+}
+
+#[test]
+fn a_place_that_is_given_up_says_none_first() {
+    let mut e = fair();
+    let mut o = takes(&mut e, TAKE, [taken(1, 0), 0, 0], 1);
+    while !matches!(o.next(&mut e), Effect::Done(_)) {}
+    let mut o = begin(&mut e, Op::Unlock);
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+    let Effect::Tell(Request::Abandon { ticket, .. }) = o.next(&mut e) else { panic!() };
+    assert_eq!(ticket, Ticket { lap: 0, tx: 1, ts: 0 });
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+}
+
+#[test]
+fn a_high_number_is_no_ticket() {
+    let mut e = fair();
+    let mut o = takes(&mut e, LOCK, [taken(FAIR_DIVERT, 0), 0, 0], 1);
+    assert!(matches!(asked(o.next(&mut e)), Request::TakeTicket { mode: X, .. }));
+    // the lanes have started again
+    o.reply(&mut e, Ok(Reply::Done { word: 0 }), at(NS));
+    let chain = posted(o.next(&mut e));
+    assert!(matches!(chain[..], [_, WordOp::Faa { .. }, LOOK]), "{chain:?}");
+    o.outcome(&mut e, values(&[0, 0, 0, 77]), at(NS + 1));
+    assert_eq!(ends(o.next(&mut e)), at(NS).deadline(5));
+    // or the arbiter has given one out
+    let mut e = fair();
+    let mut o = takes(&mut e, LOCK, [taken(FAIR_DIVERT, 0), 0, 0], 1);
+    let _ = asked(o.next(&mut e));
+    let ticket = Ticket { lap: 0, tx: FAIR_DIVERT + 1, ts: 0 };
+    o.reply(&mut e, Ok(Reply::Queued { word: 0, ticket }), at(NS));
+    let Request::Wait { ticket: waits, .. } = asked(o.next(&mut e)) else { panic!() };
+    assert_eq!(waits, Some(ticket));
+}
+
+/// A client that waits where it shares memory with the others.
+fn parks(e: &mut LockEntry) {
+    e.may_park(true);
+    e.reads_are_free(true);
+}
+
+/// The effects of a wait up to what is no look and no pause.
+fn up_to_park(o: &mut Operation, e: &mut LockEntry, word: TurnWord) -> (u64, Effect) {
+    let mut ns = 10;
+    loop {
+        match o.next(e) {
+            Effect::Pause { .. } => o.paused(e, at(ns)),
+            Effect::Post { chain, .. } => {
+                if let [WordOp::Cas { .. }] = chain.ops() {
+                    return (ns, Effect::Post { chain, until_ns: 0 });
+                }
+                let mut all = vec![0; chain.values_len()];
+                let at_turn = all.len() - 2;
+                all[at_turn] = word.into_bits();
+                o.outcome(e, values(&all), at(ns));
+            }
+            other => return (ns, other),
+        }
+        ns += 1_000;
+    }
+}
+
+#[test]
+fn who_sleeps_on_the_word_says_so_in_it_first() {
+    let mut e = fair();
+    parks(&mut e);
+    let mut o = begin(&mut e, LOCK);
+    let chain = posted(o.next(&mut e));
+    let mut all = vec![0; Chain::values_len(&chain_of(&chain))];
+    all[1] = taken(1, 0);
+    o.outcome(&mut e, values(&all), at(1));
+    let (ns, effect) = up_to_park(&mut o, &mut e, turn(0, 0));
+    let parked = turn(0, 0).with_parked(true).into_bits();
+    assert_eq!(posted(effect), [WordOp::Cas { addr: W1, expect: 0, swap: parked }]);
+    o.outcome(&mut e, values(&[0]), at(ns));
+    let Effect::Park { addr: W1, half: Half::High, value: 0, .. } = o.next(&mut e) else {
+        panic!()
+    };
+    o.paused(&mut e, at(ns + NS));
+    let chain = posted(o.next(&mut e));
+    let mut all = vec![0; chain_of(&chain).values_len()];
+    let at_turn = all.len() - 2;
+    all[at_turn] = turn(1, 0).into_bits();
+    o.outcome(&mut e, values(&all), at(ns + NS + 1));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+}
+
+fn chain_of(ops: &[WordOp]) -> Chain {
+    ops[1..].iter().fold(Chain::one(ops[0]), |chain, &word_op| chain.then(word_op))
+}
+
+#[test]
+fn who_passes_the_turn_on_wakes_those_that_sleep() {
+    for (mode, half, clears) in [(X, Half::High, true), (S, Half::Low, false)] {
+        let mut e = holds(mode, 5);
+        parks(&mut e);
+        let (mut o, effect) = first_of_release(&mut e, 2);
+        let chain = posted(effect);
+        let parked = turn(0, 0).with_parked(true);
+        o.outcome(&mut e, values(&vec![parked.into_bits(); chain.len()]), at(3));
+        let chain = posted(o.next(&mut e));
+        let WordOp::Cas { expect, swap, .. } = chain[0] else { panic!() };
+        assert_eq!(expect, parked.into_bits());
+        assert_eq!(TurnWord::from_bits(swap).parked(), !clears);
+        o.outcome(&mut e, values(&vec![expect; chain.len()]), at(4));
+        let effects = std::iter::repeat_with(|| o.next(&mut e));
+        let wakes: Vec<Half> = effects
+            .take_while(|effect| !matches!(effect, Effect::Done(_)))
+            .filter_map(|effect| match effect {
+                Effect::Wake { addr: W1, half } => Some(half),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(wakes, [half]);
+    }
+}
+
+#[test]
+fn nobody_sleeps_on_a_word_that_is_told() {
+    let mut e = fair();
+    parks(&mut e);
+    let mut o = begin(&mut e, LOCK);
+    let chain = posted(o.next(&mut e));
+    let mut all = vec![0; chain_of(&chain).values_len()];
+    all[1] = taken(1, 0);
+    o.outcome(&mut e, values(&all), at(1));
+    let (_, effect) = up_to_park(&mut o, &mut e, turn(0, 0).with_told(true));
+    assert!(matches!(asked(effect), Request::Wait { .. }));
+}
