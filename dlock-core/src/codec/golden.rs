@@ -317,8 +317,8 @@ fn the_transcripts_of_version_1_are_understood_and_answered_in_layout_1() {
 #[test]
 fn a_claim_of_version_1_is_understood() {
     const CLAIM: &str =
-        "444c01012a000000|010000000000000007014d000000020061620209000000010104000000\
-                         010b0a0d0c0600000000000000";
+        "444c01012e000000|010000000000000007014d000000020061620209000000010104000000\
+                         010e000000000000000b0a00000d0c0000";
     let bytes = bytes_of(CLAIM);
     let fair = Some(Place { epoch: Epoch(0), ticket: TICKET });
     let held = HeldClaim { fair, age_ms: u32::MAX, ..HeldClaim::hold(Mode::Shared, 4 * NS) };

@@ -661,6 +661,10 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
         }
         // the lanes have started again: numbers are for clients to take
         Reply::Done { .. } if e.state != ticketed(mode) && !m.reentry => {
+            m.rounds += 1;
+            if m.rounds > CAS_ROUNDS_MAX {
+                return m.lose_track(e); // a primary that says so of lanes that are high
+            }
             e.fair.diverted = false;
             take_anew(m, e, now)
         }

@@ -59,9 +59,9 @@ fn held(lock_type: LockType) -> LockEntry {
     let mut entry = entry(lock_type);
     let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
     let now = Now::exact(ServerTime(1_000 * NS));
-    let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(take, now) else { panic!() };
+    let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(take, now) else { panic!() };
     let mut values = Values::new();
-    values.push(0);
+    (0..chain.values_len()).for_each(|_| values.push(0));
     let Step::Done(_) = machine.outcome(&mut entry, Outcome::Done(values), now) else { panic!() };
     entry
 }
@@ -374,7 +374,8 @@ fn at_a_successor_a_claimed_hold_has_what_is_left_of_its_lease_and_is_to_be_conf
 fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
     let now = Now::exact(ServerTime(1_001 * NS));
     let mut held = fair_after(LockType::Fair, 0);
-    let published = held.take_ledger_write();
+    let entry = crate::words::LedgerEntry::claim(Mode::Exclusive, 1);
+    let published = Some(entry.with_detail(1_005));
     assert_eq!(resume(&mut held, true, now), None);
     assert_eq!(held.take_ledger_write(), None, "the operation does it at its end");
     assert_eq!(resume(&mut held, false, now), None);

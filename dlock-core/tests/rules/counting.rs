@@ -6,12 +6,13 @@ use crate::common::Memory;
 use dlock_core::clock::ServerTime;
 use dlock_core::control::FabricKind;
 use dlock_core::counters::{Counter, Told};
+use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::message::{LockType, Mode, Request};
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, WordOp};
-use dlock_core::words::{AtomicWord, RwWord};
+use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket};
 
 struct World {
     primary: Primary,
@@ -127,11 +128,16 @@ fn a_read_write_release_that_finds_the_hold_and_a_waiter_is_none_that_failed() {
 #[test]
 fn a_place_in_a_queue_and_a_request_that_is_none_of_its_lock_are_counted() {
     let mut w = world::World::new(2);
-    let client = w.client(1, FabricKind::Tcp);
-    let handle = w.get(client, &world::names(1), LockType::Fair)[0].handle;
-    let mode = Mode::Shared;
+    let client = w.client(1, FabricKind::Verbs);
+    let grant = w.get(client, &world::names(1), LockType::Fair)[0];
+    let (handle, mode) = (grant.handle, Mode::Shared);
+    // behind an exclusive ticket
+    let (taken, ticket) = (TakenWord::new().with_mx(1), Ticket { lap: 0, tx: 1, ts: 0 });
+    w.memory.set(world::w0(&grant), taken.taken(mode).into_bits());
+    let entry = LedgerEntry::claim(mode, 1).with_detail(60);
+    w.memory.set_ledger(client, handle, entry);
     for (request, counter) in [
-        (Request::TakeTicket { handle, mode, expire_s: 5 }, Counter::Again),
+        (Request::Poll { handle, mode, ticket, expire_s: 5 }, Counter::Again),
         (Request::Steal { handle, expire_s: 5 }, Counter::InvalidOp),
     ] {
         w.primary.clear_stats(&mut w.memory);

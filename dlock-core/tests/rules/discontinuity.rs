@@ -10,7 +10,7 @@ use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::word_op::WordOp;
 
-use crate::common::entry::{entry, old_word};
+use crate::common::entry::{entry, executed, old_word};
 
 const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, expire_s: 600 };
@@ -46,8 +46,8 @@ fn end(operation: &mut Operation, entry: &mut LockEntry, now: Now) -> (Status, V
 fn held(lock_type: LockType, now: Now) -> LockEntry {
     let mut e = entry(lock_type);
     let mut o = begin(&mut e, TRY, now);
-    assert!(matches!(o.next(&mut e), Effect::Post { .. }));
-    o.outcome(&mut e, old_word(0), now);
+    let Effect::Post { chain, .. } = o.next(&mut e) else { panic!() };
+    o.outcome(&mut e, executed(&chain, 0), now);
     assert_eq!(end(&mut o, &mut e, now).0, Status::Success);
     e
 }
@@ -125,8 +125,8 @@ fn a_grant_whose_clock_turns_out_wrong_before_it_is_told_is_given_back() {
     for lock_type in [LockType::Atomic, LockType::Fair] {
         let mut e = entry(lock_type);
         let mut o = begin(&mut e, TRY, after(0));
-        assert!(matches!(o.next(&mut e), Effect::Post { .. }));
-        o.outcome(&mut e, old_word(0), after(1));
+        let Effect::Post { chain, .. } = o.next(&mut e) else { panic!() };
+        o.outcome(&mut e, executed(&chain, 0), after(1));
         assert_eq!(end(&mut o, &mut e, after(1)), (Status::Fail, vec![resolve]), "{lock_type:?}");
         assert_eq!((e.refs(), e.in_doubt()), (0, true));
     }

@@ -4,7 +4,7 @@
 use crate::common::world::{names, World, NOW};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind};
 use dlock_core::ids::{LockId, Seq};
-use dlock_core::message::{LockType, Mode, Request};
+use dlock_core::message::{LockType, Request};
 use dlock_core::primary::ClientSnapshot;
 
 use FabricKind::{Shm, Tcp};
@@ -68,16 +68,4 @@ fn each_handle_of_a_lapse_is_work_and_so_is_everybody_who_has_got_the_same() {
         assert!(w.primary.lapse(NOW, &mut w.memory, &mut lapse, &mut w.out));
         assert_eq!(lapse.work(), 1 + id);
     }
-}
-
-/// It was given out by a request, and its client has not written it down.
-#[test]
-fn a_ticket_that_no_ledger_names_is_something() {
-    let mut w = World::new(10);
-    let client = w.client(5, Shm);
-    let handle = w.get(client, &names(1), LockType::Fair)[0].handle;
-    assert!(!w.primary.has_something(NOW, &mut w.memory, client));
-    let request = Request::TakeTicket { handle, mode: Mode::Shared, expire_s: 9 };
-    w.primary.command(NOW, &mut w.memory, client, Seq(1), request, &mut w.out);
-    assert!(w.primary.has_something(NOW, &mut w.memory, client));
 }

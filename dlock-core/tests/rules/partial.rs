@@ -8,7 +8,7 @@ use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::word_op::Outcome;
-use dlock_core::words::{AtomicWord, TakenWord};
+use dlock_core::words::AtomicWord;
 
 use crate::common::entry::{entry, executed};
 
@@ -31,7 +31,7 @@ fn taken() -> Now {
 fn mine(lock_type: LockType) -> u64 {
     match lock_type {
         LockType::Atomic => AtomicWord::new().with_client(7).with_timeout(1_005).into_bits(),
-        _ => TakenWord::new().with_mx(1).into_bits(),
+        _ => 0, // the turn
     }
 }
 

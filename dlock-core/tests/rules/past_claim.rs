@@ -9,7 +9,7 @@ use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::words::{AtomicWord, TakenWord};
+use dlock_core::words::AtomicWord;
 
 const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, expire_s: 5 };
@@ -34,7 +34,7 @@ fn after(ms: u64) -> Now {
 fn word(lock_type: LockType, deadline_s: u32) -> u64 {
     match lock_type {
         LockType::Atomic => AtomicWord::new().with_client(7).with_timeout(deadline_s).into_bits(),
-        _ => TakenWord::new().with_mx(1).into_bits(),
+        _ => 0, // the turn
     }
 }
 

@@ -86,7 +86,9 @@ impl World {
                 WordOp::Faa { addr, add } => values.push(self.memory.faa(addr, add)),
                 WordOp::Read { addr } => values.push(self.memory.read(addr)),
                 WordOp::ReadPair { addr } => {
-                    [addr, addr.next()].map(|addr| values.push(self.memory.read(addr)));
+                    for addr in [addr, addr.next()] {
+                        values.push(self.memory.read(addr));
+                    }
                 }
                 WordOp::WriteLedger { handle, value } => {
                     self.memory.set_ledger(side.id, handle, LedgerEntry::from_bits(value));

@@ -188,7 +188,7 @@ fn a_decision_needs_the_clock_unless_no_lease_and_no_horizon_is_in_it() {
                 match operation.next(&mut e) {
                     Effect::Post { chain, .. } => {
                         let mut values = Values::new();
-                        chain.ops().iter().for_each(|_| values.push(0));
+                        (0..chain.values_len()).for_each(|_| values.push(0));
                         operation.outcome(&mut e, Outcome::Done(values), now);
                     }
                     Effect::ReadClock => operation.clock(now),

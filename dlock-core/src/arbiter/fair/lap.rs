@@ -13,7 +13,7 @@
 
 use super::super::{end_earlier_wait, Caller, Ctx, LockState, ROUNDS_MAX};
 use super::state::{addr_of, HeldBack, Status as Known, View};
-use super::{reached, swap, FairState};
+use super::{look_later, reached, swap, FairState};
 use crate::clock::NS;
 use crate::limits::FAIR_LANE_END;
 use crate::message::{Mode, Reply};
@@ -72,9 +72,12 @@ pub(super) fn give_tickets(ctx: &mut Ctx<'_>, state: &mut LockState) {
 
 /// After a look: starts the lanes again if nothing is in the way.
 pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: TurnWord) {
-    let held_back = &state.fair.held_back;
-    if held_back.is_empty() || !view.taken.is_high() {
+    if !view.taken.is_high() {
         state.fair.in_the_way.clear();
+        return;
+    }
+    let held_back = &state.fair.held_back;
+    if held_back.is_empty() && state.fair.in_the_way.is_empty() {
         return;
     }
     let is_in_the_way = |e: &super::state::Entry| {
@@ -84,15 +87,18 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
     let over: Vec<_> = entries
         .clone()
         .filter(|(client, e)| !e.runs && !state.fair.records.contains_key(client))
-        .map(|(&client, _)| client)
+        .map(|(&client, e)| (client, e.entry.stamp()))
         .collect();
     let is_free = entries.count() == 0;
     let fenced_at = state.fair.are_in_the_way(ctx.now, over.into_iter());
     if let Some(at) = fenced_at {
         ctx.wake_at(at);
     }
-    if !view.is_idle(turn) || !state.queue.is_empty() || !is_free {
+    if state.fair.held_back.is_empty() {
         return;
+    }
+    if !view.is_idle(turn) || !state.queue.is_empty() || !is_free {
+        return look_later(ctx, state.fair.looks);
     }
     if !swap(ctx, turn, TurnWord::new()) {
         let soon = ctx.now.plus_ns(1);
@@ -102,9 +108,7 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
     let fence = addr_of(ctx, Word::Fence);
     ctx.mem.faa(fence, 2 * u64::from(turn.nx()) + 2);
     state.fair.restarts = true;
-    if has_restarted(ctx, state) {
-        give_tickets(ctx, state);
-    }
+    has_restarted(ctx, state);
 }
 
 /// Whether the lanes are not between two laps: if they are, `w0` is set. Clients that add to it

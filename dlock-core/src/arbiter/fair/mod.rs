@@ -288,7 +288,6 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     if !lap::has_restarted(ctx, state) {
         return;
     }
-    lap::give_tickets(ctx, state);
     for _ in 0..LOOKS_MAX {
         let view = View::read(ctx);
         ctx.worked((decision::STEPS_MAX + 1) * (view.clients.len() + state.fair.records.len()));
@@ -309,7 +308,8 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
         if is_unfinished {
             continue;
         }
-        return lap::ends(ctx, state, &view, decided);
+        lap::ends(ctx, state, &view, decided);
+        return lap::give_tickets(ctx, state);
     }
     let soon = ctx.now.plus_ns(1);
     ctx.wake_at(soon);
@@ -336,13 +336,20 @@ fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
     if let Some(at) = next {
         ctx.wake_at(at);
     }
-    if is_silent && !planted::is(Bug::NoTimer) {
-        let after_ns = LOOK_AFTER_NS[usize::from(looks).min(LOOK_AFTER_NS.len() - 1)];
-        let at = ctx.now.plus_ns(after_ns);
-        ctx.wake_at(at);
+    if is_silent {
+        look_later(ctx, looks);
     }
     if !state.queue.is_empty() {
         ctx.looks_again();
+    }
+}
+
+/// What is waited for may happen without a word to anybody.
+fn look_later(ctx: &mut Ctx<'_>, looks: u8) {
+    if !planted::is(Bug::NoTimer) {
+        let after_ns = LOOK_AFTER_NS[usize::from(looks).min(LOOK_AFTER_NS.len() - 1)];
+        let at = ctx.now.plus_ns(after_ns);
+        ctx.wake_at(at);
     }
 }
 
@@ -494,8 +501,9 @@ pub(super) fn hold(
         Some(Known::Granted { deadline_s }) => {
             Hold::Claimed(noted_s.map_or(deadline_s, |noted_s| noted_s.max(deadline_s)))
         }
-        Some(Known::Issued) => noted_s.map_or(Hold::Place, Hold::Claimed),
-        Some(Known::Kept | Known::Waiting) => Hold::Place,
+        // its turn may have come, and its client have looked
+        Some(Known::Issued | Known::Kept) => noted_s.map_or(Hold::Place, Hold::Claimed),
+        Some(Known::Waiting) => Hold::Place,
     }
 }
 

@@ -99,8 +99,8 @@ pub(in crate::arbiter) struct FairState {
     pub(super) head: Option<Head>,
     pub(super) passed: Option<Passed>,
     pub(super) held_back: BTreeMap<ClientId, HeldBack>,
-    /// Since when, and when that was seen last.
-    pub(super) in_the_way: BTreeMap<ClientId, (ServerTime, ServerTime)>,
+    /// Since when, when that was seen last, and the stamp of the entry.
+    pub(super) in_the_way: BTreeMap<ClientId, (ServerTime, ServerTime, u32)>,
     /// Something was undone, and the lock was not idle since.
     pub(super) unsettled: bool,
     /// The lanes are starting again: only `w0` is still to be set.
@@ -123,7 +123,9 @@ impl FairState {
         &self,
         skip: &dyn Fn(ClientId) -> bool,
     ) -> Option<ClientId> {
-        let is_over = |&(since, seen): &(ServerTime, ServerTime)| seen >= since.plus_ns(HINDRANCE_NS);
+        let is_over = |&(since, seen, _): &(ServerTime, ServerTime, u32)| {
+            seen >= since.plus_ns(HINDRANCE_NS)
+        };
         let mut over = self.in_the_way.iter().filter(|(_, times)| is_over(times));
         over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
     }
@@ -135,7 +137,7 @@ impl FairState {
     /// A client that stands in the way may do so for as long as if it had just begun.
     pub(in crate::arbiter) fn goes_on(&mut self, now: ServerTime, client: ClientId) {
         if let Some(times) = self.in_the_way.get_mut(&client) {
-            *times = (now, now);
+            (times.0, times.1) = (now, now);
         }
     }
 
@@ -143,12 +145,16 @@ impl FairState {
     pub(super) fn are_in_the_way(
         &mut self,
         now: ServerTime,
-        clients: impl Iterator<Item = ClientId>,
+        clients: impl Iterator<Item = (ClientId, u32)>,
     ) -> Option<ServerTime> {
         let before = std::mem::take(&mut self.in_the_way);
-        let since = |client| before.get(&client).map_or(now, |&(since, _)| since);
-        self.in_the_way = clients.map(|client| (client, (since(client), now))).collect();
-        let ends = self.in_the_way.values().map(|(since, _)| since.plus_ns(HINDRANCE_NS));
+        let since = |client, stamp| match before.get(&client) {
+            Some(&(since, _, of)) if of == stamp => since,
+            _ => now,
+        };
+        let times = |(client, stamp)| (client, (since(client, stamp), now, stamp));
+        self.in_the_way = clients.map(times).collect();
+        let ends = self.in_the_way.values().map(|(since, ..)| since.plus_ns(HINDRANCE_NS));
         ends.filter(|&end| end > now).min()
     }
 

@@ -5,7 +5,6 @@
 use super::super::{First, Follows};
 use super::*;
 use crate::message::Reply;
-use crate::word_op::Word;
 use crate::words::RwWord;
 
 /// A word, a ledger entry and a clock that moves with everything that is done.
