@@ -59,7 +59,7 @@ impl Arbiter {
             LockType::Fair => {
                 let (entry, is_proxied) =
                     (mem.ledger(client, handle), self.proxied.contains(client));
-                match fair::hold(&state.fair, client, entry, self.anchor_s, is_proxied) {
+                match fair::hold(&state.fair, client, entry, (now, self.anchor_s), is_proxied) {
                     fair::Hold::Nothing => Had::Nothing,
                     fair::Hold::Place => Had::Unleased,
                     fair::Hold::Claimed(_) if planted::is(Bug::ClaimLapses) => Had::Unleased,

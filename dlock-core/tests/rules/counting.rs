@@ -133,6 +133,10 @@ fn a_place_in_a_queue_and_a_request_that_is_none_of_its_lock_are_counted() {
     let (handle, mode) = (grant.handle, Mode::Shared);
     // behind an exclusive ticket
     let (taken, ticket) = (TakenWord::new().with_mx(1), Ticket { lap: 0, tx: 1, ts: 0 });
+    // whose lease runs
+    let owner = w.client(2, FabricKind::Verbs);
+    let at_owner = w.get(owner, &world::names(1), LockType::Fair)[0].handle;
+    w.memory.set_ledger(owner, at_owner, LedgerEntry::claim(Mode::Exclusive, 1).with_detail(60));
     w.memory.set(world::w0(&grant), taken.taken(mode).into_bits());
     let entry = LedgerEntry::claim(mode, 1).with_detail(60);
     w.memory.set_ledger(client, handle, entry);

@@ -289,21 +289,6 @@ fn a_note_goes_to_the_entry_of_a_lock_of_its_client_alone() {
     assert_eq!(may(ClientId::new(9_999).unwrap()), Err(Status::ClientRemoved));
 }
 
-/// What was noted must be told to the arbiter, whatever else the chain does.
-#[test]
-fn a_chain_with_a_note_and_a_release_is_told() {
-    let mut site = Site::new();
-    let a = site.join(Tcp, 0);
-    let grant = site.get(a, "l", LockType::Rw);
-    let mine = RwWord::new().with_client(a.id.get());
-    site.memory.set(w0(&grant), mine.into_bits());
-    let chain = Chain::one(WordOp::WriteLedger { handle: grant.handle, value: 0 });
-    let chain = chain.then(WordOp::Cas { addr: w0(&grant), expect: mine.into_bits(), swap: 0 });
-    assert_eq!(site.primary.check_chain(START, &mut site.memory, a.id, &chain), Ok(true));
-    let read = Chain::one(WordOp::Read { addr: w0(&grant) });
-    assert_eq!(site.primary.check_chain(START, &mut site.memory, a.id, &read), Ok(false));
-}
-
 #[test]
 fn requests_about_objects_have_a_name_and_a_lease() {
     let mut site = Site::new();

@@ -484,26 +484,31 @@ pub(super) enum Hold {
     Place,
 }
 
+/// A client that has given its wait up, or has not heard of its grant, may have looked since, and
+/// rely on what its ledger claims.
 pub(super) fn hold(
     fair: &FairState,
     client: ClientId,
     entry: LedgerEntry,
-    anchor_s: u32,
+    (now, anchor_s): (ServerTime, u32),
     is_proxied: bool,
 ) -> Hold {
     let record = fair.records.get(&client);
     let record = record.filter(|r| r.stamp == entry.stamp() && entry.claims() == Some(r.mode));
     let noted_s = entry.claims().map(|_| entry.deadline_s(anchor_s));
+    let running_s = noted_s.filter(|&noted_s| now < ServerTime::expiry_of(noted_s));
     match record.map(|r| r.status) {
         None if is_proxied => Hold::Nothing,
         None => noted_s.map_or(Hold::Nothing, Hold::Claimed),
         Some(Known::Over) => Hold::Nothing,
+        Some(Known::Granted { deadline_s: u32::MAX }) => {
+            Hold::Claimed(running_s.unwrap_or(u32::MAX))
+        }
         Some(Known::Granted { deadline_s }) => {
             Hold::Claimed(noted_s.map_or(deadline_s, |noted_s| noted_s.max(deadline_s)))
         }
-        // its turn may have come, and its client have looked
-        Some(Known::Issued | Known::Kept) => noted_s.map_or(Hold::Place, Hold::Claimed),
-        Some(Known::Waiting) => Hold::Place,
+        Some(Known::Issued) => noted_s.map_or(Hold::Place, Hold::Claimed),
+        Some(Known::Kept | Known::Waiting) => running_s.map_or(Hold::Place, Hold::Claimed),
     }
 }
 

@@ -157,20 +157,22 @@ fn a_ticket_behind_others_is_kept_for_a_grace_if_its_client_does_not_wait() {
 #[test]
 fn a_turn_that_comes_is_relied_on_until_the_new_claim_ends() {
     let mut e = fair();
-    let mut o = takes(&mut e, LOCK, [taken(1, 0), 0, 0], 1);
+    let mut o = begins(&mut e, LOCK, NS - 2_000);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0, taken(1, 0), 0, 0]), at(NS - 1_000));
     let mut looks = 0;
     loop {
         match o.next(&mut e) {
-            Effect::Pause { .. } => o.paused(&mut e, at(2 * NS)),
+            Effect::Pause { .. } => o.paused(&mut e, at(NS)),
             Effect::Post { chain, .. } => {
                 looks += 1;
                 let word = if looks == 2 { turn(1, 0) } else { turn(0, 0) };
                 let mut all = vec![0; chain.values_len()];
                 let at_turn = all.len() - 2;
                 all[at_turn] = word.into_bits();
-                o.outcome(&mut e, values(&all), at(2 * NS + looks));
+                o.outcome(&mut e, values(&all), at(NS + looks));
             }
-            done => break assert_eq!(ends(done), at(2 * NS).deadline(5)),
+            done => break assert_eq!(ends(done), at(NS).deadline(5)),
         }
     }
 }
@@ -359,6 +361,7 @@ fn who_sleeps_on_the_word_says_so_in_it_first() {
     o.outcome(&mut e, values(&all), at(1));
     let (ns, effect) = up_to_park(&mut o, &mut e, turn(0, 0));
     let parked = turn(0, 0).with_parked(true).into_bits();
+    assert!(matches!(effect, Effect::Post { .. }), "{ns} {effect:?}");
     assert_eq!(posted(effect), [WordOp::Cas { addr: W1, expect: 0, swap: parked }]);
     o.outcome(&mut e, values(&[0]), at(ns));
     let Effect::Park { addr: W1, half: Half::High, value: 0, .. } = o.next(&mut e) else {
