@@ -450,7 +450,7 @@ impl Arbiter {
         slot: Slot,
         client: ClientId,
     ) -> Option<u32> {
-        let state = self.locks.get(&slot)?;
+        let state = self.locks.get(&slot).filter(|state| !state.queue.is_empty())?;
         fair::turn_until(&state.fair, mem, slot, client)
     }
 

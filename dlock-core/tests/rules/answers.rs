@@ -48,19 +48,6 @@ fn every_reason_to_remove_a_client_has_a_sentence_of_its_own() {
     assert_eq!(told.len(), all.len());
 }
 
-/// A fair lock that was free, and is held with a lease of 5 s.
-fn held(mode: Mode) -> LockEntry {
-    let mut e = entry(LockType::Fair);
-    let (mut machine, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 });
-    let Step::Chain(chain) = step else { panic!("{step:?}") };
-    let Step::Done(result) = machine.outcome(&mut e, executed(&chain, 0), now()) else {
-        panic!("it is over")
-    };
-    assert_eq!(result.status, Status::Success);
-    let _ = e.take_ledger_write();
-    e
-}
-
 #[test]
 fn a_refused_operation_on_a_read_write_lock_clears_the_ledger_of_who_holds_nothing_alone() {
     let share = Op::TryLock { mode: Mode::Shared, expire_s: 5 };

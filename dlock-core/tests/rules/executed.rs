@@ -96,13 +96,15 @@ fn a_ticket_that_was_executed_here_is_the_only_one_its_client_has() {
     for mode in MODES {
         let (mut site, client, grant) = with(LockType::Fair);
         site.execute(client, &take(&grant, mode, Some(claim(mode, 60))));
-        let ask = |site: &mut Site, tx, ts| {
+        let mut seq = 0;
+        let mut ask = |site: &mut Site, tx, ts| {
+            seq += 1;
             let ticket = Ticket { lap: 0, tx, ts };
             let (handle, expire_s) = (grant.handle, 5);
             let request = Request::Poll { handle, mode, ticket, expire_s };
             let (now, out) = (site.now, &mut site.out);
             out.clear();
-            site.primary.command(now, &mut site.memory, client.id, Seq(1), request, out);
+            site.primary.command(now, &mut site.memory, client.id, Seq(seq), request, out);
             matches!(out[..], [ref sent] if matches!(sent.reply, Reply::Granted { .. }))
         };
         assert!(!ask(&mut site, 1, 0) && !ask(&mut site, 0, 1), "another one's, perhaps");

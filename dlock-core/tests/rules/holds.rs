@@ -12,8 +12,10 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::{
+    AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX,
+};
 
 use crate::common::Memory;
 use FabricKind::{Shm, Tcp, Verbs};
@@ -95,14 +97,49 @@ fn lapses(site: &mut Site, peer: Peer) -> dlock_core::primary::Lapsed {
     lapse.lapsed()
 }
 
-/// A fair lock that its only client holds exclusively, as its ledger says.
-fn held(site: &mut Site, lease_s: u32) -> (Peer, LockGrant) {
+/// A client with a ticket of a fair lock and a claim of 60 s, which it has made by itself.
+fn claims(site: &mut Site) -> (Peer, LockGrant) {
     let a = site.join(Verbs, 10);
     let grant = site.get(a, "l", LockType::Fair);
     let entry = LedgerEntry::claim(Mode::Exclusive, 1);
-    site.memory.ledgers.insert((a.id, grant.handle), entry.with_detail(lease_s));
-    site.memory.set(w0(&grant), TakenWord::new().with_mx(1).into_bits());
+    let anchor_s = START.seconds();
+    let entry = entry.with_deadline_s(anchor_s + 60, anchor_s);
+    site.memory.ledgers.insert((a.id, grant.handle), entry);
     (a, grant)
+}
+
+fn asks(site: &mut Site, peer: Peer, request: Request) {
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, peer.id, Seq(1), request, out);
+    assert_eq!(out.len(), 1, "{out:?}");
+}
+
+/// What its session had without a lease ends. It may have looked after it has asked, and rely on its
+/// claim.
+#[test]
+fn a_claim_lasts_whatever_its_client_has_asked_for() {
+    let until = Some(ServerTime::expiry_of(START.seconds() + 60));
+    let mode = Mode::Exclusive;
+    for (ahead, expire_s) in [(1, 5), (0, u32::MAX)] {
+        let mut site = Site::new();
+        let (a, grant) = claims(&mut site);
+        let taken = TakenWord::new().with_mx(ahead);
+        site.memory.set(w0(&grant), taken.taken(mode).into_bits());
+        let w1 = WordAddr::new(grant.slot, Word::W1);
+        let lap = site.memory.read(w1.next());
+        let ticket = Ticket { lap, tx: ahead, ts: 0 };
+        if ahead > 0 {
+            // the claim of who is before it
+            let b = site.join(Verbs, 10);
+            let handle = site.get(b, "l", LockType::Fair).handle;
+            let entry = LedgerEntry::claim(mode, 1).with_detail(DETAIL_MAX);
+            site.memory.ledgers.insert((b.id, handle), entry);
+        }
+        // queued once, and then it was its turn; or granted for ever
+        asks(&mut site, a, Request::Poll { handle: grant.handle, mode, ticket, expire_s });
+        site.memory.set(w1, TurnWord::new().with_nx(ahead).into_bits());
+        assert_eq!(lapses(&mut site, a).until, until, "{ahead} before it");
+    }
 }
 
 #[test]

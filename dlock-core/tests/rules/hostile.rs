@@ -136,22 +136,9 @@ impl World {
         self.ask(peer, Request::Resolve { handle: peer.grant.handle })
     }
 
-    fn abandon(&mut self, peer: Peer, mode: Mode, ticket: Ticket) {
-        self.ask(peer, Request::Abandon { handle: peer.grant.handle, mode, ticket });
-    }
-
     fn fence(&mut self, peer: Peer) {
         self.primary.fenced(peer.id);
         self.primary.tick(self.now, &mut self.memory, &mut Vec::new());
-    }
-
-    fn pass(&mut self, seconds: u64) -> Vec<Sent> {
-        let mut out = Vec::new();
-        for _ in 0..seconds {
-            self.now = self.now.plus_ns(NS);
-            self.primary.tick(self.now, &mut self.memory, &mut out);
-        }
-        out
     }
 
     fn word(&mut self, peer: Peer) -> u64 {

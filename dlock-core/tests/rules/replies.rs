@@ -187,13 +187,6 @@ fn a_probe_of_a_short_wait_is_at_its_end() {
     assert_eq!(bounds.probe_ns(4 * NS), 5 * NS, "not at once");
 }
 
-fn readers(result: OpResult) -> u32 {
-    match result.view {
-        Some(View::Fair { t_value: Some(t_value), .. }) => t_value >> 26,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn a_chain_that_was_refused_leaves_nothing_in_the_ledger() {
     for (lock_type, is_cleared) in [(LockType::Rw, true), (LockType::Fair, true)] {

@@ -125,8 +125,6 @@ fn wait(handle: Handle, mode: Mode) -> Request {
     Request::Wait { handle, mode, expire_s: 9, wait: WaitNumber(1), ticket: None }
 }
 
-const DENIED: Option<Reply> = Some(Reply::Denied { status: Status::Denied, word: 0 });
-
 #[test]
 fn who_no_rule_names_is_not_let_in_and_the_others_are() {
     let mut world = World::new(rules(), 0);

@@ -367,12 +367,12 @@ fn who_sleeps_on_the_word_says_so_in_it_first() {
     let Effect::Park { addr: W1, half: Half::High, value: 0, .. } = o.next(&mut e) else {
         panic!()
     };
-    o.paused(&mut e, at(ns + NS));
+    o.paused(&mut e, at(ns + NS / 1_000));
     let chain = posted(o.next(&mut e));
     let mut all = vec![0; chain_of(&chain).values_len()];
     let at_turn = all.len() - 2;
     all[at_turn] = turn(1, 0).into_bits();
-    o.outcome(&mut e, values(&all), at(ns + NS + 1));
+    o.outcome(&mut e, values(&all), at(ns + NS / 1_000 + 1));
     assert_eq!(done(o.next(&mut e)), Status::Success);
 }
 
