@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dlock_core::fabric::FabricKind;
-use dlock_core::words::FairWord;
+use dlock_core::words::FairView;
 use dlock_server::{connect_admin, DefaultFiles};
 use serde_json::{json, Value};
 
@@ -345,7 +345,7 @@ fn lock_state(lock: &Value) -> String {
         return format!("{readers} readers");
     }
     if lock["type"] == "fair" {
-        let word = FairWord::from_bits(
+        let word = FairView::from_bits(
             lock["word"].as_str().and_then(|word| word.parse().ok()).unwrap_or(0),
         );
         let exclusive = word.mx().wrapping_sub(word.nx());
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(state(json!({ "type": "atomic", "holder": 5 })), "held by 5");
         assert_eq!(state(json!({ "type": "rw", "holder": null, "readers": 2 })), "2 readers");
         assert_eq!(state(json!({ "type": "fair", "holder": null, "word": "0" })), "free");
-        let word = FairWord::new().with_mx(2).with_nx(1).into_bits();
+        let word = FairView::new().with_mx(2).with_nx(1).into_bits();
         let lock = json!({ "type": "fair", "holder": null, "word": word.to_string() });
         assert_eq!(state(lock), "1 exclusive, 0 shared tickets");
     }

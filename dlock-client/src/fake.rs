@@ -94,7 +94,7 @@ impl Fake {
             return Outcome::Refused(Status::BadResponse);
         }
         let mut words = self.words.lock();
-        let mut values = Values::new();
+        let (mut values, mut pair) = (Values::new(), None);
         for word_op in chain.ops() {
             values.push(match *word_op {
                 WordOp::Cas { addr, expect, swap } => {
@@ -112,12 +112,17 @@ impl Fake {
                     old
                 }
                 WordOp::Read { addr } => words.get(&addr.index()).copied().unwrap_or(0),
+                WordOp::ReadPair { addr } => {
+                    pair = Some(words.get(&addr.next().index()).copied().unwrap_or(0));
+                    words.get(&addr.index()).copied().unwrap_or(0)
+                }
                 WordOp::WriteLedger { value, .. } => {
                     self.chained.lock().push(LedgerEntry::from_bits(value));
                     0
                 }
             });
         }
+        pair.into_iter().for_each(|value| values.push(value)); // it is the last
         if self.deaf.load(SeqCst) {
             return Outcome::Unknown;
         }

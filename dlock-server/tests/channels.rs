@@ -14,7 +14,7 @@ use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, RwWord};
+use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, TurnWord};
 use dlock_server::{Orphans, Server, ServerConfig};
 
 /// A lease no test outlives.
@@ -151,16 +151,15 @@ fn a_client_takes_off_its_own_share_and_ends_its_own_ticket_alone() {
 
     let tickets = owner.control.get("tickets", LockType::Fair);
     thief.control.get("tickets", LockType::Fair);
-    let take = faa(&tickets, FairWord::TAKE_EXCLUSIVE);
+    let take = faa(&tickets, TakenWord::TAKE_EXCLUSIVE);
     assert!(matches!(owner.channel.execute(take), Outcome::Done(v) if v[0] == 0));
-    let held = FairWord::new().with_mx(1);
     let done = Chain::one(WordOp::Cas {
-        addr: WordAddr::new(tickets.slot, Word::W0),
-        expect: held.into_bits(),
-        swap: held.with_nx(1).into_bits(),
+        addr: WordAddr::new(tickets.slot, Word::W1),
+        expect: 0,
+        swap: TurnWord::new().with_nx(1).into_bits(),
     });
     assert_eq!(thief.channel.execute(done), refused);
-    assert!(matches!(owner.channel.execute(done), Outcome::Done(v) if v[0] == held.into_bits()));
+    assert!(matches!(owner.channel.execute(done), Outcome::Done(v) if v[0] == 0));
 }
 
 #[test]

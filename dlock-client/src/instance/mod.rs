@@ -23,8 +23,6 @@ mod confirm_tests;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]
-mod notes_tests;
-#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tries_tests;

@@ -9,7 +9,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::EntryState;
 use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::words::{AtomicWord, FairWord};
+use dlock_core::words::{AtomicWord, TakenWord};
 use dlock_fabric::wake::Wake;
 
 use super::tests::{instance, others_hold, ME};
@@ -207,7 +207,7 @@ fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
     let (mut instance, fake) = instance(&[LockType::Fair]);
     let plan = Plan { addresses: Vec::new(), silence: LONG };
     instance.watch = Some(Arc::new(Watch::new(plan, Wake::new().unwrap())));
-    fake.words.lock().insert(0, FairWord::new().with_mx(1).into_bits());
+    fake.words.lock().insert(0, TakenWord::new().with_mx(1).into_bits());
     fake.answer(|_| None);
     let tasks = Arc::new(Tasks::new());
     let mut wait = GuardWait::new(LOCK, X, 5, Duration::from_millis(1));

@@ -74,6 +74,7 @@ pub fn check(records: &mut [Record], rules: &Rules) -> Verdict {
         leases: HashMap::new(),
         present: HashSet::new(),
         lives: 0,
+        numbers: HashMap::new(),
         verdict: Verdict::default(),
     };
     for record in records.iter() {
@@ -92,6 +93,8 @@ struct Checker<'a> {
     /// How often locks may have been made anew: who is the only client of one, releases it and gets
     /// it again, gets another, whose tickets count from 0.
     lives: u32,
+    /// The largest ticket of each lock, and of which incarnation it is.
+    numbers: HashMap<usize, ((u32, u64), u32)>,
     verdict: Verdict,
 }
 
@@ -169,10 +172,24 @@ impl Checker<'_> {
         }
         if let Some(ticket) = granted.ticket.filter(|_| self.oracle.relies(lock, who, after)) {
             let occupant = (self.lives, granted.epoch);
-            if let Err(why) = self.oracle.served(lock, occupant, mode, ticket) {
+            let ticket = self.unwrapped(lock, occupant, ticket);
+            if let Err(why) = self.oracle.served(lock, occupant, mode, (0, ticket)) {
                 self.violated(|| format!("{why}; told last: {granted:?}"));
             }
         }
+    }
+
+    /// The number of a ticket of which the low 16 bits are known: near the largest of the lock.
+    fn unwrapped(&mut self, lock: usize, occupant: (u32, u64), low: u16) -> u32 {
+        let first = (occupant, 1 << 16 | u32::from(low));
+        let last = self.numbers.entry(lock).or_insert(first);
+        if last.0 != occupant {
+            *last = first;
+        }
+        let step = low.wrapping_sub(last.1 as u16) as i16;
+        let number = last.1.wrapping_add_signed(step.into());
+        last.1 = last.1.max(number);
+        number
     }
 }
 

@@ -165,17 +165,22 @@ impl State {
             WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } | WordOp::Read { addr } => {
                 self.word(addr).is_some()
             }
+            WordOp::ReadPair { addr } => self.word(addr.next()).is_some(),
             WordOp::WriteLedger { handle, .. } => self.entry(client, handle).is_some(),
         });
         if !permitted {
             return Outcome::Refused(Status::Invalid);
         }
-        let mut values = Values::new();
+        let (mut values, mut pair) = (Values::new(), None);
         for word_op in chain.ops() {
             values.push(match *word_op {
                 WordOp::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
                 WordOp::Faa { addr, add } => self.faa(addr, add),
                 WordOp::Read { addr } => self.read(addr),
+                WordOp::ReadPair { addr } => {
+                    pair = Some(self.read(addr.next()));
+                    self.read(addr)
+                }
                 WordOp::WriteLedger { handle, value } => {
                     self.entry(client, handle).map_or(0, |word| {
                         *word = value;
@@ -184,6 +189,7 @@ impl State {
                 }
             });
         }
+        pair.into_iter().for_each(|value| values.push(value)); // it is the last
         Outcome::Done(values)
     }
 

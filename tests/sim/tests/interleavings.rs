@@ -130,21 +130,6 @@ fn an_expired_hold_is_taken_over_and_its_late_release_changes_nothing() {
 }
 
 #[test]
-fn fair_tickets_wrap_every_lane_by_itself() {
-    let near = FairWord::new().with_nx(0xffe0).with_mx(0xffe0).with_ns(0xfffe).with_ms(0xfffe);
-    for a in [EX, SH] {
-        for b in [EX, SH] {
-            let scripts = vec![
-                vec![lock(a), UNLOCK, lock(a), UNLOCK, lock(a), UNLOCK],
-                vec![lock(b), UNLOCK, lock(b), UNLOCK],
-            ];
-            let s = Scenario { start_word: near.into_bits(), ..scenario(LockType::Fair, scripts) };
-            check(&format!("wrap {a:?} {b:?}"), s);
-        }
-    }
-}
-
-#[test]
 fn three_clients_of_any_mode_exclude_each_other() {
     for (lock_type, modes) in kinds() {
         for &a in &modes {

@@ -79,10 +79,6 @@ impl<'a> Decision<'a> {
         if view.is_idle(d.turn) {
             d.fair.unsettled = false;
         }
-        let claims_share = |e: &Entry| e.entry.claims() == Some(Mode::Shared);
-        if !view.clients.values().any(claims_share) {
-            d.fair.passed = None; // no client names a share any more
-        }
         d.schedule();
         d
     }
