@@ -11,7 +11,7 @@ echo "== ${SCHEDULES:-100000} schedules"
 cargo run --release --locked -p dlock-sim --bin sim -- \
     --seed "${SEED:-1}" --schedules "${SCHEDULES:-100000}" --report
 
-for scenario in rounds stale relay away strays lapses unfenced; do # `all` does not draw these
+for scenario in laps looks stale away strays lapses unfenced; do # `all` does not draw these
     cargo run --release --locked -p dlock-sim --bin sim -- \
         --seed "${SEED:-1}" --schedules 20000 --scenario "$scenario"
 done

@@ -23,7 +23,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::super::Waiter;
-use super::state::{Entry, FairState, Has, Head, Passed, Status, View};
+use super::state::{FairState, Has, Head, Passed, Status, View};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::message::{Mode, WaitNumber};
