@@ -23,7 +23,7 @@ use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
 
 use crate::memory::Memory;
 use crate::tape::Tape;
@@ -267,18 +267,18 @@ impl World {
     fn ticket(&self, tape: &mut Tape<'_>) -> Ticket {
         let choice = tape.u8();
         if choice == 255 {
-            return Ticket { tx: tape.u16(), ts: tape.u16() };
+            return Ticket { lap: tape.u64(), tx: tape.u16().into(), ts: tape.u16().into() };
         }
-        let word = FairWord::from_bits(self.fair_word());
-        let near = |lane: u16, by: u8| lane.wrapping_add(u16::from(by & 7)).wrapping_sub(3);
-        Ticket { tx: near(word.nx(), choice), ts: near(word.ns(), choice >> 3) }
+        let [turn, lap] = self.fair_turn();
+        let turn = TurnWord::from_bits(turn);
+        let near = |lane: u32, by: u8| lane.wrapping_add(u32::from(by & 7)).wrapping_sub(3);
+        Ticket { lap, tx: near(turn.nx(), choice), ts: near(turn.ns(), choice >> 3) }
     }
 
-    fn fair_word(&self) -> u64 {
-        self.slot_of(LockType::Fair).map_or(0, |slot| {
-            let [word, turn] =
-                [Word::W0, Word::W1].map(|word| self.memory.peek(WordAddr::new(slot, word)));
-            FairWord::from_bits(word).told_by(TurnWord::from_bits(turn)).into_bits()
+    /// The turn of the fair lock, and its lap.
+    fn fair_turn(&self) -> [u64; 2] {
+        self.slot_of(LockType::Fair).map_or([0; 2], |slot| {
+            [Word::W1, Word::Fence].map(|word| self.memory.peek(WordAddr::new(slot, word)))
         })
     }
 
@@ -308,7 +308,7 @@ impl World {
         let seen = self.memory.peek(addr);
         match tape.below(6) {
             0 => WordOp::Read { addr },
-            1 => WordOp::Faa { addr, add: [1, u64::MAX, 1 << 16, 7][tape.below(4)] },
+            1 => WordOp::Faa { addr, add: [1, u64::MAX, 1 << 32, 7][tape.below(4)] },
             2 => WordOp::WriteLedger {
                 handle: self.handle(at, which),
                 value: self.entry(tape).into_bits(),
@@ -333,15 +333,16 @@ impl World {
                 .into_bits(),
             1 if tape.flip() => RwWord::from_bits(seen).with_client(me).into_bits(),
             1 => RwWord::from_bits(seen).with_client(0).into_bits(),
-            2 if tape.flip() => seen.wrapping_add(1 << 48),
-            2 => seen.wrapping_add(1 << 32),
+            2 if tape.flip() => seen.wrapping_add(1 << 32),
+            2 => seen.wrapping_add(1),
             _ => tape.u64(),
         }
     }
 
     fn entry(&self, tape: &mut Tape<'_>) -> LedgerEntry {
         let state = LedgerState::from_bits(tape.u8() & 7);
-        LedgerEntry::of_ticket(state, self.ticket(tape)).with_detail(u32::from(tape.u8()))
+        let entry = LedgerEntry::new().with_state(state).with_stamp(u32::from(tape.u8() & 3));
+        entry.with_detail(u32::from(tape.u8()))
     }
 
     fn write_ledger(&mut self, tape: &mut Tape<'_>, at: usize) {

@@ -167,9 +167,6 @@ impl World {
                     let outcome = self.outcome(tape, chain.ops());
                     operation.outcome(&mut self.entry, outcome, self.now);
                 }
-                Effect::Flush { .. } => {
-                    operation.flushed(&mut self.entry, tape.u8() != 99, self.now);
-                }
                 Effect::Ask { request, .. } => {
                     self.sendable(&request);
                     self.answered(tape, &mut operation);
@@ -268,10 +265,16 @@ impl World {
             let old = self.word;
             match *word_op {
                 WordOp::Cas { expect, swap, .. } if expect == old => self.word = swap,
-                WordOp::Cas { .. } | WordOp::Read { .. } | WordOp::WriteLedger { .. } => {}
+                WordOp::Cas { .. }
+                | WordOp::Read { .. }
+                | WordOp::ReadPair { .. }
+                | WordOp::WriteLedger { .. } => {}
                 WordOp::Faa { add, .. } => self.word = old.wrapping_add(add),
             }
             values.push(if matches!(word_op, WordOp::WriteLedger { .. }) { 0 } else { old });
+            if matches!(word_op, WordOp::ReadPair { .. }) {
+                values.push(0);
+            }
         }
         Outcome::Done(values)
     }
@@ -287,7 +290,7 @@ impl World {
 
     fn reply(&mut self, tape: &mut Tape<'_>) -> Result<Reply, Status> {
         let word = if tape.flip() { self.word } else { self.any_word(tape) };
-        let ticket = Ticket { tx: u16::from(tape.u8()), ts: tape.u16() };
+        let ticket = Ticket { lap: 0, tx: tape.u8().into(), ts: tape.u16().into() };
         Ok(match tape.below(8) {
             0 => return Err(status(tape)),
             1 => Reply::Queued { word, ticket },

@@ -340,8 +340,9 @@ impl World {
             epoch: Epoch(tape.below(3) as u64),
             deadline_s: tape.seconds(),
             fair: tape.flip().then(|| {
-                let ticket = Ticket { tx: tape.u16(), ts: tape.u16() };
-                Place { epoch: Epoch(tape.below(3) as u64), ticket, word: tape.u64() }
+                let (tx, ts) = (tape.u16().into(), tape.u16().into());
+                let ticket = Ticket { lap: tape.below(3) as u64, tx, ts };
+                Place { epoch: Epoch(tape.below(3) as u64), ticket }
             }),
         });
         Claim { lock: self.lock(tape), desc: desc(tape), held }

@@ -23,18 +23,23 @@ impl Memory {
 
     /// Executes a chain for a client.
     pub fn execute(&mut self, client: ClientId, chain: &Chain) -> Values {
-        let mut values = Values::new();
+        let (mut values, mut pair) = (Values::new(), None);
         for word_op in chain.ops() {
             values.push(match *word_op {
                 WordOp::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
                 WordOp::Faa { addr, add } => self.faa(addr, add),
                 WordOp::Read { addr } => self.read(addr),
+                WordOp::ReadPair { addr } => {
+                    pair = Some(self.read(addr.next()));
+                    self.read(addr)
+                }
                 WordOp::WriteLedger { handle, value } => {
                     self.ledgers.insert((client, handle), LedgerEntry::from_bits(value));
                     0
                 }
             });
         }
+        pair.into_iter().for_each(|value| values.push(value)); // it is the last
         values
     }
 }

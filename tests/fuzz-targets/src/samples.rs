@@ -12,11 +12,11 @@ use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq
 use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{LedgerEntry, LedgerState, Ticket};
+use dlock_core::words::{LedgerEntry, Ticket};
 
 const SEQ: Seq = Seq(0x0102);
 const HANDLE: Handle = Handle(3);
-const TICKET: Ticket = Ticket { tx: 5, ts: 0xfff0 };
+const TICKET: Ticket = Ticket { lap: 4, tx: 5, ts: 0xfff0 };
 const SECRET: Secret = Secret(*b"0123456789abcdef");
 
 /// The samples.
@@ -64,7 +64,7 @@ fn encoded_like(list: &[Vec<u8>], wanted: impl Fn(&Frame) -> bool) -> Option<Vec
 fn requests(client: ClientId) -> Vec<Frame> {
     let (version_min, version_max, tp_mode) = (1, 1, 0);
     let desc = LockDesc { name: b"lock".to_vec(), lock_type: LockType::Fair, lease_s: 9 };
-    let fair = Some(Place { epoch: Epoch(8), ticket: TICKET, word: 6 });
+    let fair = Some(Place { epoch: Epoch(8), ticket: TICKET });
     let held = HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, 4) };
     let claim = Claim { lock: LockId(77), desc: desc.clone(), held: Some(held) };
     let all = [
@@ -174,7 +174,7 @@ fn data() -> Vec<Frame> {
         Reply::Pong { at },
     ];
     let addr = WordAddr::new(Slot(2), Word::W0);
-    let entry = LedgerEntry::of_ticket(LedgerState::HeldShared, ticket).with_detail(9);
+    let entry = LedgerEntry::claim(Mode::Shared, 7).with_detail(9);
     let chain = Chain::one(WordOp::Cas { addr, expect: 1, swap: 2 })
         .then(WordOp::Faa { addr, add: 1 })
         .then(WordOp::Read { addr })

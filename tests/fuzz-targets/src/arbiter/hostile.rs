@@ -10,7 +10,7 @@ use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::Sent;
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{
-    AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, DETAIL_MAX,
+    AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX,
 };
 
 use super::{World, TYPES};
@@ -49,21 +49,21 @@ impl World {
             (LockType::Atomic, _) => {
                 let mine = AtomicWord::new().with_client(me).with_timeout(u32::MAX);
                 self.honest(HOLDER, WordOp::Cas { addr, expect: 0, swap: mine.into_bits() });
-                Ticket { tx: 0, ts: 0 }
+                Ticket::default()
             }
             (LockType::Rw, Mode::Exclusive) => {
                 let mine = RwWord::new().with_client(me).into_bits();
                 self.honest(HOLDER, WordOp::Cas { addr, expect: 0, swap: mine });
-                Ticket { tx: 0, ts: 0 }
+                Ticket::default()
             }
             (LockType::Rw, Mode::Shared) => {
                 self.honest(HOLDER, WordOp::Faa { addr, add: 1 });
-                Ticket { tx: 0, ts: 0 }
+                Ticket::default()
             }
-            (LockType::Fair, mode) => self.take_ticket(HOLDER, addr, mode, true),
+            (LockType::Fair, mode) => self.take_ticket(HOLDER, addr, mode),
         };
         let waiters = (lock_type == LockType::Fair)
-            .then(|| self.take_ticket(WAITER, addr, Mode::Exclusive, false));
+            .then(|| self.take_ticket(WAITER, addr, Mode::Exclusive));
         let Some(known) = &mut self.clients[WAITER] else { return };
         known.seq += 1;
         let (waits, Some(grant)) = (Seq(known.seq), known.grants[lock_type as usize]) else {
@@ -88,18 +88,13 @@ impl World {
         values[0]
     }
 
-    fn take_ticket(&mut self, at: usize, addr: WordAddr, mode: Mode, served: bool) -> Ticket {
-        let (add, state) = match (mode, served) {
-            (Mode::Exclusive, true) => (FairWord::TAKE_EXCLUSIVE, LedgerState::HeldExclusive),
-            (Mode::Exclusive, false) => (FairWord::TAKE_EXCLUSIVE, LedgerState::TicketExclusive),
-            (Mode::Shared, _) => (FairWord::TAKE_SHARED, LedgerState::HeldShared),
-        };
-        let old = FairWord::from_bits(self.honest(at, WordOp::Faa { addr, add }));
-        let ticket = old.next();
-        let entry = LedgerEntry::of_ticket(state, ticket).with_detail(DETAIL_MAX);
+    fn take_ticket(&mut self, at: usize, addr: WordAddr, mode: Mode) -> Ticket {
+        let entry = LedgerEntry::claim(mode, 1).with_detail(DETAIL_MAX);
         let handle = self.handle(at, LockType::Fair as usize);
         self.honest(at, WordOp::WriteLedger { handle, value: entry.into_bits() });
-        ticket
+        let old = self.honest(at, WordOp::Faa { addr, add: TakenWord::addend(mode) });
+        let lap = self.memory.peek(WordAddr::new(addr.slot(), Word::Fence));
+        TakenWord::from_bits(old).next(lap)
     }
 
     /// The hold stands, and the waiter waits.
@@ -110,6 +105,7 @@ impl World {
             panic!("the honest clients are gone");
         };
         let (bits, me) = (self.memory.peek(WordAddr::new(slot, Word::W0)), holder.client.get());
+        let turn = TurnWord::from_bits(self.memory.peek(WordAddr::new(slot, Word::W1)));
         match (victim.lock_type, victim.mode) {
             (LockType::Atomic, _) => {
                 assert_eq!(AtomicWord::from_bits(bits).client(), me, "{victim:?}");
@@ -122,11 +118,10 @@ impl World {
                 assert!(word.rcount() > 0 && word.client() == 0, "{victim:?} {word:?}");
             }
             (LockType::Fair, Mode::Exclusive) => {
-                assert_eq!(FairWord::from_bits(bits).nx(), victim.ticket.tx, "{victim:?}");
+                assert_eq!(turn.nx(), victim.ticket.tx, "{victim:?}");
             }
             (LockType::Fair, Mode::Shared) => {
-                let word = FairWord::from_bits(bits);
-                assert!(word.nx() == 0 && word.ns() == 0, "{victim:?} {word:?}");
+                assert!(turn.nx() == 0 && turn.ns() == 0, "{victim:?} {turn:?}");
             }
         }
         let waiter = self.clients[WAITER].as_ref().expect("the honest clients stay");

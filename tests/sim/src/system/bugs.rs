@@ -52,8 +52,6 @@ driver_bugs! {
 #[cfg(feature = "planted")]
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
-    ("intent-lapses", "handover"),
-    ("note-not-acknowledged", "reconnect"),
     ("no-look", "handover"),
     ("claim-lapses", "notes"),
     ("returns-in-vain", "recovery"),
@@ -61,13 +59,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("stopped-awaited", "recovery"),
     ("recount-once", "partition"),
     ("unheard-unsettled", "horizon"),
-    ("given-up-unheard", "handover"),
-    ("ended-named", "roaming"),
-    ("lapsed-note-kept", "lapses"),
     ("lapsed-grant-kept", "lapses"),
-    ("shares-come-round", "rounds"),
-    ("relay-untold", "relay"),
-    ("lapsed-trusted", "away"),
     ("unfenced-undone", "unfenced"),
     ("unfenced-attached", "unfenced"),
     ("unfenced-forgotten", "unfenced"),
