@@ -175,8 +175,12 @@ impl<'a> Decision<'a> {
             None => self.view.taken.ms(),
         };
         let (ns, may) = (self.turn.ns(), live.len() as u32);
+        // clients may have taken and released shares since `w0` was read: no more is done than was
+        // taken only of a head that is known; if not, a client forged the word
         if ns > end {
-            self.turn.set_ns(end); // more are done than were taken: a client forged the word
+            if head.is_some() {
+                self.turn.set_ns(end);
+            }
         } else if self.is_wanted() && end - ns > may {
             self.turn.set_ns(end - may);
             self.fair.passed = Some(Passed { below: end, live: live.clone() });
