@@ -381,8 +381,12 @@ impl ClientLock {
     }
 
     pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
-        if let ([word_op], false) = (chain.ops(), self.is_local) {
-            return self.exec.execute_one(word_op, until_ns).into(); // without copies
+        match (chain.ops(), self.is_local) {
+            // without copies
+            ([word_op], false) if word_op.values_len() == 1 => {
+                return self.exec.execute_one(word_op, until_ns).into();
+            }
+            _ => {}
         }
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {

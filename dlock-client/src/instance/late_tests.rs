@@ -226,7 +226,8 @@ fn extend_too_late(fabric: FabricChoice, point: Point, extend: fn(&Instance, Loc
             lock(&b, id, X);
             late.let_go();
             assert_eq!(extender.join().unwrap(), Status::Fail, "{fabric:?}: a writer has it");
-            assert_eq!(b.extend(id, X, 0).status, Status::Success);
+            let extended = b.extend(id, X, 0);
+            assert_eq!(extended.status, Status::Success, "{fabric:?} {extended:?}");
             true
         })
     });
