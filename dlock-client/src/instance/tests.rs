@@ -93,29 +93,6 @@ fn a_lost_answer_is_bad_response_and_is_undone_before_the_next_operation() {
 }
 
 #[test]
-fn a_ticket_whose_note_does_not_get_out_is_no_hold_and_is_undone() {
-    let (instance, fake) = instance(&[LockType::Fair]);
-    fake.mute.store(true, SeqCst);
-    assert_eq!(instance.trylock(LockId(1), X, 500).status, Status::BadResponse);
-    let resolve = Request::Resolve { handle: Handle(0) };
-    assert_eq!(*fake.requests.lock(), [resolve], "the arbiter is told at once");
-    fake.mute.store(false, SeqCst);
-    fake.words.lock().clear(); // it has undone it
-    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::Success);
-    assert_eq!(*fake.requests.lock(), [resolve, resolve]);
-}
-
-#[test]
-fn the_notes_of_a_batch_are_published_together() {
-    let (instance, fake) = instance(&[LockType::Fair, LockType::Fair, LockType::Atomic]);
-    let mut out = [code(Status::Error); 3];
-    let items = [(LockId(1), X, 500), (LockId(2), S, 500), (LockId(3), X, 5)];
-    assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
-    assert!(out.iter().all(|result| result.status == Status::Success), "{out:?}");
-    assert_eq!((fake.executes.load(SeqCst), fake.publishes.load(SeqCst)), (1, 1));
-}
-
-#[test]
 fn a_batch_flushes_for_one_item_and_posts_again_for_another_in_the_same_round() {
     const RUN_MAX: Duration = Duration::from_secs(60);
     let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
