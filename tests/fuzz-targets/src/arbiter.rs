@@ -20,10 +20,11 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
+use dlock_core::limits::{FAIR_DIVERT, FAIR_LANE_END};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord};
 
 use crate::memory::Memory;
 use crate::tape::Tape;
@@ -97,13 +98,14 @@ impl World {
         for at in 0..CLIENTS {
             world.join(at);
         }
-        // fair lanes that are about to divert, or to wrap
-        let lanes = [0, 0xbffe, 0xfffe][usize::from(choice >> 1 & 3).min(2)];
+        // fair lanes that are about to be high, or about to end
+        let lanes = [0, FAIR_DIVERT - 2, FAIR_LANE_END - 2][usize::from(choice >> 1 & 3).min(2)];
         if let Some(slot) = world.slot_of(LockType::Fair) {
-            let exclusive = lanes.min(0xffe0); // no exclusive number comes to the end
-            let word = FairWord::new().with_nx(exclusive).with_mx(exclusive);
-            let word = word.with_ns(lanes).with_ms(lanes).into_bits();
-            world.memory.set(WordAddr::new(slot, Word::W0), word);
+            let taken = TakenWord::new().with_mx(lanes).with_ms(lanes).into_bits();
+            let turn = TurnWord::new().with_nx(lanes).with_ns(lanes).into_bits();
+            for (word, value) in [(Word::W0, taken), (Word::W1, turn)] {
+                world.memory.set(WordAddr::new(slot, word), value);
+            }
         }
         world
     }

@@ -176,12 +176,15 @@ impl World {
                 }
                 Effect::Tell(request) => self.sendable(&request),
                 Effect::ReadClock => operation.clock(self.now),
-                Effect::Pause { .. } => match tape.below(8) {
+                Effect::Pause { .. } | Effect::Park { .. } => match tape.below(8) {
                     0 => operation.queues(&mut self.entry),
                     1 => operation.replaced(&mut self.entry, self.now),
                     _ => operation.paused(&mut self.entry, self.now),
                 },
-                Effect::WriteLedger(_) | Effect::Forget | Effect::Count(_) => {}
+                Effect::WriteLedger(_)
+                | Effect::Wake { .. }
+                | Effect::Forget
+                | Effect::Count(_) => {}
             }
         }
         panic!("no end: {operation:?}");
