@@ -329,11 +329,8 @@ pub const OF_UNITS: &[Bug] = &[
 
 /// Rules that schedules see and that unit tests alone find broken: what follows is too rare for the
 /// simulator, or violates nothing that it checks.
-pub const UNFOUND: &[Bug] = &[
-    Bug::PolledStaysWaiting,
-    Bug::UnfencedAttached,
-    Bug::PromiseShortened,
-];
+pub const UNFOUND: &[Bug] =
+    &[Bug::PolledStaysWaiting, Bug::UnfencedAttached, Bug::PromiseShortened];
 
 #[cfg(feature = "planted-bugs")]
 mod switch {

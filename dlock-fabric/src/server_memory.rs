@@ -12,8 +12,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use dlock_core::counters::{Told, TOLD_MAX};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::status::Status;
 use dlock_core::lock::Half;
+use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
@@ -330,9 +330,7 @@ pub(crate) fn execute_word_op(
     match *word_op {
         WordOp::Cas { addr, expect, swap } => slots.word(addr).map(|word| word.cas(expect, swap)),
         WordOp::Faa { addr, add } => slots.word(addr).map(|word| word.faa(add)),
-        WordOp::Read { addr } | WordOp::ReadPair { addr } => {
-            slots.word(addr).map(SharedWord::load)
-        }
+        WordOp::Read { addr } | WordOp::ReadPair { addr } => slots.word(addr).map(SharedWord::load),
         WordOp::WriteLedger { handle, value } => {
             ledger.and_then(|ledger| ledger.entry(handle)).map(|entry| {
                 entry.store(value);

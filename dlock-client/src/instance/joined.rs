@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::NS;
-use dlock_core::control::{
-    ControlReply, ControlRequest, Session, VERSION, VERSION_MIN,
-};
+use dlock_core::control::{ControlReply, ControlRequest, Session, VERSION, VERSION_MIN};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session;

@@ -367,9 +367,9 @@ impl Arbiter {
     /// whose claim of a fair lock is over, and keeps the lanes from starting again.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
-        states.into_iter().find_map(|state| {
-            state.rw.hinderer(skip).or_else(|| state.fair.hinderer(skip))
-        })
+        states
+            .into_iter()
+            .find_map(|state| state.rw.hinderer(skip).or_else(|| state.fair.hinderer(skip)))
     }
 
     /// A client that is between two verbs may take as long for the rest as if it had just begun.

@@ -274,8 +274,7 @@ fn held_claim_1(r: &mut Reader<'_>) -> Read<HeldClaim> {
         u32::MAX => u64::MAX,
         left_s => u64::from(left_s) * NS,
     };
-    let place =
-        |r: &mut Reader<'_>| Ok(Place { epoch: Epoch(0), ticket: r.ticket()? });
+    let place = |r: &mut Reader<'_>| Ok(Place { epoch: Epoch(0), ticket: r.ticket()? });
     let fair = r.option("fair claim", place)?;
     Ok(HeldClaim { age_ms: u32::MAX, fair, ..HeldClaim::hold(mode, left_ns) })
 }

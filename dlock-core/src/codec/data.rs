@@ -7,9 +7,7 @@ use crate::clock::ServerTime;
 use crate::ids::Seq;
 use crate::message::{Reply, Request, WaitNumber};
 use crate::status::Status;
-use crate::word_op::{
-    Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX, CHAIN_VALUES_MAX,
-};
+use crate::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX, CHAIN_VALUES_MAX};
 use crate::words::DETAIL_MAX;
 
 type Read<T> = Result<T, FrameError>;

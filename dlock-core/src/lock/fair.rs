@@ -529,7 +529,13 @@ fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, had_turn: bool, now: 
     Step::Chain(chain)
 }
 
-fn releasing(m: &mut Machine, e: &mut LockEntry, expect: TurnWord, values: Values, now: Now) -> Step {
+fn releasing(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    expect: TurnWord,
+    values: Values,
+    now: Now,
+) -> Step {
     let mode = held_mode(e);
     let found = TurnWord::from_bits(values[0]);
     if e.fair.reads_free {

@@ -51,14 +51,8 @@ pub(super) struct Settled {
 /// Fair: how the lock is held or asked for, the ticket, and the end of the hold if it is one.
 pub(super) type Claim = (Mode, Ticket, Option<u32>);
 
-
 /// Ledger deadlines count from `anchor_s`. Fair: the lap is the one of the slot.
-pub(super) fn settle(
-    lock_type: LockType,
-    claims: &[Claimed],
-    anchor_s: u32,
-    lap: u64,
-) -> Settled {
+pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32, lap: u64) -> Settled {
     let holder = claims.iter().filter(|claim| claim.is_held).max_by_key(|claim| {
         let ((Epoch(n), end_s), ServerTime(since)) = (claim.granted_at, claim.since);
         let order = match planted::is(Bug::EarlierClaimCounts) {
@@ -262,7 +256,10 @@ mod tests {
             queued(4, X, (1, 4), (11, 0)),
         ];
         let fair = settled(LockType::Fair, &claims);
-        assert_eq!([1, 2, 3, 4].map(|n| ticket(&fair, n)), [None, Some((0, 0)), None, Some((1, 0))]);
+        assert_eq!(
+            [1, 2, 3, 4].map(|n| ticket(&fair, n)),
+            [None, Some((0, 0)), None, Some((1, 0))]
+        );
     }
 
     /// Two clients that both say to hold the lock, one of them shared.

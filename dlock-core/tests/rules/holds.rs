@@ -388,4 +388,3 @@ fn every_request_is_work_and_so_is_each_of_its_items() {
     let mut refused = |n: usize| work(ControlRequest::UpdateLocks(vec![unnamed(); n]));
     assert_eq!(refused(9), refused(1) + 8);
 }
-

@@ -228,4 +228,3 @@ fn a_recount_counts_what_is_known_and_not_what_is_noted() {
     w.fence(dead);
     assert_eq!(w.rw(honest), RwWord::new().with_rcount(2));
 }
-

@@ -5,8 +5,8 @@ use crate::common::site;
 use crate::common::site::{w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
-use dlock_core::membership::{Gone, Orphans};
 use dlock_core::exec::LockMemory;
+use dlock_core::membership::{Gone, Orphans};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
@@ -134,9 +134,7 @@ fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
         Chain::one(note(entry))
     };
     let take = |add| Chain::one(WordOp::Faa { addr, add });
-    let fair = |mode, deadline_s| {
-        vec![claim(mode, deadline_s), take(TakenWord::addend(mode))]
-    };
+    let fair = |mode, deadline_s| vec![claim(mode, deadline_s), take(TakenWord::addend(mode))];
     let shared = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
     let chains = match hold {
         AtomicLeased => vec![cas(atomic(deadline_s))],

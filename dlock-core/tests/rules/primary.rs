@@ -417,4 +417,3 @@ fn a_lock_that_everybody_released_is_gone() {
     let again = w.control(a, ControlRequest::ReleaseLocks(vec![ga.lock, LockId(-1)]));
     assert_eq!(again, ControlReply::Statuses(vec![Status::Error; 2]));
 }
-

@@ -21,4 +21,3 @@ fn a_recount_does_not_count_a_reader_that_leaves_meanwhile() {
     w.pass(NS);
     assert_eq!(w.memory.word, 0);
 }
-

@@ -52,4 +52,3 @@ fn a_claim_of_a_new_hold_tells_when_that_one_was_granted() {
         assert_eq!((held.epoch, held.deadline_s), (Epoch(2), at(1_003).deadline(600)));
     }
 }
-

@@ -147,4 +147,3 @@ fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
         assert!(w.granted(wait));
     }
 }
-

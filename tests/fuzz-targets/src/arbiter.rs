@@ -24,7 +24,9 @@ use dlock_core::limits::{FAIR_DIVERT, FAIR_LANE_END};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord};
+use dlock_core::words::{
+    AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord,
+};
 
 use crate::memory::Memory;
 use crate::tape::Tape;

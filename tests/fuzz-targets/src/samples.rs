@@ -183,7 +183,7 @@ fn data() -> Vec<Frame> {
     values.push(word);
     let outcomes = vec![Outcome::Done(values), Outcome::Unknown, Outcome::Refused(Status::Invalid)];
     let mut frames = vec![
-        Frame::Batch(SEQ, vec![chain, Chain::one(WordOp::Read { addr })]),
+        Frame::Batch(SEQ, vec![chain, Chain::one(WordOp::ReadPair { addr })]),
         Frame::Outcomes(SEQ, outcomes),
         Frame::Note(handle, entry),
     ];

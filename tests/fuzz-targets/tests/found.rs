@@ -92,7 +92,7 @@ fn a_word_that_counts_all_the_readers_it_can_is_no_panic() {
 /// answer to them.
 #[test]
 fn a_request_without_a_reply_is_not_answered_by_any_kind_of_lock() {
-    let ticket = Ticket { tx: 0, ts: 0 };
+    let ticket = Ticket { lap: 0, tx: 0, ts: 0 };
     let abandon = Request::Abandon { handle: HANDLE, mode: Mode::Shared, ticket };
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
         for request in [abandon, Request::Wake { handle: HANDLE }] {
@@ -114,7 +114,7 @@ fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
     let late = Now::exact(now().time.plus_ns(100 * NS));
     let Begin::Run(mut machine, step) = entry.begin(TRY_SHARED, late) else { panic!() };
     assert!(matches!(step, Step::Request(Request::Extend { .. })), "{step:?}");
-    let queued = Reply::Queued { word: 0, ticket: Ticket { tx: 9, ts: 9 } };
+    let queued = Reply::Queued { word: 0, ticket: Ticket { lap: 0, tx: 9, ts: 9 } };
     let step = machine.reply(&mut entry, Ok(queued), late);
     let Step::Done(result) = step else { panic!("{step:?}") };
     assert_eq!(result.status, Status::BadResponse);

@@ -21,7 +21,7 @@ const VARIANTS: [(&str, usize); 8] = [
     ("control reply", 8),
     ("request", 13),
     ("reply", 6),
-    ("word_op", 4),
+    ("word_op", 5),
     ("outcome", 3),
     ("foreign", 3),
 ];
@@ -125,6 +125,7 @@ fn word_op(word_op: &WordOp) -> usize {
         WordOp::Faa { .. } => 1,
         WordOp::Read { .. } => 2,
         WordOp::WriteLedger { .. } => 3,
+        WordOp::ReadPair { .. } => 4,
     }
 }
 

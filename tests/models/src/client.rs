@@ -154,7 +154,8 @@ impl State {
         if op == Op::Unlock && c.entry.refs() <= 1 {
             // from here on it does not touch the resource
             let until = c.holds.take().map(|(_, until)| until);
-            let is_checked = around.setup.successor.is_some() || c.entry.lock_type() == LockType::Fair;
+            let is_checked =
+                around.setup.successor.is_some() || c.entry.lock_type() == LockType::Fair;
             c.releases = until.filter(|_| is_checked);
         }
         if c.entry.in_doubt() {

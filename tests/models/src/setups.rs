@@ -463,9 +463,7 @@ pub fn planted_rules() -> Vec<Setup> {
         let all = [small(), large(), laps()].concat();
         all.into_iter().find(|s| s.name == name).expect("a model of this name")
     };
-    let with = |bug, name: &str| {
-        Setup { core_bug: Some(bug), sometimes: Vec::new(), ..of(name) }
-    };
+    let with = |bug, name: &str| Setup { core_bug: Some(bug), sometimes: Vec::new(), ..of(name) };
     vec![
         with(Core::ClaimOverTrusted, "fair: expiry, two clients"),
         with(Core::ClaimShort, "fair: expiry, looks"),

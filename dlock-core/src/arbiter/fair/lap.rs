@@ -83,7 +83,8 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
     let is_in_the_way = |e: &super::state::Entry| {
         e.entry.claims().is_some() && (e.runs || !planted::is(Bug::LapOverEntries))
     };
-    let entries = view.clients.iter().filter(|(c, e)| is_in_the_way(e) && !held_back.contains_key(c));
+    let entries =
+        view.clients.iter().filter(|(c, e)| is_in_the_way(e) && !held_back.contains_key(c));
     let over: Vec<_> = entries
         .clone()
         .filter(|(client, e)| !e.runs && !state.fair.records.contains_key(client))

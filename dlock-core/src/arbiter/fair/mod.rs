@@ -66,10 +66,13 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             let is_released = release(ctx, state, from, mode, ticket);
             advance(ctx, state);
             let word = ctx.read();
-            return ctx.answer(from, match is_released {
-                true => Reply::Done { word },
-                false => Reply::Denied { status: Status::Fail, word },
-            });
+            return ctx.answer(
+                from,
+                match is_released {
+                    true => Reply::Done { word },
+                    false => Reply::Denied { status: Status::Fail, word },
+                },
+            );
         }
         Request::Extend { mode, ticket, expire_s, .. } => {
             advance(ctx, state);

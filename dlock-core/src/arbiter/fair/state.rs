@@ -57,9 +57,7 @@ impl Record {
             Status::Waiting => true,
             Status::Kept => self.grace_end().is_none_or(|end| now < end) || entry.runs,
             Status::Issued => entry.runs,
-            Status::Granted { deadline_s } => {
-                now < ServerTime::expiry_of(deadline_s) || entry.runs
-            }
+            Status::Granted { deadline_s } => now < ServerTime::expiry_of(deadline_s) || entry.runs,
             Status::Over => false,
         }
     }
@@ -119,13 +117,9 @@ impl FairState {
     }
 
     /// A client whose entry was seen to stand in the way for too long.
-    pub(in crate::arbiter) fn hinderer(
-        &self,
-        skip: &dyn Fn(ClientId) -> bool,
-    ) -> Option<ClientId> {
-        let is_over = |&(since, seen, _): &(ServerTime, ServerTime, u32)| {
-            seen >= since.plus_ns(HINDRANCE_NS)
-        };
+    pub(in crate::arbiter) fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        let is_over =
+            |&(since, seen, _): &(ServerTime, ServerTime, u32)| seen >= since.plus_ns(HINDRANCE_NS);
         let mut over = self.in_the_way.iter().filter(|(_, times)| is_over(times));
         over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
     }
@@ -308,12 +302,7 @@ impl View {
 }
 
 impl Entry {
-    pub(super) fn of(
-        entry: LedgerEntry,
-        anchor_s: u32,
-        now: ServerTime,
-        is_proxied: bool,
-    ) -> Self {
+    pub(super) fn of(entry: LedgerEntry, anchor_s: u32, now: ServerTime, is_proxied: bool) -> Self {
         let until = match entry.claims() {
             Some(_) => ServerTime::expiry_of(entry.deadline_s(anchor_s)),
             None => ServerTime(0),

@@ -101,7 +101,11 @@ fn a_free_lock_is_taken_and_released_by_one_chain_each() {
         o.outcome(&mut e, values(&vec![expect; chain.len()]), at(2));
         if mode == S {
             let none = LedgerEntry::new();
-            assert_eq!(o.next(&mut e), Effect::WriteLedger(none), "when it is done, and not before");
+            assert_eq!(
+                o.next(&mut e),
+                Effect::WriteLedger(none),
+                "when it is done, and not before"
+            );
         }
         assert_eq!(done(o.next(&mut e)), Status::Success);
         assert!(!e.has_ledger_write());

@@ -211,4 +211,3 @@ fn a_read_write_lock_that_a_batch_has_taken_exclusively_is_taken() {
         assert_eq!(rig.entry(0).refs(), 1);
     }
 }
-

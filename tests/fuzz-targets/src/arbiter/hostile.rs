@@ -9,9 +9,7 @@ use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::Sent;
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{
-    AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX,
-};
+use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX};
 
 use super::{World, TYPES};
 use crate::tape::Tape;
@@ -62,8 +60,8 @@ impl World {
             }
             (LockType::Fair, mode) => self.take_ticket(HOLDER, addr, mode),
         };
-        let waiters = (lock_type == LockType::Fair)
-            .then(|| self.take_ticket(WAITER, addr, Mode::Exclusive));
+        let waiters =
+            (lock_type == LockType::Fair).then(|| self.take_ticket(WAITER, addr, Mode::Exclusive));
         let Some(known) = &mut self.clients[WAITER] else { return };
         known.seq += 1;
         let (waits, Some(grant)) = (Seq(known.seq), known.grants[lock_type as usize]) else {

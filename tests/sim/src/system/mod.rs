@@ -49,8 +49,8 @@ use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
 use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
-use dlock_core::word_op::{Word, WordAddr};
 use dlock_core::word_op::Outcome;
+use dlock_core::word_op::{Word, WordAddr};
 
 #[cfg(feature = "planted")]
 pub use bugs::{plant, plantable, scenario_of};
