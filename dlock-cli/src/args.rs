@@ -314,7 +314,7 @@ pub struct Doctor {
 /// Arguments of `exec`.
 #[derive(Debug, clap::Args)]
 pub struct Exec {
-    /// Name of the lock: 1 to 512 bytes, the same for everybody who shall exclude each other.
+    /// Name of the lock: 1 to 512 bytes, the same for all that exclude each other.
     pub name: OsString,
     /// Kind of lock. All users of a name must say the same.
     #[arg(long = "type", value_enum, default_value = "atomic")]

@@ -112,7 +112,7 @@ pub fn open_with(
     Instance::init_shared(&config(address, fabric, others), &address.ip().to_string())
 }
 
-/// A session in TLS with this certificate, or without TLS, whatever the environment names.
+/// A session in TLS with this certificate, or without TLS; the environment does not matter.
 pub fn open_by(address: SocketAddr, fabric: Fabric, tls: Option<&Tls>) -> Result<Instance, Status> {
     let tls = tls.map_or(TlsUse::Off, |tls| TlsUse::With(tls.clone()));
     let config = ClientConfig { tls, ..config(address, fabric, &[]) };
@@ -120,7 +120,7 @@ pub fn open_by(address: SocketAddr, fabric: Fabric, tls: Option<&Tls>) -> Result
 }
 
 fn config(address: SocketAddr, fabric: Fabric, others: &[SocketAddr]) -> ClientConfig {
-    // of whoever is told of no others, this is done by hand, whatever the environment says
+    // a client that is told of no others is driven by hand; the environment does not matter
     let (port, primaries) =
         (address.port(), Some(others.iter().map(|&other| other.into()).collect()));
     ClientConfig { port, fabric, primaries, ..ClientConfig::default() }

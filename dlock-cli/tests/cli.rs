@@ -139,7 +139,7 @@ fn the_lock_survives_a_primary_that_is_restarted_in_recovery() {
     let options = ["--listen", &own, "--recover", "1", "--port", &port];
     let successor = Primary::start_with("successor", &options);
     let end = Instant::now() + Duration::from_secs(50);
-    // Until the holder is back, the successor serves nobody: 69.
+    // Until the holder is back, the successor serves no client: 69.
     let code_now = || code(&successor.exec(&["survives", "--wait", "0", "--", "true"]));
     let mut seen = code_now();
     while seen == 69 && Instant::now() < end {

@@ -226,7 +226,7 @@ impl Patience {
     }
 }
 
-/// Whether there is a primary at this address, asked by somebody who need not be its client:
+/// Whether there is a primary at this address, asked without being its client:
 /// connecting and the answer may take so long together.
 pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Heard {
     let deadline = Instant::now() + wait;
@@ -705,7 +705,7 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_not_ready() {
-        // on an address of this process's own, where nobody else takes the port
+        // on an address of this process's own, where no other process takes the port
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
         let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();

@@ -8,7 +8,7 @@ use thiserror::Error as ThisError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the lock: another client, or another guard of this one.
+    /// Another client, or another guard of this one, holds the lock.
     #[error("the lock is held by somebody else")]
     Held,
     /// The lock was not granted in the time given.

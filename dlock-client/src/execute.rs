@@ -340,7 +340,7 @@ impl Asked {
     }
 }
 
-/// Sends a request whose reply nobody waits for.
+/// Sends a request whose reply is not waited for.
 pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
     if let Ok(seq) = exec.send(request) {
         exec.forget(seq);

@@ -8,7 +8,7 @@
 //! ```
 //! A lock that an operation is under way on is left alone. The thread takes no signals, never waits
 //! for a lock or a primary, and ends a second after the last note. It takes no mutex but a lock
-//! slot's, which nobody waits for without a bound: a child forked meanwhile finds that locked.
+//! slot's, and all waits for that have a bound: a child forked meanwhile finds that locked.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -61,7 +61,7 @@ impl ShmExecutor {
     /// control channel. Takes at most 10 s to connect and 10 s to attach.
     ///
     /// # Errors
-    /// `Connect`, `Peer` (the primary runs as somebody else), `TimedOut`, `Refused`, or the
+    /// `Connect`, `Peer` (the primary runs as another user), `TimedOut`, `Refused`, or the
     /// memory is not as announced.
     pub fn attach(
         sock_name: &[u8],

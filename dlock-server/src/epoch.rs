@@ -2,8 +2,8 @@
 //! Epochs and the server clock.
 //!
 //! An epoch is the wall clock at the primary's start in nanoseconds, or one more than the last
-//! epoch in the state file, whichever is larger: with a state file epochs grow whatever the
-//! clock does.
+//! epoch in the state file, whichever is larger: with a state file epochs grow also if
+//! the clock is set back.
 //!
 //! ```text
 //!   state file:   one line   epoch 1732176000000000000

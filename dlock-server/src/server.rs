@@ -77,7 +77,7 @@ impl Server {
 
     /// `taking`: whether its state file may be another primary's, whose place this one takes.
     /// `place`: that it is this one's, if it is already; whose it is from then on that it was
-    /// taken, whatever comes of the start.
+    /// taken, also if the start fails.
     pub(crate) fn start_as(
         config: ServerConfig,
         taking: &Taking,
@@ -157,7 +157,7 @@ impl Server {
             let handle = runtime.handle().clone();
             let work = move |_| {
                 control::run(&runtime, listeners);
-                // Queue pairs that are being made just now are nobody's any more.
+                // Queue pairs that are being made just now have no client any more.
                 runtime.shutdown_background();
             };
             Ok((handle, work))
@@ -232,7 +232,7 @@ impl Server {
     /// These rules from now on, for those who are here, too. Without rules everything is allowed.
     ///
     /// # Errors
-    /// They are out of range, or there is no TLS, so that nobody has a name.
+    /// They are out of range, or there is no TLS, so that no client has a name.
     pub fn set_rules(&self, rules: Vec<Rule>) -> Result<(), StartError> {
         if let Some(wrong) = crate::config::wrong_rules(&rules, self.tls.is_some()) {
             return Err(StartError::Config(wrong));
@@ -241,14 +241,14 @@ impl Server {
         let mailbox = self.mailbox.clone();
         self.control.spawn(async move {
             if mailbox.ask(|reply| Event::Rules { rules, reply }).await.is_ok() {
-                let _ = sender.send(()); // nobody may wait any more
+                let _ = sender.send(()); // the receiver may be gone
             }
         });
         let _ = receiver.recv_timeout(ASK_WAIT); // they are on their way, or it ends
         Ok(())
     }
 
-    /// Waits until it has ended although nobody stopped it; why is in the log.
+    /// Waits until it has ended although it was not stopped; why is in the log.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }
@@ -259,14 +259,14 @@ impl Server {
         let mailbox = self.mailbox.clone();
         let asked = self.control.spawn(async move {
             let event = |reply: oneshot::Sender<()>| {
-                Event::Ask(Box::new(move |_, _| _ = reply.send(()))) // whoever asked may be gone
+                Event::Ask(Box::new(move |_, _| _ = reply.send(()))) // the asker may be gone
             };
             mailbox.ask_unless_out(event).await.is_ok()
         });
         asked.await.unwrap_or(false)
     }
 
-    /// How far its recovery is, in which nobody is given a lock; `None`: there is none any more.
+    /// How far its recovery is, in which no client is given a lock; `None`: there is none any more.
     /// Waits while the command thread waits for its device.
     pub async fn recovery(&self) -> Option<Recovery> {
         let (mailbox, clock) = (self.mailbox.clone(), self.clock);
@@ -312,7 +312,7 @@ impl Server {
         self.control.spawn(async move {
             let event = |reply: oneshot::Sender<T>| {
                 Event::Ask(Box::new(move |primary, memory| {
-                    let _ = reply.send(look(primary, memory)); // whoever asked may be gone
+                    let _ = reply.send(look(primary, memory)); // the asker may be gone
                 }))
             };
             if let Ok(seen) = mailbox.ask(event).await {
@@ -326,7 +326,7 @@ impl Server {
         if self.threads.is_empty() {
             return;
         }
-        // Nobody is let in any more, and then nobody is served.
+        // First no client is let in any more, and then none is served.
         self.stop.notify_one();
         self.mailbox.stop();
         for thread in self.threads.drain(..) {
@@ -393,7 +393,7 @@ struct ExitReason {
 }
 
 impl ExitReason {
-    /// A primary that cannot serve any more closes its port, so that nobody waits for it.
+    /// A primary that cannot serve any more closes its port, so that no client waits for it.
     fn follows(&self, end: Result<(), String>) {
         if let Err(why) = end {
             log::error!("the primary ends: {why}");
@@ -550,7 +550,7 @@ fn begin<T: Clone, W>(
     };
     let prepared = pinned
         .and_then(|()| prepare().map_err(|source| StartError::Thread { thread: name, source }));
-    // Whoever started this thread waits for its word.
+    // The thread that started this one waits for its word.
     match prepared {
         Ok((handed, work)) => {
             ready.send(Ok(handed.clone())).ok()?;

@@ -114,7 +114,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // a left-over harms nobody
+        let _ = std::fs::remove_file(&self.0); // a left-over does no harm
     }
 }
 
@@ -406,7 +406,7 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
     std::fs::write(file.path(), config(&rule("DNS:another"))).unwrap();
     running.signal(Signal::HUP);
     eventually("the rule counts", || answer() == Status::Denied);
-    // without rules everybody would be let in
+    // without rules every client would be let in
     for (text, why) in [
         (config(&rule("client")), "begins with one of"),
         (config("[[rules]]\nnames = [\"DNS:client\"]\n"), "neither rights nor a quota"),

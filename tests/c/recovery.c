@@ -116,7 +116,7 @@ static void everything_comes_back(void)
     EQ(client_reinit_done(c[0]), -1);
     kill_primary(primary);
 
-    /* Nobody is there: codes for that, at once, and nothing is given up. */
+    /* There is no primary: codes for that, at once, and nothing is given up. */
     double start = seconds_now();
     EQ(unlock_op(c[0], atomic), DLOCK_ALREADY_LOCKED); /* decided here */
     EQ(unlock_op(c[0], atomic), DLOCK_BAD_RESPONSE); /* may have been carried out: asked again below */
@@ -214,7 +214,7 @@ static void counts_clients(void)
     dclient_lib_deinit();
 }
 
-/* A lock that nobody updated is free; one that expires during the recovery can be stolen. */
+/* A lock that was not updated is free; one that expires during the recovery can be stolen. */
 static void forgotten_and_expired(void)
 {
     struct primary_process primary = spawn_primary(port, 0);

@@ -272,7 +272,7 @@ make_certificates() { # FOLDER
 }
 
 # All programs that say in their configuration what check.h does. The examples have no TLS in theirs,
-# and without verbs nobody looks at what devices.c names.
+# and without verbs the names in devices.c are not looked at.
 tls_on() { # FABRIC
     local fabric=tls/$1 name
     if [ -z "${DLOCK_TEST_TLS:-}" ]; then

@@ -155,7 +155,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Until the lock is held for long enough to start COMMAND, or will not be.
-    /// Not for longer than `--wait` and some seconds, whatever the keeper waits for: a host name, a
+    /// Not for longer than `--wait` and some seconds, also if the keeper waits for a host name, a
     /// connection, a handshake, an answer.
     fn await_lock(&mut self) -> Result<Option<u8>, Failure> {
         let until_ns = self.exec.wait.map(|seconds| {

@@ -214,7 +214,7 @@ impl Instance {
         let mut status = done(self.call(ControlRequest::Deinit));
         let Some(watch) = self.watch() else { return status };
         while status == Status::NotReady && Instant::now() < until {
-            std::thread::sleep(DEPARTURE_PAUSE); // it knows already that nobody waits for this one
+            std::thread::sleep(DEPARTURE_PAUSE); // it knows that no recovery waits for it
             status = done(self.call(ControlRequest::Deinit));
         }
         if status != Status::BadResponse {

@@ -507,7 +507,7 @@ impl Instance {
         }
     }
 
-    /// Leaves: the primary releases what this client holds. Whatever the outcome, the instance
+    /// Leaves: the primary releases what this client holds. With any outcome, the instance
     /// is of no more use.
     ///
     /// # Errors
@@ -548,7 +548,7 @@ impl Instance {
             lock_slot.changed.notify_all();
         }
         is_heard(&*link.exec);
-        link.exec.end(); // whoever waits for a grant must not wait on
+        link.exec.end(); // a thread that waits for a grant must not wait on
         drop(link);
         let status = self.leave();
         if let Some(line) = self.line.lock().take() {

@@ -2,10 +2,11 @@
 //! State objects: 64-bit values that clients add to, compare-and-swap and read, one word operation
 //! each.
 //!
-//! A handle is this client's reference: while it has one, the slot is nobody else's. Its
+//! A handle is this client's reference: while it has one, the slot has no other occupant. Its
 //! generation tells whether the object still lives; where reads are free (shm) it is read in the
-//! same chain, on tcp the primary checks. Over verbs nobody does, since that would be a second
-//! word operation: what is done to a dead object there changes a word that is no object's any more.
+//! same chain, on tcp the primary checks. Over verbs it is not checked, since that would be a
+//! second word operation: what is done to a dead object there changes a word that is no object's
+//! any more.
 //!
 //! ```text
 //!   objects: RwLock<HashMap<ObjectId, Got>>   held for a look-up (shm: and the access to memory),
@@ -175,7 +176,7 @@ impl Instance {
     }
 
     /// Whether no operation on this object can take effect any more: what is answered now came
-    /// behind them. A late one would reach whatever is in the slot by then.
+    /// behind them. A late one would reach the object that is in the slot by then.
     fn is_settled(&self, Got(got): &Got) -> bool {
         let link = self.link.load();
         if !got.in_doubt.load(Ordering::Relaxed) || got.epoch != link.epoch {

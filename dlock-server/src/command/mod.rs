@@ -458,7 +458,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Receives from the hot channel, if there is one and nobody has anything to do: that costs
+    /// Receives from the hot channel, if there is one and no turn is due: that costs
     /// less than asking the poll and then receiving. `false`: the poll is to be asked.
     fn peek(&mut self) -> bool {
         let (token, is_hot) = self.last_turn;

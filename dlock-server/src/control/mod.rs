@@ -8,7 +8,7 @@
 //!   admin socket ──▶ admin
 //! ```
 //! A peer that sends nothing, slowly, or rubbish costs a task and a small buffer, for ten
-//! seconds; nobody waits for it.
+//! seconds; no other peer waits for it.
 
 mod admin;
 pub(crate) mod lines;

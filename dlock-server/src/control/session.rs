@@ -92,7 +92,7 @@ pub(super) async fn serve(
             if !receipts.may_answer() {
                 return; // this is no primary any more
             }
-            let _ = wire::answer(&mut stream, seq, reply).await; // whoever asked may be gone
+            let _ = wire::answer(&mut stream, seq, reply).await; // the asker may be gone
         }
         Ok(Frame::Attach(attach)) => {
             let transport = transports.iter().find(|one| one.kind() == attach.fabric);
@@ -146,7 +146,7 @@ pub(super) async fn attach(
     }
 }
 
-/// The first frame, if it comes in time and the place is not needed for somebody else.
+/// The first frame, if it comes in time and the place is not needed for another connection.
 async fn first(
     reader: &mut Reader,
     stream: &mut (impl tokio::io::AsyncRead + Unpin),
@@ -191,11 +191,11 @@ fn may_give(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::GetLocks(_) | ControlRequest::UpdateLocks(_))
 }
 
-/// The answer to somebody who is no client, and asks whether this primary serves.
+/// The answer to a peer that is no client, and asks whether this primary serves.
 async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
     let ask = |reply: oneshot::Sender<bool>| {
         Event::Ask(Box::new(move |primary, _| {
-            let _ = reply.send(primary.is_recovering()); // whoever asked may be gone
+            let _ = reply.send(primary.is_recovering()); // the asker may be gone
         }))
     };
     match mailbox.ask_unless_out(ask).await {

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// The command thread sleeps soon when there is nothing to do
     #[arg(long)]
     sleep_mode: bool,
-    /// Clients that have to come back before anybody is served
+    /// Clients that have to come back before any client is served
     #[arg(long, value_name = "COUNT")]
     recovery_clients: Option<u32>,
     /// Wait at least so long for the clients that the state file knows [default: 30]

@@ -171,7 +171,7 @@ fn no_start(error: io::Error) -> String {
     }
 }
 
-/// Waits until somebody wants the end.
+/// Waits for a signal that ends the primary.
 async fn stopped(terminate: &mut Option<Signal>, interrupt: &mut Option<Signal>) {
     tokio::select! {
         () = comes(terminate) => {}
@@ -189,7 +189,7 @@ async fn comes(signal: &mut Option<Signal>) {
 
 /// Takes the rules of the configuration file again. What could not be started with changes nothing;
 /// nor does a file without rules where there are some: it may be one that is just being written,
-/// and without rules everybody may do everything.
+/// and without rules every client may do everything.
 fn reload_rules(server: &Server, args: &Args, in_force: &mut usize) {
     if args.config().is_none() {
         return;
