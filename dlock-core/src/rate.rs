@@ -11,7 +11,7 @@
 
 use crate::clock::NS;
 
-/// How often a second somebody who is over its rate goes on at most.
+/// How often a second a client that is over its rate goes on at most.
 const RESTS_PER_SECOND: u32 = 200;
 
 /// A rate.
@@ -24,8 +24,9 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// So many times a second, and a hundredth of that at once: who is over it holds nobody up for
-    /// longer than that takes. At least 64 at once: a rate that is low cuts no batch in two.
+    /// So many times a second, and a hundredth of that at once: a client that is over it holds no
+    /// other up for longer than that takes. At least 64 at once: a rate that is low cuts no batch
+    /// in two.
     pub fn even(per_second: u32) -> Self {
         Self { per_second, burst: (per_second / 100).max(64) }
     }

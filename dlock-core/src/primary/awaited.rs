@@ -2,10 +2,10 @@
 //! Whom a recovery waits for, and for how long.
 //!
 //! ```text
-//!   counted: so many clients, whoever they are, for as long as it takes
+//!   counted: so many clients, for as long as it takes
 //!   known:   each until it has told everything, or is proved dead, or the operator does not want
 //!            to wait, or the deadline and its own horizon have passed and it is not here
-//!   lost:    it is not known who they are: whoever comes, until the operator does not want to wait
+//!   lost:    the clients are not known: all that come, until the operator does not want to wait
 //!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
 //! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
@@ -162,7 +162,7 @@ impl Primary {
         self.recovering |= !self.awaited.missing.is_empty();
     }
 
-    /// The list of the predecessor's clients was lost: nobody is given a lock before an operator
+    /// The list of the predecessor's clients was lost: no client is given a lock before an operator
     /// does not want to wait ([`hurries`](Self::hurries)). Clients may come back until then.
     pub fn awaits_unlisted(&mut self) {
         self.awaited.is_unlisted = true;
@@ -310,7 +310,7 @@ impl Primary {
         is_known && !self.is_given_up(client)
     }
 
-    /// Whether nobody is waited for any more.
+    /// Whether no client is waited for any more.
     fn all_have_told(&self) -> bool {
         let early = u64::from(planted::is(Bug::RecoveryEarly));
         let told = self.awaited.answered() as u64 + early;
@@ -350,7 +350,7 @@ impl Primary {
         self.recovery_due().filter(|&due| due <= self.awaited.heard)
     }
 
-    /// Ends the recovery if nobody is waited for any more.
+    /// Ends the recovery if no client is waited for any more.
     pub(super) fn recover(&mut self, mem: &mut dyn LockMemory) {
         if self.recovering && self.all_have_told() {
             let given_up = self.awaited.missing.len();
