@@ -6,6 +6,7 @@
 #   begin               a scratch folder, removed at the end together with what still runs
 #   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests;
 #                       exit status 77: nothing of it can run here, its last `skipped` line says why
+#   beside NAME SECONDS COMMAND...   the same, while the next step runs; shown after it
 #   skip NAME REASON    notes something that cannot run here
 #   finish [WORD:]      prints the table and `N passed, N failed, N skipped`; the exit status
 #
@@ -38,6 +39,7 @@ release_build() {
 begin() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/dlock.XXXXXX")
     children=()
+    those_beside=()
     table=()
     steps=0
     passed=0 failed=0 skipped=0
@@ -165,7 +167,34 @@ step() {
     wait "${children[0]}" || true
     wait "$tail_pid" 2>/dev/null || true
     children=("${children[@]:1}")
-    record "$log"
+    local rc=0
+    record "$log" || rc=1
+    show_those_beside
+    return $rc
+}
+
+# For steps that mostly wait.
+beside() {
+    steps=$((steps + 1))
+    local log="$scratch/step.$steps.log"
+    (run_step "$log" "$@") &
+    children+=("$!")
+    those_beside+=("$log" "$1" "$!")
+}
+
+show_those_beside() {
+    local log name child
+    set -- ${those_beside[@]+"${those_beside[@]}"}
+    those_beside=()
+    while [ $# != 0 ]; do
+        log=$1 name=$2 child=$3
+        shift 3
+        wait "$child" || true
+        printf '\n== %s\n' "$name"
+        news <"$log"
+        record "$log" || true
+    done
+    children=() # all have ended
 }
 
 skip() {

@@ -51,10 +51,10 @@ if step "cmake build and install" $quiet scripts/cmake-install.sh "$scratch/cmak
 fi
 if [ $installed = yes ]; then
     # Each contention test: 3 s for each of its four kinds of use.
+    beside "C and C++ programs, TLS on tcp" $quiet \
+        env TLS=1 FABRIC=tcp DURATION=4 tests/c/run.sh "$prefix"
     step "C and C++ programs, shm and tcp" $quiet \
         env DURATION="${DURATION:-12}" tests/c/run.sh "$prefix" || true
-    step "C and C++ programs, TLS on tcp" $quiet \
-        env TLS=1 FABRIC=tcp DURATION=4 tests/c/run.sh "$prefix" || true
     if have valgrind; then
         step "C and C++ programs, valgrind" $quiet env VALGRIND=1 tests/c/run.sh "$prefix" || true
     else
