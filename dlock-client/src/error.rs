@@ -9,7 +9,7 @@ use thiserror::Error as ThisError;
 #[non_exhaustive]
 pub enum Error {
     /// Another client, or another guard of this one, holds the lock.
-    #[error("the lock is held by somebody else")]
+    #[error("the lock is held already")]
     Held,
     /// The lock was not granted in the time given.
     #[error("the lock was not granted in time")]
