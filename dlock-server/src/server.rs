@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
 
 use crate::admin_socket::AdminSocket;
-use crate::capacity::{Bound, Capacity, Needs};
+use crate::capacity::{Bound, Capacity, FilesLeft, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
 use crate::config::{cpus, Rule, ServerConfig};
@@ -132,7 +132,18 @@ impl Server {
         let (roster, receipts) = Roster::start(keeper, clients.clone())
             .map_err(|source| StartError::thread("roster", source))?;
         roster.tell(Change::Started);
-        let serving = Serving { epoch, clock, memory, host, capacity, roster, clients, is_lost };
+        let files = Arc::new(FilesLeft::new(&capacity));
+        let serving = Serving {
+            epoch,
+            clock,
+            memory,
+            host,
+            capacity,
+            files: files.clone(),
+            roster,
+            clients,
+            is_lost,
+        };
         let (mailbox, worker) = worker(&config, serving, transport::offers(&transports))?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
@@ -142,7 +153,7 @@ impl Server {
             mailbox: mailbox.clone(),
             info,
             tls: config.tls.clone(),
-            connections_max: capacity.connections,
+            files,
             receipts,
             awaited,
             stop: stop.clone(),
@@ -426,6 +437,7 @@ struct Serving {
     memory: Memory,
     host: Option<Arc<VerbsHost>>,
     capacity: Capacity,
+    files: Arc<FilesLeft>,
     roster: Roster,
     /// The predecessor's clients.
     clients: Clients,
@@ -439,7 +451,7 @@ fn worker(
     serving: Serving,
     offers: fabric::Offers,
 ) -> Result<(Mailbox, Worker), StartError> {
-    let Serving { epoch, clock, memory, host, capacity, roster, clients, is_lost } = serving;
+    let Serving { epoch, clock, memory, host, capacity, files, roster, clients, is_lost } = serving;
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
@@ -456,6 +468,7 @@ fn worker(
         orphans: config.orphans,
         offered: offers.kinds(),
         channels_max: CHANNELS_MAX,
+        files_max: capacity.files,
         recovers_by_itself: config.state_file.is_some(),
         ..Rules::of(&setup)
     };
@@ -481,6 +494,7 @@ fn worker(
         frames: Rate::even(config.frames_per_second_max),
         offers,
         capacity,
+        files,
         roster,
     });
     Ok((mailbox, worker.map_err(failed)?))

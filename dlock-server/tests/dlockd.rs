@@ -16,7 +16,7 @@ use common::{eventually, Peer};
 use dlock_core::codec;
 use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
 use dlock_core::status::Status;
-use dlock_fabric::{ClockEstimate, ShmExecutor};
+use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor};
 use rcgen::CertificateParams;
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -35,6 +35,14 @@ fn output(arguments: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
+/// How many clients fit.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    clients: usize,
+    /// If all of them come over shared memory.
+    over_shm: usize,
+}
+
 /// A running dlockd, killed if a test fails.
 struct Running(Child);
 
@@ -45,15 +53,18 @@ impl Running {
     }
 
     /// With this limit of `ulimit`; also for how many clients it says that there is room.
-    fn start_limited(limit: &str, arguments: &str) -> (Self, SocketAddr, usize) {
+    fn start_limited(limit: &str, arguments: &str) -> (Self, SocketAddr, Room) {
         let mut shell = Command::new("sh");
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = env!("CARGO_BIN_EXE_dlockd");
         shell.args(["-c", &format!("ulimit {limit}; exec {program} --port=0 {arguments}")]);
         let (running, address, line) = Self::by(&mut shell);
         let (_, room) = line.rsplit_once("room for ").expect("how many clients fit");
-        let room = room.trim_end().strip_suffix(" clients").expect("how many clients fit");
-        (running, address, room.parse().expect("a number"))
+        let (clients, over_shm) = room.trim_end().split_once(" clients").expect("the word");
+        let clients = clients.parse().expect("a number");
+        let over_shm = over_shm.strip_prefix(", ").and_then(|rest| rest.strip_suffix(" over shm"));
+        let over_shm = over_shm.map_or(clients, |over_shm| over_shm.parse().expect("a number"));
+        (running, address, Room { clients, over_shm })
     }
 
     fn by(command: &mut Command) -> (Self, SocketAddr, String) {
@@ -460,15 +471,53 @@ fn mapped(address: SocketAddr) -> Result<(Peer, ShmExecutor), Status> {
     let socket = session.offers.place(FabricKind::Shm).expect("shm is offered");
     let attach = Attach { fabric: FabricKind::Shm, ..common::attach(&session) };
     let clock = ClockEstimate::from_exchange(0, 0, session.now);
-    Ok((peer, ShmExecutor::attach(socket, &attach, clock).expect("the memory is handed over")))
+    match ShmExecutor::attach(socket, &attach, clock) {
+        Ok(exec) => Ok((peer, exec)),
+        Err(FabricError::Refused(status)) => Err(status),
+        Err(error) => panic!("the memory is not handed over: {error}"),
+    }
+}
+
+/// A session over tcp.
+fn over_tcp(address: SocketAddr) -> Result<(Peer, Peer), Status> {
+    let (peer, session) = Peer::try_init(address)?;
+    let (channel, attached) = Peer::attach(address, common::attach(&session));
+    assert_eq!(attached.status, Status::Success, "who is let in may attach over tcp");
+    Ok((peer, channel))
+}
+
+#[test]
+fn a_primary_admits_as_many_clients_as_the_manual_says_of_each_fabric() {
+    let limit = 120;
+    for over_shm in [0, 1, 2] {
+        let (running, address, room) = Running::start_limited(&format!("-n {limit}"), "");
+        let open = std::fs::read_dir(format!("/proc/{}/fd", running.0.id())).unwrap().count();
+        // what is open, 48 that are kept free, and 2 for each client, or 4
+        assert!(open + 48 + 2 * (room.clients + 1) > limit, "{room:?}, {open} open");
+        assert!(open + 48 + 4 * (room.over_shm + 1) > limit, "{room:?}, {open} open");
+        let over_shm = over_shm * room.over_shm / 2;
+        let shm: Vec<_> = (0..over_shm).map(|_| mapped(address).unwrap()).collect();
+        let rest = room.clients - 2 * over_shm;
+        let mut tcp: Vec<_> = (0..rest).map(|_| over_tcp(address).unwrap()).collect();
+        for _ in 0..3 {
+            assert_eq!(over_tcp(address).err(), Some(Status::ServerNoResource));
+            assert_eq!(mapped(address).err(), Some(Status::ServerNoResource));
+        }
+        assert!(shm.iter().all(|(_, exec)| exec.probe()));
+        assert!(tcp.iter_mut().all(|(peer, _)| peer.is_alive()));
+        running.signal(Signal::TERM);
+        let (code, errors) = running.end();
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(!errors.contains("Too many open files"), "{errors}");
+    }
 }
 
 #[test]
 fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_remedy() {
     let (running, address, room) = Running::start_limited("-n 120", "");
-    assert!((5..100).contains(&room), "room for {room}");
+    assert!((5..100).contains(&room.over_shm), "room for {room:?}");
     let mut clients: Vec<_> =
-        (0..room).map(|_| mapped(address).expect("it says that it has room")).collect();
+        (0..room.over_shm).map(|_| mapped(address).expect("it says that it has room")).collect();
     // Strangers take what is left, and more; none of them is in a client's way.
     let strangers: Vec<_> = (0..200).map(|_| Peer::connect(address)).collect();
     for _ in 0..3 {
@@ -495,14 +544,17 @@ fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_rem
     running.signal(Signal::TERM);
     let (code, errors) = running.end();
     assert_eq!(code, Some(0), "{errors}");
-    let told = "a client is refused: the limit of 120 open files allows";
-    assert!(errors.contains(told) && errors.contains("LimitNOFILE="), "{errors}");
+    let told = "the limit of 120 open files allows";
+    let is_told = |line: &&str| line.contains("is refused: ") && line.contains(told);
+    let line = errors.lines().find(is_told);
+    assert!(line.is_some_and(|line| line.contains("LimitNOFILE=")), "{errors}");
 }
 
 #[test]
 fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
     let (running, _, room) = Running::start_limited("-S -n 120", "");
     let (_hard, _, few) = Running::start_limited("-n 120", "");
+    let (room, few) = (room.clients, few.clients);
     assert!(room > few, "room for {room}, and for {few} where the hard limit is as low");
     running.signal(Signal::TERM);
     assert_eq!(running.end().0, Some(0));

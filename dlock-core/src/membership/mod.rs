@@ -102,6 +102,11 @@ pub const EVICTION_LOOKS_MAX: usize = 8;
 pub const PROCESSES_MAX: usize = 4;
 /// Members whose time has come that one [`Membership::tick`] handles.
 pub const TICK_MAX: usize = 64;
+/// Descriptors that every member takes at its primary: its control connection and its command
+/// channel.
+pub const FILES_PER_CLIENT: u64 = 2;
+/// Descriptors that it takes beside them once it has mapped the memory: its ledger and its process.
+pub const FILES_PER_MAPPING: u64 = 2;
 /// The longest session horizon, seconds (a day); what a client asks for beyond it is cut.
 pub const HORIZON_S_MAX: u32 = 86_400;
 /// The session horizon, seconds, of a client that names none, of a primary that recovers by itself.
@@ -138,6 +143,8 @@ pub struct Rules {
     pub offered: FabricSet,
     /// Command channels that one client may have in its life.
     pub channels_max: u64,
+    /// Descriptors that all members may take together.
+    pub files_max: u64,
     /// A successor finds out by itself who the clients are, and waits for each of them. Without a
     /// horizon one that has died would be waited for without end: a client that names none has
     /// [`HORIZON_S_DEFAULT`].
@@ -153,6 +160,7 @@ impl Rules {
             orphans: Orphans::Lease,
             offered: FabricSet::all(),
             channels_max: u64::MAX,
+            files_max: u64::MAX,
             recovers_by_itself: false,
         }
     }
@@ -193,6 +201,8 @@ pub struct Membership {
     looked_at: Option<ClientId>,
     /// Processes that were watched.
     processes: u64,
+    /// Members that have mapped the memory, whether they have it still or not.
+    mapping: u64,
 }
 
 impl Membership {
@@ -207,6 +217,7 @@ impl Membership {
             effects: VecDeque::new(),
             looked_at: None,
             processes: 0,
+            mapping: 0,
         }
     }
 
@@ -228,6 +239,16 @@ impl Membership {
     /// How many members there are.
     pub fn len(&self) -> usize {
         self.members.len()
+    }
+
+    /// Descriptors that are kept free for them, or that they take.
+    pub fn files(&self) -> u64 {
+        self.members.len() as u64 * FILES_PER_CLIENT + self.mapping * FILES_PER_MAPPING
+    }
+
+    /// Whether that many more are left.
+    fn has_files(&self, more: u64) -> bool {
+        self.files().saturating_add(more) <= self.rules.files_max
     }
 
     /// Whether there is none.

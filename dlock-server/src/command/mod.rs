@@ -40,7 +40,7 @@ use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost};
 use mio::{Events, Poll, Token};
 
-use crate::capacity::Capacity;
+use crate::capacity::{Capacity, FilesLeft};
 use crate::channel::Channel;
 use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
@@ -91,6 +91,7 @@ pub(crate) struct Parts {
     /// What clients are told of.
     pub(crate) offers: Offers,
     pub(crate) capacity: Capacity,
+    pub(crate) files: Arc<FilesLeft>,
     pub(crate) roster: Roster,
 }
 
@@ -175,6 +176,8 @@ pub(crate) struct Worker {
     frames: Rate,
     offers: Offers,
     capacity: Capacity,
+    /// Told how many descriptors clients take.
+    files: Arc<FilesLeft>,
     nic: Option<Nic>,
     roster: Roster,
 }
@@ -215,6 +218,7 @@ impl Worker {
             frames: parts.frames,
             offers: parts.offers,
             capacity: parts.capacity,
+            files: parts.files,
             nic,
             roster: parts.roster,
         };

@@ -257,6 +257,9 @@ impl Session {
             Err(_) => return,
         };
         let client = session.client;
+        if !moves {
+            self.permit.becomes_clients();
+        }
         log::debug!("client {client} is here");
         secure::sweep_if_late(self.judge.as_ref(), self.stream.shown(), &self.mailbox).await;
         // who is answered is a client whom a successor lets in
@@ -349,6 +352,7 @@ impl Session {
                 _ => self.mailbox.ask(ask).await.map(Some),
             };
             moves = false;
+            self.permit.becomes_clients(); // that of the session before is closed by now
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
             if gives && gives_lock(&reply) {

@@ -120,11 +120,12 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         let (address, epoch, pid) = (server.local_addr(), server.epoch(), std::process::id());
         let capacity = server.capacity();
         let room = capacity.clients;
+        let shm = capacity.mapping.map(|mapping| format!(", {mapping} over shm"));
         let verbs = capacity.locked.map(|locked| format!(", {} over RDMA", locked.clients));
-        let verbs = verbs.unwrap_or_default();
+        let (shm, verbs) = (shm.unwrap_or_default(), verbs.unwrap_or_default());
         say(&format!(
             "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}, \
-             room for {room} clients{verbs}"
+             room for {room} clients{shm}{verbs}"
         ));
         let serves = format!("serves on {address} over {fabrics}, epoch {epoch}");
         let recovery = server.recovery().await.map(|recovery| recovery.to_string());
