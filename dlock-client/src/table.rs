@@ -127,6 +127,13 @@ impl ClientLock {
         self.exec = refuse;
     }
 
+    /// The connections of this session have ended, and are closed: operations end as before.
+    pub(crate) fn ends_with(&mut self, old: &Arc<dyn Executor>, ended: &Arc<dyn Executor>) {
+        if Arc::ptr_eq(&self.exec, old) {
+            self.refuse(Arc::clone(ended));
+        }
+    }
+
     /// A place in the queue for a guard.
     pub(crate) fn queue_up(&mut self) -> Turn {
         self.last_turn += 1;

@@ -10,6 +10,7 @@
 //! take effect before the primary has seen the request, unless its reply was waited for.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{ClockEstimate, Now, ServerTime, NS};
@@ -34,6 +35,7 @@ use crate::memory::{LedgerMemory, SlotMemory};
 use crate::net;
 use crate::server_clock::{self, SharedEstimate};
 use crate::server_memory::{execute, execute_word_op};
+use crate::spare::Spare;
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
@@ -54,6 +56,7 @@ pub struct ShmExecutor {
     clock: SharedEstimate,
     /// The coarse clock is behind by 0 to twice this.
     half_lag_ns: u64,
+    _spare: Arc<Spare>,
 }
 
 impl ShmExecutor {
@@ -106,6 +109,20 @@ impl ShmExecutor {
         users: &[u32],
         until: Option<Instant>,
     ) -> Result<Self, FabricError> {
+        let spare = Spare::of_process();
+        spare.release();
+        let attached = Self::attach_with(socket, attach, clock, (users, until), &spare);
+        spare.keep();
+        attached
+    }
+
+    fn attach_with(
+        socket: OwnedFd,
+        attach: &Attach,
+        clock: ClockEstimate,
+        (users, until): (&[u32], Option<Instant>),
+        spare: &Arc<Spare>,
+    ) -> Result<Self, FabricError> {
         let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
         if !peer.may_be_mapped(users) {
             return Err(FabricError::Peer { uid: peer.uid });
@@ -138,6 +155,7 @@ impl ShmExecutor {
             owner: Owner::current(),
             clock: SharedEstimate::new(clock),
             half_lag_ns: clock::coarse_lag_ns().div_ceil(2),
+            _spare: Arc::clone(spare),
         };
         exec.asks_for_time();
         Ok(exec)
@@ -274,6 +292,10 @@ impl Executor for ShmExecutor {
 
     fn is_cut_off(&self) -> bool {
         !self.owner.is_here() || self.stream.is_broken()
+    }
+
+    fn is_over(&self) -> bool {
+        !self.owner.is_here() || !self.stream.probe()
     }
 
     fn end(&self) {

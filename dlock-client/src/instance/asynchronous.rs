@@ -190,6 +190,16 @@ impl Instance {
         self.pending.lock().as_ref().is_some_and(|pending| pending.lock == lock)
     }
 
+    /// The session of the asynchronous operation has ended, if there is one: it is answered so when
+    /// its result is asked for.
+    pub(super) fn end_async(&self, old: &Arc<dyn Executor>, ended: &Arc<dyn Executor>) {
+        if let Some(pending) = self.pending.lock().as_mut() {
+            if Arc::ptr_eq(&pending.exec, old) {
+                pending.exec = Arc::clone(ended);
+            }
+        }
+    }
+
     /// Forgets the asynchronous operation, if there is one; what it did is undone later.
     pub(super) fn forget_async(&self) {
         let mut slot = self.pending.lock();

@@ -220,6 +220,7 @@ impl Instance {
         if status != Status::BadResponse {
             return status;
         }
+        self.close_ended_control(); // another connection takes its descriptor
         let mut is_told = false; // by a primary that recovers: it knows that this client has left
         while Instant::now() < until {
             let mut unknown = 0;

@@ -317,7 +317,7 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
         let a = join(&server, fabric);
         let id = got(&a, "parent", LockType::Atomic);
         assert_eq!(a.trylock(id, X, 600).status, Status::Success);
-        let fork = || a.line.lock().as_mut().expect("it has joined").is_forked();
+        let fork = || a.process.fetch_xor(1, Ordering::Relaxed);
         fork();
         assert_eq!(a.reinit(&ip), Status::Invalid);
         let soon = Instant::now() + Duration::from_secs(5);

@@ -11,6 +11,7 @@ mod asynchronous;
 mod batch;
 mod data;
 mod failover;
+mod given_up;
 mod guards;
 mod joined;
 mod locks;
@@ -35,7 +36,7 @@ mod waits_tests;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -109,6 +110,8 @@ fn gate(raw: u8) -> Gate {
 /// disconnect); [`deinit`](Instance::deinit) does.
 pub struct Instance {
     id: ClientId,
+    /// The process whose client it is; a forked child has a copy of everything.
+    process: AtomicU32,
     config: ClientConfig,
     /// What tests put before the executor of each session.
     wrap: Option<Wrap>,
@@ -118,7 +121,8 @@ pub struct Instance {
     control: SharedControl,
     /// Of earlier sessions, by the primary's incarnation: operations may be under way on them.
     earlier: Mutex<Vec<(Epoch, Weak<Pulse>)>>,
-    /// That connection, for who must not wait for a call under way.
+    /// That connection, for who must not wait for a call under way. None while the client looks
+    /// for a primary, and after it has left.
     line: Mutex<Option<ShutdownHandle>>,
     lifecycle: RwLock<()>,
     pending: Mutex<Option<asynchronous::Pending>>,

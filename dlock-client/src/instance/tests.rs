@@ -47,6 +47,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
     let me = ClientId::new(ME).unwrap();
     let instance = Instance {
         id: me,
+        process: std::process::id().into(),
         config: ClientConfig::default(),
         wrap: None,
         gate: AtomicU8::new(OPEN),

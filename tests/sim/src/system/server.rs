@@ -71,6 +71,7 @@ fn rules(sys: &Sys) -> Rules {
         orphans: Orphans::Lease,
         offered: FabricSet::all(),
         channels_max: u64::MAX,
+        files_max: u64::MAX,
         recovers_by_itself: false, // plans name their horizons
     }
 }
