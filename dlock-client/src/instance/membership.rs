@@ -230,12 +230,6 @@ impl Instance {
         join(&self.config, to, request, Some(link.client), self.wrap.as_ref())
     }
 
-    /// Whether this process has joined: a forked child of it has a copy of the secret, and must not
-    /// take the session and the holds of its parent.
-    fn is_here(&self) -> bool {
-        self.process.load(Ordering::Relaxed) == std::process::id()
-    }
-
     /// The new session takes the place of the old one. `is_anew`: of another client, with nothing.
     fn move_to(&self, joined: Joined, is_anew: bool) {
         self.forget_async();

@@ -179,6 +179,12 @@ impl Instance {
         self.stats.clear();
     }
 
+    /// Whether this process has joined: a forked child of it has a copy of the secret, and must not
+    /// take the session and the holds of its parent.
+    fn is_here(&self) -> bool {
+        self.process.load(Ordering::Relaxed) == std::process::id()
+    }
+
     /// The first rungs of every data-path call.
     #[inline]
     fn admit(&self) -> Result<(), Status> {

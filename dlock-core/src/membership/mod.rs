@@ -68,6 +68,7 @@ mod admission;
 mod barred;
 mod effect;
 mod ending;
+mod files;
 mod member;
 mod prepared;
 mod recovering;
@@ -78,6 +79,7 @@ pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, 
 pub use barred::Connection;
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
+pub use files::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 pub use member::{Ending, State};
 pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
 
@@ -102,11 +104,6 @@ pub const EVICTION_LOOKS_MAX: usize = 8;
 pub const PROCESSES_MAX: usize = 4;
 /// Members whose time has come that one [`Membership::tick`] handles.
 pub const TICK_MAX: usize = 64;
-/// Descriptors that every member takes at its primary: its control connection and its command
-/// channel.
-pub const FILES_PER_CLIENT: u64 = 2;
-/// Descriptors that it takes beside them once it has mapped the memory: its ledger and its process.
-pub const FILES_PER_MAPPING: u64 = 2;
 /// The longest session horizon, seconds (a day); what a client asks for beyond it is cut.
 pub const HORIZON_S_MAX: u32 = 86_400;
 /// The session horizon, seconds, of a client that names none, of a primary that recovers by itself.
@@ -239,16 +236,6 @@ impl Membership {
     /// How many members there are.
     pub fn len(&self) -> usize {
         self.members.len()
-    }
-
-    /// Descriptors that are kept free for them, or that they take.
-    pub fn files(&self) -> u64 {
-        self.members.len() as u64 * FILES_PER_CLIENT + self.mapping * FILES_PER_MAPPING
-    }
-
-    /// Whether that many more are left.
-    fn has_files(&self, more: u64) -> bool {
-        self.files().saturating_add(more) <= self.rules.files_max
     }
 
     /// Whether there is none.
