@@ -11,6 +11,8 @@ pub use dlock_client::FabricChoice as Fabric;
 use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::message::{LockType, Mode};
 
+use crate::out;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0    success
@@ -34,7 +36,7 @@ Examples:
 
 /// Distributed locks: a guided tour, measurements, and a look into a running primary.
 #[derive(Debug, Parser)]
-#[command(name = "dlock", version = dlock_server::VERSION)]
+#[command(name = "dlock", version = dlock_server::VERSION, term_width = out::width())]
 #[command(after_help = EXAMPLES, after_long_help = concat_help())]
 pub struct Args {
     /// What to do.
