@@ -198,8 +198,11 @@ impl Sys {
             client.life = Life::Broken;
         }
         client.gen = 0;
+        let is_asked_for = client.renewal.goes_on_alone();
         self.flush(c);
-        self.control_soon(c, true);
+        if !is_asked_for {
+            self.control_soon(c, true);
+        }
     }
 
     /// The primary notices, behind what was sent, that a client's channel has ended.

@@ -140,7 +140,7 @@ impl Sys {
     /// The control thread wakes: for what it has to do, or because no answer came.
     pub(super) fn control_wakes(&mut self, c: usize) {
         if let Stage::Answer(_) = self.clients[c].control {
-            return self.connection_lost(c);
+            return self.connection_ends(c, true);
         }
         let life = self.clients[c].life;
         match life {
@@ -152,13 +152,21 @@ impl Sys {
         }
     }
 
-    /// The control connection is gone, or as good as gone.
-    fn connection_lost(&mut self, c: usize) {
+    /// The control connection is gone.
+    pub(super) fn connection_lost(&mut self, c: usize) {
+        self.connection_ends(c, false);
+    }
+
+    /// The same; `is_late`: no answer has come for as long as it is waited for.
+    fn connection_ends(&mut self, c: usize, is_late: bool) {
         self.log(|| format!("client {c}: its control connection is gone"));
         let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
+        if self.renewal_fails(c, is_late) {
+            return;
+        }
         let at = self.ends_for_the_primary(c);
         self.at(at, Ev::Lost(c as u8, inc, conn));
-        self.clients[c].conn += 1;
+        self.clients[c].connects();
         if self.clients[c].life == Life::Leaving {
             return self.exit(c);
         }
@@ -183,12 +191,12 @@ impl Sys {
         }
     }
 
-    fn join(&mut self, c: usize) {
+    pub(super) fn join(&mut self, c: usize) {
         if self.is_busy_on_cpu(c) {
             return self.control_after(c, 5_000_000);
         }
         let client = &mut self.clients[c];
-        client.conn += 1;
+        client.connects();
         let gen = client.conn; // both connections are new
         let reinit = client.id.map(|id| (id, client.secret));
         self.roams(c);
@@ -227,7 +235,7 @@ impl Sys {
     }
 
     /// A thread is in the midst of an operation that it waits for nobody in: a reinit waits for it.
-    fn is_busy_on_cpu(&self, c: usize) -> bool {
+    pub(super) fn is_busy_on_cpu(&self, c: usize) -> bool {
         let client = &self.clients[c];
         let is_local = client.fabric == Fabric::Shm;
         let acts = |t: &super::state::Thread| {
@@ -298,6 +306,9 @@ impl Sys {
                 return;
             }
         }
+        if self.renews(c) {
+            return;
+        }
         if let Some((o, action, request)) = self.clients[c].object_asks.pop_front() {
             if let ControlRequest::ObjectGet { lease_s, .. } = request {
                 self.clients[c].object_lease_end = now + u64::from(lease_s) * NS;
@@ -342,6 +353,9 @@ impl Sys {
         client.control_tok += 1;
         self.mix(0xc0 ^ c as u64);
         self.log(|| format!("client {c} control: {answer:?}"));
+        if self.clients[c].renewal.is_shown() {
+            return self.show_answered(c, sent, answer);
+        }
         if answer.is_of_the_session() {
             let sent_ns = self.clients[c].clock.local(sent).max(0) as u64;
             self.clients[c].beats.answered(sent_ns);
@@ -350,15 +364,18 @@ impl Sys {
         match answer {
             Answer::Joined { gen, secret, .. } => {
                 self.clients[c].session = Some((sent, answer));
+                self.renewal_answered(c);
                 let fabric = self.clients[c].next_fabric;
-                self.ask(c, Ask::Attach(gen, fabric, secret));
+                self.ask(c, Ask::Attach(gen, fabric, secret, self.plan.prepares));
             }
+            Answer::Attached if self.plan.prepares && self.clients[c].id.is_some() => self.shows(c),
             Answer::Attached if self.is_cut(c) => self.connection_lost(c),
             Answer::Attached => {
                 if let Some((asked, session)) = self.clients[c].session.take() {
                     self.joined(c, asked, session);
                 }
             }
+            Answer::Refused(_) if self.clients[c].renewal.is_beside() => self.connection_lost(c),
             Answer::Refused(status @ Status::ClientRemoved) => match self.clients[c].life {
                 // it asks once more before it believes that
                 Life::Broken if self.clients[c].failover.is_some() => self.came_in_vain(c, status),
@@ -397,7 +414,7 @@ impl Sys {
     }
 
     /// The server clock from an exchange.
-    fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
+    pub(super) fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
         let now = self.now;
         let client = &mut self.clients[c];
         let trip = (client.clock.local(sent), client.clock.local(now));
@@ -409,7 +426,7 @@ impl Sys {
     }
 
     /// The session's horizon has moved, for every lock whose operations it carries.
-    fn horizon_moves(&mut self, c: usize) {
+    pub(super) fn horizon_moves(&mut self, c: usize) {
         let gen = self.clients[c].gen;
         for l in 0..self.clients[c].threads.len() {
             let t = &self.clients[c].threads[l];
@@ -434,7 +451,7 @@ impl Sys {
     }
 
     /// By its own clock, the client is past its horizon before the primary acts.
-    fn gives_up_first(&mut self, c: usize, acts_at: ServerTime) {
+    pub(super) fn gives_up_first(&mut self, c: usize, acts_at: ServerTime) {
         let client = &self.clients[c];
         if client.epoch != self.epoch || acts_at == UNLIMITED {
             return;
@@ -446,7 +463,7 @@ impl Sys {
         }
     }
 
-    fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
+    pub(super) fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
         let Answer::Joined { id, secret, epoch, anchor_s, now, terms, recovering, gen } = answer
         else {
             return;

@@ -153,6 +153,7 @@ impl Sys {
         (client.id, client.gen, client.life) = (None, 0, Life::Dead);
         (client.lapses, client.failover) = (0, None);
         client.strayed = false;
+        (client.session, client.renewal) = (None, Default::default());
         client.releases.clear();
         client.control = super::control::Stage::Sleep;
         client.control_tok += 1;
@@ -187,7 +188,7 @@ impl Sys {
     pub(super) fn restart(&mut self, c: usize) {
         if self.clients[c].life == Life::Dead {
             self.clients[c].life = Life::Joining;
-            self.clients[c].conn += 1;
+            self.clients[c].connects();
             self.control_soon(c, false);
         }
     }
@@ -198,7 +199,8 @@ impl Sys {
         let at = (self.now + ns).max(self.clients[c].blocked_up);
         self.at(at, Ev::Lost(c as u8, inc, conn));
         if self.clients[c].life == Life::Up {
-            self.clients[c].conn += 1;
+            self.clients[c].renewal.goes_on_alone();
+            self.clients[c].connects();
             self.clients[c].life = Life::Broken;
             self.clients[c].gen = 0;
             self.flush(c);
@@ -442,7 +444,7 @@ impl World {
                 let (up, down) = (fault != Fault::PartitionDown, fault != Fault::PartitionUp);
                 sys.partition(fault, c, up, down);
             }
-            Fault::BreakControl if life == Life::Up => {
+            Fault::BreakControl if life == Life::Up && !sys.clients[c].renewal.is_beside() => {
                 sys.struck(fault, c);
                 sys.break_control(c);
             }
@@ -468,7 +470,7 @@ impl World {
                 let (inc, gen) = (sys.clients[c].inc, sys.clients[c].gen);
                 sys.after(5_000_000_000, Ev::Stalled(c as u8, inc, gen));
             }
-            Fault::Leave if may_go && life == Life::Up => {
+            Fault::Leave if may_go && life == Life::Up && !sys.clients[c].renewal.is_beside() => {
                 sys.struck(fault, c);
                 sys.clients[c].life = Life::Leaving;
                 sys.control_wake(c);

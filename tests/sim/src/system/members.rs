@@ -61,16 +61,22 @@ impl World {
                 if is_current {
                     self.close_channel(client);
                 }
+                self.close_prepared_channel(client, channel.unwrap_or(0));
                 self.members.channel_closed(client, channel, unfenced);
             }
-            Effect::Switch { client, .. } => {
-                // here a client moves with its Attach: there is no prepared channel
+            Effect::Switch { client, fabric } => {
                 let old = self.sys.session(client).map(|s| (s.process, s.mapped));
                 let (process, mapped) = old.unwrap_or((0, false));
                 self.sys.sessions.retain(|s| s.id != client);
                 let place = self.prepared.iter().position(|s| s.id == client);
                 let prepared = place.map(|place| self.prepared.remove(place));
+                if let Some(prepared) = &prepared {
+                    self.takes_place(prepared);
+                }
                 self.sys.sessions.extend(prepared.map(|s| Session { process, mapped, ..s }));
+                if let (Some(fabric), Some(primary)) = (fabric, &mut self.primary) {
+                    primary.attached(now, &mut self.sys, client, fabric, &mut self.out);
+                }
             }
             Effect::Fence { client } => {
                 if let Some((c, inc)) = self.sys.session(client).map(|s| (s.client, s.inc)) {
@@ -172,13 +178,16 @@ impl World {
             return Some(Answer::Closed);
         };
         // an Attach in recovery, which the simulator's cards permit, is refused by the members
-        let moves = self.sys.recovering || !matches!(ask, Ask::Attach(..));
+        let moves = match ask {
+            Ask::Attach(.., tells) => self.sys.recovering && !tells,
+            _ => true,
+        };
         if let Some(primary) = self.primary.as_mut().filter(|_| moves) {
             self.members.is_shown(self.sys.server_now(), primary, id, conn.into());
             self.settle_members();
         }
-        if let Ask::Attach(gen, fabric, secret) = ask {
-            return Some(self.attach(c, (id, secret), gen, fabric));
+        if let Ask::Attach(gen, fabric, secret, tells) = ask {
+            return Some(self.attach(c, (id, secret), gen, fabric, tells));
         }
         if !self.members.speaks(id, conn.into()) {
             return Some(Answer::Closed);
@@ -326,6 +335,7 @@ impl World {
             process,
             conn,
             left: false,
+            since: sys.now,
             revoked: false,
             mapped,
         };
@@ -391,6 +401,7 @@ impl World {
         (id, secret): (ClientId, Secret),
         gen: u32,
         fabric: Fabric,
+        tells: bool,
     ) -> Answer {
         let process = &self.sys.clients[c];
         let carrier = fabric;
@@ -402,8 +413,9 @@ impl World {
             Fabric::Tcp => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
             Fabric::Verbs => (FabricKind::Verbs, Joining::over(FabricKind::Verbs)),
         };
-        // without a version: it moves with this, and not with its next request
-        let attach = Attach { client: id, secret, fabric, verbs: None, version: None };
+        // without a version it moves with this, and not with its next request
+        let version = tells.then_some(VERSION);
+        let attach = Attach { client: id, secret, fabric, verbs: None, version };
         let now = self.sys.server_now();
         let Some(primary) = &mut self.primary else { return Answer::Closed };
         let status = match self.members.begin_attach(now, primary, &attach, joining) {
@@ -420,9 +432,18 @@ impl World {
             Err(status) => return Answer::Refused(status),
         };
         let Some(primary) = &mut self.primary else { return Answer::Closed };
-        primary.attached(now, &mut self.sys, id, fabric, &mut self.out);
-        if let Some(s) = self.sys.session(id) {
+        match channel.is_prepared {
+            true => primary.will_attach(id, fabric),
+            false => primary.attached(now, &mut self.sys, id, fabric, &mut self.out),
+        }
+        let made = match channel.is_prepared {
+            true => self.prepared.iter_mut().find(|s| s.id == id),
+            false => self.sys.session(id),
+        };
+        if let Some(s) = made {
             (s.gen, s.channel, s.fabric) = (gen, channel.number, carrier);
+        }
+        if let Some(s) = self.sys.session(id) {
             s.mapped |= fabric == FabricKind::Shm;
             s.process = channel.watch.unwrap_or(s.process);
         }

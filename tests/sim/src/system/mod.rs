@@ -34,6 +34,7 @@ mod object_oracle;
 mod oracle;
 mod pause;
 mod plan;
+mod renewal;
 mod rng;
 mod scenarios;
 mod server;
@@ -225,6 +226,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         down: Default::default(),
         down_last: 0,
         conn: 0,
+        conns: 0,
+        renewal: renewal::Renewal::default(),
         control_up: Default::default(),
         control_down: Default::default(),
         control_up_last: 0,

@@ -166,6 +166,10 @@ pub struct Plan {
     pub roams: u32,
     /// Of a thousand attempts to fence queue pairs, so many fail.
     pub unfenced: u32,
+    /// Clients say when they have moved to a session that was prepared.
+    pub prepares: bool,
+    /// Of a thousand idle moments of a client's control thread, so many ask for another session.
+    pub renews: u32,
     /// The memory is a card's: no client has it mapped.
     pub is_of_card: bool,
     /// Clients find the successor of their primary by themselves.
@@ -251,6 +255,8 @@ impl Plan {
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),
             unfenced: s.unfenced,
+            prepares: s.renews > 0,
+            renews: s.renews,
             is_of_card: mix.contains(&Fabric::Verbs),
             by_itself: rng.chance(500),
             lanes: (lane(rng).min(EXCLUSIVE_MAX), lane(rng)),

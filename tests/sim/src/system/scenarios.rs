@@ -42,6 +42,9 @@ pub struct Scenario {
     pub(super) asynchronous: &'static [u32],
     /// Of a thousand attempts to fence queue pairs, so many fail.
     pub(super) unfenced: u32,
+    /// Of a thousand idle moments of control threads, so many ask for another session, and all
+    /// sessions are prepared.
+    pub(super) renews: u32,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -73,6 +76,7 @@ const CALM: Scenario = Scenario {
     endless: &[10, 10, 10, 500],
     asynchronous: &[0, 0, 0, 100],
     unfenced: 0,
+    renews: 0,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -433,6 +437,30 @@ pub const APART: &[Scenario] = &[
         overstay: 150,
         horizons: &[1, 2, 6],
         unfenced: 700,
+        ..CALM
+    },
+    // sessions that are prepared beside the ones that clients have, and take their place or not
+    Scenario {
+        name: "prepared",
+        roams: 500,
+        fabrics: EVERY,
+        faults: &[
+            F::Crash,
+            F::CrashPrimary,
+            F::Pause,
+            F::Freeze,
+            F::PartitionUp,
+            F::PartitionDown,
+            F::PartitionBoth,
+            F::BreakControl,
+            F::BreakCommand,
+            F::Revoke,
+            F::Leave,
+            F::Slow,
+        ],
+        fault_every: 50,
+        overstay: 150,
+        renews: 200,
         ..CALM
     },
 ];

@@ -220,6 +220,7 @@ impl World {
     /// What every turn of the primary ends with.
     pub(super) fn finish_turn(&mut self) {
         self.settle_members();
+        self.nothing_stays_prepared();
         if let Some(primary) = &mut self.primary {
             if let Some((_, change)) = self.members.take_recovered(primary) {
                 change.apply(&mut self.kept_clients);

@@ -124,8 +124,9 @@ pub(crate) enum Ask {
         reinit: Option<(ClientId, Secret)>,
         gen: u32,
     },
-    /// A second connection is to become this command channel, over this fabric.
-    Attach(u32, Fabric, Secret),
+    /// A second connection is to become this command channel, over this fabric; `true`: the client
+    /// says when it has moved.
+    Attach(u32, Fabric, Secret, bool),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
@@ -178,6 +179,8 @@ pub(crate) struct Session {
     /// Its control connection; 0: closed.
     pub conn: u32,
     pub left: bool,
+    /// When it was asked for.
+    pub since: u64,
     /// Its chains are refused at mapped memory.
     pub revoked: bool,
     /// The memory was handed out to it, and it has not said that it has unmapped it.
@@ -348,6 +351,10 @@ pub(crate) struct Client {
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
+    /// Connections that it has made.
+    pub conns: u32,
+    /// Its session that comes, beside the one that it has.
+    pub renewal: super::renewal::Renewal,
     /// With the epoch of the primary that the connection is to; 0: there is no primary yet.
     pub control_up: VecDeque<(u32, u16, u32, u32, Ask)>,
     pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
