@@ -324,6 +324,15 @@ bugs! {
     UnfencedNotTried =
         "unfenced-not-tried",
         "what could not be fenced is tried again when its client comes back";
+    PreparedKept =
+        "prepared-kept",
+        "a session that is prepared is given up when its time is over";
+    LateShowMoves =
+        "late-show-moves",
+        "a request that comes when its session was given up ends no other session";
+    MovesUnshown =
+        "moves-unshown",
+        "a session goes on until its client shows that it has the next one";
     LeaverKept = "leaver-kept", "a client that leaves is taken from the list of clients at once";
     ReturnedGivenUp =
         "returned-given-up",

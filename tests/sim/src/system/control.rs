@@ -353,6 +353,9 @@ impl Sys {
         client.control_tok += 1;
         self.mix(0xc0 ^ c as u64);
         self.log(|| format!("client {c} control: {answer:?}"));
+        if self.renewal_is_cut(c, &answer) {
+            return self.connection_lost(c);
+        }
         if self.clients[c].renewal.is_shown() {
             return self.show_answered(c, sent, answer);
         }

@@ -402,6 +402,8 @@ impl Sys {
                 let client = &self.clients[c];
                 if client.gen == gen && gen != 0 {
                     self.break_command(c);
+                } else if client.conn == gen && client.renewal.is_shown() {
+                    self.connection_lost(c); // the primary has closed both connections
                 } else if client.conn == gen && client.session.is_some() {
                     self.after(1_000, ev); // it finds that out when it has been attached
                 }

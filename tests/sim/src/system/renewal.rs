@@ -19,6 +19,8 @@ use super::state::{Ask, Client, Ev, Life, Session, Sys};
 
 /// Of a thousand attempts that fail, so many end without the primary's hearing of that.
 const SILENT: u32 = 300;
+/// Of a thousand answers of an attempt, so many are lost with its connection.
+const LOST: u32 = 60;
 /// A session is prepared for so long at most: what the core allows, and until the primary looks.
 const PREPARED_NS_MAX: u64 = SHOW_WAIT_NS + 2 * NS;
 
@@ -78,6 +80,13 @@ impl Sys {
         self.log(|| format!("client {c} asks for another session beside its own"));
         self.join(c);
         true
+    }
+
+    /// Whether the connection of an attempt ends before this answer.
+    pub(super) fn renewal_is_cut(&mut self, c: usize, answer: &Answer) -> bool {
+        let is_of_it = matches!(answer, Answer::Joined { .. } | Answer::Attached);
+        let is_of_it = is_of_it || self.clients[c].renewal.is_shown;
+        self.plan.renews > 0 && is_of_it && !self.calm && self.rng.chance(LOST)
     }
 
     /// The first answer has come.
@@ -157,6 +166,14 @@ impl World {
             let c = prepared.client;
             self.sys.fail(format!(
                 "prepared: client {c} has given a session up, which ends the one that it has"
+            ));
+        }
+        let client = &self.sys.clients[usize::from(prepared.client)];
+        let is_current = is_its && client.conn == prepared.conn && self.sys.plan.prepares;
+        if is_current && client.session.is_some() && !client.renewal.is_shown {
+            let c = prepared.client;
+            self.sys.fail(format!(
+                "prepared: the session of client {c} ends, and it has not shown the next one"
             ));
         }
     }
