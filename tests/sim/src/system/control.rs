@@ -204,6 +204,18 @@ impl Sys {
         self.ask(c, Ask::Join { reinit, gen });
     }
 
+    /// A client whose channel is denied asks for one over tcp. Whether it does.
+    fn attaches_over_tcp(&mut self, c: usize) -> bool {
+        let client = &mut self.clients[c];
+        let Some((_, Answer::Joined { gen, secret, .. })) = client.session else { return false };
+        if client.next_fabric == Fabric::Tcp {
+            return false;
+        }
+        client.next_fabric = Fabric::Tcp;
+        self.ask(c, Ask::Attach(gen, Fabric::Tcp, secret, self.plan.prepares));
+        true
+    }
+
     /// The next session may have another fabric: shared memory where the clocks do not drift apart.
     fn roams(&mut self, c: usize) {
         let is_here = self.clients[c].clock.ppm == 0;
@@ -327,7 +339,7 @@ impl Sys {
         // one of an exchange that took long, also if it was made on another fabric
         let is_stale = |e: ClockEstimate| !client.clock.is_here || e.took_long();
         let asks_for_time =
-            client.beats.next_ns() == u64::MAX && client.clock.estimate.is_none_or(is_stale);
+            client.beats.next_ns() == u64::MAX && client.clock.estimate().is_none_or(is_stale);
         if asks_for_time && now >= client.clock_at {
             return self.ask(c, Ask::Heartbeat);
         }
@@ -378,6 +390,8 @@ impl Sys {
                     self.joined(c, asked, session);
                 }
             }
+            // the memory is not its to use: the next fabric that is offered
+            Answer::Refused(Status::Denied) if self.attaches_over_tcp(c) => {}
             Answer::Refused(_) if self.clients[c].renewal.is_beside() => self.connection_lost(c),
             Answer::Refused(status @ Status::ClientRemoved) => match self.clients[c].life {
                 // it asks once more before it believes that
@@ -399,7 +413,9 @@ impl Sys {
             Answer::Alive(at, until, recovering) => {
                 self.is_heard(c, recovering);
                 self.learn(c, sent, at);
-                self.gives_up_first(c, until);
+                if sent >= self.clients[c].clock.jumped {
+                    self.gives_up_first(c, until);
+                }
                 self.clients[c].is_mute &= recovering;
                 self.control_soon(c, false);
             }
@@ -424,7 +440,11 @@ impl Sys {
         // of the primary that it is at, which may be dead by now
         let of_dead = self.dead_offsets.iter().find(|(epoch, _)| *epoch == client.epoch);
         let told_ns = of_dead.map_or(self.offset, |(_, offset)| *offset) as u64;
+        let before_ns = client.clock.now(now).uncertainty_ns;
         client.clock.learn(trip, at, told_ns);
+        client.clock.has_learned |= sent >= client.clock.jumped;
+        self.is_brought_back(c, sent, (before_ns, (now - sent) + 2));
+        let client = &mut self.clients[c];
         client.clock_at = now + self.plan.heartbeat_ns;
     }
 
@@ -490,7 +510,7 @@ impl Sys {
             for t in client.threads.iter_mut().filter(|t| t.entry.is_some()) {
                 t.old_clock = t.old_clock.or(Some(old_clock));
             }
-            client.clock.estimate = None;
+            client.clock.tracked = None;
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
@@ -512,7 +532,9 @@ impl Sys {
             }
         }
         self.learn(c, sent, now);
-        self.gives_up_first(c, until);
+        if sent >= self.clients[c].clock.jumped {
+            self.gives_up_first(c, until);
+        }
         if stale {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile

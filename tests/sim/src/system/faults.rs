@@ -385,7 +385,7 @@ impl Sys {
 
 impl World {
     /// Whether a successor would hear of every client: none is being told that it was removed.
-    fn everybody_comes(&self) -> bool {
+    pub(super) fn everybody_comes(&self) -> bool {
         use dlock_core::membership::State as S;
         let may_return =
             |s: S| matches!(s, S::Present | S::Absent { .. } | S::Fenced(_) | S::Lingering { .. });
@@ -419,7 +419,7 @@ impl World {
                 sys.struck(fault, c);
                 self.crash_primary();
             }
-            Fault::Pause => {
+            Fault::Pause if sys.clients[c].clock.jumped <= sys.now => {
                 let ns = sys.outage();
                 sys.struck(fault, c);
                 sys.clients[c].paused_until = sys.now + ns;
@@ -429,6 +429,15 @@ impl World {
                 sys.struck(fault, c);
                 sys.stands_still(fault, c);
             }
+            Fault::Promote if sys.alive => self.promotes(),
+            Fault::Apart => {
+                let until = sys.now + sys.outage();
+                if let Some(watch) = &mut self.watch {
+                    watch.apart_until = until;
+                }
+            }
+            Fault::Jump => sys.guest_is_paused(c),
+            Fault::Rules if sys.may_revoke() => self.set_rules(false),
             Fault::Lap => sys.lap(),
             Fault::Round => sys.round(),
             Fault::Stray if may_go => sys.stray(c),

@@ -24,6 +24,7 @@ mod faults;
 mod first;
 mod goals;
 mod handed;
+mod jump;
 mod kept;
 mod led;
 mod losses;
@@ -36,9 +37,11 @@ mod pause;
 mod plan;
 mod renewal;
 mod rng;
+mod rules;
 mod scenarios;
 mod server;
 mod settle;
+mod standby;
 mod state;
 mod thread;
 mod told;
@@ -169,6 +172,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         old_clock: None,
         gen: 0,
+        law: (0, 0),
+        is_right: None,
         horizon_ns: u64::MAX,
         doing: Doing::Nothing,
         operation: None,
@@ -291,6 +296,9 @@ impl World {
                 self.sys.count(ev);
                 self.successor();
             }
+            // these are no events of the schedule: there are as many as it lasts long
+            Ev::Standby(tok) => self.watches(tok),
+            Ev::Operator => self.promotes(),
             Ev::Stalled(c, inc, gen) => {
                 self.sys.count(ev);
                 self.stalled(c, inc, gen);
@@ -320,6 +328,8 @@ impl Sys {
             Ev::Serve => (12, 0),
             Ev::Tick(_) => (13, 0),
             Ev::Successor => (14, 0),
+            Ev::Standby(_) => (18, 0),
+            Ev::Operator => (19, 0),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
             Ev::LateNote(c, ..) => (17, c),
@@ -375,6 +385,9 @@ impl Sys {
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
+                self.after(1_000, ev);
+            }
+            Ev::Standby(_) | Ev::Operator => {
                 self.after(1_000, ev);
             }
             _ => {

@@ -69,6 +69,15 @@ pub enum Fault {
     /// while somebody stood still whose ledger entry names a share; or, once it has, that the lane
     /// comes to that share's number (only in the scenario `rounds`).
     Round,
+    /// The standby does not reach the primary for a while (only in the scenario `standby`).
+    Apart,
+    /// An operator says that the primary is gone, which serves (only in the scenario `standby`).
+    Promote,
+    /// A client's guest is paused, and its clock does not count that (only in the scenario
+    /// `jumps`).
+    Jump,
+    /// The primary reads other rules (only in the scenario `rules`).
+    Rules,
     /// The note of a share is lost with its channel; or a client is stopped, or ends, before the
     /// ticket that its ledger announces (only in the scenario `strays`).
     Stray,
@@ -166,6 +175,10 @@ pub struct Plan {
     pub roams: u32,
     /// Of a thousand attempts to fence queue pairs, so many fail.
     pub unfenced: u32,
+    /// A standby takes the place of the primary.
+    pub standby: bool,
+    /// Clients have certificates, and the primary has rules.
+    pub rules: bool,
     /// Clients say when they have moved to a session that was prepared.
     pub prepares: bool,
     /// Of a thousand idle moments of a client's control thread, so many ask for another session.
@@ -255,6 +268,8 @@ impl Plan {
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),
             unfenced: s.unfenced,
+            standby: s.standby,
+            rules: s.rules,
             prepares: s.renews > 0,
             renews: s.renews,
             is_of_card: mix.contains(&Fabric::Verbs),

@@ -45,6 +45,10 @@ pub struct Scenario {
     /// Of a thousand idle moments of control threads, so many ask for another session, and all
     /// sessions are prepared.
     pub(super) renews: u32,
+    /// Clients have certificates, and the primary has rules.
+    pub(super) rules: bool,
+    /// A standby takes the place of the primary.
+    pub(super) standby: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -77,6 +81,8 @@ const CALM: Scenario = Scenario {
     asynchronous: &[0, 0, 0, 100],
     unfenced: 0,
     renews: 0,
+    rules: false,
+    standby: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -461,6 +467,64 @@ pub const APART: &[Scenario] = &[
         fault_every: 50,
         overstay: 150,
         renews: 200,
+        ..CALM
+    },
+    // clients that may do this and that, and have so much, by rules that change
+    Scenario {
+        name: "rules",
+        roams: 300,
+        fabrics: &[&[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[
+            F::Rules,
+            F::Rules,
+            F::Rules,
+            F::Crash,
+            F::CrashPrimary,
+            F::Pause,
+            F::BreakCommand,
+            F::BreakControl,
+            F::Leave,
+            F::Slow,
+        ],
+        fault_every: 40,
+        overstay: 100,
+        churn: 150,
+        objects: &[0, 1, 2],
+        horizons: &[1, 2, 6],
+        rules: true,
+        ..CALM
+    },
+    // clocks of clients that stand still, and are not told
+    Scenario {
+        name: "jumps",
+        types: &[Atomic, Fair],
+        fabrics: &[&[Tcp], &[Verbs], &[Verbs, Tcp]],
+        faults: &[F::Jump, F::Jump, F::WallStep, F::Suspend, F::Pause, F::BreakCommand, F::Slow],
+        fault_every: 40,
+        overstay: 500,
+        drift: true,
+        endless: &[0],
+        ..CALM
+    },
+    // a standby decides when it takes the place of the primary
+    Scenario {
+        name: "standby",
+        fabrics: &[&[Shm], &[Tcp], &[Verbs, Tcp]],
+        faults: &[
+            F::CrashPrimary,
+            F::Freeze,
+            F::Freeze,
+            F::Apart,
+            F::Promote,
+            F::Promote,
+            F::Pause,
+            F::Crash,
+        ],
+        fault_every: 60,
+        overstay: 200,
+        few: true,
+        horizons: &[1, 2, 6],
+        standby: true,
         ..CALM
     },
 ];

@@ -45,6 +45,8 @@ pub(crate) struct World {
     asleep: Vec<Option<(u64, u64)>>,
     /// Fair locks whose next owner sleeps at its turn: since when, and the word.
     untold: Vec<Option<(u64, u64)>>,
+    /// The primary in waiting, if there is one.
+    pub(super) watch: Option<super::standby::Watch>,
     /// Of each lock.
     pub(super) kept: Vec<Kept>,
 }
@@ -96,15 +98,18 @@ impl World {
             unheard,
             asleep,
             untold,
+            watch: None,
             kept,
         };
+        world.sys.first_rules();
         world.primary = Some(world.fresh_primary(0));
+        world.stands_by();
         world
     }
 
     fn fresh_primary(&self, recovery_clients: u32) -> Primary {
         let sys = &self.sys;
-        Primary::new(PrimaryConfig {
+        let mut primary = Primary::new(PrimaryConfig {
             epoch: Epoch(sys.epoch.into()),
             anchor_s: sys.server_now().anchor_s(),
             tp_mode: 0,
@@ -113,7 +118,9 @@ impl World {
             locks_max: sys.plan.locks_max,
             objects_max: sys.plan.objects_max,
             absent_grace_ns: Some(sys.plan.grace_ns),
-        })
+        });
+        primary.set_rules(sys.rules_of_now());
+        primary
     }
 
     /// The primary is gone, with its memory and all its connections.
@@ -126,6 +133,8 @@ impl World {
         sys.inbox.clear();
         sys.missing.clear();
         sys.sessions.clear();
+        self.has_nothing(None);
+        let sys = &mut self.sys;
         let memory = std::mem::take(&mut sys.memory);
         sys.dead.push((sys.epoch, memory));
         for c in 0..sys.clients.len() {
@@ -137,9 +146,11 @@ impl World {
             let (inc, gen) = (sys.clients[c].inc, sys.clients[c].gen);
             sys.after(ns, Ev::Reset(c as u8, inc, gen));
         }
-        let ns = sys.rng.below(3_000_000_000);
-        sys.after(ns, Ev::Successor);
         sys.log(|| "the primary is gone".to_string());
+        if !self.primary_is_watched() {
+            let ns = self.sys.rng.below(3_000_000_000);
+            self.sys.after(ns, Ev::Successor);
+        }
     }
 
     /// A successor starts; it waits for everybody who was let in and is alive.
@@ -400,7 +411,15 @@ impl World {
             Unit::Request { seq, request } => {
                 sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
                 let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number
+                let before = self.before(c, Some(0));
+                let Self { sys, primary, out, .. } = self;
+                let Some(primary) = primary else { return };
                 primary.command(now, sys, id, seq, request, out);
+                let mut answers = out.iter().filter(|sent| (sent.client, sent.seq) == (id, seq));
+                let refused = answers.find_map(|sent| super::rules::refusal(&sent.reply));
+                if let Some(before) = before {
+                    self.was_lawful(c, &request, before, refused);
+                }
             }
         }
     }

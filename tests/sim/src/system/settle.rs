@@ -32,11 +32,13 @@ impl World {
         if self.sys.violation.is_some() {
             return;
         }
+        self.set_rules(true);
         let sys = &mut self.sys;
         sys.calm = true;
         sys.frozen_until = sys.now;
         sys.log(|| "heal".to_string());
         for c in 0..sys.clients.len() {
+            sys.guest_goes_on(c);
             let client = &mut sys.clients[c];
             client.paused_until = sys.now;
             client.blocked_up = sys.now;

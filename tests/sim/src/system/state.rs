@@ -59,6 +59,10 @@ pub(crate) enum Ev {
     Tick(u64),
     /// A successor is started.
     Successor,
+    /// The standby goes on: the number of its step.
+    Standby(u32),
+    /// An operator looks after the standby.
+    Operator,
     /// A new client process is started in this place.
     Restart(u8),
 }
@@ -258,6 +262,10 @@ pub(crate) struct Thread {
     pub tok: u32,
     /// When the call began: the epoch, and the true server clock.
     pub called: (u32, ServerTime),
+    /// The clock had stood still before, and was right again when the call began: until when.
+    pub is_right: Option<u64>,
+    /// How often the rules had changed when the call began, and the deadline of the hold then.
+    pub law: (u32, u32),
     /// The client's clock as its driver has read it last.
     pub last_now: Now,
     /// Until when something is waited for, on the client's own clock.
@@ -423,6 +431,7 @@ pub(crate) struct Sys {
     pub put_off_until: u64,
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,
+    pub law: super::rules::Law,
     pub board: super::handed::Board,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
@@ -467,6 +476,7 @@ impl Sys {
             frozen_until: 0,
             put_off_until: 0,
             lanes_set: vec![false; plan.locks.len()],
+            law: super::rules::Law::default(),
             board: super::handed::Board::new(plan.locks.len()),
             active: [0; super::plan::FAULTS.len()],
             calm: false,

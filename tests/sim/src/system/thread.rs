@@ -35,7 +35,7 @@ impl Sys {
         let error = now.time.0.abs_diff(self.server_now().0);
         let known = self.clients[c].epoch == self.epoch && self.alive;
         debug_assert!(
-            !known || self.bugs.monotonic_clock || error <= now.uncertainty_ns + 1_000,
+            clock.jumped > 0 || !known || self.bugs.monotonic_clock || error <= now.uncertainty_ns + 1_000,
             "clock: client {c} is off by {error} ns: {now:?}"
         );
         if self.bugs.wall_clock {
@@ -138,6 +138,9 @@ impl Sys {
         let t = self.thread(c, l);
         (t.op, t.called, t.past_queue) = (op, (epoch, server_now), false);
         t.pauses = 0;
+        self.called_under(c, l);
+        self.called_by_clock(c, l);
+        let t = self.thread(c, l);
         let is_release = op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1);
         self.oracle.called(l, who, self.now, is_release);
         let (Op::TryLock { expire_s, .. }

@@ -62,6 +62,9 @@ impl Sys {
         self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
         self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
         let who = self.who(c);
+        if let Err(why) = self.is_lawful(c, l, result.status) {
+            self.fail(why);
+        }
         let t = &self.clients[c].threads[l];
         let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard);
         if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
@@ -108,6 +111,7 @@ impl Sys {
         let verdict = had_it
             .and_then(|()| self.is_within_horizon(c, l, time_out))
             .and_then(|()| self.runs(c, l, time_out))
+            .and_then(|()| self.runs_truly(c, l, time_out))
             .and_then(|()| self.lasts_as_asked(c, l, time_out, expire_s))
             .and_then(|()| self.relies(c, l, op, mode, time_out));
         if let Err(why) = verdict {
@@ -212,6 +216,12 @@ impl Sys {
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
         let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
+        // nothing is promised of a clock that has stood still: see `jump.rs`
+        let is_still = self.clients[c].clock.jumped > 0;
+        let until = match expiry.filter(|at| is_still && at.0 < u64::MAX) {
+            Some(at) => until.min(self.true_time(at)),
+            None => until,
+        };
         // the clock of a successor does not tell when a lease of its predecessor ends
         let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
         self.oracle.granted(l, who, mode, self.now, until, is_of_epoch && self.alive)?;
