@@ -68,10 +68,18 @@ impl Clock {
         self.tracked.map(|tracked| tracked.estimate)
     }
 
-    /// It has stood still for so long, until then, and does not know.
-    pub fn stands_still(&mut self, ns: u64, until: u64) {
-        self.base -= ns as i64;
+    /// It stands still from one moment to another, and does not know.
+    pub fn stands_still(&mut self, from: u64, until: u64) {
+        self.base -= self.local(until) - self.local(from);
         (self.jumped, self.has_learned) = (until, false);
+    }
+
+    /// It goes on earlier, now.
+    pub fn goes_on(&mut self, now: u64) {
+        if self.jumped > now {
+            self.base += self.local(self.jumped) - self.local(now);
+            self.jumped = now;
+        }
     }
 
     /// What it knows of the server clock at a true time.

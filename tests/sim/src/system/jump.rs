@@ -31,23 +31,25 @@ impl Sys {
         }
         let until = now + ns;
         client.paused_until = until;
-        client.clock.stands_still(ns, until);
+        client.clock.stands_still(now, until);
         let copies = client.threads.iter_mut().filter_map(|t| t.old_clock.as_mut());
-        copies.for_each(|clock| clock.stands_still(ns, until));
+        copies.for_each(|clock| clock.stands_still(now, until));
         self.log(|| format!("FAULT the clock of client {c} stands still for {ns} ns"));
     }
 
     /// The pause of a guest is cut short.
     pub(super) fn guest_goes_on(&mut self, c: usize) {
-        let now = self.now;
-        let client = &mut self.clients[c];
-        let left_ns = client.clock.jumped.saturating_sub(now);
-        let goes_on = |clock: &mut super::clock::Clock| {
-            clock.base += left_ns as i64;
-            clock.jumped = clock.jumped.min(now);
-        };
-        goes_on(&mut client.clock);
-        client.threads.iter_mut().filter_map(|t| t.old_clock.as_mut()).for_each(goes_on);
+        let (now, client) = (self.now, &mut self.clients[c]);
+        client.clock.goes_on(now);
+        let copies = client.threads.iter_mut().filter_map(|t| t.old_clock.as_mut());
+        copies.for_each(|clock| clock.goes_on(now));
+    }
+
+    /// Nothing is promised of what is told by a clock that has stood still, and was not right again
+    /// when the call began.
+    pub(super) fn is_by_a_wrong_clock(&self, c: usize, l: usize) -> bool {
+        let jumped = self.clients[c].clock.jumped;
+        jumped > 0 && self.clients[c].threads[l].is_right != Some(jumped)
     }
 
     /// A call begins: whether the client's clock is right, as far as it can know.

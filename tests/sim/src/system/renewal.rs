@@ -19,10 +19,13 @@ use super::state::{Ask, Client, Ev, Life, Session, Sys};
 
 /// Of a thousand attempts that fail, so many end without the primary's hearing of that.
 const SILENT: u32 = 300;
+/// Of a thousand requests that show a session, so many come when they do not count any more.
+const LATE: u32 = 15;
 /// Of a thousand answers of an attempt, so many are lost with its connection.
 const LOST: u32 = 60;
-/// A session is prepared for so long at most: what the core allows, and until the primary looks.
-const PREPARED_NS_MAX: u64 = SHOW_WAIT_NS + 2 * NS;
+/// A session is prepared for so long at most: what the core allows, and until the primary has heard
+/// what has come.
+const PREPARED_NS_MAX: u64 = SHOW_WAIT_NS + 8 * NS;
 
 /// An attempt to get another session.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +36,8 @@ pub(crate) struct Renewal {
     is_shown: bool,
     /// When its first answer came.
     answered: u64,
+    /// It asks for none before then.
+    rests_until: u64,
     /// The connection of an attempt that was not answered for as long as it may count.
     given_up: Option<u32>,
 }
@@ -69,14 +74,19 @@ impl Sys {
         let client = &self.clients[c];
         let is_settled = client.failover.is_none() && !client.claims_open && self.alive;
         let is_bound = client.threads.iter().all(|t| t.entry.is_none() || t.epoch == client.epoch);
-        if chance == 0 || !is_settled || !is_bound || !self.rng.chance(chance) {
+        let rests = client.renewal.rests_until > self.now;
+        if chance == 0 || !is_settled || !is_bound || rests || !self.rng.chance(chance) {
             return false;
         }
         if self.is_busy_on_cpu(c) {
             return false;
         }
         let client = &mut self.clients[c];
-        client.renewal.beside = Some(client.conn);
+        client.renewal = Renewal {
+            beside: Some(client.conn),
+            given_up: client.renewal.given_up,
+            ..Renewal::default()
+        };
         self.log(|| format!("client {c} asks for another session beside its own"));
         self.join(c);
         true
@@ -99,6 +109,10 @@ impl Sys {
     pub(super) fn shows(&mut self, c: usize) {
         let passed_ns = self.now - self.clients[c].renewal.answered;
         self.clients[c].renewal.is_shown = true;
+        if self.plan.renews > 0 && !self.calm && self.rng.chance(LATE) {
+            let at = self.now + SHOW_WAIT_NS + self.rng.below(3 * NS);
+            self.clients[c].control_up_last = self.clients[c].control_up_last.max(at);
+        }
         self.ask_for(c, Ask::Heartbeat, SHOW_WAIT_NS.saturating_sub(passed_ns).max(1));
     }
 
@@ -147,7 +161,9 @@ impl Sys {
             }
         }
         let Some(old) = renewal.beside else { return false };
-        if !self.rng.chance(SILENT) {
+        if self.rng.chance(SILENT) {
+            self.clients[c].renewal.rests_until = self.now + 2 * PREPARED_NS_MAX;
+        } else {
             let at = self.ends_for_the_primary(c);
             self.at(at, Ev::Lost(c as u8, inc, conn));
         }
@@ -184,7 +200,8 @@ impl World {
     pub(super) fn nothing_stays_prepared(&mut self) {
         let (now, is_put_off) = (self.sys.now, self.sys.now < self.sys.put_off_until + NS);
         let late = |s: &&Session| now.saturating_sub(s.since) > PREPARED_NS_MAX;
-        if let Some(s) = self.prepared.iter().find(late).filter(|_| !is_put_off) {
+        let listens = self.unheard > 0;
+        if let Some(s) = self.prepared.iter().find(late).filter(|_| !is_put_off && !listens) {
             let (c, since) = (s.client, s.since);
             self.sys.fail(format!("prepared: a session of client {c} is prepared since {since}"));
         }

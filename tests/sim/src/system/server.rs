@@ -157,6 +157,7 @@ impl World {
     pub fn successor(&mut self) {
         let sys = &mut self.sys;
         sys.dead_offsets.push((sys.epoch, sys.offset));
+        sys.oracle.primary_ended(); // what was told since is of that one, too
         sys.epoch += 1;
         sys.alive = true;
         sys.memory = super::memory::Memory::new(sys.plan.locks_max + sys.plan.objects_max);

@@ -46,7 +46,6 @@ pub(crate) struct Watch {
     silence_ns: u64,
     /// It sees the end of the primary's process.
     is_local: bool,
-    fences: bool,
     /// When the primary was heard last, or this began.
     heard: u64,
     /// It does not reach the primary until then.
@@ -67,7 +66,6 @@ impl Watch {
             pending: Pending::Nothing,
             silence_ns,
             is_local,
-            fences,
             heard: sys.now,
             apart_until: 0,
             is_lied_to: false,
@@ -177,7 +175,7 @@ impl World {
                 watch.is_lied_to = true;
                 true
             }
-            true => !fails && may_end,
+            true => !fails && may_end && !is_calm,
             false => !fails,
         };
         if is_done && self.sys.alive && !watch.is_lied_to {
@@ -199,9 +197,8 @@ impl World {
         }
         let may = watch.machine.promoted(now);
         self.sys.log(|| format!("an operator promotes the standby: {may}"));
-        if may && !is_silent {
-            let c = self.sys.now;
-            return self.sys.fail(format!("standby: promoted at {c}, and heard just now"));
+        if may && is_alive {
+            return self.sys.fail("standby: promoted, and the silence is not over".to_string());
         }
         if !is_alive {
             if !may {

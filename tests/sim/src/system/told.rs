@@ -90,8 +90,11 @@ impl Sys {
         let (mode, expire_s) = match op {
             Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
             Op::Extend { mode, expire_s } => (mode, expire_s),
-            Op::Unlock => return self.told_release(l, who, (result.status, refs)),
+            Op::Unlock => return self.told_release(c, l, (result.status, refs)),
         };
+        if self.is_by_a_wrong_clock(c, l) {
+            return self.oracle.untold(l, who);
+        }
         if expire_s > 0 {
             self.oracle.asked_anew(l, who); // also if the answer is lost
         }
@@ -120,8 +123,10 @@ impl Sys {
     }
 
     /// A release was told so, with so many holds left.
-    fn told_release(&mut self, l: usize, who: u64, (status, refs): (Status, u32)) {
+    fn told_release(&mut self, c: usize, l: usize, (status, refs): (Status, u32)) {
+        let who = self.who(c);
         let verdict = match status {
+            _ if self.is_by_a_wrong_clock(c, l) => Ok(()),
             Status::Success | Status::AlreadyLocked => self.judged_had_it(l, who),
             _ => Ok(()),
         };
@@ -216,12 +221,6 @@ impl Sys {
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
         let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
-        // nothing is promised of a clock that has stood still: see `jump.rs`
-        let is_still = self.clients[c].clock.jumped > 0;
-        let until = match expiry.filter(|at| is_still && at.0 < u64::MAX) {
-            Some(at) => until.min(self.true_time(at)),
-            None => until,
-        };
         // the clock of a successor does not tell when a lease of its predecessor ends
         let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
         self.oracle.granted(l, who, mode, self.now, until, is_of_epoch && self.alive)?;
