@@ -309,6 +309,9 @@ bugs! {
     PromiseShortened =
         "promise-shortened",
         "a client that is cut off keeps what it has until the latest horizon that it was told";
+    PredecessorsPromise =
+        "predecessors-promise",
+        "a client that comes to a successor keeps what it has until its horizon at the predecessor";
     CutOffByLast =
         "cut-off-by-last",
         "the horizon of a client that is cut off is the latest one of all its sessions";

@@ -204,6 +204,9 @@ impl Membership {
         self.members.insert(client, Member::new(secret, wanted.version, wanted.control));
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
+            if let Some(until) = primary.promised_until(client) {
+                member.is_promised(until);
+            }
         });
         let admission = self.welcome(now, primary, client, back.is_some());
         Ok(self.admitted(admission, identity))

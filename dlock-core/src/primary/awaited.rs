@@ -11,7 +11,8 @@
 //! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
 //! from the last answer of the predecessor. The predecessor answers nothing any more when its
 //! successor starts. A client without a horizon cannot know that its locks are given to others: it
-//! is waited for without end. Who has never been given a lock has nothing to tell, and may never
+//! is waited for without end. One that comes back with a shorter horizon may not hear of that: until
+//! the horizon of its predecessor's session has passed, nothing of it ends for its silence. Who has never been given a lock has nothing to tell, and may never
 //! have heard that it was let in: it may come at any time, and is let in again by its proof.
 //!
 //! Who is here and does not say that it has told everything is given as long as the deadline, and
@@ -85,6 +86,8 @@ pub struct Laggard {
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
+    /// Until when they rely on what they have by their sessions at the predecessor.
+    promised: BTreeMap<ClientId, ServerTime>,
     proofs: BTreeMap<ClientId, Proofs>,
     /// Those that are here and have not told everything, and since when.
     telling: BTreeSet<(ServerTime, ClientId)>,
@@ -157,6 +160,10 @@ impl Primary {
                 _ => now.plus_ns(u64::from(least_s) * NS),
             };
             self.awaited.missing.insert(known.client, until);
+            if known.horizon_s > 0 {
+                let promised = now.plus_ns(u64::from(known.horizon_s) * NS);
+                self.awaited.promised.insert(known.client, promised);
+            }
             self.awaited.proofs.insert(known.client, known.into());
         }
         self.recovering |= !self.awaited.missing.is_empty();
@@ -227,6 +234,12 @@ impl Primary {
         if self.recovering && self.awaited.is_unlisted && !self.has_claimed_all(client) {
             self.awaited.missing.entry(client).or_insert(NEVER); // what it tells is waited for
         }
+    }
+
+    /// Until when a client of the predecessor may rely on what it has by its session there.
+    pub(crate) fn promised_until(&self, client: ClientId) -> Option<ServerTime> {
+        let is_kept = !planted::is(Bug::PredecessorsPromise);
+        self.awaited.promised.get(&client).copied().filter(|_| is_kept)
     }
 
     /// Clients of the predecessor that were never given a lock, and have not come yet.

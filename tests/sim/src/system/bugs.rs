@@ -74,6 +74,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("objects-mapped", "rules"),
     ("highest-quota", "rules"),
     ("note-needs-right", "rules"),
+    ("predecessors-promise", "prepared"),
     ("prepared-kept", "prepared"),
     ("late-show-moves", "prepared"),
     ("moves-unshown", "prepared"),

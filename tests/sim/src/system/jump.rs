@@ -66,7 +66,12 @@ impl Sys {
 
     /// A lease that is told has not ended on the server's own clock, if the client's clock has
     /// stood still before, and was right again when the call began.
-    pub(super) fn runs_truly(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
+    pub(super) fn runs_truly(
+        &self,
+        c: usize,
+        l: usize,
+        time_out: Option<u32>,
+    ) -> Result<(), String> {
         let t = &self.clients[c].threads[l];
         let is_right = t.is_right == Some(self.clients[c].clock.jumped);
         let (epoch, _) = t.called;
@@ -84,7 +89,12 @@ impl Sys {
     }
 
     /// An exchange that began since the clock stood still has brought it back.
-    pub(super) fn is_brought_back(&mut self, c: usize, sent: u64, (before_ns, trip_ns): (u64, u64)) {
+    pub(super) fn is_brought_back(
+        &mut self,
+        c: usize,
+        sent: u64,
+        (before_ns, trip_ns): (u64, u64),
+    ) {
         let client = &self.clients[c];
         let current = client.epoch == self.epoch && self.alive;
         if !current || client.clock.jumped == 0 || sent < client.clock.jumped {
@@ -95,7 +105,9 @@ impl Sys {
         // what the two estimates together could not tell is not noticed
         let bound_ns = now.uncertainty_ns.max(before_ns) + trip_ns + now.uncertainty_ns + 10_000;
         if error_ns > bound_ns {
-            self.fail(format!("jump: client {c} is off by {error_ns} ns after an exchange: {now:?}"));
+            self.fail(format!(
+                "jump: client {c} is off by {error_ns} ns after an exchange: {now:?}"
+            ));
         }
     }
 }

@@ -115,7 +115,6 @@ pub(crate) struct Print(u64, (usize, usize, usize));
 #[derive(Debug)]
 pub(crate) struct Before {
     print: Print,
-    locks: usize,
     waits: Option<usize>,
 }
 
@@ -208,9 +207,8 @@ impl World {
         primary.set_rules(rules);
         let before: Vec<_> = self.members.iter().collect();
         self.members.rules_changed(primary);
-        let is_cut = |state| {
-            matches!(state, Some(State::Ending(Ending::Fence(_) | Ending::Lapse(_))))
-        };
+        let is_cut =
+            |state| matches!(state, Some(State::Ending(Ending::Fence(_) | Ending::Lapse(_))));
         for (id, state) in before {
             if is_cut(self.members.state(id)) && !is_cut(Some(state)) {
                 self.is_cut_off(id);
@@ -266,7 +264,7 @@ impl World {
         let totals = self.primary.as_ref().filter(|_| self.sys.plan.rules)?.totals();
         let print = self.sys.print(totals);
         let waits = lock.map(|_| self.waits_of(c));
-        Some(Before { print, locks: self.locks_of(c, false), waits })
+        Some(Before { print, waits })
     }
 
     /// Locks that the clients of an identity have got; those of clients that end may count or not.
@@ -294,7 +292,13 @@ impl World {
     }
 
     /// A request on a command channel was answered, or not yet.
-    pub(super) fn was_lawful(&mut self, c: usize, request: &Request, before: Before, refused: Option<Status>) {
+    pub(super) fn was_lawful(
+        &mut self,
+        c: usize,
+        request: &Request,
+        before: Before,
+        refused: Option<Status>,
+    ) {
         let Some(totals) = self.primary.as_ref().map(|primary| primary.totals()) else { return };
         let refused = refused.filter(|&status| is_refusal(status));
         if refused.is_some() && self.sys.print(totals) != before.print {
@@ -306,10 +310,12 @@ impl World {
         let (Some(had), Some(max)) = (before.waits.filter(|_| queues), max) else { return };
         let has = self.waits_of(c);
         if refused.is_none() && has > had && has > max {
-            self.sys.fail(format!("quota: client {c} waits for {has} locks, and {max} is the most"));
+            self.sys
+                .fail(format!("quota: client {c} waits for {has} locks, and {max} is the most"));
         }
         if refused == Some(Status::ServerNoResource) && had < max {
-            self.sys.fail(format!("quota: client {c} may wait for {max} locks, and is refused {had}"));
+            self.sys
+                .fail(format!("quota: client {c} may wait for {max} locks, and is refused {had}"));
         }
     }
 
@@ -338,7 +344,8 @@ impl World {
                 new += 1;
             }
         }
-        let (max, has) = (self.sys.law.bound(c, |quotas| quotas.locks_max), self.locks_of(c, false));
+        let (max, has) =
+            (self.sys.law.bound(c, |quotas| quotas.locks_max), self.locks_of(c, false));
         if let Some(max) = max.filter(|&max| new > 0 && has > max) {
             self.sys.fail(format!("quota: client {c}: its identity has {has} locks of {max}"));
         }

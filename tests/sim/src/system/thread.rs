@@ -35,7 +35,10 @@ impl Sys {
         let error = now.time.0.abs_diff(self.server_now().0);
         let known = self.clients[c].epoch == self.epoch && self.alive;
         debug_assert!(
-            clock.jumped > 0 || !known || self.bugs.monotonic_clock || error <= now.uncertainty_ns + 1_000,
+            clock.jumped > 0
+                || !known
+                || self.bugs.monotonic_clock
+                || error <= now.uncertainty_ns + 1_000,
             "clock: client {c} is off by {error} ns: {now:?}"
         );
         if self.bugs.wall_clock {
