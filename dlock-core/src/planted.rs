@@ -349,6 +349,12 @@ bugs! {
     HighestQuota = "highest-quota", "of several bounds of a quota the lowest one counts";
     NoteNeedsRight = "note-needs-right", "a ledger write of what was granted needs no right";
     JudgedOnce = "judged-once", "the items of a batch are judged again after each message";
+    TurnKept =
+        "turn-kept",
+        "a client that has had its turn comes behind all others";
+    PaceIgnored =
+        "pace-ignored",
+        "a channel that is over its rate rests";
     DebtPaidTwice = "debt-paid-twice", "a round pays a debt of work once";
     IssuedNotInside =
         "issued-not-inside",

@@ -10,6 +10,7 @@
 //! use: a turn costs others more than most of what is done in it.
 
 use crate::clock::NS;
+use crate::planted::{self, Bug};
 
 /// How often a second a client that is over its rate goes on at most.
 const RESTS_PER_SECOND: u32 = 200;
@@ -52,6 +53,9 @@ impl Pace {
             let used = self.rate.burst.saturating_sub(uses);
             self.taken_ns.saturating_sub(self.interval_ns().saturating_mul(used.into()))
         };
+        if planted::is(Bug::PaceIgnored) {
+            return None;
+        }
         let rested = (self.rate.per_second / RESTS_PER_SECOND).min(self.rate.burst / 2).max(1);
         (with_free(1) > now_ns).then(|| with_free(rested))
     }

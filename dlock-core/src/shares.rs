@@ -70,7 +70,10 @@ impl<K: Ord + Copy> Shares<K> {
         let fresh = Account { credit, round, waits: false };
         let account = self.accounts.entry(who).or_insert(fresh);
         if !std::mem::replace(&mut account.waits, true) {
-            self.ring.push_back(who);
+            match planted::is(Bug::TurnKept) {
+                true => self.ring.push_front(who),
+                false => self.ring.push_back(who),
+            }
         }
     }
 

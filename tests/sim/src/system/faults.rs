@@ -429,6 +429,7 @@ impl World {
                 sys.struck(fault, c);
                 sys.stands_still(fault, c);
             }
+            Fault::Flood => sys.floods(c),
             Fault::Promote if sys.alive => self.promotes(),
             Fault::Apart => {
                 let until = sys.now + sys.outage();

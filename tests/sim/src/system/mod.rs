@@ -45,6 +45,7 @@ mod standby;
 mod state;
 mod thread;
 mod told;
+mod turns;
 mod unfenced;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};

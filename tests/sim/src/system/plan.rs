@@ -69,6 +69,8 @@ pub enum Fault {
     /// while somebody stood still whose ledger entry names a share; or, once it has, that the lane
     /// comes to that share's number (only in the scenario `rounds`).
     Round,
+    /// A client sends many requests at once (only in the scenario `flood`).
+    Flood,
     /// The standby does not reach the primary for a while (only in the scenario `standby`).
     Apart,
     /// An operator says that the primary is gone, which serves (only in the scenario `standby`).
@@ -175,6 +177,8 @@ pub struct Plan {
     pub roams: u32,
     /// Of a thousand attempts to fence queue pairs, so many fail.
     pub unfenced: u32,
+    /// The primary serves its clients in turns, and channels have a rate.
+    pub shares: bool,
     /// A standby takes the place of the primary.
     pub standby: bool,
     /// Clients have certificates, and the primary has rules.
@@ -230,11 +234,13 @@ impl Plan {
             1 => (grace_ns / NS) as u32,
             _ => rng.range(1, 12) as u32,
         };
-        Some(Plan {
+        let mut plan = Plan {
             scenario: s.name,
             locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
             fabrics: (0..clients).map(|_| rng.pick(mix)).collect(),
-            events: rng.range(800, 1_050) + 40 * locks as u64 * u64::from(s.many),
+            events: rng.range(800, 1_050)
+                + 40 * locks as u64 * u64::from(s.many)
+                + 800 * u64::from(s.shares),
             faults: s.faults,
             fault_every: s.fault_every,
             lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),
@@ -268,6 +274,7 @@ impl Plan {
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),
             unfenced: s.unfenced,
+            shares: s.shares,
             standby: s.standby,
             rules: s.rules,
             prepares: s.renews > 0,
@@ -276,6 +283,8 @@ impl Plan {
             by_itself: rng.chance(500),
             lanes: (lane(rng).min(EXCLUSIVE_MAX), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
-        })
+        };
+        plan.prepares |= plan.start_ns % 2 == 1; // half of them
+        Some(plan)
     }
 }

@@ -111,7 +111,14 @@ impl Sys {
         self.clients[c].renewal.is_shown = true;
         if self.plan.renews > 0 && !self.calm && self.rng.chance(LATE) {
             let at = self.now + SHOW_WAIT_NS + self.rng.below(3 * NS);
-            self.clients[c].control_up_last = self.clients[c].control_up_last.max(at);
+            match self.rng.chance(500) {
+                true => self.clients[c].control_up_last = self.clients[c].control_up_last.max(at),
+                // or the primary stands still
+                false => {
+                    self.frozen_until = self.frozen_until.max(at);
+                    self.put_off_until = self.put_off_until.max(at);
+                }
+            }
         }
         self.ask_for(c, Ask::Heartbeat, SHOW_WAIT_NS.saturating_sub(passed_ns).max(1));
     }

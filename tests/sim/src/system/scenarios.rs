@@ -49,6 +49,8 @@ pub struct Scenario {
     pub(super) rules: bool,
     /// A standby takes the place of the primary.
     pub(super) standby: bool,
+    /// The primary serves its clients in turns, and channels have a rate.
+    pub(super) shares: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -83,6 +85,7 @@ const CALM: Scenario = Scenario {
     renews: 0,
     rules: false,
     standby: false,
+    shares: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -525,6 +528,18 @@ pub const APART: &[Scenario] = &[
         few: true,
         horizons: &[1, 2, 6],
         standby: true,
+        ..CALM
+    },
+    // clients that send more than their share, at a primary that serves in turns
+    Scenario {
+        name: "flood",
+        fabrics: &[&[Tcp], &[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[F::Flood, F::Flood, F::Flood, F::Pause, F::BreakCommand, F::Crash, F::Freeze],
+        fault_every: 120,
+        overstay: 100,
+        churn: 50,
+        objects: &[0, 1],
+        shares: true,
         ..CALM
     },
 ];

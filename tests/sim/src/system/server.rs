@@ -21,6 +21,7 @@ use dlock_core::words::{AtomicWord, FairWord, RwWord};
 use super::control::Answer;
 use super::kept::Kept;
 use super::state::{Arrived, Ask, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
+use super::turns::{work_of, Turns};
 
 /// The connection number that stands for every connection of a process that has ended.
 pub(crate) const EXITED: u32 = u32::MAX - 1;
@@ -45,6 +46,8 @@ pub(crate) struct World {
     asleep: Vec<Option<(u64, u64)>>,
     /// Fair locks whose next owner sleeps at its turn: since when, and the word.
     untold: Vec<Option<(u64, u64)>>,
+    /// Whose turn it is.
+    pub(super) turns: Turns,
     /// The primary in waiting, if there is one.
     pub(super) watch: Option<super::standby::Watch>,
     /// Of each lock.
@@ -98,6 +101,7 @@ impl World {
             unheard,
             asleep,
             untold,
+            turns: Turns::new(),
             watch: None,
             kept,
         };
@@ -187,31 +191,45 @@ impl World {
         self.members = Membership::new(rules(&self.sys));
         self.prepared.clear();
         self.unheard = 0;
+        self.turns = Turns::new();
         self.schedule_tick();
     }
 
     /// Handles one thing that has arrived.
     pub fn serve(&mut self) {
+        let mut rests_until = 0;
         self.sys.serve_pending = false;
         if self.primary.is_some() {
-            if let Some(arrived) = self.sys.inbox.pop_front() {
-                self.sys.serve_pending = true; // whatever arrives meanwhile waits its turn
-                let before = self.unheard;
-                self.arrived(arrived);
-                if before == 1 {
-                    self.members.listened();
-                }
-                self.unheard = before.saturating_sub(1);
-                self.finish_turn();
+            match self.next_to_serve() {
+                Ok(i) => self.serve_one(i),
+                Err(until) => rests_until = until,
             }
         }
         self.sys.serve_pending = !self.sys.inbox.is_empty();
         if self.sys.serve_pending {
             let ns = self.sys.takes(200);
-            let at = (self.sys.now + ns).max(self.sys.frozen_until);
+            let at = (self.sys.now + ns).max(self.sys.frozen_until).max(rests_until);
             self.sys.at(at, Ev::Serve);
         }
         self.schedule_tick();
+    }
+
+    fn serve_one(&mut self, i: usize) {
+        let Some(arrived) = self.sys.inbox.remove(i) else { return };
+        self.sys.serve_pending = true; // whatever arrives meanwhile waits its turn
+                                       // what had come when membership asked is before what came later
+        let (before, is_of_these) = (self.unheard, i < self.unheard);
+        let work = work_of(&arrived);
+        self.is_served(&arrived);
+        self.arrived(arrived);
+        self.was_served(work);
+        if before == 1 && is_of_these {
+            self.members.listened();
+        }
+        if is_of_these {
+            self.unheard = before - 1;
+        }
+        self.finish_turn();
     }
 
     fn arrived(&mut self, arrived: Arrived) {
