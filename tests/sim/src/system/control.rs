@@ -516,6 +516,7 @@ impl Sys {
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
         client.session_conn = client.conn;
         self.has_channel(c);
+        self.leaves_stragglers(c);
         self.goes_over(c);
         let client = &mut self.clients[c];
         client.life = Life::Up;

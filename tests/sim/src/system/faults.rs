@@ -159,6 +159,7 @@ impl Sys {
         client.control_tok += 1;
         client.epoch = 0;
         client.object_asks.clear();
+        client.stragglers.clear();
         client.batch = None;
         client.objects.iter_mut().for_each(super::object::ObjectThread::reset);
         for t in &mut client.threads {

@@ -229,6 +229,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         up: Default::default(),
         up_events: 0,
         up_last: 0,
+        stragglers: Default::default(),
         down: Default::default(),
         down_last: 0,
         conn: 0,
@@ -331,6 +332,7 @@ impl Sys {
             Ev::Successor => (14, 0),
             Ev::Standby(_) => (18, 0),
             Ev::Operator => (19, 0),
+            Ev::Straggle(c) => (20, c),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
             Ev::LateNote(c, ..) => (17, c),
@@ -401,6 +403,7 @@ impl Sys {
     fn channel_event(&mut self, ev: Ev) {
         match ev {
             Ev::Up(c) => self.arrive(c.into()),
+            Ev::Straggle(c) => self.straggles(c.into()),
             Ev::Down(c) => self.receive(c.into()),
             Ev::Control(c, ..) => self.control_wakes(c.into()),
             Ev::ControlUp(c) => self.control_arrives(c.into()),

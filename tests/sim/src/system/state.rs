@@ -37,6 +37,8 @@ pub(crate) enum Ev {
     LateNote(u8, u16, u8),
     /// The next unit of a client's channel arrives at the primary.
     Up(u8),
+    /// The next word operation of a client's earlier channels is executed, if it may act.
+    Straggle(u8),
     /// The next frame of a client's channel arrives at the client.
     Down(u8),
     /// The next request of a client's control connections arrives at the primary.
@@ -356,6 +358,8 @@ pub(crate) struct Client {
     /// Arrivals of it that are still to happen.
     pub up_events: u64,
     pub up_last: u64,
+    /// Word operations that were posted on an earlier channel: its queue pair is another one.
+    pub stragglers: VecDeque<(u16, u32, Unit)>,
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
