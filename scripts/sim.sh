@@ -11,9 +11,14 @@ echo "== ${SCHEDULES:-100000} schedules"
 cargo run --release --locked -p dlock-sim --bin sim -- \
     --seed "${SEED:-1}" --schedules "${SCHEDULES:-100000}" --report
 
-for scenario in rounds stale relay away strays lapses unfenced; do # `all` does not draw these
+# `all` does not draw these
+for scenario in rounds stale relay away strays lapses unfenced; do
     cargo run --release --locked -p dlock-sim --bin sim -- \
-        --seed "${SEED:-1}" --schedules 20000 --scenario "$scenario"
+        --seed "${SEED:-1}" --schedules 10000 --scenario "$scenario"
+done
+for scenario in rules flood prepared standby jumps; do
+    cargo run --release --locked -p dlock-sim --bin sim -- \
+        --seed "${SEED:-1}" --schedules 10000 --scenario "$scenario"
 done
 
 echo "== planted bugs, traces of the release build"
