@@ -11,9 +11,10 @@
 //! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
 //! from the last answer of the predecessor. The predecessor answers nothing any more when its
 //! successor starts. A client without a horizon cannot know that its locks are given to others: it
-//! is waited for without end. One that comes back with a shorter horizon may not hear of that: until
-//! the horizon of its predecessor's session has passed, nothing of it ends for its silence. Who has never been given a lock has nothing to tell, and may never
-//! have heard that it was let in: it may come at any time, and is let in again by its proof.
+//! is waited for without end. One that comes back with a shorter horizon may not hear of that:
+//! until the horizon of its predecessor's session has passed, nothing of it ends for its silence.
+//! Who has never been given a lock has nothing to tell, and may never have heard that it was let
+//! in: it may come at any time, and is let in again by its proof.
 //!
 //! Who is here and does not say that it has told everything is given as long as the deadline, and
 //! at least [`TELLING_S`], from when it came ([`Primary::take_laggard`]).

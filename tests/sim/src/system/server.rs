@@ -216,8 +216,8 @@ impl World {
 
     fn serve_one(&mut self, i: usize) {
         let Some(arrived) = self.sys.inbox.remove(i) else { return };
-        self.sys.serve_pending = true; // whatever arrives meanwhile waits its turn
-                                       // what had come when membership asked is before what came later
+        // whatever arrives meanwhile waits its turn; what had come when membership asked is before it
+        self.sys.serve_pending = true;
         let (before, is_of_these) = (self.unheard, i < self.unheard);
         let work = work_of(&arrived);
         self.is_served(&arrived);

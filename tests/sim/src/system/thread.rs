@@ -447,41 +447,6 @@ impl Sys {
         }
     }
 
-    /// What becomes of a chain on this lock, if it is not executed at all.
-    pub(super) fn refuses_lock(&self, c: usize, l: usize) -> Option<Outcome> {
-        let refused = self.refuses(c, self.clients[c].threads[l].epoch);
-        let over = || Some(Outcome::Refused(Status::BadResponse));
-        match refused {
-            None if !self.is_connected(c, l) => over(),
-            Some(Outcome::Unknown) => over(), // nothing was sent
-            refused => refused,
-        }
-    }
-
-    /// What becomes of a chain for a place of this epoch, if it is not executed at all.
-    pub(super) fn refuses(&self, c: usize, epoch: u32) -> Option<Outcome> {
-        let client = &self.clients[c];
-        let connected = matches!(client.life, Life::Up | Life::Leaving);
-        let mapped = client.epoch == self.epoch && self.alive;
-        match client.fabric {
-            _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
-            _ if !connected => Some(Outcome::Unknown),
-            Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
-            // the gate of the memory; a queue pair is connected when the recovery is over
-            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
-                Some(Outcome::Refused(Status::NotReady))
-            }
-            _ => None,
-        }
-    }
-
-    /// The primary refuses this client's chains at the memory.
-    fn is_revoked(&self, c: usize) -> bool {
-        let client = &self.clients[c];
-        self.sessions.iter().any(|s| s.revoked && Some(s.id) == client.id && s.gen == 0)
-    }
-
     pub(super) fn word_op_after(&mut self, c: usize, l: usize) {
         let ns = self.takes(50);
         let inc = self.clients[c].inc;
