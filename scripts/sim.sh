@@ -11,12 +11,8 @@ echo "== ${SCHEDULES:-100000} schedules"
 cargo run --release --locked -p dlock-sim --bin sim -- \
     --seed "${SEED:-1}" --schedules "${SCHEDULES:-100000}" --report
 
-# `all` does not draw these
-for scenario in rounds stale relay away strays lapses unfenced; do
-    cargo run --release --locked -p dlock-sim --bin sim -- \
-        --seed "${SEED:-1}" --schedules 10000 --scenario "$scenario"
-done
-for scenario in rules flood prepared standby jumps; do
+apart="rounds stale relay away strays lapses unfenced rules flood prepared standby jumps"
+for scenario in $apart; do # `all` does not draw these
     cargo run --release --locked -p dlock-sim --bin sim -- \
         --seed "${SEED:-1}" --schedules 10000 --scenario "$scenario"
 done
