@@ -152,8 +152,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Until the lock is held for long enough to start COMMAND, or will not be.
-    /// Not for longer than `--wait` and [`WAIT_LEEWAY`], whatever the keeper waits for: a host
-    /// name, a connection, a handshake, an answer.
+    /// Not for longer than `--wait` and [`WAIT_LEEWAY`], also while the keeper waits for a host
+    /// name, a connection, a handshake or an answer.
     fn await_lock(&mut self) -> Result<Option<u8>, Failure> {
         let until_ns = self.exec.wait.map(|seconds| {
             let wait = match seconds {

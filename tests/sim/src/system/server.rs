@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The driver of the primary: what `dlock-server` does around `Primary` and `Membership`, without
-//! the sockets. What membership wants done is in [`members`](super::members).
-//!
+//! The driver of the primary: what `dlock-server` does around `Primary` and `Membership`. What
+//! membership wants done is in [`members`](super::members).
 //! ```text
 //!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | members
 //! ```
@@ -216,7 +215,7 @@ impl World {
 
     fn serve_one(&mut self, i: usize) {
         let Some(arrived) = self.sys.inbox.remove(i) else { return };
-        // whatever arrives meanwhile waits its turn; what had come when membership asked is before it
+        // what had come when membership asked is before its turn
         self.sys.serve_pending = true;
         let (before, is_of_these) = (self.unheard, i < self.unheard);
         let work = work_of(&arrived);
