@@ -33,8 +33,9 @@ impl Instance {
     /// Closes the connections of the session if all of them have ended. For who has the write lock
     /// of `lifecycle`.
     pub(super) fn give_up_ended(&self) {
+        let is_given_up = self.line.lock().is_none();
         let old = self.link.load_full();
-        if !self.is_control_ended() || !old.exec.is_over() {
+        if is_given_up || !self.is_control_ended() || !old.exec.is_over() {
             return;
         }
         self.close_ended_control();
