@@ -349,6 +349,18 @@ bugs! {
     HighestQuota = "highest-quota", "of several bounds of a quota the lowest one counts";
     NoteNeedsRight = "note-needs-right", "a ledger write of what was granted needs no right";
     JudgedOnce = "judged-once", "the items of a batch are judged again after each message";
+    DisjointKept =
+        "disjoint-kept",
+        "an estimate of the server clock that is disjoint from the one in use replaces it";
+    FenceTrusted =
+        "fence-trusted",
+        "a primary that was fenced is asked once more before its place is taken";
+    RightUnchecked =
+        "right-unchecked",
+        "a chain needs the right to the mode in which it takes a lock";
+    WaitsUncounted =
+        "waits-uncounted",
+        "an identity is queued for no more locks than its quota allows";
     TurnKept =
         "turn-kept",
         "a client that has had its turn comes behind all others";

@@ -179,6 +179,7 @@ impl Standby {
             return;
         }
         match has_succeeded {
+            true if planted::is(Bug::FenceTrusted) => self.stage = Stage::Takes(Ground::Fenced),
             true => self.stage = Stage::Doubts(Ground::Fenced),
             false => {
                 self.pauses(now_ns);
