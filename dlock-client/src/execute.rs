@@ -359,7 +359,6 @@ impl ClientLock {
     #[inline]
     pub(crate) fn clock(&mut self, op: Op) -> Now {
         self.last_now = match self.entry.is_timeless(op) {
-            true if self.is_local => self.within_horizon(self.last_now),
             true => self.local_coarse(),
             false if self.entry.needs_no_server_clock(op) => self.clock_unanswered(),
             false => self.now(),

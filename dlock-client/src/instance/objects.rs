@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
+use dlock_core::clock::COARSE_NS_MAX;
 use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
 use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Single};
@@ -221,7 +222,7 @@ impl Instance {
     ///
     /// # Errors
     /// `ClientNotInit`, `Async`, `ObjectNotGet` (not got, or destroyed and freed), `Fail`,
-    /// `BadResponse` (no answer: it may or may not have been added).
+    /// `BadResponse` (no answer, or the horizon has passed: it may or may not have been added).
     ///
     /// # Latency
     /// One round trip, one word operation; 5 s at most.
@@ -270,9 +271,15 @@ impl Instance {
     ) -> Result<u64, Status> {
         self.admit()?;
         let link = self.link.load();
-        match link.exec.reads_are_free() {
+        let value = match link.exec.reads_are_free() {
             true => self.operate_locally(&link, object, word_op),
             false => self.operate_remotely(&link, object, word_op),
+        };
+        // past the horizon the primary may have a successor, which has the objects
+        let horizon_ns = link.pulse.horizon_ns();
+        match horizon_ns != u64::MAX && boot_coarse_ns() + COARSE_NS_MAX >= horizon_ns {
+            true => value.and(Err(Status::BadResponse)),
+            false => value,
         }
     }
 

@@ -466,6 +466,11 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     let cas = e.fast(TAKE, now(0)).unwrap();
     assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
     assert_eq!(e.fast(TAKE, now(5)), None);
+    // nor a release: by then another client may have had the lock
+    e.fast_done(cas, now(0));
+    let cas = e.fast(Op::Unlock, now(0)).unwrap();
+    assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
+    assert_eq!(e.fast(Op::Unlock, now(5)), None);
 }
 
 /// The locks of a batch, and the clock.
