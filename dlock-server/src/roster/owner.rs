@@ -263,8 +263,10 @@ pub(super) fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
 }
 
-/// Where numbers of processes mean the same: the boot of this host, and the namespace of this
-/// process. Empty where that cannot be told, or where `/proc` is that of another namespace.
+/// Where numbers of processes and the times of their starts mean the same: the boot of this host,
+/// and the namespaces of processes and of time of this process (the kernel tells when a process
+/// started by the reader's clock). Empty where that cannot be told, or where `/proc` is that of
+/// another namespace.
 pub(super) fn home() -> String {
     let own = fs::read_link("/proc/self")
         .is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()));
@@ -273,8 +275,13 @@ pub(super) fn home() -> String {
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let namespace = fs::read_link("/proc/self/ns/pid");
+    let time = match fs::read_link("/proc/self/ns/time") {
+        Ok(time) => format!(" {}", time.display()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(), // before Linux 5.6
+        Err(_) => return String::new(),
+    };
     match (boot, namespace) {
-        (Ok(boot), Ok(namespace)) => format!("{} {}", boot.trim(), namespace.display()),
+        (Ok(boot), Ok(namespace)) => format!("{} {}{time}", boot.trim(), namespace.display()),
         _ => String::new(),
     }
 }
@@ -305,6 +312,16 @@ mod tests {
 
     fn me() -> Process {
         process(Some(std::process::id() as i32))
+    }
+
+    /// In another namespace of time the kernel says that a process started at another time.
+    #[test]
+    fn a_home_is_of_the_namespaces_that_numbers_and_times_of_processes_are_of() {
+        let parts = ["pid", "time"].map(|kind| format!("/proc/self/ns/{kind}"));
+        for namespace in parts.iter().filter_map(|link| fs::read_link(link).ok()) {
+            let home = home();
+            assert!(home.split(' ').any(|part| Path::new(part) == namespace), "{home}");
+        }
     }
 
     #[test]
