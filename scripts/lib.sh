@@ -107,7 +107,7 @@ watch_progress() { # LOG SECONDS PROCESS
 # Runs a step to its end, the output in LOG; LOG.result gets what `record` reads.
 run_step() { # LOG NAME SECONDS COMMAND...
     local log=$1 name=$2 limit=$3 start=$SECONDS child rc=0 note='' result=ok
-    local counts flaky p=0 f=0 s=0
+    local counts p=0 f=0 s=0
     shift 3
     set +e # in a subshell of its own
     # shellcheck disable=SC2046 # several processes
@@ -134,11 +134,6 @@ run_step() { # LOG NAME SECONDS COMMAND...
         result=skipped rc=0
     elif [ "$rc" != 0 ]; then
         note="exit status $rc"
-    fi
-    flaky=$(sed -n 's/^.*FLAKY[^]]*\] *\(([^)]*)\)\{0,1\} */FLAKY: /p; s/^FLAKY: /&/p' "$log" | sort -u)
-    if [ -n "$flaky" ]; then
-        note="${note:+$note; }${flaky//$'\n'/, }"
-        result=FLAKY
     fi
     [ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
     if [ "$f" != 0 ]; then result=FAILED; fi

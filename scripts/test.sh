@@ -33,11 +33,11 @@ else
         cargo test --workspace --lib --bins --tests --examples --locked --no-run || true
 fi
 if [ $nextest = yes ]; then
-    # Most tests wait for processes, timers and leases: two at a time for each processor. Those that
-    # calculate take two places (.config/nextest.toml).
+    # Most tests wait for processes, timers and leases: three at a time for each processor. Those
+    # that calculate take three places (.config/nextest.toml).
     step "Rust tests (nextest)" $quiet \
-        cargo nextest run --test-threads $((2 * $(nproc))) ${CI:+--profile ci} --workspace --locked \
-        --no-tests=fail --status-level pass -- ${without[@]+"${without[@]}"} || true
+        cargo nextest run --test-threads $((3 * $(nproc))) --workspace --locked --no-tests=fail \
+        --status-level pass -- ${without[@]+"${without[@]}"} || true
 else
     step "Rust tests (cargo test)" $quiet \
         cargo test --workspace --lib --bins --tests --examples --locked --no-fail-fast \
@@ -98,7 +98,7 @@ fi
 
 step "doc tests" $quiet cargo test --workspace --doc --locked || true
 # What the cases run has been built above.
-step "SoftRoCE in a virtual machine" $quiet "${suite[@]}" tests/rxe/suite.sh || true
+step "SoftRoCE in a virtual machine" $quiet "${suite[@]}" tests/rxe/run.sh || true
 if compgen -G '/sys/class/infiniband/*' >/dev/null; then
     step "RDMA device of this machine" $quiet tests/rxe/run.sh --here || true
 fi
