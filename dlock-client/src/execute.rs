@@ -366,17 +366,6 @@ impl ClientLock {
         self.last_now
     }
 
-    /// The same for bounds: a reading of any age will do for a release that is decided at once, and
-    /// for no other operation.
-    #[inline]
-    pub(crate) fn clock_of_bounds(&mut self, op: Op, now: Now) -> Now {
-        if self.entry.is_timeless(op) {
-            self.last_now = self.local_coarse();
-            return self.last_now;
-        }
-        now
-    }
-
     /// The client's own clock as of the last tick, for what decides nothing by the server's.
     #[inline]
     fn local_coarse(&self) -> Now {

@@ -315,7 +315,7 @@ fn carry_out(
             }
         }
         Task::Ask { address, wait_ns } => {
-            client.gives_up_ended(); // the question takes a descriptor
+            client.try_give_up_ended(); // the question takes a descriptor
             let peer = &plan.addresses[address];
             let heard = client.asks(peer, Duration::from_nanos(wait_ns));
             failover.asked(boot_ns(), heard);

@@ -111,13 +111,16 @@ impl Drop for Limited {
     }
 }
 
-#[test]
-fn a_client_at_the_limit_of_open_files_comes_to_the_successor_by_itself() {
+fn comes_to_the_successor(by_hand: bool) {
     for fabric in fabrics() {
-        let mut site = Site::new(&format!("limit-{}", fabric.name()));
-        let mut client = Limited::start(&site, name(fabric), false);
+        let mut site = Site::new(&format!("limit-{by_hand}-{}", fabric.name()));
+        let mut client = Limited::start(&site, name(fabric), by_hand);
         client.comes_to("its limit");
         site.stop();
+        if by_hand {
+            client.goes_on();
+            client.comes_to("nothing");
+        }
         site.start();
         client.goes_on();
         client.comes_to("the end");
@@ -125,16 +128,11 @@ fn a_client_at_the_limit_of_open_files_comes_to_the_successor_by_itself() {
 }
 
 #[test]
+fn a_client_at_the_limit_of_open_files_comes_to_the_successor_by_itself() {
+    comes_to_the_successor(false);
+}
+
+#[test]
 fn a_client_at_the_limit_of_open_files_comes_to_the_successor_by_hand_and_fails_without_loss() {
-    for fabric in fabrics() {
-        let mut site = Site::new(&format!("limit-by-hand-{}", fabric.name()));
-        let mut client = Limited::start(&site, name(fabric), true);
-        client.comes_to("its limit");
-        site.stop();
-        client.goes_on();
-        client.comes_to("nothing");
-        site.start();
-        client.goes_on();
-        client.comes_to("the end");
-    }
+    comes_to_the_successor(true);
 }

@@ -7,7 +7,9 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 /// What an attach receives: the header, the slots and the ledger.
 const SPARE: usize = 3;
@@ -22,7 +24,7 @@ static OF_PROCESS: Mutex<Weak<Spare>> = Mutex::new(Weak::new());
 impl Spare {
     /// That of this process; it is filled when an attach has succeeded.
     pub(crate) fn of_process() -> Arc<Self> {
-        let mut known = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = OF_PROCESS.lock();
         known.upgrade().unwrap_or_else(|| {
             let spare = Arc::new(Self::default());
             *known = Arc::downgrade(&spare);
@@ -32,12 +34,12 @@ impl Spare {
 
     /// An attach begins, and may use them.
     pub(crate) fn release(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 
     /// It has ended. Where there are no descriptors, fewer are kept.
     pub(crate) fn keep(&self) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         while kept.len() < SPARE {
             let Ok(file) = File::open("/dev/null") else { return };
             kept.push(file.into());

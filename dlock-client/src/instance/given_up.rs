@@ -18,31 +18,30 @@ use dlock_fabric::Ended;
 
 use super::membership::LIFECYCLE_WAIT;
 use super::{Instance, SessionState, LEFT};
-use crate::control::CONTROL_WAIT;
+use crate::control::{ShutdownHandle, CONTROL_WAIT};
 
 impl Instance {
-    /// As [`give_up_ended`](Self::give_up_ended), unless a call that needs the session as it is
-    /// runs just now.
-    pub(crate) fn gives_up_ended(&self) {
+    /// As [`give_up_ended`](Self::give_up_ended). Does nothing while a call has `lifecycle` locked.
+    pub(crate) fn try_give_up_ended(&self) {
         let Some(_alone) = self.lifecycle.try_write() else { return };
         if self.gate.load(Ordering::Relaxed) != LEFT {
             self.give_up_ended();
         }
     }
 
-    /// Closes the connections of the session if all of them have ended. For who has the write lock
-    /// of `lifecycle`.
+    /// Closes the connections of the session if all of them have ended. The caller has the write
+    /// lock of `lifecycle`.
     pub(super) fn give_up_ended(&self) {
-        let is_given_up = self.line.lock().is_none();
         let old = self.link.load_full();
-        if is_given_up || !self.is_control_ended() || !old.exec.is_over() {
+        let is_ended = self.line.lock().as_ref().is_some_and(ShutdownHandle::has_ended);
+        if !is_ended || !old.exec.is_over() {
             return;
         }
-        self.close_ended_control();
+        self.close_control();
         let exec: Arc<dyn Executor> = Arc::new(Ended::after(&*old.exec));
         let (ended, pulse) = (Arc::clone(&exec), Arc::clone(&old.pulse));
         self.link.store(Arc::new(SessionState { exec, verbs: None, pulse, ..*old }));
-        old.exec.end(); // who waits there waits in vain
+        old.exec.end(); // no answer comes there any more
         self.end_async(&old.exec, &ended);
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
@@ -56,11 +55,14 @@ impl Instance {
         }
     }
 
-    /// Closes the control connection if it has ended.
+    /// Closes the control connection if the primary, or its host, has ended it.
     pub(super) fn close_ended_control(&self) {
-        if !self.is_control_ended() {
-            return;
+        if self.line.lock().as_ref().is_none_or(ShutdownHandle::has_ended) {
+            self.close_control();
         }
+    }
+
+    fn close_control(&self) {
         if let Some(line) = self.line.lock().take() {
             line.end();
         }
@@ -68,10 +70,5 @@ impl Instance {
         if let Some(mut control) = self.control.try_lock_for(CONTROL_WAIT) {
             *control = None;
         }
-    }
-
-    /// Whether the primary, or its host, has ended it; one that was closed here has ended, too.
-    fn is_control_ended(&self) -> bool {
-        self.line.lock().as_ref().is_none_or(|line| line.has_ended())
     }
 }

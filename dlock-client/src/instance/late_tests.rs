@@ -330,8 +330,7 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
     }
 }
 
-/// A release reads no clock unless it takes more than one word operation: then its bounds must not
-/// count from the operation before.
+/// The bounds of a release must not count from the operation before.
 #[test]
 fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() {
     for fabric in FABRICS {
