@@ -27,11 +27,6 @@ if [ -n "${ASAN:-}" ]; then
     folder=target/fuzz-asan
 fi
 
-build() { # PROFILE
-    RUSTFLAGS="$coverage" CARGO_TARGET_DIR="$folder" \
-        cargo build --profile "$1" --locked --target "$host" --bins
-}
-
 targets() {
     if [ "$1" = all ]; then set -- frames config handshake arbiter client calls sealed tls_bytes; fi
     echo "$@"
@@ -86,7 +81,8 @@ case $what in
         exit
         ;;
 esac
-build release
+RUSTFLAGS="$coverage" CARGO_TARGET_DIR="$folder" \
+    cargo build --release --locked --target "$host" --bins
 case $what in
     minimise) for target in $(targets "${2:?a target, or all}"); do minimise "$target"; done ;;
     *) for target in $(targets "$what"); do run "$target" "${2:?seconds for each}"; done ;;

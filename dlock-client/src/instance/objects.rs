@@ -4,9 +4,9 @@
 //!
 //! A handle is this client's reference: while it has one, the slot has no other occupant. Its
 //! generation tells whether the object still lives; where reads are free (shm) it is read in the
-//! same chain, on tcp the primary checks. Over verbs it is not checked, since that would be a
-//! second word operation: what is done to a dead object there changes a word that is no object's
-//! any more.
+//! same chain, on tcp the primary checks. Over verbs it is not checked, since that would take a
+//! second word operation. There an operation on a destroyed object changes a word that is no
+//! object's any more.
 //!
 //! ```text
 //!   objects: RwLock<HashMap<ObjectId, Got>>   held for a look-up (shm: and the access to memory),

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   create ──▶ alive ──destroy──▶ freed, if no client has got it or its lease is over
-//!                        └──▶ destroyed: works only for those that have got it
+//!                        └──▶ destroyed: works only for clients that have got it
 //!                                ├─ last release, or a release after the lease ──▶ freed
 //!                                └─ create after the lease ──▶ alive, in a new slot
 //! ```

@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// Gives those that have something to do one turn each; whether there were any.
+    /// Gives each client with pending work one turn. Returns whether any client had some.
     pub(super) fn serve_turns(&mut self) -> bool {
         let turns = self.turns.shares.len().min(TURNS_PER_ROUND);
         for _ in 0..turns {

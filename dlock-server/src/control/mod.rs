@@ -69,7 +69,7 @@ pub(crate) struct Parts {
     pub(crate) info: ServerInfo,
     /// What the connections of the port are secured with.
     pub(crate) tls: Option<Tls>,
-    /// What is left for connections of others than clients.
+    /// The descriptors left for connections that no client has.
     pub(crate) files: Arc<FilesLeft>,
     /// Tells when it is kept who the clients are.
     pub(crate) receipts: Receipts,

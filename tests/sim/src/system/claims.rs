@@ -84,7 +84,8 @@ impl Sys {
                     entry.lose();
                     self.oracle.ended(l, who);
                 }
-                // by the rules: what is held is lost, and told again without; then it is not got
+                // the rules refuse the claim: a hold is lost, and the lock is claimed again without
+                // it; if that is refused, too, the lock is not got any more
                 Err(Status::Denied | Status::ServerNoResource) if has_rules => match is_held {
                     true => {
                         entry.lose();

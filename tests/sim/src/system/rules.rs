@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules of the primary: what the names in a client's certificate may do, and how much they may
-//! have. `dlock_core::rights` decides; what is here says, from the rules alone, what it must come
-//! to.
+//! have. `dlock_core::rights` decides. This module computes the expected answer from the rules
+//! alone, and compares.
 //!
 //! ```text
-//!   draw ─▶ Law ─▶ primary: set_rules          told: who may not is told no grant, and `Denied`
-//!    ▲      │                                  at the primary: what is refused changes nothing,
+//!   draw ─▶ Law ─▶ primary: set_rules          client: without the right no grant, and `Denied`
+//!    ▲      │                                  primary: a refused request changes nothing,
 //!    └ SIGHUP now and then; none at the end    and a quota is neither passed nor cut short
 //! ```
 
@@ -373,7 +373,7 @@ impl World {
         self.sys.law.got.retain(|got| id.is_some_and(|id| got.0 != id));
     }
 
-    /// What was asked of an object was answered.
+    /// Checks an answer of the primary to a request about an object.
     pub(super) fn object_lawful(
         &mut self,
         c: usize,

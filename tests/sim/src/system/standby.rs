@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// An operator says that the primary is gone: one who knows, or says so too early.
+    /// An operator says that the primary is gone. The operator may be wrong.
     pub(super) fn promotes(&mut self) {
         let (now, is_alive) = (self.sys.now, self.sys.alive);
         let Some(watch) = &mut self.watch else { return };

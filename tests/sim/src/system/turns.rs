@@ -25,7 +25,7 @@ const STRANGERS: u8 = u8::MAX;
 /// Frames of a channel a second.
 const FRAMES_PER_SECOND: u32 = 100;
 
-/// Whose turn it is, and what was served.
+/// The order in which clients are served, and what each was served.
 #[derive(Debug)]
 pub(crate) struct Turns {
     shares: Shares<u8>,
@@ -114,7 +114,8 @@ fn whose(arrived: &Arrived) -> (u8, bool) {
 }
 
 impl World {
-    /// What is served next; an error: nothing before that time.
+    /// The place in the inbox of the message to serve next. `Err`: no message may be served before
+    /// that time.
     pub(super) fn next_to_serve(&mut self) -> Result<usize, u64> {
         if !self.sys.plan.shares {
             return Ok(0);
