@@ -7,7 +7,7 @@ use crate::tree::File;
 
 /// Columns of a line of Markdown, but of a row of a table.
 pub const MARKDOWN_COLUMNS_MAX: usize = 100;
-/// Bytes of a record of a decision, unless [`LONG_RECORDS`] names it.
+/// Bytes of a record of a decision, unless `LONG_RECORDS` names it.
 pub const RECORD_BYTES_MAX: usize = 4_000;
 /// Records that may be longer. They are left out of [`MARKDOWN_BYTES_MAX`], too.
 const LONG_RECORDS: [&str; 1] = ["docs/adr/0007-fair-hand-over.md"];
@@ -56,7 +56,7 @@ fn is_markdown(file: &&File) -> bool {
     file.extension() == "md"
 }
 
-/// Vague pronouns in documents and in the comments of [`CHECKED`].
+/// Vague pronouns in documents and in the comments of `CHECKED`.
 pub fn vague_words(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     for file in files.iter().filter(|f| !LONG_RECORDS.contains(&f.path.as_str())) {
@@ -142,7 +142,7 @@ pub fn long_documents(files: &[File]) -> Vec<String> {
 }
 
 /// A changelog that is too long, has an entry that is, or another kind of entries than
-/// [`CHANGELOG_KINDS`].
+/// `CHANGELOG_KINDS`.
 pub fn changelog_offences(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     for file in files.iter().filter(|f| f.path == "CHANGELOG.md") {
