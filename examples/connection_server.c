@@ -96,7 +96,7 @@ static pid_t forked(void)
     pid_t pid = fork();
     expect("fork", pid >= 0, 1);
     if (pid == 0) {
-        alarm(120); /* whatever becomes of the parent */
+        alarm(120); /* also if the parent ends */
     }
     return pid;
 }

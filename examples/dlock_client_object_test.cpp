@@ -64,7 +64,7 @@ int main(int argc, char **argv)
         expect("client_init", client_init(&client, o.ip.c_str()), DLOCK_SUCCESS);
     }
 
-    // Names of this run alone: its first client's id is nobody else's at this primary.
+    // Names of this run alone: its first client's id is unique at this primary.
     std::string run = "example: objects of " + std::to_string(clients[0]);
     umo_atomic64_desc counter = description(run);
     int shared = 0;

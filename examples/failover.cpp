@@ -136,7 +136,7 @@ private:
         do {
             status = client_reinit(client, ip.c_str());
             if (status != 0) {
-                pause_ms(20); // nobody is there yet (NOT_READY), or dies under the call (-1)
+                pause_ms(20); // no primary is there yet (NOT_READY), or it dies under the call (-1)
             }
         } while (status == DLOCK_NOT_READY || status == -1);
         expect("client_reinit", status, 0);

@@ -48,7 +48,7 @@ static void lead(int client, int lock_id, int object, int news)
     atomic_state state;
     expect("umo_atomic64_faa", umo_atomic64_faa(client, object, 1, &told.reign), 0);
     if (write(news, &told, sizeof(told)) != sizeof(told)) {
-        _exit(0); /* nobody is interested any more */
+        _exit(0); /* the reader is gone */
     }
     while (lock_extend(client, &more, &state) == DLOCK_SUCCESS) {
         expect("the holder", state.client_id, client);
@@ -111,7 +111,7 @@ int main(int argc, char **argv)
         candidates[i] = fork();
         if (candidates[i] == 0) {
             close(ends[0]);
-            alarm(120); /* whatever becomes of the parent */
+            alarm(120); /* also if the parent ends */
             candidate(ip, &cfg, ends[1]);
         }
     }

@@ -50,7 +50,7 @@ public:
     }
 
     // Locks all rows or none: at first in one message, at last one after the other in their
-    // order, so that nobody starves.
+    // order, so that no thread starves.
     void acquire(const std::vector<int> &rows, std::mt19937 &random)
     {
         for (int attempt = 0; attempt < 20; ++attempt) {

@@ -73,7 +73,7 @@ int client_reinit_done(int client_id);
  *   DLOCK_ENOMEM, -1       (-1 also if the primary is not recovering) */
 int update_all_locks(int client_id);
 
-/* Ends a client, whatever the result. Control.
+/* Ends a client, with any result. Control.
  *   -1  the library is not initialised; no such client
  *   0 */
 int client_deinit(int client_id);
@@ -171,8 +171,8 @@ int lock(int client_id, const struct lock_request *req, void *result);
  *                           where other threads of this client use the lock: it would end the
  *                           hold that one of them has got meanwhile. With DLOCK_PRIMARIES
  *                           unlock() does not end so for want of an answer
- *   0                       released; with DLOCK_PRIMARIES also without an answer, while nobody
- *                           else can have it: it is undone as soon as there is a primary
+ *   0                       released; with DLOCK_PRIMARIES also without an answer, while no other
+ *                           client can have it: it is undone as soon as there is a primary
  *
  * The horizon: a client of a primary that recovers by itself (dlockd with its state file) has one
  * of 30 s; DLOCK_HORIZON_S in the environment names another, or none by the word "forever". If the

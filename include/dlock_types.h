@@ -142,12 +142,12 @@ struct ssl_cfg {
     tls_erase_prkey_callback_func_t erase_prkey_cb;
 };
 
-/* Which RDMA port is used, by client and primary: the one that has the address eid, whatever
- * dev_name says; else one of the device dev_name; else, without an eid, the first that can be
- * used. An eid that no port has, without dev_name, is refused on a host that has ports that can
- * be used; a host without any goes on with shared memory and TCP. With DLOCK_FABRIC=shm or =tcp
- * in the environment neither eid nor dev_name matters; DLOCK_FABRIC=verbs (with TLS: sealed) demands
- * RDMA. */
+/* Which RDMA port is used, by client and primary: the one that has the address eid, also if
+ * dev_name names another device; else one of the device dev_name; else, without an eid, the first
+ * that can be used. An eid that no port has, without dev_name, is refused on a host that has ports
+ * that can be used; a host without any goes on with shared memory and TCP. With DLOCK_FABRIC=shm or
+ * =tcp in the environment neither eid nor dev_name matters; DLOCK_FABRIC=verbs (with TLS: sealed)
+ * demands RDMA. */
 struct client_cfg {
     char *dev_name;   /* RDMA device, which must exist; NULL: any */
     dlock_eid_t eid;  /* address of an RDMA port; zeros: any */

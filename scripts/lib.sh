@@ -6,6 +6,7 @@
 #   begin               a scratch folder, removed at the end together with what still runs
 #   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests;
 #                       exit status 77: nothing of it can run here, its last `skipped` line says why
+#   beside NAME SECONDS COMMAND...   the same, while the next step runs; shown after it
 #   skip NAME REASON    notes something that cannot run here
 #   finish [WORD:]      prints the table and `N passed, N failed, N skipped`; the exit status
 #
@@ -38,6 +39,7 @@ release_build() {
 begin() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/dlock.XXXXXX")
     children=()
+    those_beside=()
     table=()
     steps=0
     passed=0 failed=0 skipped=0
@@ -105,7 +107,7 @@ watch_progress() { # LOG SECONDS PROCESS
 # Runs a step to its end, the output in LOG; LOG.result gets what `record` reads.
 run_step() { # LOG NAME SECONDS COMMAND...
     local log=$1 name=$2 limit=$3 start=$SECONDS child rc=0 note='' result=ok
-    local counts flaky p=0 f=0 s=0
+    local counts p=0 f=0 s=0
     shift 3
     set +e # in a subshell of its own
     # shellcheck disable=SC2046 # several processes
@@ -132,11 +134,6 @@ run_step() { # LOG NAME SECONDS COMMAND...
         result=skipped rc=0
     elif [ "$rc" != 0 ]; then
         note="exit status $rc"
-    fi
-    flaky=$(sed -n 's/^.*FLAKY[^]]*\] *\(([^)]*)\)\{0,1\} */FLAKY: /p; s/^FLAKY: /&/p' "$log" | sort -u)
-    if [ -n "$flaky" ]; then
-        note="${note:+$note; }${flaky//$'\n'/, }"
-        result=FLAKY
     fi
     [ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
     if [ "$f" != 0 ]; then result=FAILED; fi
@@ -165,7 +162,34 @@ step() {
     wait "${children[0]}" || true
     wait "$tail_pid" 2>/dev/null || true
     children=("${children[@]:1}")
-    record "$log"
+    local rc=0
+    record "$log" || rc=1
+    show_those_beside
+    return $rc
+}
+
+# For steps that mostly wait.
+beside() {
+    steps=$((steps + 1))
+    local log="$scratch/step.$steps.log"
+    (run_step "$log" "$@") &
+    children+=("$!")
+    those_beside+=("$log" "$1" "$!")
+}
+
+show_those_beside() {
+    local log name child
+    set -- ${those_beside[@]+"${those_beside[@]}"}
+    those_beside=()
+    while [ $# != 0 ]; do
+        log=$1 name=$2 child=$3
+        shift 3
+        wait "$child" || true
+        printf '\n== %s\n' "$name"
+        news <"$log"
+        record "$log" || true
+    done
+    children=() # all have ended
 }
 
 skip() {

@@ -1,28 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Runs the unit tests that the table of docs/verification.md names, each with the planted bug of its
-# row, which it must find, and without, which it must pass.
+# Runs the unit tests that tests/sim/planted-units.csv names, each with the planted bugs of its row,
+# which it must find, and without, which it must pass.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ROWS_MIN=20
-table=docs/verification.md
+table=tests/sim/planted-units.csv
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# Of each row: the bugs, then FILE TEST for each test. A test without a file is in the file before.
+# Of each row: its bugs, its file, its tests.
 rows() {
-    sed -n '/^## Rules that nothing checked/,/^## Mutation/p' "$table" | awk -F'|' '
-        NF > 4 && $4 ~ /`/ {
-            bugs = $4; gsub(/[` ]/, "", bugs); tests = $3; gsub(/[`,]/, "", tests)
-            print bugs " " tests
-        }'
+    awk -F'; ' '!/^#/ { sub(/:/, "", $2); gsub(/,/, "", $2); print $1 " " $2 }' "$table"
 }
 
 # The tests of one file, by their names; the bug is in the environment.
 run() {
     local target=(--lib)
-    if [ -f "dlock-core/$1" ]; then target=(--test "$(basename "$1" .rs)"); fi
+    case $1 in tests/*) target=(--test "$(basename "$(dirname "$1")")") ;; esac
     shift
     # not optimised: these tests are short, and building them is not
     cargo test --locked -p dlock-core --features planted-bugs --target-dir target/planted \
@@ -37,15 +33,9 @@ fail() {
 }
 
 number=0
-while read -r bugs words; do
-    file='' names=()
-    for word in $words; do
-        case $word in
-        *.rs:) file=${word%:} ;;
-        *) names+=("$word") ;;
-        esac
-    done
-    if [ -z "$file" ] || [ ${#names[@]} = 0 ]; then fail "no test in the row of $bugs"; fi
+while read -r bugs file tests; do
+    read -ra names <<<"$tests"
+    if [ ${#names[@]} = 0 ]; then fail "no test in the row of $bugs"; fi
     DLOCK_PLANTED='' run "$file" "${names[@]}" || fail "$file fails without a planted bug"
     grep -q "^test result: ok. ${#names[@]} passed" "$log" || fail "$file has not all of: ${names[*]}"
     for bug in ${bugs//,/ }; do

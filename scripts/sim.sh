@@ -11,9 +11,10 @@ echo "== ${SCHEDULES:-100000} schedules"
 cargo run --release --locked -p dlock-sim --bin sim -- \
     --seed "${SEED:-1}" --schedules "${SCHEDULES:-100000}" --report
 
-for scenario in laps looks stale away strays lapses unfenced; do # `all` does not draw these
+apart="laps looks stale away strays lapses unfenced rules flood prepared standby jumps"
+for scenario in $apart; do # `all` does not draw these
     cargo run --release --locked -p dlock-sim --bin sim -- \
-        --seed "${SEED:-1}" --schedules 20000 --scenario "$scenario"
+        --seed "${SEED:-1}" --schedules 10000 --scenario "$scenario"
 done
 
 echo "== planted bugs, traces of the release build"

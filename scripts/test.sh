@@ -33,11 +33,11 @@ else
         cargo test --workspace --lib --bins --tests --examples --locked --no-run || true
 fi
 if [ $nextest = yes ]; then
-    # Most tests wait for processes, timers and leases: two at a time for each processor. Those that
-    # calculate take two places (.config/nextest.toml).
+    # Most tests wait for processes, timers and leases: three at a time for each processor. Those
+    # that calculate take three places (.config/nextest.toml).
     step "Rust tests (nextest)" $quiet \
-        cargo nextest run --test-threads $((2 * $(nproc))) ${CI:+--profile ci} --workspace --locked \
-        --no-tests=fail --status-level pass -- ${without[@]+"${without[@]}"} || true
+        cargo nextest run --test-threads $((3 * $(nproc))) --workspace --locked --no-tests=fail \
+        --status-level pass -- ${without[@]+"${without[@]}"} || true
 else
     step "Rust tests (cargo test)" $quiet \
         cargo test --workspace --lib --bins --tests --examples --locked --no-fail-fast \
@@ -51,10 +51,10 @@ if step "cmake build and install" $quiet scripts/cmake-install.sh "$scratch/cmak
 fi
 if [ $installed = yes ]; then
     # Each contention test: 3 s for each of its four kinds of use.
+    beside "C and C++ programs, TLS on tcp" $quiet \
+        env TLS=1 FABRIC=tcp DURATION=4 tests/c/run.sh "$prefix"
     step "C and C++ programs, shm and tcp" $quiet \
         env DURATION="${DURATION:-12}" tests/c/run.sh "$prefix" || true
-    step "C and C++ programs, TLS on tcp" $quiet \
-        env TLS=1 FABRIC=tcp DURATION=4 tests/c/run.sh "$prefix" || true
     if have valgrind; then
         step "C and C++ programs, valgrind" $quiet env VALGRIND=1 tests/c/run.sh "$prefix" || true
     else
@@ -75,9 +75,9 @@ else
     skip "data races (ThreadSanitizer)" "this toolchain has no runtime of ThreadSanitizer"
 fi
 if have c++; then
-    step "fuzzers compile" $quiet tests/fuzz/run.sh build || true
+    step "fuzzers (type check)" $quiet tests/fuzz/run.sh check || true
 else
-    skip "fuzzers compile" "no C++ compiler for libFuzzer"
+    skip "fuzzers (type check)" "no C++ compiler for libFuzzer"
 fi
 
 # The binding of libibverbs against the C header; where bindgen can work (libclang), also against
@@ -98,7 +98,7 @@ fi
 
 step "doc tests" $quiet cargo test --workspace --doc --locked || true
 # What the cases run has been built above.
-step "SoftRoCE in a virtual machine" $quiet "${suite[@]}" tests/rxe/suite.sh || true
+step "SoftRoCE in a virtual machine" $quiet "${suite[@]}" tests/rxe/run.sh || true
 if compgen -G '/sys/class/infiniband/*' >/dev/null; then
     step "RDMA device of this machine" $quiet tests/rxe/run.sh --here || true
 fi

@@ -163,7 +163,7 @@ impl Endpoint {
     }
 }
 
-/// Whether nobody serves this socket any more, or nobody ever did.
+/// Whether no process serves this socket any more, or none ever did.
 fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }

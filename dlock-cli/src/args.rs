@@ -11,6 +11,8 @@ pub use dlock_client::FabricChoice as Fabric;
 use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::message::{LockType, Mode};
 
+use crate::out;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0    success
@@ -34,7 +36,7 @@ Examples:
 
 /// Distributed locks: a guided tour, measurements, and a look into a running primary.
 #[derive(Debug, Parser)]
-#[command(name = "dlock", version = dlock_server::VERSION)]
+#[command(name = "dlock", version = dlock_server::VERSION, term_width = out::width())]
 #[command(after_help = EXAMPLES, after_long_help = concat_help())]
 pub struct Args {
     /// What to do.
@@ -314,7 +316,7 @@ pub struct Doctor {
 /// Arguments of `exec`.
 #[derive(Debug, clap::Args)]
 pub struct Exec {
-    /// Name of the lock: 1 to 512 bytes, the same for everybody who shall exclude each other.
+    /// Name of the lock: 1 to 512 bytes, the same for all that exclude each other.
     pub name: OsString,
     /// Kind of lock. All users of a name must say the same.
     #[arg(long = "type", value_enum, default_value = "atomic")]

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_client::{
     Address, Client, ClientConfig, Config, Error, Instance, TlsUse, PRIMARIES_VARIABLE,
@@ -15,9 +15,6 @@ use dlock_fabric::tls::Tls;
 
 use crate::args::{Fabric, Where};
 use crate::failure::{Failure, DENIED, NOT_GOT, UNAVAILABLE, USAGE};
-
-/// How long a host name may take to be looked up.
-const RESOLVE_MAX: Duration = Duration::from_secs(10);
 
 /// A client that finds the successor of its primary by itself, with this horizon of its session.
 /// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.
@@ -52,13 +49,6 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
 }
 
 impl Where {
-    /// The address of the first, with a host name looked up.
-    pub fn first(&self) -> Result<SocketAddr, Failure> {
-        let found = self.addresses()?[0].resolve(Instant::now() + RESOLVE_MAX);
-        let remedy = "give the IP address: --address IP:PORT";
-        found.map(|found| found[0]).map_err(|error| Failure::new(UNAVAILABLE, error, remedy))
-    }
-
     /// Where primaries are: at least one address.
     ///
     /// # Errors
@@ -99,29 +89,28 @@ pub fn usable() -> Vec<FabricKind> {
 
 /// A session with the primary at an address, with the calls of the C API.
 pub fn open(address: SocketAddr, fabric: Fabric) -> Result<Instance, Status> {
-    Instance::init(&config(address, fabric, &[]), &address.ip().to_string())
+    Instance::init(&config(address.port(), fabric, &[]), &address.ip().to_string())
 }
 
 /// The same, of a client that knows where others are, and finds the successor of its primary by
 /// itself.
 pub fn open_with(
-    address: SocketAddr,
-    others: &[SocketAddr],
+    address: &Address,
+    others: &[Address],
     fabric: Fabric,
 ) -> Result<Arc<Instance>, Status> {
-    Instance::init_shared(&config(address, fabric, others), &address.ip().to_string())
+    Instance::init_shared(&config(address.port(), fabric, others), &address.host())
 }
 
-/// A session in TLS with this certificate, or without TLS, whatever the environment names.
+/// A session in TLS with this certificate, or without TLS; the environment does not matter.
 pub fn open_by(address: SocketAddr, fabric: Fabric, tls: Option<&Tls>) -> Result<Instance, Status> {
     let tls = tls.map_or(TlsUse::Off, |tls| TlsUse::With(tls.clone()));
-    let config = ClientConfig { tls, ..config(address, fabric, &[]) };
+    let config = ClientConfig { tls, ..config(address.port(), fabric, &[]) };
     Instance::init(&config, &address.ip().to_string())
 }
 
-fn config(address: SocketAddr, fabric: Fabric, others: &[SocketAddr]) -> ClientConfig {
-    // of whoever is told of no others, this is done by hand, whatever the environment says
-    let (port, primaries) =
-        (address.port(), Some(others.iter().map(|&other| other.into()).collect()));
+fn config(port: u16, fabric: Fabric, others: &[Address]) -> ClientConfig {
+    // a client that is told of no others is driven by hand; the environment does not matter
+    let primaries = Some(others.to_vec());
     ClientConfig { port, fabric, primaries, ..ClientConfig::default() }
 }

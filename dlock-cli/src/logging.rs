@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the libraries log goes to standard error, one line each, unless somebody listens. A reader
+//! What the libraries log goes to standard error, one line each, unless it is collected. A reader
 //! of standard error that stands still holds up no thread.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::text;
 
 struct Stderr;
 
-/// What was logged while somebody listens.
+/// What was logged while it is collected.
 static HEARD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
 impl Log for Stderr {
@@ -47,7 +47,7 @@ pub fn to_stderr(verbose: u8) {
         2 => LevelFilter::Debug,
         _ => LevelFilter::Trace,
     };
-    // It fails only if a logger is set already, and nobody else sets one.
+    // It fails only if a logger is set already, and nothing else sets one.
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(level);
         sink::log_panics(|| {});

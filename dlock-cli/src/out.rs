@@ -29,6 +29,14 @@ pub fn columns() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
+/// Where nothing tells how wide the output may be.
+const WIDTH: usize = 80;
+
+/// How wide help and reports may be.
+pub fn width() -> usize {
+    columns().unwrap_or(WIDTH)
+}
+
 /// Prints one line, at once.
 pub fn line(text: &str) {
     print(&format!("{text}\n"));

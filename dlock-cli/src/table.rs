@@ -14,7 +14,8 @@ pub fn render(rows: &[Vec<String>]) -> String {
     render_within(rows, out::columns())
 }
 
-fn render_within(rows: &[Vec<String>], width_max: Option<usize>) -> String {
+/// The same, with this width at most, if there is one.
+pub fn render_within(rows: &[Vec<String>], width_max: Option<usize>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, i: usize| row.get(i).cloned().unwrap_or_default();
     let mut out = String::new();

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 /// The text with everything escaped (`\u{202e}`) that a terminal does not show as it is; the end of
-/// a line stays. Whatever this program prints goes through this, or through [`json`].
+/// a line stays. All that this program prints goes through this, or through [`json`].
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -79,7 +79,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // a left-over harms nobody
+        let _ = fs::remove_dir_all(&self.0); // a left-over does no harm
     }
 }
 

@@ -139,7 +139,7 @@ fn the_lock_survives_a_primary_that_is_restarted_in_recovery() {
     let options = ["--listen", &own, "--recover", "1", "--port", &port];
     let successor = Primary::start_with("successor", &options);
     let end = Instant::now() + Duration::from_secs(50);
-    // Until the holder is back, the successor serves nobody: 69.
+    // Until the holder is back, the successor serves no client: 69.
     let code_now = || code(&successor.exec(&["survives", "--wait", "0", "--", "true"]));
     let mut seen = code_now();
     while seen == 69 && Instant::now() < end {
@@ -203,6 +203,45 @@ fn the_benchmark_measures_a_case_and_its_baseline() {
     }
     assert!(!value["skipped"].as_array().unwrap().is_empty(), "the C program was not given");
     assert_eq!(code(&dlock(&["bench", "--only", "no such case"])), 2);
+}
+
+#[test]
+fn help_is_wrapped_between_words_at_80_columns_where_there_is_no_terminal() {
+    let commands = [
+        "demo", "bench", "status", "recover", "promote", "locks", "clients", "doctor", "exec",
+        "certs",
+    ];
+    for command in commands.iter().map(Some).chain([None]) {
+        for option in ["-h", "--help"] {
+            let arguments: Vec<&str> = command.into_iter().copied().chain([option]).collect();
+            let output = dlock(&arguments);
+            assert_eq!(code(&output), 0, "{arguments:?}");
+            let help = text(&output.stdout);
+            let widest = help.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(80), "{arguments:?}\n{help}");
+            let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(
+                words.contains("Speak TLS with a primary of these CAs (PEM); else by"),
+                "{help}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_client_of_the_tour_looks_for_its_primary_at_every_address_of_the_list() {
+    let primary = Primary::start("list");
+    let nowhere = std::net::TcpListener::bind((own_address(), 0)).unwrap().local_addr().unwrap();
+    let list = format!("{nowhere},{}", primary.address);
+    let mut client = Command::new(DLOCK)
+        .args(["role", "client", "--address", &list, "--fabric", "tcp"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(first_line(client.stdout.take().unwrap()).starts_with("client "));
+    drop(client.stdin.take());
+    assert!(client.wait().unwrap().success());
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Drop for Host {
             drop(primary.stdin.take());
             let _ = primary.wait(); // nothing to do if it is gone
         }
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }
 
@@ -145,7 +145,7 @@ fn a_primary_that_is_started_again_waits_for_its_clients_and_they_keep_what_they
     drop(input);
     assert_eq!(exec.wait().unwrap().code(), Some(0), "it has not lost its lock");
     assert_eq!(host.try_lock(), 0);
-    // everybody has left: there is nobody to wait for
+    // all clients have left: there is none to wait for
     host.kill();
     host.start(&[]);
     assert!(host.is_ready());

@@ -129,7 +129,7 @@ impl User {
         while Instant::now() < until {
             assert_ne!(self.second(command), 42, "two COMMANDs run");
         }
-        // and it is no lock that nobody gets any more
+        // and the lock can be got again
         holder.end(Signal::TERM);
         eventually("it is free", || self.second(command) == 0);
         primary.end(Signal::TERM);
@@ -138,7 +138,7 @@ impl User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.home); // a left-over harms nobody
+        let _ = fs::remove_dir_all(&self.home); // a left-over does no harm
     }
 }
 
@@ -171,7 +171,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// `dlock` where everybody may run it.
+/// `dlock` where all users may run it.
 fn for_all(user: &User) -> PathBuf {
     let copy = user.at("dlock");
     fs::copy(DLOCK, &copy).unwrap();
@@ -222,7 +222,7 @@ fn every_wait_is_bounded() {
     });
 }
 
-/// Holder and primary are killed at once: nobody has to be told that neither comes back.
+/// Holder and primary are killed at once: no operator has to say that neither comes back.
 #[test]
 fn every_recovery_ends() {
     unshared("every_recovery_ends", |user| {

@@ -40,8 +40,8 @@ pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn E
 /// Gives a session its data path.
 ///
 /// # Errors
-/// `NotReady` (the primary recovers, and its clients cannot attach yet), `Error`; the cause and
-/// its remedy are logged.
+/// `NotReady` (the primary recovers, and its clients cannot attach yet), `ServerNoResource` (it has
+/// no room for one more client of the fabric), `Error`; the cause and its remedy are logged.
 pub(crate) fn attach(
     place: &Place<'_>,
     choice: FabricChoice,

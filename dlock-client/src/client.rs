@@ -42,7 +42,7 @@ pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// let client = Client::with_config(&Config::new().port(port), "127.0.0.1")?;
 /// let lock = client.atomic_lock("table 7")?;
 /// let guard = lock.lock(Duration::from_secs(10))?;
-/// // … nobody else is here …
+/// // … no other client is here …
 /// guard.unlock()?;
 /// # Ok(())
 /// # }
@@ -192,7 +192,7 @@ impl Client {
         Error::check(self.instance().reinit(ip))
     }
 
-    /// Leaves: the primary releases whatever this client and its clones hold, at once. Dropping
+    /// Leaves: the primary releases all that this client and its clones hold, at once. Dropping
     /// the last clone without leaving is a disconnect: the primary keeps it for a while.
     ///
     /// # Errors

@@ -264,7 +264,10 @@ fn horizon(text: &str) -> Option<u32> {
                      {HORIZON_S_MAX}, or the word forever"
                 );
             }
-            seconds.map(|seconds: u32| seconds.min(HORIZON_S_MAX))
+            if seconds.is_some_and(|seconds: u32| seconds > HORIZON_S_MAX) {
+                log::warn!("{HORIZON_VARIABLE} is taken as {HORIZON_S_MAX} seconds, the most");
+            }
+            seconds.map(|seconds| seconds.min(HORIZON_S_MAX))
         }
     }
 }

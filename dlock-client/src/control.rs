@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Frame};
@@ -29,6 +29,7 @@ use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
+use dlock_fabric::fds::is_open;
 use dlock_fabric::fork::NotInherited;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::tls::Tls;
@@ -109,12 +110,6 @@ impl ShutdownHandle {
         self.process == std::process::id()
     }
 
-    /// The next call is that of a forked child; after another one that of its parent again.
-    #[cfg(test)]
-    pub(crate) fn is_forked(&mut self) {
-        self.process ^= 1;
-    }
-
     /// Sends what there is room for; 0: nothing now.
     fn try_send(&self, tls: Option<&mut TlsSession>, bytes: &[u8]) -> std::io::Result<usize> {
         match tls {
@@ -157,9 +152,19 @@ impl ShutdownHandle {
         self.stream.as_fd()
     }
 
+    /// Whether the peer has closed it, or it is broken.
+    pub(crate) fn has_ended(&self) -> bool {
+        !is_open(self.stream.as_fd())
+    }
+
+    /// What tells it from other connections, and does not keep it open.
+    pub(crate) fn mark(&self) -> LineMark {
+        LineMark(Arc::downgrade(&self.stream))
+    }
+
     /// Whether this is that connection.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.stream, &other.stream)
+    pub(crate) fn is(&self, mark: &LineMark) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.stream), mark.0.as_ptr())
     }
 
     /// Ends the call under way, and every later one.
@@ -169,6 +174,10 @@ impl ShutdownHandle {
         }
     }
 }
+
+/// One connection, which may be closed by now.
+#[derive(Clone, Debug)]
+pub(crate) struct LineMark(Weak<NotInherited<TcpStream>>);
 
 fn or_nothing(done: std::io::Result<usize>) -> std::io::Result<usize> {
     match done {
@@ -226,7 +235,7 @@ impl Patience {
     }
 }
 
-/// Whether there is a primary at this address, asked by somebody who need not be its client:
+/// Whether there is a primary at this address, asked without being its client:
 /// connecting and the answer may take so long together.
 pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Heard {
     let deadline = Instant::now() + wait;
@@ -705,7 +714,7 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_not_ready() {
-        // on an address of this process's own, where nobody else takes the port
+        // on an address of this process's own, where no other process takes the port
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
         let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();

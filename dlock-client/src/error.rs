@@ -8,8 +8,8 @@ use thiserror::Error as ThisError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the lock: another client, or another guard of this one.
-    #[error("the lock is held by somebody else")]
+    /// Another client, or another guard of this one, holds the lock.
+    #[error("the lock is held already")]
     Held,
     /// The lock was not granted in the time given.
     #[error("the lock was not granted in time")]

@@ -301,7 +301,7 @@ impl Asked {
     }
 }
 
-/// Sends a request whose reply nobody waits for.
+/// Sends a request whose reply is not waited for.
 pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
     if let Ok(seq) = exec.send(request) {
         exec.forget(seq);
@@ -320,23 +320,11 @@ impl ClientLock {
     #[inline]
     pub(crate) fn clock(&mut self, op: Op) -> Now {
         self.last_now = match self.entry.is_timeless(op) {
-            true if self.is_local => self.within_horizon(self.last_now),
             true => self.local_coarse(),
             false if self.entry.needs_no_server_clock(op) => self.clock_unanswered(),
             false => self.now(),
         };
         self.last_now
-    }
-
-    /// The same for bounds: a reading of any age will do for a release that is decided at once, and
-    /// for no other operation.
-    #[inline]
-    pub(crate) fn clock_of_bounds(&mut self, op: Op, now: Now) -> Now {
-        if self.entry.is_timeless(op) {
-            self.last_now = self.local_coarse();
-            return self.last_now;
-        }
-        now
     }
 
     /// The client's own clock as of the last tick, for what decides nothing by the server's.

@@ -22,7 +22,7 @@ use dlock_fabric::threads::spawn_without_signals;
 use dlock_fabric::wake::{Wake, Woken};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::control::{Patience, ShutdownHandle};
+use crate::control::{LineMark, Patience, ShutdownHandle};
 use crate::execute::left_ns;
 use crate::host::Address;
 use crate::instance::Instance;
@@ -226,7 +226,7 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
     let mut failover = Failover::new(boot_ns(), plan.addresses.len(), silence_ns, seed);
     let mut away: Option<Away> = None;
     let mut last = String::new();
-    let mut ended: Option<ShutdownHandle> = None;
+    let mut ended: Option<LineMark> = None;
     while !watch.is_over() {
         if std::mem::take(&mut watch.state.lock().is_unsettled) {
             failover.left_in_doubt(boot_ns());
@@ -235,13 +235,13 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
         if let Task::Wait { until_ns } = task {
             // One that has ended is asked once; if the client stays, something else ends it.
             let is_watched = |line: &ShutdownHandle| {
-                !failover.is_away() && !ended.as_ref().is_some_and(|ended| ended.is(line))
+                !failover.is_away() && !ended.as_ref().is_some_and(|ended| line.is(ended))
             };
             let line = client.upgrade().and_then(|client| client.line()).filter(is_watched);
             match watch.sleep(until_ns, line.as_ref()) {
                 Doubt::None => continue,
                 Doubt::OfCall => {}
-                Doubt::OfConnection => ended = line,
+                Doubt::OfConnection => ended = line.map(|line| line.mark()),
             }
             failover.doubted(boot_ns());
             continue;
@@ -315,6 +315,7 @@ fn carry_out(
             }
         }
         Task::Ask { address, wait_ns } => {
+            client.try_give_up_ended(); // the question takes a descriptor
             let peer = &plan.addresses[address];
             let heard = client.asks(peer, Duration::from_nanos(wait_ns));
             failover.asked(boot_ns(), heard);

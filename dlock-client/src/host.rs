@@ -226,7 +226,9 @@ struct Lookup {
 }
 
 /// Look-ups under way.
-static LOOKUPS: Mutex<Vec<Arc<Lookup>>> = Mutex::new(Vec::new());
+type Lookups = Mutex<Vec<Arc<Lookup>>>;
+
+static LOOKUPS: Lookups = Mutex::new(Vec::new());
 
 fn system(name: &str) -> io::Result<Vec<IpAddr>> {
     let mut found: Vec<IpAddr> = Vec::new();
@@ -243,24 +245,33 @@ fn look_up(
     deadline: Instant,
     resolver: fn(&str) -> io::Result<Vec<IpAddr>>,
 ) -> io::Result<Vec<IpAddr>> {
+    look_up_among(&LOOKUPS, name, deadline, resolver)
+}
+
+fn look_up_among(
+    all: &'static Lookups,
+    name: &str,
+    deadline: Instant,
+    resolver: fn(&str) -> io::Result<Vec<IpAddr>>,
+) -> io::Result<Vec<IpAddr>> {
     let late = || {
         let text = format!("the name service has not answered for host '{name}' in time");
         io::Error::new(ErrorKind::TimedOut, text)
     };
     let lookup = {
-        let mut lookups = LOOKUPS.try_lock_until(deadline).ok_or_else(late)?;
+        let mut lookups = all.try_lock_until(deadline).ok_or_else(late)?;
         let question: Question = (std::process::id(), name.into());
         match lookups.iter().find(|lookup| lookup.question == question) {
             Some(under_way) => Arc::clone(under_way),
             None => {
                 lookups.retain(|lookup| lookup.question.0 == question.0);
                 if lookups.len() >= LOOKUPS_MAX {
-                    return Err(late());
+                    return Err(too_many(name));
                 }
                 let lookup = Lookup { question, found: Mutex::default(), answered: Condvar::new() };
                 let lookup = Arc::new(lookup);
                 let asks = Arc::clone(&lookup);
-                spawn_without_signals("dlock-resolve", move || answer(&asks, resolver))?;
+                spawn_without_signals("dlock-resolve", move || answer(all, &asks, resolver))?;
                 lookups.push(Arc::clone(&lookup));
                 lookup
             }
@@ -279,9 +290,20 @@ fn look_up(
     }
 }
 
-fn answer(lookup: &Arc<Lookup>, resolver: fn(&str) -> io::Result<Vec<IpAddr>>) {
+fn too_many(name: &str) -> io::Error {
+    io::Error::new(
+        ErrorKind::WouldBlock,
+        format!(
+            "host '{name}' is not looked up: {LOOKUPS_MAX} other names are being looked up already \
+             (LOOKUPS_MAX): the name service does not answer, or is slow: mend it, or give IP \
+             addresses"
+        ),
+    )
+}
+
+fn answer(all: &Lookups, lookup: &Arc<Lookup>, resolver: fn(&str) -> io::Result<Vec<IpAddr>>) {
     let found = resolver(&lookup.question.1).map_err(|error| error.to_string());
-    LOOKUPS.lock().retain(|other| !Arc::ptr_eq(other, lookup)); // the next one asks anew
+    all.lock().retain(|other| !Arc::ptr_eq(other, lookup)); // the next one asks anew
     *lookup.found.lock() = Some(found);
     lookup.answered.notify_all();
 }
@@ -356,6 +378,32 @@ mod tests {
         let error = Address::of_host("no-such-host.invalid", 7).unwrap().resolve(soon());
         let error = error.unwrap_err().to_string();
         assert!(error.contains("no-such-host.invalid"), "{error}");
+    }
+
+    static FREES: AtomicU32 = AtomicU32::new(0);
+    static OWN: Lookups = Mutex::new(Vec::new());
+
+    fn never(_: &str) -> io::Result<Vec<IpAddr>> {
+        while FREES.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(vec![Ipv4Addr::LOCALHOST.into()])
+    }
+
+    #[test]
+    fn too_many_names_at_a_time_are_told_from_one_that_is_late() {
+        let soon = || Instant::now() + Duration::from_millis(1);
+        let look_up = |name: String| look_up_among(&OWN, &name, soon(), never);
+        let tries = (0..=LOOKUPS_MAX).map(|n| look_up(format!("many{n}")));
+        let told: Vec<String> = tries.map(|found| found.unwrap_err().to_string()).collect();
+        FREES.store(1, Ordering::SeqCst);
+        assert!(told[0].contains("has not answered for host 'many0' in time"), "{}", told[0]);
+        let last = &told[LOOKUPS_MAX];
+        let parts = ["many32", "LOOKUPS_MAX", "give IP addresses"];
+        assert!(
+            parts.iter().all(|part| last.contains(part)) && !last.contains("in time"),
+            "{last}"
+        );
     }
 
     /// How often the slow resolver was asked, and when it answers.

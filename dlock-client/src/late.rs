@@ -164,6 +164,10 @@ impl Executor for Late {
         self.inner.is_cut_off()
     }
 
+    fn is_over(&self) -> bool {
+        self.inner.is_over()
+    }
+
     fn end(&self) {
         self.inner.end();
     }

@@ -122,7 +122,7 @@ impl Config {
     /// addresses at which a primary is, claims its locks, and goes on; blocking acquires wait
     /// meanwhile, everything else is [`NotReady`](crate::Error::NotReady). One address, that of the
     /// primary itself, is enough where it is started again. With none the program comes back by
-    /// itself (`Instance::reinit`), whatever the environment says.
+    /// itself (`Instance::reinit`); the environment does not matter.
     #[must_use]
     pub fn primaries(self, primaries: impl IntoIterator<Item = impl Into<Address>>) -> Self {
         Self { primaries: Some(primaries.into_iter().map(Into::into).collect()), ..self }
@@ -155,7 +155,7 @@ impl Config {
         Self { tls: TlsUse::With(tls), ..self }
     }
 
-    /// No TLS, whatever the environment says.
+    /// No TLS; the environment does not matter.
     #[must_use]
     pub fn without_tls(self) -> Self {
         Self { tls: TlsUse::Off, ..self }

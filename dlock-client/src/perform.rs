@@ -32,7 +32,6 @@ pub(crate) fn perform(
     }
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else {
-        let now = held.clock_of_bounds(op, now);
         let bounds = limit.bounds(now.local_ns);
         return at_once(lock_slot, guard, op, now, bounds);
     };
@@ -41,7 +40,7 @@ pub(crate) fn perform(
     if let Some(result) = decided(held, cas, single, now) {
         return result;
     }
-    let bounds = limit.bounds(held.clock_of_bounds(op, now).local_ns);
+    let bounds = limit.bounds(now.local_ns);
     interfered(lock_slot, guard, op, now, bounds, Tried { cas, single, until_ns })
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct References {
 ///   get   begins ── call ── ends: it takes what is kept
 ///   drop  it is kept until the gets that began before have ended ── call: it is going ── gone
 /// ```
-/// So a get of what nobody drops when it begins has got it, whatever other threads drop later. Of
+/// So a get of what no thread drops when it begins has got it, also if threads drop it later. Of
 /// what a get is, its end tells.
 #[derive(Debug, Default)]
 struct Live {

@@ -27,7 +27,7 @@ pub enum TlsUse {
     /// If the environment names files for it ([`TLS_CA_VARIABLE`] and its neighbours).
     #[default]
     Environment,
-    /// No, whatever the environment says.
+    /// No; the environment does not matter.
     Off,
     /// With these certificates and this key.
     With(Tls),

@@ -5,7 +5,7 @@
 //!   LockId ──hint (direct-mapped, lock-free, may be wrong)──▶ index ──▶ lock slot
 //!         └──map  (RwLock<HashMap>, the truth)─────────────▶ index
 //! ```
-//! Whoever locks a lock slot checks that the lock in it is the one it looked for; a wrong or
+//! A thread that locks a lock slot checks that the lock in it is the one it looked for; a wrong or
 //! missing hint costs one look into the map and is corrected. Lock slots never move and are never
 //! freed while the instance lives; a released lock's lock slot is used for the next lock.
 
@@ -49,7 +49,7 @@ pub(crate) struct ClientLock {
     pub(crate) entry: LockEntry,
     /// The session that `entry`'s handle and slot belong to, or one that refuses everything.
     pub(crate) exec: Arc<dyn Executor>,
-    /// Its chains and its clock are waited for by nobody: memory of this host.
+    /// Its chains and its clock are not waited for: memory of this host.
     pub(crate) is_local: bool,
     /// Until when that session may be relied on.
     pub(crate) pulse: Arc<Pulse>,
@@ -115,6 +115,13 @@ impl ClientLock {
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
         self.is_local = refuse.reads_are_free();
         self.exec = refuse;
+    }
+
+    /// The connections of this session have ended, and are closed: operations end as before.
+    pub(crate) fn ends_with(&mut self, old: &Arc<dyn Executor>, ended: &Arc<dyn Executor>) {
+        if Arc::ptr_eq(&self.exec, old) {
+            self.refuse(Arc::clone(ended));
+        }
     }
 
     /// A place in the queue for a guard.

@@ -11,7 +11,7 @@
 //! but receive. Both threads start with the first future that needs them and end [`IDLE`] after
 //! the last; they take no signals. No future ever waits itself.
 //!
-//! **Dropping a future.** Its [`Slot`] says that nobody wants the result; the operator cancels the
+//! **Dropping a future.** Its [`Slot`] says that the result is not wanted; the operator cancels the
 //! wait, or releases the lock if the grant has come meanwhile. A guard that is in the slot already
 //! goes back to the operator, which releases it. One mutex decides which of these it is.
 
@@ -36,7 +36,7 @@ use crate::reference::Reference;
 
 /// The most futures of one client that may wait at a time.
 pub const FUTURES_MAX: usize = 4_096;
-/// The most releases that may be queued; further ones are carried out by whoever asks for them.
+/// The most releases that may be queued; further ones are carried out by the thread that asks.
 const RELEASES_MAX: usize = 4_096;
 /// How long a thread stays that has nothing to do.
 const IDLE: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ struct Acquire {
 struct Granted {
     hold: OwnedHold,
     /// The clock when it was granted, and the session that has granted it: where another one has
-    /// taken the place of that, the lock may be somebody else's.
+    /// taken the place of that, the lock may be another client's.
     read: Now,
     pulse: Arc<Pulse>,
 }
@@ -141,7 +141,7 @@ impl Tasks {
         }
     }
 
-    /// Releases a hold that nobody has asked for: here, if there is no room for it.
+    /// Releases a hold that is not wanted any more: here, if there is no room for it.
     fn release_unwanted(self: &Arc<Self>, hold: OwnedHold) {
         drop(self.submit(Work::Release(hold, None)));
     }
@@ -297,7 +297,7 @@ impl Acquire {
             (Status::Fail | Status::Again, _) => Err(Error::TimedOut),
             (status, _) => Err(Error::of(status)),
         };
-        drop(self.slot.fill(result)); // a hold that nobody wants is released here
+        drop(self.slot.fill(result)); // a hold that is not wanted is released here
         true
     }
 }
@@ -348,7 +348,7 @@ impl<T> Slot<T> {
         matches!(*self.0.lock(), SlotState::Closed)
     }
 
-    /// Leaves the result; back comes one that nobody wants.
+    /// Leaves the result; back comes one that is not wanted.
     fn fill(&self, result: T) -> Option<T> {
         let mut state = self.0.lock();
         match &mut *state {

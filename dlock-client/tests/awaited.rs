@@ -71,11 +71,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }
 
-/// Its program may never have heard that it is one: then nobody would ever come, and without a
+/// Its program may never have heard that it is one: then it would never come, and without a
 /// horizon there is no deadline.
 #[test]
 fn a_client_that_was_never_given_a_lock_is_not_waited_for_and_may_come_late() {

@@ -137,7 +137,7 @@ fn without_a_primary_a_release_is_one_while_lease_and_horizon_surely_run() {
         releases(&hasty, &beyond, |_| Fail);
         assert_eq!(status(hasty.unlock(shared)), Fail);
         site.start();
-        // whatever was told, they are undone as soon as there is a primary
+        // with any answer, they are undone as soon as there is a primary
         for lock in of_b {
             eventually(60, "it is free", || status(b.lock(lock, X, 600)) == Success);
         }

@@ -26,7 +26,7 @@ const VARIABLES: [(&str, &str); 4] = [
     ("DLOCK_TLS_KEY", "/no/such/key"),
 ];
 
-/// What the copy does: it connects to a port at which nobody listens, and says what came of it.
+/// What the copy does: it connects to a port without a listener, and says what came of it.
 #[test]
 fn copy() {
     let Ok(port) = std::env::var(PORT) else { return };
@@ -39,12 +39,12 @@ fn copy() {
     println!("stranger={} environment={said}", is_of_a_stranger());
 }
 
-/// A folder that everybody may enter.
+/// A folder that all users may enter.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a left-over harms nobody
+        let _ = std::fs::remove_dir_all(&self.0); // a left-over does no harm
     }
 }
 

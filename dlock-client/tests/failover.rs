@@ -118,7 +118,7 @@ fn a_client_that_does_nothing_is_back_as_soon_as_there_is_a_primary() {
         site.stop();
         site.start();
         let since = Instant::now();
-        // nobody is given a lock before all are back
+        // no client is given a lock before all are back
         assert_eq!(status(b.lock(other, X, 600)), Success, "{}", fabric.name());
         let took = since.elapsed();
         assert!(took < Duration::from_secs(20), "{took:?} over {}", fabric.name());
@@ -254,7 +254,7 @@ fn a_connection_that_breaks_alone_is_made_anew() {
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
 
-/// What the primaries knew of their clients is gone: a new one knows nobody.
+/// What the primaries knew of their clients is gone: a new one knows no client.
 #[test]
 fn a_client_that_no_primary_knows_any_more_begins_anew_and_is_told_what_it_lost() {
     for fabric in fabrics() {
@@ -428,7 +428,8 @@ fn a_successor_that_freezes_while_it_is_told_everything_is_left_soon() {
     assert!(is_soon, "it waited for the frozen one as for any answer: 10 s");
 }
 
-/// It was never given a lock, so that nobody waits for it; it may come all the same, however late.
+/// It was never given a lock, so that no recovery waits for it; it may come all the same, however
+/// late.
 #[test]
 fn a_client_without_locks_may_come_after_several_recoveries() {
     for fabric in fabrics() {

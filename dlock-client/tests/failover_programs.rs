@@ -21,7 +21,7 @@ fn client(site: &Site, fabric: FabricChoice) -> Client {
     Client::with_config(&config, &site.address().ip().to_string()).unwrap()
 }
 
-/// Nobody has the hold of a guard that has ended: neither before the client is at the successor nor
+/// The hold of a guard that has ended is over: neither before the client is at the successor nor
 /// while that waits for another client.
 #[test]
 fn a_guard_that_ends_during_a_failover_releases_its_lock() {
@@ -133,7 +133,7 @@ fn a_client_that_leaves_a_primary_that_recovers_is_not_waited_for_by_the_next() 
         site.stop();
         let left = std::thread::spawn(move || leaver.deinit());
         site.start();
-        left.join().unwrap(); // whatever it was told
+        left.join().unwrap(); // with any answer
         site.stop();
         site.start();
         assert_eq!(late.reinit(&ip), Success);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fair locks keep nobody waiting without a fault: eight clients that mix all operations, and leave
+//! Fair locks stall no client without a fault: eight clients that mix all operations, and leave
 //! with tickets that they have just given up.
 //!
 //! `DLOCK_STRESS_S`: seconds for each fabric (default 3; 600 for the long run).
@@ -16,7 +16,7 @@ use Status::*;
 
 const CLIENTS: u64 = 8;
 const LOCKS: u64 = 2;
-/// Client, lock and mode may each be waited for by everybody else before.
+/// Client, lock and mode may each be waited for by all other clients before.
 const HOLDS_BEFORE: u64 = 3 * CLIENTS;
 
 /// What the run has seen, in nanoseconds.

@@ -6,7 +6,7 @@ mod common;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{fabrics, got, own_address, server_at, status, ChildPrimary, X};
+use common::{fabrics, got, own_address, server_at, status, ChildPrimary, S, X};
 use dlock_client::{
     AsyncOp, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
     Status, View,
@@ -215,6 +215,47 @@ fn a_release_that_was_not_answered_succeeds_when_it_is_repeated() {
     assert_eq!(a.release_lock(one), Error, "nor does the client");
     assert_eq!(a.release_lock(two), Success);
     assert_eq!(a.deinit(), Success);
+}
+
+/// The primary may have a successor by then, at which another client has the lock or changes the
+/// object.
+#[test]
+fn past_the_horizon_no_release_and_no_operation_on_an_object_succeeds() {
+    const HORIZON_S: u32 = 5;
+    let past = |fabric| {
+        let primary = Primary::start();
+        let config = ClientConfig { horizon_s: Some(HORIZON_S), ..primary.config(fabric) };
+        let a = Instance::init(&config, "127.0.0.1").unwrap();
+        let holds = [
+            ("atomic", LockType::Atomic, X),
+            ("rw", LockType::Rw, X),
+            ("rw, shared", LockType::Rw, S),
+            ("fair", LockType::Fair, X),
+            ("fair, shared", LockType::Fair, S),
+        ];
+        let holds = holds.map(|(name, kind, mode)| {
+            let id = got(&a, name, kind);
+            assert_eq!(status(a.trylock(id, mode, 600)), Success);
+            (name, id)
+        });
+        a.object_create(b"object", 600, 0).unwrap();
+        let object = a.object_get(b"object", 600).unwrap();
+        assert_eq!(a.faa(object, 1), Ok(0));
+        primary.freeze();
+        // more than the horizon, since an answer came last
+        thread::sleep(Duration::from_secs(u64::from(HORIZON_S) + 1));
+        for (name, id) in holds {
+            assert_eq!(a.unlock(id).status, BadResponse, "{fabric:?}: {name}");
+        }
+        assert_eq!(a.faa(object, 1), Err(BadResponse), "{fabric:?}");
+        assert_eq!(a.cas(object, 1, 2), BadResponse, "{fabric:?}");
+        assert_eq!(a.snapshot(object), Err(BadResponse), "{fabric:?}");
+    };
+    thread::scope(|scope| {
+        for fabric in fabrics() {
+            scope.spawn(move || past(fabric));
+        }
+    });
 }
 
 #[test]

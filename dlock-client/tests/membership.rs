@@ -441,7 +441,7 @@ fn middlebox(primary: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<TcpStream>>>) {
     (addr, passed)
 }
 
-/// Nobody can tell it without a horizon; but it sees the end of its connections itself.
+/// It cannot be told without a horizon; but it sees the end of its connections itself.
 #[test]
 fn a_client_whose_connections_were_cut_does_not_go_on_with_a_lock_without_a_lease() {
     let grace = Some(Duration::from_millis(100));

@@ -329,7 +329,7 @@ fn a_verbs_client_that_is_killed_while_it_holds_and_waits_is_undone() {
     let (victim, _) =
         Reaped::start("child_that_holds_and_waits", "DLOCK_TEST_VICTIM", &port, "waiting");
     drop(victim);
-    // nobody is in the way: neither the hold of the dead, nor its place in a queue
+    // nothing is in the way: neither the hold of the dead, nor its place in a queue
     for lock_type in TYPES {
         let id = got(&a, &format!("victim's {lock_type:?}"), lock_type);
         common::eventually(60, "what the dead held is free", || {

@@ -122,7 +122,7 @@ impl Now {
         self.local_ns >= self.horizon_ns && !planted::is(Bug::HorizonIgnored)
     }
     /// The deadline to write for a hold that starts now: never earlier than the true time asks
-    /// for, so that nobody takes the lock over before the lease is over.
+    /// for, so that no client takes the lock over before the lease is over.
     #[inline]
     pub fn deadline(self, expire_s: u32) -> u32 {
         ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(expire_s)

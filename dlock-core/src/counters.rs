@@ -25,7 +25,7 @@ pub enum By {
     Primary,
     /// Each of them for itself.
     Both,
-    /// Nobody: it stays 0, as in the original or because nothing here can cause it.
+    /// Neither: it stays 0, as in the original or because nothing here can cause it.
     Nobody,
 }
 

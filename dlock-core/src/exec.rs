@@ -117,6 +117,14 @@ pub trait Executor: Send + Sync {
         false
     }
 
+    /// As [`is_cut_off`](Self::is_cut_off), and asks the connection also where that does not.
+    ///
+    /// # Latency
+    /// One system call.
+    fn is_over(&self) -> bool {
+        self.is_cut_off()
+    }
+
     /// The session is over for this client: nothing is waited for any more, and whoever waits is
     /// told at once. An executor whose waits are all short need not do anything.
     fn end(&self) {}

@@ -9,7 +9,7 @@
 //!   tcp     1             the primary's command thread    yes: as above
 //! ```
 //! This is the only list in the core. Everything else asks a [`FabricKind`] for what it needs, so
-//! a new fabric is a line below; ARCHITECTURE.md says which modules come with it.
+//! a new fabric is a line below; CONTRIBUTING.md says which modules come with it.
 
 use std::fmt;
 

@@ -22,7 +22,7 @@ impl ClientId {
     }
 }
 
-/// Who a client is by its certificate, as whoever verified that has made it: equal for the same
+/// Who a client is by its certificate, made by the part that has verified it: equal for the same
 /// client, and opaque here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub [u8; 32]);

@@ -10,8 +10,9 @@
 //! use: a turn costs others more than most of what is done in it.
 
 use crate::clock::NS;
+use crate::planted::{self, Bug};
 
-/// How often a second somebody who is over its rate goes on at most.
+/// How often a second a client that is over its rate goes on at most.
 const RESTS_PER_SECOND: u32 = 200;
 
 /// A rate.
@@ -24,8 +25,9 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// So many times a second, and a hundredth of that at once: who is over it holds nobody up for
-    /// longer than that takes. At least 64 at once: a rate that is low cuts no batch in two.
+    /// So many times a second, and a hundredth of that at once: a client that is over it holds no
+    /// other up for longer than that takes. At least 64 at once: a rate that is low cuts no batch
+    /// in two.
     pub fn even(per_second: u32) -> Self {
         Self { per_second, burst: (per_second / 100).max(64) }
     }
@@ -51,6 +53,9 @@ impl Pace {
             let used = self.rate.burst.saturating_sub(uses);
             self.taken_ns.saturating_sub(self.interval_ns().saturating_mul(used.into()))
         };
+        if planted::is(Bug::PaceIgnored) {
+            return None;
+        }
         let rested = (self.rate.per_second / RESTS_PER_SECOND).min(self.rate.burst / 2).max(1);
         (with_free(1) > now_ns).then(|| with_free(rested))
     }

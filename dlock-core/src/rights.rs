@@ -98,9 +98,11 @@ impl Right {
         }
     }
 
-    /// What a client needs to have a word of this kind of lock changed so; `None`: it gives back.
+    /// What a client needs to have a word of this kind of lock changed so; `None`: it gives back,
+    /// or asks whether it still has what it had (the release of one of several entries does).
     pub fn for_word_op(lock_type: LockType, word_op: &WordOp) -> Option<Self> {
         match (lock_type, *word_op) {
+            (_, WordOp::Cas { expect, swap, .. }) if expect == swap => None,
             (LockType::Atomic, WordOp::Cas { swap, .. }) => {
                 (swap != 0).then_some(Self::LockExclusive)
             }

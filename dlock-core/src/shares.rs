@@ -19,11 +19,11 @@ use crate::planted::{self, Bug};
 pub struct Turn<K> {
     /// Who.
     pub who: K,
-    /// Work units it may do before it is somebody else's turn.
+    /// Work units it may do before it is the turn of another.
     pub budget: u32,
 }
 
-/// What somebody may still do.
+/// What a client may still do.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     /// As it was in that round; below zero: a debt.
@@ -46,7 +46,7 @@ pub struct Shares<K> {
     quantum: i64,
     /// Who has something to do, in the order of their turns.
     ring: VecDeque<K>,
-    /// Of everybody in the ring, and of everybody who was.
+    /// Of all in the ring, and of all that were.
     accounts: BTreeMap<K, Account>,
     round: u64,
     /// Places in the ring until the round is over.
@@ -54,7 +54,7 @@ pub struct Shares<K> {
 }
 
 impl<K: Ord + Copy> Shares<K> {
-    /// Nobody has anything to do.
+    /// No client has anything to do.
     ///
     /// # Panics
     /// If the quantum is 0.
@@ -70,17 +70,20 @@ impl<K: Ord + Copy> Shares<K> {
         let fresh = Account { credit, round, waits: false };
         let account = self.accounts.entry(who).or_insert(fresh);
         if !std::mem::replace(&mut account.waits, true) {
-            self.ring.push_back(who);
+            match planted::is(Bug::TurnKept) {
+                true => self.ring.push_front(who),
+                false => self.ring.push_back(who),
+            }
         }
     }
 
-    /// Whose turn it is now: its turn ends with [`done`](Self::done). `None`: nobody has
+    /// Whose turn it is now: its turn ends with [`done`](Self::done). `None`: none has
     /// anything to do.
     pub fn next_turn(&mut self) -> Option<Turn<K>> {
         if let Some(turn) = self.next_in_credit() {
             return Some(turn);
         }
-        // everybody has a debt: the rounds that pay the smallest one off pass at once
+        // all have debts: the rounds that pay the smallest one off pass at once
         let waiting = self.ring.iter().filter_map(|who| self.accounts.get(who));
         let most = waiting.map(|a| a.credit_in(self.round, self.quantum)).max()?;
         if most <= 0 {
@@ -142,7 +145,7 @@ impl<K: Ord + Copy> Shares<K> {
         self.ring.len()
     }
 
-    /// Whether nobody has anything to do.
+    /// Whether no client has anything to do.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
@@ -172,7 +175,7 @@ mod tests {
         for seed in 0..300 {
             let (mut dice, mut shares) = (Dice(seed), Shares::new(QUANTUM));
             let clients = 2 + dice.below(30);
-            // of everybody that waits: work of others since it came, and who was there before
+            // of all that wait: work of others since it came, and who was there before
             let mut waiting: BTreeMap<usize, (u64, usize)> = BTreeMap::new();
             let mut credit = vec![i64::from(QUANTUM); clients];
             for _ in 0..3_000 {

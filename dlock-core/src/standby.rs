@@ -28,7 +28,7 @@ pub const PROBES_PER_SILENCE: u64 = 4;
 /// The pause after a fencing command that has failed, or a start that has, and the longest.
 pub const PAUSE_NS: (u64, u64) = (50_000_000, 30_000_000_000);
 
-/// Why nobody else is primary any more.
+/// Why no other process is primary any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// Its process has ended.
@@ -179,6 +179,7 @@ impl Standby {
             return;
         }
         match has_succeeded {
+            true if planted::is(Bug::FenceTrusted) => self.stage = Stage::Takes(Ground::Fenced),
             true => self.stage = Stage::Doubts(Ground::Fenced),
             false => {
                 self.pauses(now_ns);
@@ -234,7 +235,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Probes that nobody answers, until something else is to be done.
+    /// Probes without an answer, until something else is to be done.
     fn silent(standby: &mut Standby, now_ns: &mut u64) -> Task {
         for _ in 0..1_024 {
             match standby.next(*now_ns) {
@@ -376,7 +377,7 @@ mod tests {
                 now = until_ns;
             }
             assert!(pauses.is_sorted() && pauses.last() == Some(&PAUSE_NS.1), "{pauses:?}");
-            // somebody has taken the place from it
+            // another standby has taken the place from it
             standby.failed(now, false);
             assert!(!standby.has_place());
             assert!(matches!(standby.next(now), Task::Probe { .. }));

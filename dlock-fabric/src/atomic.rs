@@ -85,7 +85,7 @@ impl SharedWord {
 ///
 /// # Safety
 /// `base` is aligned to 8 bytes and points to `len` words that stay mapped, readable and (where
-/// they are written) writable for `'a`, and that nobody accesses but through [`SharedWord`].
+/// they are written) writable for `'a`, and that are accessed through [`SharedWord`] alone.
 #[inline]
 pub(crate) unsafe fn words<'a>(base: *const u8, len: usize) -> &'a [SharedWord] {
     // SAFETY: SharedWord is transparent over AtomicU64, which has the size and bit validity of

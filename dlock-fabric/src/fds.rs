@@ -105,7 +105,7 @@ fn send_first(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
 ///
 /// # Errors
 /// `InvalidData` if the peer attached more than [`FDS_MAX`] descriptors or control data that
-/// does not fit, and whatever the socket says; every descriptor that came is closed then.
+/// does not fit, and every error of the socket; every descriptor that came is closed then.
 pub fn receive_with_fds(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
@@ -310,7 +310,7 @@ fn by_number(pid: i32) -> Identity {
     // SAFETY: a system call without pointers.
     let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if let Ok(raw @ 0..) = RawFd::try_from(raw) {
-        // SAFETY: a descriptor just made (closed on exec by default), and nobody else's.
+        // SAFETY: a descriptor just made (closed on exec by default), with no other owner.
         return Identity::Pidfd(unsafe { OwnedFd::from_raw_fd(raw) });
     }
     match process_stat(pid) {

@@ -102,7 +102,7 @@ extern "C" fn in_child() {
             continue;
         }
         // SAFETY: system calls on numbers. The number is that of a socket of this library, since
-        // its place is freed before it is closed; it stays in use, for whatever still has it.
+        // its place is freed before it is closed; other holders of it keep it in use.
         unsafe {
             if null < 0 {
                 null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);

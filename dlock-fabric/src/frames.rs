@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cuts a stream of bytes into frames, for everybody who reads one.
+//! Cuts a stream of bytes into frames, for all readers of one.
 //!
 //! ```text
 //!   a channel:       space() ─▶ read as much as there is ─▶ filled(len) ─▶ next(), until None

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!   await_answer(seq) ─▶ take ── there ──▶ the answer
-//!                          └─ not yet: nobody leads ──▶ lead: receive for everybody, file it
-//!                                      somebody leads ─▶ follow: sleep until woken, look again
+//!                          └─ not yet: no leader ───▶ lead: receive for all threads, file it
+//!                                      a leader ────▶ follow: sleep until woken, look again
 //! ```
 //! One of the waiting threads, the leader, receives for all; the others, its followers, sleep on
-//! condition variables of their own. A thread that leaves while nobody leads wakes one follower to
-//! lead. One thread may listen instead: it is woken by answers that no thread waits for.
+//! condition variables of their own. A thread that leaves while there is no leader wakes one
+//! follower to lead. One thread may listen instead: it is woken by answers that no thread waits
+//! for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,10 +23,10 @@ use dlock_core::word_op::Outcome;
 use crate::clock::boot_ns;
 use crate::frames::FrameBuffer;
 
-/// Requests and batches without an answer that anybody has asked for.
+/// Requests and batches whose answers no thread has asked for.
 pub(crate) const PENDING_MAX: usize = 65_536;
 
-/// The number of no request: who waits for it listens to answers that nobody waits for.
+/// The number of no request: a thread that waits for it listens to answers that no other waits for.
 const LISTENER: Seq = Seq(u64::MAX);
 
 /// How long a follower helps before it looks for its answer again.
@@ -57,9 +58,9 @@ pub(crate) struct Inbox {
     pending: HashMap<Seq, Pending>,
     /// Threads that sleep until their answer comes or they are to lead.
     followers: Vec<(Seq, Arc<Condvar>)>,
-    /// Condition variables nobody uses now.
+    /// Condition variables that are not in use now.
     spare: Vec<Arc<Condvar>>,
-    /// Somebody receives.
+    /// A thread receives.
     pub(crate) led: bool,
     /// The number whose answer the leader waits for.
     leader: Option<Seq>,
@@ -112,7 +113,7 @@ pub(crate) trait Receiver {
     /// Whether nothing more will come.
     fn is_broken(&self) -> bool;
 
-    /// Receives once for everybody, until `deadline` if nothing comes. Gives the inbox back
+    /// Receives once for all threads, until `deadline` if nothing comes. Gives the inbox back
     /// locked.
     fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox>;
 
@@ -124,7 +125,7 @@ pub(crate) trait Receiver {
     /// Does what there is to do, until `deadline` at most.
     fn help(&self, _deadline: Instant) {}
 
-    /// Leads until something has come. Nobody else does.
+    /// Leads until something has come. No other thread leads meanwhile.
     fn lead<'a>(
         &'a self,
         mut inbox: MutexGuard<'a, Inbox>,
@@ -305,7 +306,7 @@ impl Inbox {
         }
     }
 
-    /// Somebody who sleeps is to read, if nobody does.
+    /// Wakes a sleeping thread to read, if no thread reads.
     pub(crate) fn pass_on(&self) {
         if !self.led {
             if let Some((_, follower)) = self.followers.first() {

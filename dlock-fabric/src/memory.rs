@@ -11,9 +11,9 @@
 //! Each is a file of its own. All are sealed against shrinking and growing, so that no access can
 //! fault. The header is sealed against writing, too, once the primary has mapped it: the kernel
 //! refuses every later mapping, call or change of protection that would make it writable,
-//! whoever asks. The primary reads nothing that clients can write but words it checks: its mutex
-//! with the pointers of the C library lies in the header. Mappings are not inherited by forked
-//! children, so that a process that is gone is gone with all its accesses.
+//! in every process. The primary reads nothing that clients can write but words it checks: its
+//! mutex with the pointers of the C library lies in the header. Mappings are not inherited by
+//! forked children, so that a process that is gone is gone with all its accesses.
 //!
 //! A *gate* is 0 while chains may be executed, else the status to refuse them with, by its number
 //! in the protocol. It stops those that look; it is no fence for those that have looked already.
@@ -296,12 +296,12 @@ impl LedgerMemory {
     }
 
     /// Takes over the first `entries` of a ledger of the same size. To read all of it would take
-    /// a fault for each of its pages: milliseconds in which the primary serves nobody.
+    /// a fault for each of its pages: milliseconds in which the primary serves no client.
     pub(crate) fn copy_from(&self, other: &LedgerMemory, entries: u32) {
         for index in 0..entries.min(self.entries) {
             let handle = Handle(index);
             if let (Some(to), Some(from)) = (self.entry(handle), other.entry(handle)) {
-                // Pages that nobody wrote stay untaken.
+                // Pages that were never written stay untaken.
                 if from.load() != 0 {
                     to.store(from.load());
                 }
@@ -341,7 +341,7 @@ fn memory_file(name: &CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
     let fd =
         unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     let fd = sys::check(fd).map_err(failed("create a shared memory file"))?;
-    // SAFETY: a descriptor just made, and nobody else's.
+    // SAFETY: a descriptor just made, with no other owner.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(bytes as u64).map_err(failed("size a shared memory file"))?;
     Ok(file.into())

@@ -109,7 +109,7 @@ fn connect_abstract_io(name: &[u8], wait: Duration) -> io::Result<UnixStream> {
     // SAFETY: a system call without pointers.
     let raw =
         check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: a descriptor just made, and nobody else's.
+    // SAFETY: a descriptor just made, with no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     // A full backlog blocks connect for as long as sending may block.
     let wait = libc::timeval {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How shm clients notice that the primary died, without asking anybody.
+//! How shm clients notice that the primary died, without a message.
 //!
 //! ```text
 //!   command thread ── locks ──▶ robust mutex in the header, which clients cannot write
@@ -50,7 +50,7 @@ impl OwnerMutex {
             code => Err(io::Error::from_raw_os_error(code)),
         };
         // SAFETY: `attr` is a place for attributes, initialised first and destroyed last.
-        // `mutex` is aligned, writable memory of the header that nobody else writes, large
+        // `mutex` is aligned, writable memory of the header that no other process writes, large
         // enough (asserted below), and stays mapped while it is locked.
         unsafe {
             check(libc::pthread_mutexattr_init(attr))?;
@@ -69,7 +69,7 @@ impl OwnerMutex {
 }
 
 impl Drop for OwnerMutex {
-    /// In order: whoever stops to serve closes the gate first.
+    /// In order: a primary that stops serving closes the gate first.
     fn drop(&mut self) {
         // Dropped elsewhere, its keeper has ended: the kernel has told, and let go of it.
         if thread::current().id() == self.keeper {

@@ -37,7 +37,7 @@ impl<const N: usize> Published<N> {
     pub(crate) fn get(&self) -> [u64; N] {
         let version = self.version.load(Ordering::Acquire);
         let words = self.words();
-        // Whatever of a later write was seen, its version is seen here, too.
+        // If a part of a later write was seen, its version is seen here, too.
         if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
             return words;
         }

@@ -447,7 +447,7 @@ mod tests {
             assert_eq!(opener.direction.epoch, sealer.0.epoch);
         }
         assert_eq!(epochs, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]);
-        // the key of an epoch opens nothing of another, whatever the header says
+        // the key of an epoch opens nothing of another one, also if the header names it
         let (mut sealer, mut opener) = pair(Bounds { records_per_key: 1, ..FEW });
         sealed(&mut sealer, b"first");
         let mut second = sealed(&mut sealer, b"second");

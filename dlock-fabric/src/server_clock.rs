@@ -9,7 +9,7 @@
 //! ```
 //! Who must not wait looks whether the reading [is ready](is_ready), which sends the Ping, too.
 //!
-//! A primary that does not answer is waited for once: until it has, everybody goes on with the
+//! A primary that does not answer is waited for once: until it has, all threads go on with the
 //! old estimate, whose uncertainty grows. An answer that contradicts the estimate (a clock stood
 //! still, or jumped) replaces it, and is counted: see [`TrackedClock`].
 
@@ -114,7 +114,7 @@ pub(crate) struct Ping {
     looked_ns: u64,
 }
 
-/// Asks for the time, unless an answer is outstanding (`ping`), or somebody else is just asking.
+/// Asks for the time, unless an answer is outstanding (`ping`), or another thread is just asking.
 /// `reply` is the executor's own, so that it takes what comes.
 pub(crate) fn ask(
     clock: &SharedEstimate,
@@ -158,7 +158,7 @@ pub(crate) fn is_ready(
     if !clock.get().is_stale(now_ns) {
         return true;
     }
-    // somebody else is just asking, and may wait
+    // another thread is just asking, and may wait
     let Ok(mut ping) = ping.try_lock() else { return false };
     if let Some(Ping { seq, sent_ns, .. }) = *ping {
         if matches!(reply(seq, Duration::ZERO), Ok(None)) {
@@ -169,7 +169,7 @@ pub(crate) fn is_ready(
             return true;
         }
     }
-    let Ok(seq) = send() else { return true }; // nobody will tell the time any more
+    let Ok(seq) = send() else { return true }; // no answer will tell the time any more
     *ping = Some(Ping { seq, sent_ns: now_ns, looked_ns: now_ns });
     false
 }

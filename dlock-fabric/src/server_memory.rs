@@ -108,7 +108,8 @@ impl CpuMemory {
         Ok(())
     }
 
-    /// Forgets a client's ledger. Only once it is fenced: what it still writes is seen by nobody.
+    /// Forgets a client's ledger. Only once it is fenced: what it still writes is not seen any
+    /// more.
     pub fn remove_client(&mut self, client: ClientId) {
         if let Some(ledger) = self.ledgers.remove(&client) {
             ledger.memory.set_gate(Some(Status::ClientRemoved));
@@ -127,7 +128,7 @@ impl CpuMemory {
         // Just added if it was not there.
         let Some(ledger) = self.ledgers.get_mut(&client) else { return Err(refused) };
         if ledger.memory.fd().is_none() {
-            // Nobody has mapped the old one, so nobody writes to it while it is copied.
+            // No process has mapped the old one, so it is not written to while it is copied.
             let memory = LedgerMemory::create(entries)?;
             memory.copy_from(&ledger.memory, ledger.written);
             ledger.memory = memory;
@@ -223,7 +224,7 @@ impl CpuMemory {
 }
 
 impl Drop for CpuMemory {
-    /// Clients outlive the primary: they are told that nobody arbitrates any more.
+    /// Clients outlive the primary: they are told that there is no arbiter any more.
     fn drop(&mut self) {
         self.slots.set_gate(Some(Status::BadResponse));
         self.owner = None;

@@ -10,6 +10,7 @@
 //! take effect before the primary has seen the request, unless its reply was waited for.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{ClockEstimate, Now, ServerTime, NS};
@@ -35,6 +36,7 @@ use crate::memory::{LedgerMemory, SlotMemory};
 use crate::net;
 use crate::server_clock::{self, SharedEstimate};
 use crate::server_memory::{execute, execute_word_op};
+use crate::spare::Spare;
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
@@ -55,6 +57,7 @@ pub struct ShmExecutor {
     clock: SharedEstimate,
     /// The coarse clock is behind by 0 to twice this.
     half_lag_ns: u64,
+    _spare: Arc<Spare>,
 }
 
 impl ShmExecutor {
@@ -62,7 +65,7 @@ impl ShmExecutor {
     /// control channel. Takes at most 10 s to connect and 10 s to attach.
     ///
     /// # Errors
-    /// `Connect`, `Peer` (the primary runs as somebody else), `TimedOut`, `Refused`, or the
+    /// `Connect`, `Peer` (the primary runs as another user), `TimedOut`, `Refused`, or the
     /// memory is not as announced.
     pub fn attach(
         sock_name: &[u8],
@@ -107,6 +110,20 @@ impl ShmExecutor {
         users: &[u32],
         until: Option<Instant>,
     ) -> Result<Self, FabricError> {
+        let spare = Spare::of_process();
+        spare.release();
+        let attached = Self::attach_with(socket, attach, clock, (users, until), &spare);
+        spare.keep();
+        attached
+    }
+
+    fn attach_with(
+        socket: OwnedFd,
+        attach: &Attach,
+        clock: ClockEstimate,
+        (users, until): (&[u32], Option<Instant>),
+        spare: &Arc<Spare>,
+    ) -> Result<Self, FabricError> {
         let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
         if !peer.may_be_mapped(users) {
             return Err(FabricError::Peer { uid: peer.uid });
@@ -139,6 +156,7 @@ impl ShmExecutor {
             owner: Owner::current(),
             clock: SharedEstimate::new(clock),
             half_lag_ns: clock::coarse_lag_ns().div_ceil(2),
+            _spare: Arc::clone(spare),
         };
         exec.asks_for_time();
         Ok(exec)
@@ -275,6 +293,10 @@ impl Executor for ShmExecutor {
 
     fn is_cut_off(&self) -> bool {
         !self.owner.is_here() || self.stream.is_broken()
+    }
+
+    fn is_over(&self) -> bool {
+        !self.owner.is_here() || !self.stream.probe()
     }
 
     fn end(&self) {

@@ -6,14 +6,14 @@
 //!   threads ◀─wait(seq)── Inbox: answers by number ◀── the leader ◀────────────── socket
 //! ```
 //! *Sending.* A frame is appended to `Out` under its lock and sent as far as the socket takes it,
-//! so that frames never interleave; what is left is sent by whoever comes next. Nobody holds the
+//! so that frames never interleave; what is left is sent by the next thread. No thread holds the
 //! lock while it sleeps.
 //!
 //! *Receiving.* One of the waiting threads, the leader, reads for all; see [`Inbox`].
 //!
 //! *Breaking.* When the peer closes or sends what is no answer, the stream is broken for good:
-//! everybody who waits is told at once, and the log what is no answer. A peer that does not read
-//! breaks nothing; calls to it end at their deadlines.
+//! all waiting threads are told at once, and the log says what is no answer. A peer that does not
+//! read breaks nothing; calls to it end at their deadlines.
 //!
 //! *Sealed.* Both directions share one [`Carrier`]: a thread that reads may have to write (a key
 //! update of TLS is answered, credit is returned) and the other way round. It has a mutex of its
@@ -72,7 +72,7 @@ pub(crate) struct Stream {
     channel: Option<Arc<Channel>>,
     owner: Owner,
     broken: AtomicBool,
-    /// Bytes wait in `out`: whoever sleeps should look for room, too.
+    /// Bytes wait in `out`: a sleeping thread should look for room, too.
     backlog: AtomicBool,
     out: Mutex<Out>,
     rx: Mutex<FrameBuffer>,
@@ -176,7 +176,7 @@ impl Stream {
         }
     }
 
-    /// Breaks the stream: everybody who waits is told.
+    /// Breaks the stream: all waiting threads are told.
     pub(crate) fn end(&self) {
         if self.owner.is_here() {
             self.break_off();
@@ -383,7 +383,7 @@ impl Stream {
         matches!(receive_now(self.fd.as_fd(), &mut [0]), Ok(None))
     }
 
-    /// Nothing comes or goes any more; wakes everybody, the peer too.
+    /// Nothing comes or goes any more; wakes all threads, and the peer.
     fn break_off(&self) {
         self.broken.store(true, Ordering::Release);
         self.shut_down();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// the thread it waits for may need this very CPU.
 pub(crate) const SPIN: Duration = Duration::from_micros(30);
 
-/// Longest wait anybody can ask for: deadlines stay representable.
+/// Longest wait that can be asked for: deadlines stay representable.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// The moment `wait` from now.

@@ -92,7 +92,7 @@ impl TcpExecutor {
         Ok(Self::over(&attach, stream, clock))
     }
 
-    /// Attaches with TLS: whoever answers is a primary of its CA.
+    /// Attaches with TLS: the peer that answers is a primary of its CA.
     ///
     /// # Errors
     /// As [`attach`](Self::attach), and `Tls`.

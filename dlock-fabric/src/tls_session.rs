@@ -136,7 +136,7 @@ impl TlsSession {
     /// Who the peer is, once the handshake is done.
     ///
     /// # Errors
-    /// Its certificate names nobody.
+    /// Its certificate has no name.
     pub fn peer(&self) -> Result<PeerIdentity, TlsError> {
         PeerIdentity::of(self.connection.peer_certificates().unwrap_or_default())
     }

@@ -38,7 +38,7 @@ impl Wake {
     pub fn new() -> io::Result<Self> {
         // SAFETY: no memory is passed.
         let raw = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: a descriptor just made, and nobody else's.
+        // SAFETY: a descriptor just made, with no other owner.
         Ok(Self { event: unsafe { OwnedFd::from_raw_fd(raw) } })
     }
 

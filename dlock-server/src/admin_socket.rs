@@ -90,7 +90,7 @@ impl AdminSocket {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        // Only if it is still this one: somebody may have put another in its place.
+        // Only if it is still this one: another program may have put one in its place.
         if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = std::fs::remove_file(&self.path); // left behind, it is found to be stale
         }

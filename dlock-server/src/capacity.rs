@@ -2,29 +2,28 @@
 //! How many clients the limits of this process allow.
 //!
 //! ```text
-//!   limit of open files  = in use at the start + RESERVE + STRANGERS + clients · files per client
+//!   limit of open files  = in use at the start + RESERVE + STRANGERS + what clients may take
+//!   what a client takes  = FILES_PER_CLIENT, over shared memory FILES_PER_MAPPING more
 //!   limit of locked memory (RDMA, without CAP_IPC_LOCK) = (1 + clients) · (slots + ledger)
 //! ```
 //! A client that has no descriptors is refused with `ServerNoResource` when it comes, before
-//! anything fails for want of one; clients that are there, and the admin socket, go on. A client
-//! whose registration cannot be locked is refused in the same way when it attaches over verbs; over
-//! TCP it is served.
+//! anything fails for want of one; clients that are there, and the admin socket, go on. How many
+//! it needs is known when it attaches: over shared memory it may be refused then, and be served
+//! over TCP. A client whose registration cannot be locked is refused in the same way when it
+//! attaches over verbs.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use dlock_core::membership::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 use dlock_fabric::threads::ProcessLimits;
-
-use crate::control::CONNECTIONS_MAX;
 
 /// Descriptors that are free for what lasts for a moment: the admin socket, the state file.
 const RESERVE: u64 = 16;
 /// Connections that may be open besides those of clients, where descriptors are short.
 const STRANGERS: u64 = 32;
-/// A client's control connection and command channel.
-const FILES_PER_CLIENT: u64 = 2;
-/// Of an shm client also its ledger, and its process, unless that has another client: 3 each for
-/// many clients of one process.
-const FILES_PER_SHM_CLIENT: u64 = 4;
+/// What one client takes at most.
+const FILES_PER_CLIENT_MAX: u64 = FILES_PER_CLIENT + FILES_PER_MAPPING;
 
 /// What a primary needs for its clients.
 #[derive(Clone, Copy, Debug)]
@@ -41,12 +40,14 @@ pub(crate) struct Needs {
 pub struct Capacity {
     /// So many clients are let in.
     pub clients: usize,
+    /// Fewer of them can come over shared memory; `None`: all of them, or it is not offered.
+    pub mapping: Option<usize>,
     /// What allows no more.
     pub bound: Bound,
     /// Fewer of them can come over RDMA verbs; `None`: all of them, as far as is known.
     pub locked: Option<LockedMemory>,
-    /// Connections of the control thread at a time.
-    pub(crate) connections: usize,
+    /// Descriptors that all clients may take together.
+    pub(crate) files: u64,
 }
 
 /// What allows no more clients.
@@ -78,16 +79,16 @@ impl Capacity {
     /// Of a process with these limits.
     pub(crate) fn new(needs: Needs, limits: &ProcessLimits) -> Self {
         let wanted = needs.clients_max as u64;
-        let per_client = if needs.shm { FILES_PER_SHM_CLIENT } else { FILES_PER_CLIENT };
-        let used = limits.files_open.saturating_add(RESERVE);
-        let spare = limits.files.saturating_sub(used);
-        let by_files = spare.saturating_sub(STRANGERS) / per_client;
-        let clients = wanted.min(by_files);
-        let bound = match clients == wanted {
+        let per_client_max = if needs.shm { FILES_PER_CLIENT_MAX } else { FILES_PER_CLIENT };
+        let used = limits.files_open.saturating_add(RESERVE + STRANGERS);
+        let files = limits.files.saturating_sub(used);
+        let clients = wanted.min(files / FILES_PER_CLIENT);
+        let mapping = clients.min(files / per_client_max);
+        let bound = match mapping == wanted {
             true => Bound::Configuration,
             false => Bound::OpenFiles {
                 limit: limits.files,
-                needed: used.saturating_add(STRANGERS + wanted * per_client),
+                needed: used.saturating_add(wanted * per_client_max),
             },
         };
         let locked = limits.locked_bytes.filter(|_| needs.locked_bytes > 0).map(|limit| {
@@ -97,10 +98,41 @@ impl Capacity {
             LockedMemory { clients: fit as usize, limit, needed }
         });
         let locked = locked.filter(|locked| (locked.clients as u64) < clients);
-        // Every connection that is no command channel: each client's, and those of strangers.
-        let connections = spare.saturating_sub(clients * (per_client - 1)).max(1);
-        let connections = connections.min(CONNECTIONS_MAX as u64) as usize;
-        Self { clients: clients as usize, bound, locked, connections }
+        let mapping = (mapping < clients).then_some(mapping as usize);
+        Self { clients: clients as usize, mapping, bound, locked, files }
+    }
+}
+
+/// What is left of the descriptors for connections that are not, or not yet, those of clients.
+#[derive(Debug)]
+pub(crate) struct FilesLeft {
+    max: u64,
+    /// What clients take, or what is kept for them.
+    taken: AtomicU64,
+}
+
+impl FilesLeft {
+    /// Of this capacity, while there is no client.
+    pub(crate) fn new(capacity: &Capacity) -> Self {
+        Self { max: capacity.files, taken: AtomicU64::new(0) }
+    }
+
+    /// Without a bound.
+    #[cfg(test)]
+    pub(crate) fn unbounded() -> Self {
+        Self { max: u64::MAX, taken: AtomicU64::new(0) }
+    }
+
+    /// Clients take so many now.
+    pub(crate) fn set_taken(&self, files: u64) {
+        self.taken.store(files, Ordering::Relaxed);
+    }
+
+    /// How many such connections there may be now. Each may become a client, and then takes what
+    /// was kept for it.
+    pub(crate) fn strangers_max(&self) -> usize {
+        let left = self.max.saturating_sub(self.taken.load(Ordering::Relaxed));
+        usize::try_from(STRANGERS + left / FILES_PER_CLIENT_MAX).unwrap_or(usize::MAX)
     }
 }
 
@@ -110,11 +142,17 @@ impl fmt::Display for Capacity {
         let clients = self.clients;
         match self.bound {
             Bound::Configuration => write!(f, "clients_max lets {clients} clients in"),
-            Bound::OpenFiles { limit, needed } => write!(
-                f,
-                "the limit of {limit} open files allows {clients} clients: for clients_max raise \
-                 it to {needed} (ulimit -n, or LimitNOFILE= of a systemd unit)"
-            ),
+            Bound::OpenFiles { limit, needed } => {
+                write!(f, "the limit of {limit} open files allows {clients} clients")?;
+                if let Some(mapping) = self.mapping {
+                    write!(f, ", or {mapping} over shared memory")?;
+                }
+                write!(
+                    f,
+                    ": for clients_max raise it to {needed} (ulimit -n, or LimitNOFILE= of a \
+                     systemd unit)"
+                )
+            }
         }
     }
 }
@@ -150,23 +188,48 @@ mod tests {
                 for clients_max in [1, 250, 1_000] {
                     let fits = Capacity::new(Needs { shm, ..needs(clients_max) }, &limits(files));
                     assert!(fits.clients <= clients_max);
-                    let per_client = if shm { 4 } else { 2 };
-                    let most = 12 + fits.connections + fits.clients * (per_client - 1);
-                    assert!(most as u64 <= files.max(13), "{fits:?} of {files}");
-                    assert!(fits.connections >= fits.clients.max(1));
+                    let left = FilesLeft::new(&fits);
+                    let mapping = fits.mapping.unwrap_or(if shm { fits.clients } else { 0 });
+                    for mapping in [0, mapping] {
+                        let most = (fits.files - mapping as u64 * 2) / 2;
+                        let clients = most.min(clients_max as u64);
+                        left.set_taken(clients * 2 + mapping as u64 * 2);
+                        let strangers = (left.strangers_max() as u64).min(20_000);
+                        let all = 12 + clients * 2 + mapping as u64 * 2 + strangers;
+                        assert!(clients < 1 || all <= files, "{fits:?} of {files}: {all}");
+                    }
                 }
             }
         }
     }
 
     #[test]
+    fn a_connection_that_becomes_a_client_leaves_no_less_for_the_others() {
+        let left = FilesLeft::new(&Capacity::new(needs(1_000), &limits(1_024)));
+        let mut strangers = left.strangers_max();
+        for client in 1..=241 {
+            left.set_taken(client * 4);
+            strangers -= 1;
+            assert!(left.strangers_max() >= strangers, "{client}");
+        }
+        assert_eq!(left.strangers_max(), 32);
+    }
+
+    #[test]
     fn the_limit_that_binds_is_named_with_its_remedy() {
         let fits = Capacity::new(needs(1_000), &limits(1_024));
-        assert_eq!(fits.clients, 241);
+        assert_eq!((fits.clients, fits.mapping), (482, Some(241)));
         assert_eq!(fits.bound, Bound::OpenFiles { limit: 1_024, needed: 4_060 });
+        let told = "482 clients, or 241 over shared memory: for clients_max raise it to 4060";
+        assert!(fits.to_string().contains(told), "{fits}");
         assert!(fits.to_string().contains("LimitNOFILE="), "{fits}");
         assert_eq!(Capacity::new(needs(1_000), &limits(4_060)).bound, Bound::Configuration);
-        assert_eq!(Capacity::new(needs(1_000), &limits(4_059)).clients, 999);
+        let fits = Capacity::new(needs(1_000), &limits(4_059));
+        assert_eq!((fits.clients, fits.mapping), (1_000, Some(999)));
+        let tcp = Needs { shm: false, ..needs(1_000) };
+        let fits = Capacity::new(tcp, &limits(1_024));
+        assert_eq!((fits.clients, fits.mapping), (482, None));
+        assert_eq!(fits.bound, Bound::OpenFiles { limit: 1_024, needed: 2_060 });
 
         let pinned = Needs { shm: false, locked_bytes: 3 << 20, ..needs(1_000) };
         let fits = Capacity::new(pinned, &limits(20_000));

@@ -67,7 +67,7 @@ pub struct ServerConfig {
     pub recovery_clients: u32,
     /// How long clients of the predecessor that are known from the state file are waited for at
     /// least. One that has a session horizon is waited for until that has passed, too; one that has
-    /// none, until it comes back, has ended, or nobody wants to wait for it.
+    /// none, until it comes back, has ended, or an operator gives it up.
     pub recovery_deadline: Duration,
     /// `trans_mode_t` of the C API, 0 or 1; clients must have the same.
     pub tp_mode: u8,

@@ -17,6 +17,7 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -69,7 +70,8 @@ impl DefaultFiles {
     /// Why there is none: no folder is known, it cannot be made, or it is not this user's alone.
     pub fn state_file(&self, port: u16) -> Result<PathBuf, String> {
         let name = format!("epoch-{port}");
-        let shared = |folder: &Path| (folder.join("dlock"), format!("{name}{}", machine()));
+        let machine = machine().map_err(|e| format!("{MACHINE_ID}: {e}"))?;
+        let shared = |folder: &Path| (folder.join("dlock"), format!("{name}{machine}"));
         let (folder, name) = match (&self.state_home, &self.home) {
             (Some(state_home), _) => shared(state_home),
             (None, _) if self.uid == 0 => (PathBuf::from(SYSTEM_STATE), name.clone()),
@@ -170,15 +172,17 @@ impl DefaultFiles {
 
 /// `-ID` of this machine; empty where it has none. Two hosts without one that share a folder find
 /// that the other has the state file, and the second does not start.
-fn machine() -> String {
-    let id = fs::read_to_string(MACHINE_ID).unwrap_or_default();
+///
+/// # Errors
+/// There is one, and it cannot be read: another state file would be chosen than at other starts.
+fn machine() -> io::Result<String> {
+    let id = match fs::read_to_string(MACHINE_ID) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => String::new(),
+        id => id?,
+    };
     let id = id.trim();
     let is_id = id.len() == MACHINE_ID_LEN && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_id {
-        format!("-{id}")
-    } else {
-        String::new()
-    }
+    Ok(if is_id { format!("-{id}") } else { String::new() })
 }
 
 #[cfg(test)]
@@ -247,7 +251,7 @@ mod tests {
         let folder = TempFolder::new("default-other");
         let of_home = DefaultFiles { uid: of(&folder).uid.max(1), ..of(&folder) };
         let home = of_home.home.as_ref().unwrap().join(".local/state");
-        let before = home.join(format!("dlock/epoch-21616{}", machine()));
+        let before = home.join(format!("dlock/epoch-21616{}", machine().unwrap()));
         fs::create_dir_all(before.parent().unwrap()).unwrap();
         fs::write(&before, "1").unwrap();
         fs::write(before.with_extension("clients"), "").unwrap();

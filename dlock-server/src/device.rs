@@ -2,7 +2,7 @@
 //! Whether to serve on an RDMA device, and on which.
 //!
 //! ```text
-//!   verbs off                    none, whatever device or eid says
+//!   verbs off                    none; device and eid do not matter
 //!   an eid that is a port's GID  that port
 //!   a device named               that one, or no start
 //!   an eid that is no port's     no start, if this host has a port that can be used

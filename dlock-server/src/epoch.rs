@@ -2,8 +2,8 @@
 //! Epochs and the server clock.
 //!
 //! An epoch is the wall clock at the primary's start in nanoseconds, or one more than the last
-//! epoch in the state file, whichever is larger: with a state file epochs grow whatever the
-//! clock does.
+//! epoch in the state file, whichever is larger: with a state file epochs grow also if
+//! the clock is set back.
 //!
 //! ```text
 //!   state file:   one line   epoch 1732176000000000000
@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::Epoch;
 use dlock_fabric::clock::boot_ns;
 
@@ -67,14 +67,28 @@ fn wall_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// That leases of a primary that starts at `wall_ns` can end for as long as it is likely to run.
+///
+/// # Errors
+/// `Clock`: later, every lease would be over, or have no end.
+fn check_clock(wall_ns: u64) -> Result<(), StartError> {
+    const YEAR_S: u64 = 366 * 86_400;
+    let wall_s = wall_ns / NS;
+    match wall_s + YEAR_S > u64::from(u32::MAX) {
+        true => Err(StartError::Clock(wall_s)),
+        false => Ok(()),
+    }
+}
+
 /// The epoch of a primary that starts now and has the place, written to the state file before it is
 /// used.
 ///
 /// # Errors
 /// `StateFile`: it cannot be read or written, is not a state file, or is at its end; the place was
-/// taken meanwhile.
+/// taken meanwhile. `Clock`.
 pub(crate) fn begin(state_file: Option<(&Path, &Ownership)>) -> Result<Epoch, StartError> {
     let wall = wall_ns().max(1);
+    check_clock(wall)?;
     let Some((path, place)) = state_file else { return Ok(Epoch(wall)) };
     let failed = |source| StartError::StateFile { path: path.to_path_buf(), source };
     remove_unfinished(path).map_err(failed)?;
@@ -117,6 +131,16 @@ mod tests {
 
     fn owned(folder: &TempFolder) -> Ownership {
         Ownership::take(&list_of(&folder.path().join("state")), &Taking::IfFree).unwrap()
+    }
+
+    #[test]
+    fn a_primary_does_not_start_so_late_that_no_lease_could_be_told() {
+        let end_ns = u64::from(u32::MAX) * NS;
+        assert!(check_clock(end_ns / 2).is_ok());
+        for late in [end_ns, end_ns * 2, u64::MAX] {
+            let why = check_clock(late).unwrap_err().to_string();
+            assert!(why.contains("set the clock"), "{why}");
+        }
     }
 
     fn begun(path: &Path) -> Result<Epoch, StartError> {

@@ -38,6 +38,9 @@ pub enum StartError {
         /// The system's reason.
         source: io::Error,
     },
+    /// Deadlines are 32 bits of seconds since 1970.
+    #[error("this host's clock says {} s since 1970, and leases end by February 2106: set the clock (date, chronyc makestep)", .0)]
+    Clock(u64),
     /// The port is taken.
     #[error("cannot listen on {0}: the port is in use; stop the other program (ss -ltnp) or choose another port")]
     PortInUse(SocketAddr),

@@ -6,8 +6,8 @@
 //!        up to LINES_MAX ─▶ logged (the first also tells what the windows before left out)
 //!        beyond          ─▶ counted ─▶ report(): one line per cause at the end of the window
 //! ```
-//! So the log grows by at most [`LINES_MAX`] + 1 lines per cause and [`WINDOW`], whatever peers do.
-//! The limits are of the process: several primaries in one share them.
+//! So the log grows by at most [`LINES_MAX`] + 1 lines per cause and [`WINDOW`], however much peers
+//! send. The limits are of the process: several primaries in one share them.
 
 use std::fmt;
 use std::time::Duration;

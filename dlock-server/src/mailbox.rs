@@ -66,7 +66,7 @@ impl ConnectionHandle {
         self.closed.notify_one();
     }
 
-    /// Waits until somebody asks for the end.
+    /// Waits until the end is asked for.
     pub(crate) async fn closed(&self) {
         self.closed.notified().await;
     }
@@ -83,7 +83,7 @@ pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
 
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
-    /// `Init` or `Reinit` on a connection that is bound to nobody yet.
+    /// `Init` or `Reinit` on a connection that has no client yet.
     Open { request: ControlRequest, link: Arc<ConnectionHandle>, reply: Opening },
     /// Any other request, on a connection bound to this client.
     Control {
@@ -131,7 +131,7 @@ struct Shared {
     waker: mio::Waker,
     sleeping: AtomicBool,
     stop: AtomicBool,
-    /// Why it is to end, if not because somebody stops it.
+    /// Why it is to end, if not because it is stopped.
     why: Mutex<Option<String>>,
     /// The command thread wants to know what has come.
     listen: Notify,
@@ -231,7 +231,7 @@ impl Mailbox {
         self.counters.read()
     }
 
-    /// Whether the command thread waits for the device, and answers nobody meanwhile.
+    /// Whether the command thread waits for the device, and answers no request meanwhile.
     pub(crate) fn is_out(&self) -> bool {
         self.device.as_ref().is_some_and(|device| device.is_out())
     }
@@ -277,7 +277,7 @@ impl Inbox {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Why it is to end; `None`: somebody stops it.
+    /// Why it is to end; `None`: it is stopped.
     pub(crate) fn why(&self) -> Option<String> {
         self.shared.why.lock().take()
     }

@@ -4,7 +4,7 @@
 //! ```text
 //!   Cpu   CPU atomics: shm clients map it, chains of tcp clients are executed here
 //!   Nic   the device's atomics: verbs clients operate on it, this primary by its loopback queue
-//!         pair, for itself and for tcp clients; nobody maps it
+//!         pair, for itself and for tcp clients; no client maps it
 //! ```
 
 use dlock_core::counters::Told;

@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
 
 use crate::admin_socket::AdminSocket;
-use crate::capacity::{Bound, Capacity, Needs};
+use crate::capacity::{Bound, Capacity, FilesLeft, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
 use crate::config::{cpus, Rule, ServerConfig};
@@ -77,7 +77,7 @@ impl Server {
 
     /// `taking`: whether its state file may be another primary's, whose place this one takes.
     /// `place`: that it is this one's, if it is already; whose it is from then on that it was
-    /// taken, whatever comes of the start.
+    /// taken, also if the start fails.
     pub(crate) fn start_as(
         config: ServerConfig,
         taking: &Taking,
@@ -132,7 +132,18 @@ impl Server {
         let (roster, receipts) = Roster::start(keeper, clients.clone())
             .map_err(|source| StartError::thread("roster", source))?;
         roster.tell(Change::Started);
-        let serving = Serving { epoch, clock, memory, host, capacity, roster, clients, is_lost };
+        let files = Arc::new(FilesLeft::new(&capacity));
+        let serving = Serving {
+            epoch,
+            clock,
+            memory,
+            host,
+            capacity,
+            files: files.clone(),
+            roster,
+            clients,
+            is_lost,
+        };
         let (mailbox, worker) = worker(&config, serving, transport::offers(&transports))?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
@@ -142,7 +153,7 @@ impl Server {
             mailbox: mailbox.clone(),
             info,
             tls: config.tls.clone(),
-            connections_max: capacity.connections,
+            files,
             receipts,
             awaited,
             stop: stop.clone(),
@@ -157,7 +168,7 @@ impl Server {
             let handle = runtime.handle().clone();
             let work = move |_| {
                 control::run(&runtime, listeners);
-                // Queue pairs that are being made just now are nobody's any more.
+                // Queue pairs that are being made just now have no client any more.
                 runtime.shutdown_background();
             };
             Ok((handle, work))
@@ -232,7 +243,7 @@ impl Server {
     /// These rules from now on, for those who are here, too. Without rules everything is allowed.
     ///
     /// # Errors
-    /// They are out of range, or there is no TLS, so that nobody has a name.
+    /// They are out of range, or there is no TLS, so that no client has a name.
     pub fn set_rules(&self, rules: Vec<Rule>) -> Result<(), StartError> {
         if let Some(wrong) = crate::config::wrong_rules(&rules, self.tls.is_some()) {
             return Err(StartError::Config(wrong));
@@ -241,14 +252,14 @@ impl Server {
         let mailbox = self.mailbox.clone();
         self.control.spawn(async move {
             if mailbox.ask(|reply| Event::Rules { rules, reply }).await.is_ok() {
-                let _ = sender.send(()); // nobody may wait any more
+                let _ = sender.send(()); // the receiver may be gone
             }
         });
         let _ = receiver.recv_timeout(ASK_WAIT); // they are on their way, or it ends
         Ok(())
     }
 
-    /// Waits until it has ended although nobody stopped it; why is in the log.
+    /// Waits until it has ended although it was not stopped; why is in the log.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }
@@ -259,14 +270,14 @@ impl Server {
         let mailbox = self.mailbox.clone();
         let asked = self.control.spawn(async move {
             let event = |reply: oneshot::Sender<()>| {
-                Event::Ask(Box::new(move |_, _| _ = reply.send(()))) // whoever asked may be gone
+                Event::Ask(Box::new(move |_, _| _ = reply.send(()))) // the asker may be gone
             };
             mailbox.ask_unless_out(event).await.is_ok()
         });
         asked.await.unwrap_or(false)
     }
 
-    /// How far its recovery is, in which nobody is given a lock; `None`: there is none any more.
+    /// How far its recovery is, in which no client is given a lock; `None`: there is none any more.
     /// Waits while the command thread waits for its device.
     pub async fn recovery(&self) -> Option<Recovery> {
         let (mailbox, clock) = (self.mailbox.clone(), self.clock);
@@ -312,7 +323,7 @@ impl Server {
         self.control.spawn(async move {
             let event = |reply: oneshot::Sender<T>| {
                 Event::Ask(Box::new(move |primary, memory| {
-                    let _ = reply.send(look(primary, memory)); // whoever asked may be gone
+                    let _ = reply.send(look(primary, memory)); // the asker may be gone
                 }))
             };
             if let Ok(seen) = mailbox.ask(event).await {
@@ -326,7 +337,7 @@ impl Server {
         if self.threads.is_empty() {
             return;
         }
-        // Nobody is let in any more, and then nobody is served.
+        // First no client is let in any more, and then none is served.
         self.stop.notify_one();
         self.mailbox.stop();
         for thread in self.threads.drain(..) {
@@ -393,7 +404,7 @@ struct ExitReason {
 }
 
 impl ExitReason {
-    /// A primary that cannot serve any more closes its port, so that nobody waits for it.
+    /// A primary that cannot serve any more closes its port, so that no client waits for it.
     fn follows(&self, end: Result<(), String>) {
         if let Err(why) = end {
             log::error!("the primary ends: {why}");
@@ -426,6 +437,7 @@ struct Serving {
     memory: Memory,
     host: Option<Arc<VerbsHost>>,
     capacity: Capacity,
+    files: Arc<FilesLeft>,
     roster: Roster,
     /// The predecessor's clients.
     clients: Clients,
@@ -439,7 +451,7 @@ fn worker(
     serving: Serving,
     offers: fabric::Offers,
 ) -> Result<(Mailbox, Worker), StartError> {
-    let Serving { epoch, clock, memory, host, capacity, roster, clients, is_lost } = serving;
+    let Serving { epoch, clock, memory, host, capacity, files, roster, clients, is_lost } = serving;
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
@@ -456,6 +468,7 @@ fn worker(
         orphans: config.orphans,
         offered: offers.kinds(),
         channels_max: CHANNELS_MAX,
+        files_max: capacity.files,
         recovers_by_itself: config.state_file.is_some(),
         ..Rules::of(&setup)
     };
@@ -481,6 +494,7 @@ fn worker(
         frames: Rate::even(config.frames_per_second_max),
         offers,
         capacity,
+        files,
         roster,
     });
     Ok((mailbox, worker.map_err(failed)?))
@@ -550,7 +564,7 @@ fn begin<T: Clone, W>(
     };
     let prepared = pinned
         .and_then(|()| prepare().map_err(|source| StartError::Thread { thread: name, source }));
-    // Whoever started this thread waits for its word.
+    // The thread that started this one waits for its word.
     match prepared {
         Ok((handed, work)) => {
             ready.send(Ok(handed.clone())).ok()?;

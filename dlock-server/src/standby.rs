@@ -3,7 +3,7 @@
 //! is decided by [`dlock_core::standby::Standby`].
 //!
 //! ```text
-//!   stand_by ── next ──▶ probe (a heartbeat of nobody's) · fencing command · Server::start
+//!   stand_by ── next ──▶ probe (a heartbeat without a client) · fencing command · Server::start
 //!      ▲  ▲ every 10 ms: has the process ended that has the state file?
 //!      │  └ admin socket: status, promote
 //! ```
@@ -64,8 +64,8 @@ pub struct StandbyConfig {
     pub of: SocketAddr,
     /// How long it may be silent, 100 ms to one hour.
     pub silence: Duration,
-    /// A command for `sh` that makes sure that the primary at `$DLOCK_PRIMARY` serves nobody any
-    /// more, and ends with 0 only then (within 60 s). Without one, silence is no reason to take
+    /// A command for `sh` that makes sure that the primary at `$DLOCK_PRIMARY` serves no client
+    /// any more, and ends with 0 only then (within 60 s). Without one, silence is no reason to take
     /// over: the process must have ended on this host, or an operator say so.
     pub fence: Option<String>,
 }
@@ -197,7 +197,7 @@ impl Post {
         heard.is_some() && *heard != signature(&self.list)
     }
 
-    /// Until nobody else is primary.
+    /// Until no other process is primary.
     async fn watch(&self, standby: &StandbyConfig) -> Ground {
         let mut was_silent = false;
         loop {
@@ -301,7 +301,7 @@ impl Post {
     }
 
     fn fenced(&self, result: io::Result<()>) {
-        // a process that is here is not gone, whatever the command says
+        // a process that is here is not gone, also if the command says so
         let result = result.and_then(|()| match self.process_left() {
             None => Ok(()),
             Some(pid) => Err(io::Error::other(format!("process {pid} still exists"))),

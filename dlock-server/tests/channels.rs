@@ -387,7 +387,7 @@ fn a_flood_of_one_client_does_not_starve_the_others() {
     assert!(flooding.join().unwrap());
 }
 
-/// A client that sends faster than it may is slowed down, and nobody else is.
+/// A client that sends faster than it may is slowed down, and no other is.
 #[test]
 fn frames_beyond_the_rate_of_a_client_wait_and_those_of_others_do_not() {
     let config = ServerConfig { frames_per_second_max: 100, ..ServerConfig::default() };

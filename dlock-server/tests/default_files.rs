@@ -99,7 +99,7 @@ impl User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.home); // a left-over harms nobody
+        let _ = fs::remove_dir_all(&self.home); // a left-over does no harm
     }
 }
 

@@ -4,98 +4,24 @@
 #[path = "common/certs.rs"]
 mod certs;
 mod common;
+#[path = "common/program.rs"]
+mod program;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use common::{eventually, Peer};
 use dlock_core::codec;
 use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
 use dlock_core::status::Status;
-use dlock_fabric::{ClockEstimate, ShmExecutor};
+use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor};
+use program::{dlockd, output, Running};
 use rcgen::CertificateParams;
-use rustix::process::{kill_process, Pid, Signal};
-
-fn dlockd() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // not those of the user who runs the tests
-    let own = [("XDG_STATE_HOME", "state"), ("TMPDIR", ""), ("XDG_RUNTIME_DIR", "")];
-    command.envs(own.map(|(name, end)| (name, format!("{}/{end}", env!("CARGO_TARGET_TMPDIR")))));
-    command
-}
-
-fn output(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = dlockd().args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code(), text(stdout), text(stderr))
-}
-
-/// A running dlockd, killed if a test fails.
-struct Running(Child);
-
-impl Running {
-    fn start(arguments: &[&str]) -> (Self, SocketAddr) {
-        let (running, address, _) = Self::by(dlockd().args(["--port=0"]).args(arguments));
-        (running, address)
-    }
-
-    /// With this limit of `ulimit`; also for how many clients it says that there is room.
-    fn start_limited(limit: &str, arguments: &str) -> (Self, SocketAddr, usize) {
-        let mut shell = Command::new("sh");
-        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let program = env!("CARGO_BIN_EXE_dlockd");
-        shell.args(["-c", &format!("ulimit {limit}; exec {program} --port=0 {arguments}")]);
-        let (running, address, line) = Self::by(&mut shell);
-        let (_, room) = line.rsplit_once("room for ").expect("how many clients fit");
-        let room = room.trim_end().strip_suffix(" clients").expect("how many clients fit");
-        (running, address, room.parse().expect("a number"))
-    }
-
-    fn by(command: &mut Command) -> (Self, SocketAddr, String) {
-        let mut running = Self(command.spawn().unwrap());
-        let mut line = String::new();
-        let stdout = running.0.stdout.as_mut().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        let address = line.strip_prefix("dlockd ready: listening on ").expect("the ready line");
-        let address = address.split(',').next().unwrap().parse().expect("an address");
-        (running, address, line)
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-
-    /// Waits until every thread is in this state (`/proc/PID/task/TID/stat`).
-    fn all_threads_are(&self, wanted: char) {
-        let tasks = format!("/proc/{}/task", self.0.id());
-        eventually("all threads are in this state", || {
-            std::fs::read_dir(&tasks).unwrap().flatten().all(|task| {
-                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-                state == Some(wanted)
-            })
-        });
-    }
-
-    fn end(mut self) -> (Option<i32>, String) {
-        let code = self.0.wait().unwrap().code();
-        let mut errors = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        (code, errors)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill(); // it has ended, unless a test failed
-        let _ = self.0.wait();
-    }
-}
+use rustix::process::Signal;
 
 struct File(PathBuf);
 
@@ -114,7 +40,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // a left-over harms nobody
+        let _ = std::fs::remove_file(&self.0); // a left-over does no harm
     }
 }
 
@@ -406,7 +332,7 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
     std::fs::write(file.path(), config(&rule("DNS:another"))).unwrap();
     running.signal(Signal::HUP);
     eventually("the rule counts", || answer() == Status::Denied);
-    // without rules everybody would be let in
+    // without rules every client would be let in
     for (text, why) in [
         (config(&rule("client")), "begins with one of"),
         (config("[[rules]]\nnames = [\"DNS:client\"]\n"), "neither rights nor a quota"),
@@ -439,6 +365,8 @@ fn exit_codes_are_as_the_help_says() {
     for part in ["Exit codes", "--config", "--check-config", "--listen", "--port"] {
         assert!(help.contains(part), "{part} is missing in the help");
     }
+    let widest = help.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "where there is no terminal:\n{help}");
     assert_eq!(output(&["--no-such-option"]).0, Some(2));
     let off = FabricKind::without_device()
         .map(|kind| format!("--no-{kind}"))
@@ -460,15 +388,53 @@ fn mapped(address: SocketAddr) -> Result<(Peer, ShmExecutor), Status> {
     let socket = session.offers.place(FabricKind::Shm).expect("shm is offered");
     let attach = Attach { fabric: FabricKind::Shm, ..common::attach(&session) };
     let clock = ClockEstimate::from_exchange(0, 0, session.now);
-    Ok((peer, ShmExecutor::attach(socket, &attach, clock).expect("the memory is handed over")))
+    match ShmExecutor::attach(socket, &attach, clock) {
+        Ok(exec) => Ok((peer, exec)),
+        Err(FabricError::Refused(status)) => Err(status),
+        Err(error) => panic!("the memory is not handed over: {error}"),
+    }
+}
+
+/// A session over tcp.
+fn over_tcp(address: SocketAddr) -> Result<(Peer, Peer), Status> {
+    let (peer, session) = Peer::try_init(address)?;
+    let (channel, attached) = Peer::attach(address, common::attach(&session));
+    assert_eq!(attached.status, Status::Success, "who is let in may attach over tcp");
+    Ok((peer, channel))
+}
+
+#[test]
+fn a_primary_admits_as_many_clients_as_the_manual_says_of_each_fabric() {
+    let limit = 120;
+    for over_shm in [0, 1, 2] {
+        let (running, address, room) = Running::start_limited(&format!("-n {limit}"), "");
+        let open = std::fs::read_dir(format!("/proc/{}/fd", running.0.id())).unwrap().count();
+        // what is open, 48 that are kept free, and 2 for each client, or 4
+        assert!(open + 48 + 2 * (room.clients + 1) > limit, "{room:?}, {open} open");
+        assert!(open + 48 + 4 * (room.over_shm + 1) > limit, "{room:?}, {open} open");
+        let over_shm = over_shm * room.over_shm / 2;
+        let shm: Vec<_> = (0..over_shm).map(|_| mapped(address).unwrap()).collect();
+        let rest = room.clients - 2 * over_shm;
+        let mut tcp: Vec<_> = (0..rest).map(|_| over_tcp(address).unwrap()).collect();
+        for _ in 0..3 {
+            assert_eq!(over_tcp(address).err(), Some(Status::ServerNoResource));
+            assert_eq!(mapped(address).err(), Some(Status::ServerNoResource));
+        }
+        assert!(shm.iter().all(|(_, exec)| exec.probe()));
+        assert!(tcp.iter_mut().all(|(peer, _)| peer.is_alive()));
+        running.signal(Signal::TERM);
+        let (code, errors) = running.end();
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(!errors.contains("Too many open files"), "{errors}");
+    }
 }
 
 #[test]
 fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_remedy() {
     let (running, address, room) = Running::start_limited("-n 120", "");
-    assert!((5..100).contains(&room), "room for {room}");
+    assert!((5..100).contains(&room.over_shm), "room for {room:?}");
     let mut clients: Vec<_> =
-        (0..room).map(|_| mapped(address).expect("it says that it has room")).collect();
+        (0..room.over_shm).map(|_| mapped(address).expect("it says that it has room")).collect();
     // Strangers take what is left, and more; none of them is in a client's way.
     let strangers: Vec<_> = (0..200).map(|_| Peer::connect(address)).collect();
     for _ in 0..3 {
@@ -495,14 +461,17 @@ fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_rem
     running.signal(Signal::TERM);
     let (code, errors) = running.end();
     assert_eq!(code, Some(0), "{errors}");
-    let told = "a client is refused: the limit of 120 open files allows";
-    assert!(errors.contains(told) && errors.contains("LimitNOFILE="), "{errors}");
+    let told = "the limit of 120 open files allows";
+    let is_told = |line: &&str| line.contains("is refused: ") && line.contains(told);
+    let line = errors.lines().find(is_told);
+    assert!(line.is_some_and(|line| line.contains("LimitNOFILE=")), "{errors}");
 }
 
 #[test]
 fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
     let (running, _, room) = Running::start_limited("-S -n 120", "");
     let (_hard, _, few) = Running::start_limited("-n 120", "");
+    let (room, few) = (room.clients, few.clients);
     assert!(room > few, "room for {room}, and for {few} where the hard limit is as low");
     running.signal(Signal::TERM);
     assert_eq!(running.end().0, Some(0));

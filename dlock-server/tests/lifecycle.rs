@@ -45,7 +45,7 @@ fn a_thousand_clients_are_let_in_and_one_more_takes_the_place_of_an_absent_one()
             false
         }
     });
-    // Its place is taken; nobody else lost theirs.
+    // Its place is taken; no other client lost one.
     let back = Peer::connect(addr).call(common::reinit(&session));
     assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
     assert_eq!(Peer::try_init(addr).err(), Some(Status::ServerNoResource));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a primary answers on control connections, to clients and to everybody else.
+//! What a primary answers on control connections, to clients and to strangers.
 
 mod common;
 
@@ -389,7 +389,7 @@ fn requests_of_one_connection_are_answered_in_order() {
     writing.join().unwrap().unwrap();
 }
 
-/// 10,000 at once, and then 5,000 a second: what is above waits, and so does nobody else.
+/// 10,000 at once, and then 5,000 a second: what is above waits, and no other client does.
 #[test]
 fn who_asks_without_end_waits_and_the_others_do_not() {
     const AT_ONCE: u64 = 10_000;
@@ -473,8 +473,8 @@ fn a_reinit_that_its_client_gives_up_leaves_the_old_session_alone() {
     assert!(Peer::channel(server.local_addr(), &session).pings());
 }
 
-/// A successor waits for whoever has locks: it is kept that a client has, before it hears so, and
-/// an answer that gives none is none.
+/// A successor waits for clients that have locks: it is kept that a client has, before it hears so,
+/// and an answer that gives none is none.
 #[test]
 fn who_hears_of_a_lock_is_a_client_whom_a_successor_waits_for() {
     let folder = std::env::temp_dir().join(format!("dlock-has-locks-{}", std::process::id()));

@@ -295,7 +295,7 @@ fn strangers_and_those_with_another_certificate_get_no_queue_pair() {
     assert_eq!(ask(&mut own, &session, queue_pair().0).0.status, Status::Success);
 }
 
-/// Lists are loaded while an attach waits for its queue pair, behind one that nobody answers.
+/// Lists are loaded while an attach waits for its queue pair, behind one that is never answered.
 #[test]
 fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
     let ca = Ca::new("ours");
@@ -323,7 +323,7 @@ fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
         std::thread::sleep(Duration::from_millis(300));
         line
     };
-    let _deaf = asks(&renewed, |end| end.gid[15] = 100); // of this network, and nobody's
+    let _deaf = asks(&renewed, |end| end.gid[15] = 100); // of this network, and of no host
     let mut late = asks(&old, |_| {});
     ca.revokes(&[revoked]);
     server.reload_tls();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Heavy clients: everybody else is served, their own order holds, and what they leave is undone.
+//! Heavy clients: all others are served, their own order holds, and what they leave is undone.
 
 mod common;
 

@@ -141,7 +141,7 @@ fn a_client_that_leaves_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
     assert_eq!(holder.control.call(ControlRequest::Deinit), ControlReply::Done);
     let back = Peer::connect(server.local_addr()).call(reinit(&holder.session));
     assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
-    // It could still write: nothing of it is given to anybody.
+    // It could still write: nothing of it is given to another client.
     assert_eq!(waiter.exec.reply(wait, Duration::ZERO), Ok(None));
     drop(holder.exec);
     waiter.is_granted(wait);

@@ -406,7 +406,7 @@ fn half_a_record_is_waited_for_without_keeping_others_and_garbage_ends_a_channel
     for seq in 2..=40 {
         assert!(matches!(channel.receive(), Ok(Frame::Reply(got, _)) if got == Seq(seq)));
     }
-    // a record that nobody has sealed
+    // a record that was not sealed
     channel.stream.write_all(&[0x17, 3, 3, 0, 32]).unwrap();
     channel.stream.write_all(&[7; 32]).unwrap();
     let error = channel.receive().unwrap_err();

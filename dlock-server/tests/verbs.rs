@@ -168,7 +168,7 @@ fn a_second_attach_fences_the_first() {
     let first = over_verbs(addr, &session).unwrap();
     assert_eq!(faa(&first, word), Single::Done(0));
     let second = over_verbs(addr, &session).unwrap();
-    // its queue pairs are gone, whatever it knows of them
+    // its queue pairs are gone, also if it does not know it
     assert!(!matches!(faa(&first, word), Single::Done(_)));
     assert_eq!(faa(&second, word), Single::Done(1));
     drop(first);
@@ -248,7 +248,7 @@ fn addresses_that_nobody_answers_at_keep_no_other_client_out() {
         .map(|n| {
             let mut attach = pretended_on(&session);
             if let Some(VerbsAttach { chains, messages: Some(messages), .. }) = &mut attach.verbs {
-                chains.gid[15] = 100 + n; // of this network, and nobody's
+                chains.gid[15] = 100 + n; // of this network, and of no host
                 messages.gid[15] = 100 + n;
             }
             let mut line = Peer::connect(addr);
@@ -272,7 +272,7 @@ fn messages_travel_over_queue_pairs_as_over_sockets() {
     let (mut peer, session) = Peer::init(addr);
     let executor = over_verbs(addr, &session).unwrap();
     let grant = peer.get("asked for", LockType::Atomic);
-    // far more than a receive ring has buffers, nobody reading the replies meanwhile
+    // far more than a receive ring has buffers, while the replies are not read
     let requests = (0..500).map(|n| match n % 2 {
         0 => Request::Ping,
         _ => Request::Resolve { handle: grant.handle },

@@ -3,7 +3,7 @@ complete -c dlockd -l listen -d 'Listen on this IPv4 or IPv6 address [default: 1
 complete -c dlockd -l port -d 'Listen on this TCP port, 0 for any free one [default: 21616]' -r
 complete -c dlockd -l ctrl-cpuset -d 'CPUs of the control thread, like 0-3,6' -r
 complete -c dlockd -l cmd-cpuset -d 'CPUs of the command thread' -r
-complete -c dlockd -l recovery-clients -d 'Clients that have to come back before anybody is served' -r
+complete -c dlockd -l recovery-clients -d 'Clients that have to come back before any client is served' -r
 complete -c dlockd -l recovery-deadline -d 'Wait at least so long for the clients that the state file knows [default: 30]' -r
 complete -c dlockd -l verbs -d 'Serve over RDMA verbs: auto, on, sealed, one-sided, off [default: auto, on a host with a usable port]' -r
 complete -c dlockd -l device -d 'Serve on this RDMA device' -r

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Completes a command and an option in a shell, as somebody who types does: SHELL [FOLDER]. The shell finds
-# the completions where the packages have them, or in FOLDER (docs/completions).
+# Completes a command and an option in a shell, as if they were typed: SHELL [FOLDER]. The shell
+# finds the completions where the packages have them, or in FOLDER (docs/completions).
 set -euo pipefail
 shell=$1 folder=${2:-}
 failed=0

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# In a root of its own, with the rpms in /srv/now and those of a later release in /srv/next: they are
-# installed, upgraded, erased and installed again, by rpm with their scriptlets. Each check is a line `ok`
-# or `FAILED`.
+# In a root of its own, with the rpms in /srv/now and those of a later release in /srv/next: they
+# are installed, upgraded, erased and installed again, by rpm with their scriptlets. Each check is a
+# line `ok` or `FAILED`.
 set -uo pipefail
 failed=0
 config=/etc/dlock/dlockd.toml
@@ -20,7 +20,8 @@ check() { # name command...
     fi
 }
 
-# What the packages need is Debian's, and not in rpm's database. A scriptlet that fails is a warning.
+# What the packages need is Debian's, and not in rpm's database. A scriptlet that fails is a
+# warning.
 by_rpm() {
     rpm --nodeps --nosignature "$@" >/tmp/rpm 2>&1 || { cat /tmp/rpm; return 1; }
     if grep -i 'warning:.*scriptlet\|error' /tmp/rpm; then return 1; fi
@@ -88,7 +89,7 @@ check "the state is still there" has_state
 check "the user is the same as before" has_user
 check "not enabled, as the preset says" test ! -e "$wants"
 
-# ---- a configuration that nobody changed follows the package ----
+# ---- a configuration that was not changed follows the package ----
 check "back to the release before" by_rpm -U --oldpackage /srv/now/*.rpm
 check "an unchanged configuration is replaced" sh -c "! grep -qx '# Of the next release.' $config"
 check "upgraded once more" by_rpm -U /srv/next/*.rpm

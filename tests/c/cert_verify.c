@@ -13,9 +13,9 @@ enum conduct {
     VERIFIES,       /* X509_verify_cert, on what the library has loaded */
     LOADS_LISTS,    /* reads crl_path itself, as the original demands, and verifies */
     IGNORES_LISTS,  /* takes the flags away, and verifies */
-    ACCEPTS,        /* whoever it is */
+    ACCEPTS,        /* every peer */
     RETURNS_RESULT, /* what X509_verify_cert returns: 1, and 0 for a failure */
-    REFUSES         /* whoever it is */
+    REFUSES         /* every peer */
 };
 
 /* What a callback was given and found, since the last session began. */
@@ -201,7 +201,7 @@ static void accepted_peers(void)
     check_accepted(&by_client, "server", "");
 }
 
-/* The stranger's issuer is in its own file, and in nobody's CA file. */
+/* The stranger's issuer is in its own file, and in no CA file. */
 static void peers_of_another_ca(void)
 {
     EQ(session("server", VERIFIES, "stranger", VERIFIES, 0), -1);

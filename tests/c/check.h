@@ -119,7 +119,7 @@ static inline double own_seconds_since(double start)
 /* It has not waited for something else: what it takes, not how fast the machine is. */
 #define CHECK_WITHIN(start, seconds) CHECK(own_seconds_since(start) < (seconds))
 
-/* Sleeps, whatever signals arrive. */
+/* Sleeps, also if signals arrive. */
 static inline void sleep_seconds(double seconds)
 {
     double end = seconds_now() + seconds;
@@ -131,7 +131,7 @@ static inline void sleep_seconds(double seconds)
     }
 }
 
-/* A port that nobody listens at now. */
+/* A port without a listener now. */
 static inline int free_port(void)
 {
     struct sockaddr_in address;

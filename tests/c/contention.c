@@ -240,7 +240,7 @@ static void run_kind(enum kind kind, int processes, int threads, double seconds)
     }
     EQ(atomic_load(&a->violations), 0);
     EQ(atomic_load(&a->errors), 0);
-    CHECK(least > 0); /* nobody starves */
+    CHECK(least > 0); /* no client starves */
     if (kind == FAA) {
         uint64_t sum = 0;
         EQ(umo_atomic64_get_snapshot(owner, object, &sum), 0);

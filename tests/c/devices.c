@@ -36,7 +36,7 @@ static void both_give(const char *fabric, char *device, dlock_eid_t eid, int wan
     dserver_lib_deinit();
 }
 
-/* Where a fabric without devices is demanded, sessions are made whatever a program says. */
+/* Where a fabric without devices is demanded, sessions are made with any device name. */
 static void session_on(const char *fabric)
 {
     struct client_cfg client;

@@ -5,7 +5,7 @@
 
 static const dlock_type types[] = {DLOCK_ATOMIC, DLOCK_RW, DLOCK_FAIR};
 
-/* Held locks are free, and names without references too, whatever their type was. */
+/* Held locks are free, and names without references too, of every type. */
 static void clean_end(int other)
 {
     char name[24];
@@ -86,7 +86,7 @@ static void killed(pid_t pid, int listen, int holder, int other)
     CHECK_WITHIN(start, 10);
     const char *fabric = getenv("DLOCK_FABRIC");
     if (fabric == NULL || strcmp(fabric, "shm") == 0) {
-        /* Over shared memory it is known that nobody comes back for it. */
+        /* Over shared memory it is known that no process comes back for it. */
         int id = must_get(other, "of the dead, rw", DLOCK_RW);
         EQ(lock_op(other, id, LOCK_EXCLUSIVE, 60), 0);
         EQ(unlock_op(other, id), 0);

@@ -70,7 +70,7 @@ static void *add_to_object(void *arg)
     return NULL;
 }
 
-/* A wait for a lock that somebody holds needs the primary on every fabric. */
+/* A wait for a lock that is held needs the primary on every fabric. */
 static void *wait_for_it(void *arg)
 {
     struct victim *v = (struct victim *)arg;
@@ -100,7 +100,7 @@ static void *get_one(void *arg)
     return NULL;
 }
 
-/* The connection is accepted by the kernel, but nobody answers. */
+/* The connection is accepted by the kernel, but there is no answer. */
 static void *come_in(void *arg)
 {
     int id = -7;
@@ -122,7 +122,7 @@ static void works_again(struct victim *v)
         EQ(client_heartbeat(v->client, 5), 0);
     }
     EQ(get_named(v->client, "got afterwards", DLOCK_ATOMIC, &id), 0);
-    unlock_op(v->client, v->id); /* whatever became of the lost operation */
+    unlock_op(v->client, v->id); /* also if the lost operation took effect */
     EQ(lock_op(v->client, v->id, LOCK_EXCLUSIVE, 60), 0);
     EQ(unlock_op(v->client, v->id), 0);
     EQ(async_op(v->client, v->id, LOCK_EXCLUSIVE, 60), 0);

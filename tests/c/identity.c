@@ -37,7 +37,7 @@ static void ids_of_locks(const int *c)
     EQ(negative, 3);
     EQ(release_lock(c[0], negative), 0);
     EQ(release_lock(c[0], second), 0);
-    /* The id stays while anybody refers to the lock. */
+    /* The id stays while any client refers to the lock. */
     EQ(get_named(c[0], "BA", DLOCK_RW, &again), 0);
     EQ(again, second);
     EQ(release_lock(c[0], first), 0);
@@ -87,7 +87,7 @@ static void bytes_of_names(const int *c)
         EQ(release_lock(c[0], ids[i]), 0);
     }
     EQ(ids[2], 5381 * 33 + 'a');
-    /* At an odd address, and with a lease_time that is nobody's business. */
+    /* At an odd address, and with a lease_time that is not read. */
     desc.p_desc = raw + 1;
     desc.len = 5;
     desc.lease_time = UINT32_MAX;
@@ -167,7 +167,7 @@ static void while_an_operation_is_pending(const int *c)
     EQ(lock_result_check(brief, &state), DLOCK_CLIENT_NOT_INIT);
 }
 
-/* expire_time 0 asks nobody and holds nothing; it writes what is known. */
+/* expire_time 0 sends nothing and holds nothing; it writes what is known. */
 static void looking_only(const int *c)
 {
     static const dlock_type types[] = {DLOCK_ATOMIC, DLOCK_RW, DLOCK_FAIR};

@@ -57,7 +57,7 @@ static void atomic_lease(int lock)
     EQ(unlock_op(c[1], lock), 0);
 }
 
-/* The next in the queue, and nobody else, takes over. */
+/* The next in the queue, and no other client, takes over. */
 static void fair_lease(int lock)
 {
     double began = take(c[0], lock, LOCK_EXCLUSIVE);
@@ -84,7 +84,7 @@ static void fair_shared_lease(int lock)
     EQ(unlock_op(c[1], lock), 0);
 }
 
-/* No lease, whatever expire_time says. */
+/* No lease, with any expire_time. */
 static void rw_has_none(int lock)
 {
     double began = seconds_now();

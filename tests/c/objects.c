@@ -51,7 +51,7 @@ static void ids_and_owners(void)
     EQ(value_of(c[1], other), 2);
     EQ(umo_atomic64_release(c[1], id), 0);
     EQ(umo_atomic64_release(c[1], other), 0);
-    EQ(umo_atomic64_destroy(c[0], id), 0); /* nobody has got it: gone at once */
+    EQ(umo_atomic64_destroy(c[0], id), 0); /* no client has got it: gone at once */
     EQ(umo_atomic64_destroy(c[0], id), DLOCK_OBJECT_NOT_CREATE);
     EQ(umo_atomic64_destroy(c[0], other), 0);
 
@@ -121,7 +121,7 @@ static void leases(void)
     EQ(umo_atomic64_faa(c[1], lasting_id, 1, &value), 0);
     EQ(value, 20);
     EQ(create(c[2], lasting, 60, 21, &id), DLOCK_OBJECT_ALREADY_DESTROYED);
-    EQ(get(c[3], unused, 60, &id), 0); /* alive, whatever its lease */
+    EQ(get(c[3], unused, 60, &id), 0); /* alive, with any lease */
     EQ(umo_atomic64_release(c[3], id), 0);
     EQ(umo_atomic64_destroy(c[0], id), 0);
     /* The name's new owner, with a value of its own; the old handle does not reach it. */
@@ -144,7 +144,7 @@ static void leases(void)
     EQ(get(c[1], lasting, 60, &id), DLOCK_OBJECT_NOT_CREATE);
 }
 
-/* What a client that has ended owned or had got holds nobody up. */
+/* What a client that has ended owned or had got holds no other up. */
 static void owners_that_end(void)
 {
     char used[] = "used by another", unused[] = "used by nobody", got[] = "got by the ended";
@@ -158,7 +158,7 @@ static void owners_that_end(void)
     EQ(client_deinit(gone), 0);
     EQ(umo_atomic64_faa(c[1], used_id, 4, &value), 0); /* goes on for who has got it */
     EQ(value, 1);
-    /* Anybody may take over or destroy what has no owner. */
+    /* Every client may take over or destroy what has no owner. */
     int status = create(c[2], unused, 60, 5, &id);
     CHECK(status == 0 || status == DLOCK_OBJECT_ALREADY_CREATED);
     EQ(get(c[2], unused, 60, &id), 0);

@@ -11,7 +11,7 @@ int main()
     ladder_without_library();
     ladder_of_library_init(port);
     ladder_without_client();
-    EQ(client_init(&refused, HOST), DLOCK_NOT_READY); // nobody listens
+    EQ(client_init(&refused, HOST), DLOCK_NOT_READY); // no listener
     EQ(refused, -7);
     EQ(dserver_lib_init(2), 0);
     int server = start_primary(port);

@@ -66,7 +66,10 @@ together() {
     shift
     for name in "$@"; do
         wanted "$group/$name" || continue
-        { "$built/$name" >"$work/$name.output" 2>&1 </dev/null; echo $? >"$work/$name.status"; } &
+        {
+            "$built/$name" >"$work/$name.output" 2>&1 </dev/null
+            echo "$? $((SECONDS - start))" >"$work/$name.status"
+        } &
     done
     wait
     for name in "$@"; do
@@ -77,8 +80,11 @@ together() {
 }
 
 recorded() {
+    local status seconds
     cat "$work/$1.output"
-    [ "$(cat "$work/$1.status")" = 0 ]
+    read -r status seconds <"$work/$1.status"
+    echo "  $1 ended after $seconds s"
+    [ "$status" = 0 ]
 }
 
 # progress: lines that show that it goes on, for scripts/lib.sh and tests/rxe/run.sh.
@@ -272,7 +278,7 @@ make_certificates() { # FOLDER
 }
 
 # All programs that say in their configuration what check.h does. The examples have no TLS in theirs,
-# and without verbs nobody looks at what devices.c names.
+# and without verbs the names in devices.c are not looked at.
 tls_on() { # FABRIC
     local fabric=tls/$1 name
     if [ -z "${DLOCK_TEST_TLS:-}" ]; then

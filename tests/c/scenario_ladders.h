@@ -184,7 +184,7 @@ static inline void control_rung(int client, struct rung want)
     EQ(client_deinit(client), want.control);
     EQ(get_lock(client, &desc, &id), want.control);
     EQ(release_lock(client, 1), want.control);
-    /* Whatever becomes of the call, the id has been overwritten with the name's hash. */
+    /* With any result of the call, the id has been overwritten with the name's hash. */
     uint32_t hash = 5381;
     for (const char *c = ladder_name; *c != '\0'; ++c) {
         hash = hash * 33 + (unsigned char)*c;

@@ -56,7 +56,7 @@ static inline void lock_life_cycle(const int *c)
     EQ(release_lock(c[0], id), -1);
     EQ(try_op(c[0], id, LOCK_EXCLUSIVE, 10), DLOCK_LOCK_NOT_GET);
     EQ(release_lock(c[1], id), 0);
-    /* Nobody refers to it any more: the name is free for another type. */
+    /* No client refers to it any more: the name is free for another type. */
     EQ(get_named(c[2], "lock desc 1", DLOCK_RW, &other), 0);
     EQ(other, id);
     EQ(release_lock(c[2], other), 0);
@@ -274,7 +274,7 @@ static inline void fair_lock(const int *c)
     EQ(extend_op(c[0], id, EXTEND_LOCK_SHARED, 60), DLOCK_EINVAL);
     EQ(unlock(c[0], id, &s), 0);
     EQ(s.state.fl.n_exclusive, (uint16_t)(nx + 1));
-    EQ(trylock(c[3], &own, &s), DLOCK_EAGAIN); /* not its turn, whoever asks first */
+    EQ(trylock(c[3], &own, &s), DLOCK_EAGAIN); /* not its turn, also if it asks first */
     EQ(trylock(c[2], &share, &s), DLOCK_EAGAIN);
     EQ(trylock(c[1], &own, &s), 0);
     EQ(s.state.fl.n_exclusive, mx);
@@ -286,7 +286,7 @@ static inline void fair_lock(const int *c)
     EQ(trylock(c[3], &own, &s), 0);
     EQ(unlock_op(c[3], id), 0);
 
-    /* Readers together; a place given up is local and holds nobody up. */
+    /* Readers together; a place given up is local and holds no other up. */
     EQ(trylock(c[0], &share, &s), 0);
     EQ(trylock(c[1], &share, &s), 0);
     EQ(s.state.fl.bs.rcnt, 2);

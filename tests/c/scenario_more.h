@@ -94,7 +94,7 @@ static inline void batches(const int *c)
     CHECK(all_are(results, 0));
     EQ(batch_unlock(c[0], MANY, ids, results), 0);
     CHECK(all_are(results, DLOCK_ALREADY_UNLOCKED));
-    /* A ticketed lock can be released by a batch, and holds nobody up. */
+    /* A ticketed lock can be released by a batch, and holds no other up. */
     memcpy(same, ids, sizeof(ids));
     EQ(batch_release_lock(c[1], MANY, same), 0);
     CHECK(memcmp(ids, same, sizeof(ids)) == 0);

@@ -131,7 +131,7 @@ static inline void server_counters(int server)
     EQ(stats.stats[DEBUG_STATS_CLIENT_ID_VERIFY_FAIL], 0);
 }
 
-/* A primary that waits for a client to come back serves nobody else. */
+/* A primary that waits for a client to come back serves no other. */
 static inline void recovering_primary(void)
 {
     struct server_cfg cfg;
@@ -160,7 +160,7 @@ static inline int unknowing_successor(int server, int port)
     double start = seconds_now();
     EQ(client_heartbeat(client, 1), DLOCK_BAD_RESPONSE);
     EQ(get_named(client, "another", DLOCK_ATOMIC, &other), DLOCK_BAD_RESPONSE);
-    EQ(client_reinit(client, HOST), DLOCK_NOT_READY); /* nobody listens */
+    EQ(client_reinit(client, HOST), DLOCK_NOT_READY); /* no listener */
     EQ(umo_atomic64_faa(client, 1, 1, &value), DLOCK_OBJECT_NOT_GET);
     successor = start_primary(port);
     EQ(client_reinit(client, HOST), DLOCK_CLIENT_REMOVED_BY_SERVER);

@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     int other = -7;
     EQ(client_init(&other, HOST), DLOCK_NOT_READY);
     EQ(client_deinit(client), DLOCK_BAD_RESPONSE);
-    EQ(client_deinit(client), -1); // ended whatever the result
+    EQ(client_deinit(client), -1); // ended with any result
     CHECK_WITHIN(start, 15);
     dclient_lib_deinit();
     return conclusion("two_process");

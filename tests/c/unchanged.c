@@ -30,7 +30,7 @@ static void work(int n)
     for (int turn = 0; !shared->over; ++turn) {
         int which = (turn + n) % LOCKS, status;
         double start = seconds_now();
-        do { /* somebody else has it for longer than a call waits */
+        do { /* another client has it for longer than a call waits */
             status = lock_op(client, ids[which], LOCK_EXCLUSIVE, 600);
         } while (status == DLOCK_FAIL || status == DLOCK_EAGAIN);
         EQ(status, 0);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The fuzzers, with the stable toolchain and nothing else installed but a C++ compiler.
-#   run.sh build                 compiles all of them, as CI does, without optimisation
+#   run.sh check                 type-checks all of them, as `make test` does
 #   run.sh TARGET|all SECONDS    runs one, or all one after the other
 #   run.sh unpack TARGET|all     the committed inputs, into $DLOCK_FUZZ_WORK/corpus/TARGET
 #   run.sh minimise TARGET|all   what a run has found and the committed inputs, as few as cover as
@@ -26,11 +26,6 @@ if [ -n "${ASAN:-}" ]; then
     coverage="$coverage -Zsanitizer=address"
     folder=target/fuzz-asan
 fi
-
-build() { # PROFILE
-    RUSTFLAGS="$coverage" CARGO_TARGET_DIR="$folder" \
-        cargo build --profile "$1" --locked --target "$host" --bins
-}
 
 targets() {
     if [ "$1" = all ]; then set -- frames config handshake arbiter client calls sealed tls_bytes; fi
@@ -75,10 +70,10 @@ minimise() {
     echo "$target: $(find "$work/$target.min" -type f | wc -l) inputs in corpus/$target.tar.xz"
 }
 
-what=${1:?a target, all, build, unpack or minimise}
+what=${1:?a target, all, check, unpack or minimise}
 case $what in
-    build)
-        build dev
+    check)
+        RUSTFLAGS="--cfg fuzzing" CARGO_TARGET_DIR="$folder" cargo check --locked --bins
         exit
         ;;
     unpack)
@@ -86,7 +81,8 @@ case $what in
         exit
         ;;
 esac
-build release
+RUSTFLAGS="$coverage" CARGO_TARGET_DIR="$folder" \
+    cargo build --release --locked --target "$host" --bins
 case $what in
     minimise) for target in $(targets "${2:?a target, or all}"); do minimise "$target"; done ;;
     *) for target in $(targets "$what"); do run "$target" "${2:?seconds for each}"; done ;;

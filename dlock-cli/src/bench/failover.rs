@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_client::Instance;
+use dlock_client::{Address, Instance};
 use dlock_core::control::LockDesc;
 use dlock_core::fabric::FabricKind;
 use dlock_core::ids::LockId;
@@ -59,8 +59,8 @@ fn with_standby(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let (state, kind) = (folder.file("state"), fabric.into());
     let mut primary = Primary::start_kept(ANY_PORT, &state, kind)?;
     let mut standby = Primary::stand_by(primary.address, free_address()?, &state, kind)?;
-    let addresses = [primary.address, standby.address];
-    let client = open_with(addresses[0], &addresses[1..], kind)
+    let addresses = [primary.address, standby.address].map(Address::from);
+    let client = open_with(&addresses[0], &addresses[1..], kind)
         .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
     let held = lock_of(&client, "bench held", LockType::Fair)?;
     let free = lock_of(&client, "bench free", LockType::Atomic)?;
@@ -101,7 +101,8 @@ fn with_many(case: &str, count: usize, fabric: FabricKind) -> Result<Samples, Fa
     let address = primary.address;
     let mut clients: Vec<(Arc<Instance>, Vec<LockId>)> = Vec::new();
     for n in 0..count {
-        let client = open_with(address, &[address], kind)
+        let at = Address::from(address);
+        let client = open_with(&at, std::slice::from_ref(&at), kind)
             .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
         // one is left over for each, so that all have as many
         let locks = held_by(&client, n, LOCKS_MAX / count)?;

@@ -68,7 +68,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a temporary folder that stays harms nobody
+        let _ = std::fs::remove_dir_all(&self.0); // a temporary folder that stays does no harm
     }
 }
 

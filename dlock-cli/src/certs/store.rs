@@ -74,7 +74,7 @@ impl Store {
         fs::read(path).map_err(|error| failed(path, &error))
     }
 
-    /// Writes a file that everybody may read.
+    /// Writes a file that all users may read.
     pub fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
         self.replace(name, text, 0o644)
     }

@@ -94,6 +94,6 @@ impl Tour {
 
 impl Drop for Tour {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder); // a left-over harms nobody
+        let _ = fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }

@@ -20,8 +20,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use dlock_client::Instance;
-use dlock_client::TlsUse;
+use dlock_client::{Address, Instance, TlsUse};
 use dlock_core::codec::status_to_wire;
 use dlock_core::control::LockDesc;
 use dlock_core::ids::LockId;
@@ -113,8 +112,9 @@ fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, F
 }
 
 fn client(place: &Where, others: &[SocketAddr]) -> Result<u8, Failure> {
-    let address = place.first()?;
-    let instance = connect::open_with(address, others, place.fabric)
+    let mut addresses = place.addresses()?;
+    addresses.extend(others.iter().map(|&other| Address::from(other)));
+    let instance = connect::open_with(&addresses[0], &addresses[1..], place.fabric)
         .map_err(|status| Failure::refused("no session with the primary", status))?;
     let mut player = Player { instance, lock: None };
     out::line(&format!("client {}", player.instance.id()));

@@ -23,7 +23,7 @@ use dlock_client::{AtomicLock, Client, Error, FairLock, Guard, Mode, RwGuard, Rw
 
 use super::keeper_watch::Watch;
 use super::times;
-use super::{lease, GIVEN_UP, LOST, UNTIL};
+use super::{lease, GIVEN_UP, LOST, RELEASE_MAX, UNTIL};
 use crate::args::{Exec, Keeper, OnLost, Type};
 use crate::connect;
 use crate::failure::{self, Failure};
@@ -78,10 +78,24 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
         .map(|(held, end_ns)| keep(&client, held, exec, end_ns, events, &watch));
     // also after an error: a grant may be under way
     drop(lock);
-    if let Err(error) = client.leave() {
-        log::info!("the primary was not told that this client leaves: {error}");
-    }
+    leave(client);
     result.map(|()| failure::OK).map_err(|error| not_got(exec, error))
+}
+
+/// Tells a primary that this client leaves. The library would look for longer than [`RELEASE_MAX`]
+/// for one that cannot be found.
+fn leave(client: Client) {
+    let (done, left) = mpsc::channel();
+    let leaves = move || done.send(client.leave()).unwrap_or_default(); // nothing may wait for it
+    let why = match thread::Builder::new().name("leaving".into()).spawn(leaves) {
+        Ok(_) => match left.recv_timeout(RELEASE_MAX) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("none has answered in {RELEASE_MAX:?}"),
+        },
+        Err(error) => format!("no thread for it: {error}"),
+    };
+    log::info!("the primary was not told that this client leaves: {why}");
 }
 
 /// Called before a successor goes on that may have refused the lock: returns once COMMAND, which

@@ -8,6 +8,7 @@
 //!                                         may be stopped
 //! ```
 
+use std::fs::File;
 use std::io::{self, BufRead};
 use std::os::fd::OwnedFd;
 use std::process;
@@ -19,12 +20,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{getpid, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
+use rustix::stdio::{dup2_stderr, dup2_stdout};
 use rustix::time::Timespec;
 
 use super::keeper::Event;
 use super::processes::{self, Processes};
 use super::times::{self, StopTimes, Timer};
-use super::{lease, ENDED, STARTED};
+use super::{lease, ENDED, RELEASE_MAX, STARTED};
 use crate::args::{Keeper, OnLost};
 use crate::failure;
 
@@ -32,6 +34,10 @@ use crate::failure;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How many such looks there are at a COMMAND whose supervisor is dead.
 const LOOKS_MAX: usize = 1_000;
+
+/// A supervisor that waits for the keeper kills it at [`RELEASE_MAX`], and says so. One that does
+/// not wait leaves it to end by itself, so much later.
+const BOUND_LEEWAY: Duration = Duration::from_millis(500);
 
 /// What the threads know of the lease.
 pub struct Watch {
@@ -118,14 +124,14 @@ impl Watch {
 
     fn read(&self, release: &Sender<Event>) {
         let mut command: Option<(OwnedFd, Option<Pid>)> = None;
-        for line in io::stdin().lock().lines() {
-            let Ok(line) = line else { break };
+        let mut lines = io::stdin().lock().lines();
+        while let Some(Ok(line)) = lines.next() {
             let mut words = line.split(' ');
             match words.next() {
                 Some(ENDED) => {
                     *self.times.lock() = None; // no process is COMMAND's any more
                     let _ = release.send(Event::Ended); // the receiver may be gone: so is the lock
-                    return;
+                    return end_in_time(lines);
                 }
                 Some(STARTED) => {
                     let mut pid = || Pid::from_raw(words.next()?.parse().ok()?);
@@ -144,6 +150,24 @@ impl Watch {
         }
         *self.times.lock() = None;
         let _ = release.send(Event::Ended); // as above
+    }
+}
+
+/// This process was told to end, and has a bound for it. Once the supervisor has gone nothing is
+/// said any more: a reader of its output waits for the end of every process that may write there.
+fn end_in_time(rest: impl Iterator) {
+    let bound = || {
+        thread::sleep(RELEASE_MAX + BOUND_LEEWAY);
+        process::exit(failure::NOT_GOT.into());
+    };
+    if thread::Builder::new().name("bound".into()).spawn(bound).is_ok() {
+        rest.for_each(drop);
+    }
+    match File::options().write(true).open("/dev/null") {
+        Ok(null) => {
+            let _ = dup2_stdout(&null).and_then(|()| dup2_stderr(&null)); // nothing refuses that
+        }
+        Err(error) => log::info!("the output stays open: /dev/null: {error}"),
     }
 }
 

@@ -70,6 +70,10 @@ const STARTED: &str = "started";
 /// What the supervisor says: COMMAND is dead, and the lock can be released.
 const ENDED: &str = "ended";
 
+/// How long the keeper may take to release the lock, to have a grant that is under way undone, or
+/// to tell a primary that it leaves, once it was told to end or has failed.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
+
 /// Runs `dlock exec`; the exit code.
 pub fn run(exec: &Exec) -> Result<u8, Failure> {
     check(exec)?;

@@ -30,14 +30,11 @@ use signal_hook::{flag, low_level};
 use super::processes::Processes;
 use super::start::too_late;
 use super::times::{self, StopTimes, Timer};
-use super::{lease, ENDED, GIVEN_UP, LOST, STARTED, UNTIL};
+use super::{lease, ENDED, GIVEN_UP, LOST, RELEASE_MAX, STARTED, UNTIL};
 use crate::args::{Exec, OnLost};
 use crate::failure::{self, Failure};
 use crate::logging;
 
-/// How long the keeper may take to release the lock, or to have a grant that is under way undone,
-/// once it was told to end. It is killed then.
-const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at processes that SIGKILL was sent to.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How long it is tried to end the processes that COMMAND left behind, after their lease.
@@ -45,7 +42,7 @@ const SWEEP_MAX: Duration = Duration::from_secs(5);
 /// How long a primary may take to answer all that is asked for one attempt (`--wait 0`).
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 /// How much longer than `--wait` the keeper may take to say that it has not got the lock. It is
-/// told to end then, and may take [`RELEASE_MAX`].
+/// left alone then: a grant may be under way, and it undoes that within [`RELEASE_MAX`].
 const WAIT_LEEWAY: Duration = Duration::from_secs(1);
 /// A line of the keeper is shorter.
 const LINE_MAX: usize = 4_096;
@@ -63,7 +60,7 @@ pub fn run(exec: &Exec) -> Result<u8, Failure> {
         return Ok(code);
     }
     let code = supervisor.start().and_then(|()| supervisor.watch());
-    supervisor.dismiss_keeper();
+    supervisor.dismiss_keeper(None);
     code
 }
 
@@ -155,8 +152,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Until the lock is held for long enough to start COMMAND, or will not be.
-    /// Not for longer than `--wait` and some seconds, whatever the keeper waits for: a host name, a
-    /// connection, a handshake, an answer.
+    /// Not for longer than `--wait` and [`WAIT_LEEWAY`], also while the keeper waits for a host
+    /// name, a connection, a handshake or an answer.
     fn await_lock(&mut self) -> Result<Option<u8>, Failure> {
         let until_ns = self.exec.wait.map(|seconds| {
             let wait = match seconds {
@@ -173,7 +170,7 @@ impl<'a> Supervisor<'a> {
                 };
             }
             if (self.lost.is_some() || self.is_given_up) && !self.is_alone {
-                self.dismiss_keeper();
+                self.dismiss_keeper(until_ns);
                 return Err(too_late());
             }
             // `warn`: COMMAND is not stopped, so that it needs no time for it
@@ -186,7 +183,7 @@ impl<'a> Supervisor<'a> {
                 return Ok(None);
             }
             if until_ns.is_some_and(|until_ns| times::now_ns() >= until_ns) {
-                self.dismiss_keeper(); // a grant may be under way: one of a dead keeper would stay
+                self.dismiss_keeper(until_ns);
                 let name = self.exec.name.to_string_lossy();
                 let cause = format!("lock '{name}': the primary has not answered in time");
                 let remedy = "look whether it runs and can be reached: dlock status";
@@ -385,19 +382,24 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Has the keeper release the lock and waits for its end.
-    fn dismiss_keeper(&mut self) {
+    /// Has the keeper release the lock and waits for its end; `left_ns`: it is left alone then. A
+    /// grant may be under way, and one of a dead keeper would stay: it ends by itself.
+    fn dismiss_keeper(&mut self, left_ns: Option<u64>) {
         self.keeper.tell(ENDED);
-        self.keeper.input = None;
         let until_ns = times::now_ns() + times::ns(RELEASE_MAX);
         while self.keeper.status.is_none() {
+            if left_ns.is_some_and(|left_ns| times::now_ns() >= left_ns) {
+                // it may be stopped; it was not waited for yet
+                let _ = kill_process(self.keeper.pid, Signal::CONT);
+                return;
+            }
             if times::now_ns() >= until_ns {
                 log::warn!("the primary does not answer: the lock is free when its lease is over");
                 let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
                 let wait_ns = times::now_ns() + times::ns(LOOK_AGAIN);
                 self.next_event(Some(wait_ns)); // then its status is looked at
             } else {
-                self.next_event(Some(until_ns));
+                self.next_event(Some(left_ns.map_or(until_ns, |left_ns| left_ns.min(until_ns))));
             }
         }
     }

@@ -22,8 +22,8 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A loopback address of this process's own, for a port that is free for a moment: nobody else
-/// takes one there.
+/// A loopback address of this process's own, for a port that is free for a moment: no other
+/// process takes one there.
 pub fn own_address() -> std::net::Ipv4Addr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     std::net::Ipv4Addr::new(127, a | 0x80, b, c)
@@ -90,7 +90,7 @@ impl Drop for Primary {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait(); // nothing to do if it is gone
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }
 

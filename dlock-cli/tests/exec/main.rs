@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock exec` runs one COMMAND at a time, whatever happens to the network and to its processes.
+//! `dlock exec` runs one COMMAND at a time, with every fault of the network and of its processes.
 //!
 //! The evidence comes from the COMMANDs: each locks a file of the operating system for as long as
 //! one of its processes lives, and writes down if another has it. They ignore SIGTERM.

@@ -88,6 +88,7 @@ impl Place<'_> {
 fn failure_of(error: &FabricError) -> Failure {
     match error {
         FabricError::Refused(Status::NotReady) => Failure::NotReady,
+        FabricError::Refused(Status::ServerNoResource) => Failure::NoRoom,
         _ => Failure::Other,
     }
 }

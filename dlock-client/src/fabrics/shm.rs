@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use dlock_core::control::FabricKind;
+use dlock_core::status::Status;
 use dlock_fabric::{environment, users, FabricError, ShmExecutor};
 use log::Level;
 
@@ -18,8 +19,10 @@ pub(super) static FABRIC: Fabric = Fabric {
     remedy: "allow tcp, or enable shm there",
     attach,
     failure: failure_of,
-    // the usual case: the primary is on another host
-    level: |_| Level::Info,
+    level: |error| match error {
+        FabricError::Refused(Status::ServerNoResource) => Level::Warn,
+        _ => Level::Info, // the usual case: the primary is on another host
+    },
 };
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {

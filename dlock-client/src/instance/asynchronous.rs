@@ -6,7 +6,7 @@
 //!   result_check  ─▶ poll ─ nothing ─▶ AsyncAgain, after 5 s TimedOut
 //!                         └ outcome or reply ─▶ effects ─▶ … ─▶ the result (gate: OPEN)
 //! ```
-//! An operation that timed out leaves its lock in doubt: the arbiter is told to undo whatever it
+//! An operation that timed out leaves its lock in doubt: the arbiter is told to undo what it
 //! did or still does, and the next operation on the lock waits for that, unless the thread that
 //! looks after the primary has done so.
 
@@ -187,7 +187,17 @@ impl Instance {
         self.pending.lock().as_ref().is_some_and(|pending| pending.lock == lock)
     }
 
-    /// Forgets the asynchronous operation, if there is one; whatever it did is undone later.
+    /// The session of the asynchronous operation has ended, if there is one: it is answered so when
+    /// its result is asked for.
+    pub(super) fn end_async(&self, old: &Arc<dyn Executor>, ended: &Arc<dyn Executor>) {
+        if let Some(pending) = self.pending.lock().as_mut() {
+            if Arc::ptr_eq(&pending.exec, old) {
+                pending.exec = Arc::clone(ended);
+            }
+        }
+    }
+
+    /// Forgets the asynchronous operation, if there is one; what it did is undone later.
     pub(super) fn forget_async(&self) {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
@@ -320,7 +330,7 @@ impl Pending {
         match self.waits_for {
             WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
             WaitsFor::Chain(Posted::Ready(_)) => {}
-            WaitsFor::Nothing(_) => {} // nobody was told
+            WaitsFor::Nothing(_) => {} // the caller was not told
         }
         if let Some(held) = guard.as_mut() {
             let now = held.now();

@@ -214,12 +214,13 @@ impl Instance {
         let mut status = done(self.call(ControlRequest::Deinit));
         let Some(watch) = self.watch() else { return status };
         while status == Status::NotReady && Instant::now() < until {
-            std::thread::sleep(DEPARTURE_PAUSE); // it knows already that nobody waits for this one
+            std::thread::sleep(DEPARTURE_PAUSE); // it knows that no recovery waits for it
             status = done(self.call(ControlRequest::Deinit));
         }
         if status != Status::BadResponse {
             return status;
         }
+        self.close_ended_control(); // another connection takes its descriptor
         let mut is_told = false; // by a primary that recovers: it knows that this client has left
         while Instant::now() < until {
             let mut unknown = 0;

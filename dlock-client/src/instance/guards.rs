@@ -85,7 +85,7 @@ impl Instance {
         }
     }
 
-    /// Nobody waits for the turn of a ticket any more.
+    /// No guard waits for the turn of a ticket any more.
     fn give_ticket_up(&self, lock: LockId) {
         if let Ok((lock_slot, mut guard, _)) = self.idle(lock) {
             self.give_up_in(lock_slot, &mut guard);

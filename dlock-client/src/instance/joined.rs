@@ -129,7 +129,7 @@ pub(super) fn join(
         }
         Err(status) => {
             if expected.is_none() {
-                // nobody will come back as this client
+                // this client will not come back
                 let _ = control.call(ControlRequest::Deinit, patience.deadline());
             }
             Err(status)

@@ -26,7 +26,7 @@ const SCENES_MAX: u32 = 50;
 /// How often a lock is asked for, 5 s each time.
 const WAITS_MAX: u32 = 12;
 
-/// A loopback address of this process's own: nobody else takes its ports.
+/// A loopback address of this process's own: no other process takes its ports.
 pub(super) fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0xc0, b, c).into()
@@ -81,7 +81,7 @@ fn deadline_s(result: OpResult) -> i64 {
 }
 
 /// What is left of a lease is a matter of the clock of the primary that gave it. The successor's
-/// may be ahead (the lock would be lost to somebody else) or behind (it would outlive its lease).
+/// may be ahead (the lock would be lost to another client) or behind (it would outlive its lease).
 #[test]
 fn what_is_left_of_a_lease_is_told_by_the_clock_of_the_primary_that_gave_it() {
     const AHEAD_S: i64 = 1_000;
@@ -133,7 +133,7 @@ fn a_reinit_in_place_tells_the_ledger_what_the_old_channel_has_lost() {
 }
 
 /// The ledger says which wait was granted, should the client not hear of it. A reinit that told
-/// it anew, while the grant is on its way, would leave a share behind that nobody takes off.
+/// it anew, while the grant is on its way, would leave a share behind that is never taken off.
 #[test]
 fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
     for fabric in FABRICS {
@@ -318,7 +318,7 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
         let a = join(&server, fabric);
         let id = got(&a, "parent", LockType::Atomic);
         assert_eq!(a.trylock(id, X, 600).status, Status::Success);
-        let fork = || a.line.lock().as_mut().expect("it has joined").is_forked();
+        let fork = || a.process.fetch_xor(1, Ordering::Relaxed);
         fork();
         assert_eq!(a.reinit(&ip), Status::Invalid);
         let soon = Instant::now() + Duration::from_secs(5);
@@ -331,8 +331,7 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
     }
 }
 
-/// A release reads no clock unless it takes more than one word operation: then its bounds must not
-/// count from the operation before.
+/// The bounds of a release must not count from the operation before.
 #[test]
 fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() {
     for fabric in FABRICS {

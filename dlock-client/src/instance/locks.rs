@@ -29,7 +29,7 @@ enum Adopted {
 }
 
 impl Instance {
-    /// Gets a lock by its name; it is created if nobody has it. The id is the same for all
+    /// Gets a lock by its name; it is created if it does not exist. The id is the same for all
     /// clients while the lock exists.
     ///
     /// # Errors

@@ -5,7 +5,8 @@
 //!   init    connect ─Init──▶ session ─attach (verbs, shm or tcp)──▶ executor ──▶ instance
 //!   reinit  the same with Reinit, beside the old session; then a heartbeat on the new connection
 //!           shows that this client has all answers. Once that is answered, and not before, the
-//!           old session has ended at the primary, and the new one replaces it here:
+//!           old session has ended at the primary, and the new one replaces it here (one whose
+//!           connections have ended is given up before: `given_up.rs`):
 //!             same incarnation of the primary ─▶ every lock goes on where it is
 //!             a recovering successor          ─▶ every lock refuses until it was claimed
 //!   update_all_locks  claims, 31 at a time ─▶ new places
@@ -33,7 +34,7 @@ use super::joined::{init, join, Joined, To, Unshown};
 use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{Patience, ShutdownHandle, CONTROL_WAIT};
+use crate::control::{Patience, CONTROL_WAIT};
 use crate::heartbeat::look_after;
 use crate::host::{address, Address};
 use crate::said::Said;
@@ -83,6 +84,7 @@ impl Instance {
         joined.link.ask_the_time();
         let instance = Instance {
             id: joined.client,
+            process: std::process::id().into(),
             config: config.clone(),
             wrap,
             gate: AtomicU8::new(OPEN),
@@ -112,7 +114,8 @@ impl Instance {
     /// As [`init`](Self::init); `Invalid` (the client has left, or a forked child calls for its
     /// parent's), `ClientRemoved` (the primary does not know it and is not recovering),
     /// `BadResponse` (it answers for another client).
-    /// The old session is then left as it was: its locks, its data path and its calls go on. (If
+    /// The old session is then left as it was: its locks, its data path and its calls go on. Where
+    /// its connections have ended its calls give `BadResponse`, as before. (If
     /// the last answer of three is lost, and the primary cannot be asked again, the old session may
     /// have ended there: its calls give `BadResponse` until another reinit.)
     ///
@@ -135,6 +138,7 @@ impl Instance {
             Ok(alone) => alone,
             Err(status) => return status,
         };
+        self.give_up_ended();
         let mut tries = 0;
         loop {
             tries += 1;
@@ -164,9 +168,13 @@ impl Instance {
     fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, Status> {
         self.check(Call::Session)?;
         let alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT).ok_or(Status::BadResponse)?;
-        match self.is_here() {
+        if !self.is_here() {
+            return Err(Status::Invalid);
+        }
+        // it may have left meanwhile, and is done with that
+        match self.line.lock().is_some() {
             true => Ok(alone),
-            false => Err(Status::Invalid),
+            false => self.check(Call::Session).map(|()| alone),
         }
     }
 
@@ -177,6 +185,7 @@ impl Instance {
             Ok(alone) => alone,
             Err(status) => return status,
         };
+        self.give_up_ended();
         let to = To { peer, patience, level: Level::Debug, said: &self.said };
         let mut joined = match join(&self.config, to, init(&self.config), None, self.wrap.as_ref())
         {
@@ -219,13 +228,6 @@ impl Instance {
         };
         let to = To { peer, patience, level, said: &self.said };
         join(&self.config, to, request, Some(link.client), self.wrap.as_ref())
-    }
-
-    /// Whether this process has joined, or come back: a forked child of it has a copy of the
-    /// secret, and must not take the session and the holds of its parent.
-    fn is_here(&self) -> bool {
-        let line = self.line.try_lock_for(LIFECYCLE_WAIT); // locked for ever in a forked child
-        line.is_some_and(|line| line.as_ref().is_some_and(ShutdownHandle::is_here))
     }
 
     /// The new session takes the place of the old one. `is_anew`: of another client, with nothing.
@@ -507,7 +509,7 @@ impl Instance {
         }
     }
 
-    /// Leaves: the primary releases what this client holds. Whatever the outcome, the instance
+    /// Leaves: the primary releases what this client holds. With any outcome, the instance
     /// is of no more use.
     ///
     /// # Errors
@@ -545,7 +547,7 @@ impl Instance {
             lock_slot.changed.notify_all();
         }
         is_heard(&*link.exec);
-        link.exec.end(); // whoever waits for a grant must not wait on
+        link.exec.end(); // a thread that waits for a grant must not wait on
         drop(link);
         let status = self.leave();
         if let Some(line) = self.line.lock().take() {
@@ -559,7 +561,7 @@ impl Instance {
 }
 
 /// Life-cycle calls under way end within a wait for a lock slot and a control call.
-const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
+pub(super) const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 
 /// How often a reinit is tried if its connection ends at the moment at which the primary may have
 /// ended the old session: whether it has, is found out by asking again.

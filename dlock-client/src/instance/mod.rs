@@ -11,6 +11,7 @@ mod asynchronous;
 mod batch;
 mod data;
 mod failover;
+mod given_up;
 mod guards;
 mod joined;
 mod locks;
@@ -31,7 +32,7 @@ mod waits_tests;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -103,6 +104,8 @@ fn gate(raw: u8) -> Gate {
 /// disconnect); [`deinit`](Instance::deinit) does.
 pub struct Instance {
     id: ClientId,
+    /// The process whose client it is; a forked child has a copy of everything.
+    process: AtomicU32,
     config: ClientConfig,
     /// What tests put before the executor of each session.
     wrap: Option<Wrap>,
@@ -112,7 +115,8 @@ pub struct Instance {
     control: SharedControl,
     /// Of earlier sessions, by the primary's incarnation: operations may be under way on them.
     earlier: Mutex<Vec<(Epoch, Weak<Pulse>)>>,
-    /// That connection, for who must not wait for a call under way.
+    /// That connection, for who must not wait for a call under way. None while the client looks
+    /// for a primary, and after it has left.
     line: Mutex<Option<ShutdownHandle>>,
     lifecycle: RwLock<()>,
     pending: Mutex<Option<asynchronous::Pending>>,
@@ -167,6 +171,12 @@ impl Instance {
     /// Sets all counters to 0.
     pub fn clear_stats(&self) {
         self.stats.clear();
+    }
+
+    /// Whether this process has joined: a forked child of it has a copy of the secret, and must not
+    /// take the session and the holds of its parent.
+    fn is_here(&self) -> bool {
+        self.process.load(Ordering::Relaxed) == std::process::id()
     }
 
     /// The first rungs of every data-path call.

@@ -2,10 +2,11 @@
 //! State objects: 64-bit values that clients add to, compare-and-swap and read, one word operation
 //! each.
 //!
-//! A handle is this client's reference: while it has one, the slot is nobody else's. Its
+//! A handle is this client's reference: while it has one, the slot has no other occupant. Its
 //! generation tells whether the object still lives; where reads are free (shm) it is read in the
-//! same chain, on tcp the primary checks. Over verbs nobody does, since that would be a second
-//! word operation: what is done to a dead object there changes a word that is no object's any more.
+//! same chain, on tcp the primary checks. Over verbs it is not checked, since that would take a
+//! second word operation. There an operation on a destroyed object changes a word that is no
+//! object's any more.
 //!
 //! ```text
 //!   objects: RwLock<HashMap<ObjectId, Got>>   held for a look-up (shm: and the access to memory),
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
+use dlock_core::clock::COARSE_NS_MAX;
 use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
 use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Single};
@@ -175,7 +177,7 @@ impl Instance {
     }
 
     /// Whether no operation on this object can take effect any more: what is answered now came
-    /// behind them. A late one would reach whatever is in the slot by then.
+    /// behind them. A late one would reach the object that is in the slot by then.
     fn is_settled(&self, Got(got): &Got) -> bool {
         let link = self.link.load();
         if !got.in_doubt.load(Ordering::Relaxed) || got.epoch != link.epoch {
@@ -220,7 +222,7 @@ impl Instance {
     ///
     /// # Errors
     /// `ClientNotInit`, `Async`, `ObjectNotGet` (not got, or destroyed and freed), `Fail`,
-    /// `BadResponse` (no answer: it may or may not have been added).
+    /// `BadResponse` (no answer, or the horizon has passed: it may or may not have been added).
     ///
     /// # Latency
     /// One round trip, one word operation; 5 s at most.
@@ -269,9 +271,15 @@ impl Instance {
     ) -> Result<u64, Status> {
         self.admit()?;
         let link = self.link.load();
-        match link.exec.reads_are_free() {
+        let value = match link.exec.reads_are_free() {
             true => self.operate_locally(&link, object, word_op),
             false => self.operate_remotely(&link, object, word_op),
+        };
+        // past the horizon the primary may have a successor, which has the objects
+        let horizon_ns = link.pulse.horizon_ns();
+        match horizon_ns != u64::MAX && boot_coarse_ns() + COARSE_NS_MAX >= horizon_ns {
+            true => value.and(Err(Status::BadResponse)),
+            false => value,
         }
     }
 

@@ -46,6 +46,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
     let me = ClientId::new(ME).unwrap();
     let instance = Instance {
         id: me,
+        process: std::process::id().into(),
         config: ClientConfig::default(),
         wrap: None,
         gate: AtomicU8::new(OPEN),
@@ -392,7 +393,7 @@ fn a_lock_is_not_given_back_to_a_primary_that_recovers_and_no_id_is_changed() {
     }
 }
 
-/// A reinit may take longer than any other call, and nobody may wait for it beyond his own bound.
+/// A reinit may take longer than any other call, and no call waits for it beyond its own bound.
 #[test]
 fn no_call_waits_for_a_reinit_longer_than_it_may() {
     let calls: [fn(&Instance) -> Status; 8] = [

@@ -221,7 +221,7 @@ impl Instance {
                 Advanced::Done(result) => return Some(self.ended(lock_slot, guard, wait, result)),
                 Advanced::Waits { until_ns } => until_ns,
                 Advanced::Pauses { .. } => {
-                    // whoever polls this future has others to poll
+                    // the thread that polls this future has others to poll
                     if let Some(held) = guard.as_mut() {
                         operation.queues(&mut held.entry);
                     }

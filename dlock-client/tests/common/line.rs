@@ -37,7 +37,7 @@ impl Line {
         line
     }
 
-    /// With its next message, in whatever direction, a connection ends.
+    /// With its next message, in either direction, a connection ends.
     pub fn cut(&self) {
         self.0.is_cut.store(true, Ordering::SeqCst);
     }

@@ -181,7 +181,7 @@ impl ChildPrimary {
         let port_of = |line: io::Result<String>| line.unwrap().strip_prefix("port ")?.parse().ok();
         let port = lines.by_ref().find_map(port_of).unwrap();
         // the test framework prints a line about a test that takes more than a minute: the child
-        // would end if nobody read it
+        // would end if that was not read
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, port }
     }

@@ -69,7 +69,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bytes of known frames of both layouts: none of them changes any more, whatever is added.
+//! The bytes of known frames of both layouts: none of them changes any more, also if others are
+//! added.
 use super::*;
 use crate::clock::{ServerTime, NS};
 use crate::control::*;

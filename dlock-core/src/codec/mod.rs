@@ -331,7 +331,7 @@ pub fn decode_outcomes(payload: &[u8], outcomes: &mut Vec<Outcome>) -> Result<Se
 ///
 /// # Panics
 /// If the frame breaks a limit of [`limits`](crate::limits) (a list of more than `BATCH_MAX`
-/// items, a name of more than `DESC_LEN_MAX` bytes, verbs for another fabric): whoever builds
+/// items, a name of more than `DESC_LEN_MAX` bytes, verbs for another fabric): the builder of
 /// frames has checked them.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     let start = out.len();

@@ -535,7 +535,7 @@ fn a_wrong_header_is_refused() {
 
 #[test]
 fn a_client_of_another_version_can_be_told_so() {
-    // Tag, version range, and then whatever version 9 has there.
+    // Tag, version range, and then what version 9 has there.
     for tag in [0, 1] {
         let mut bytes = b"DL\x09\x01\x0e\0\0\0\x2a\0\0\0\0\0\0\0".to_vec();
         bytes.extend_from_slice(&[tag, 7, 9, 0xff, 0xfe, 0xfd]);

@@ -5,7 +5,7 @@ use super::member::{Member, Process};
 use super::prepared::Target;
 use super::{
     Effect, Ending, Exit, Gone, MemberMemory, Membership, State, EVICTION_LOOKS_MAX,
-    ID_ATTEMPTS_MAX, PROCESSES_MAX,
+    FILES_PER_CLIENT, FILES_PER_MAPPING, ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
 use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN, VERSION_WORDS};
@@ -188,7 +188,8 @@ impl Membership {
             primary.admit(identity, names, self.len_of(identity))?;
         }
         // a member keeps its place until it is undone
-        if primary.is_full() || self.members.len() >= primary.config().clients_max {
+        let has_place = !primary.is_full() && self.members.len() < primary.config().clients_max;
+        if !has_place || !self.has_files(FILES_PER_CLIENT) {
             return match self.makes_room(now, primary, mem) {
                 true => Ok(Opened::Wait),
                 false => Err(Status::ServerNoResource),
@@ -203,6 +204,9 @@ impl Membership {
         self.members.insert(client, Member::new(secret, wanted.version, wanted.control));
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
+            if let Some(until) = primary.promised_until(client) {
+                member.is_promised(until);
+            }
         });
         let admission = self.welcome(now, primary, client, back.is_some());
         Ok(self.admitted(admission, identity))
@@ -406,7 +410,11 @@ impl Membership {
             // a process that cannot be told from others could never be fenced
             (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
                 let living = || member.processes.iter().filter(|p| !p.has_ended);
-                match living().count() >= PROCESSES_MAX && !living().any(|p| p.pid == pid) {
+                let has_too_many =
+                    living().count() >= PROCESSES_MAX && !living().any(|p| p.pid == pid);
+                // it may come over a fabric that takes no more than what it has
+                let has_room = member.has_mapped || self.has_files(FILES_PER_MAPPING);
+                match has_too_many || !has_room {
                     true => Status::ServerNoResource,
                     false => Status::Success,
                 }
@@ -475,6 +483,7 @@ impl Membership {
         let until = (version >= 2).then_some(until);
         let mut watch = None;
         if let Some(JoiningProcess { pid, .. }) = joining.process {
+            self.mapping += u64::from(!std::mem::replace(&mut member.has_mapped, true));
             // the same number is the same process while the one known has not ended
             let is_same = |p: &Process| p.pid == pid && !p.has_ended;
             if pid.is_none() || !member.processes.iter().any(is_same) {

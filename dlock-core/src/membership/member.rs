@@ -103,6 +103,8 @@ pub(super) struct Member {
     /// The fabric of its last channel.
     pub(super) fabric: Option<FabricKind>,
     pub(super) processes: Vec<Process>,
+    /// It has mapped the memory.
+    pub(super) has_mapped: bool,
     /// Queue pairs of it could not be fenced yet.
     pub(super) unfenced: bool,
     /// Seconds; 0: unlimited.
@@ -142,6 +144,7 @@ impl Member {
             channels: 0,
             fabric: None,
             processes: Vec::new(),
+            has_mapped: false,
             unfenced: false,
             horizon_s: 0,
             until: UNLIMITED,

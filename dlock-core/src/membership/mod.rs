@@ -68,6 +68,7 @@ mod admission;
 mod barred;
 mod effect;
 mod ending;
+mod files;
 mod member;
 mod prepared;
 mod recovering;
@@ -78,6 +79,7 @@ pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, 
 pub use barred::Connection;
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
+pub use files::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 pub use member::{Ending, State};
 pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
 
@@ -138,6 +140,8 @@ pub struct Rules {
     pub offered: FabricSet,
     /// Command channels that one client may have in its life.
     pub channels_max: u64,
+    /// Descriptors that all members may take together.
+    pub files_max: u64,
     /// A successor finds out by itself who the clients are, and waits for each of them. Without a
     /// horizon one that has died would be waited for without end: a client that names none has
     /// [`HORIZON_S_DEFAULT`].
@@ -153,6 +157,7 @@ impl Rules {
             orphans: Orphans::Lease,
             offered: FabricSet::all(),
             channels_max: u64::MAX,
+            files_max: u64::MAX,
             recovers_by_itself: false,
         }
     }
@@ -193,6 +198,8 @@ pub struct Membership {
     looked_at: Option<ClientId>,
     /// Processes that were watched.
     processes: u64,
+    /// Members that have mapped the memory, whether they have it still or not.
+    mapping: u64,
 }
 
 impl Membership {
@@ -207,6 +214,7 @@ impl Membership {
             effects: VecDeque::new(),
             looked_at: None,
             processes: 0,
+            mapping: 0,
         }
     }
 

@@ -38,6 +38,7 @@ use super::{Effect, Membership, State};
 use crate::clock::{ServerTime, NS};
 use crate::control::{Attach, Secret, Terms, UNLIMITED};
 use crate::ids::ClientId;
+use crate::planted::{self, Bug};
 use crate::primary::Primary;
 use crate::roster::Change;
 
@@ -106,7 +107,9 @@ impl Membership {
         client: ClientId,
         control: u64,
     ) -> bool {
-        self.give_up_late(now, client);
+        if !planted::is(Bug::LateShowMoves) {
+            self.give_up_late(now, client);
+        }
         let prepared = self.members.get(&client).and_then(|member| member.prepared);
         let is_shown = prepared.is_some_and(|prepared| prepared.control == control);
         if is_shown {
@@ -144,6 +147,7 @@ impl Membership {
     pub(super) fn give_up_late(&mut self, now: ServerTime, client: ClientId) -> bool {
         let prepared = self.members.get(&client).and_then(|member| member.prepared);
         let is_late = prepared.is_some_and(|prepared| prepared.ends <= now);
+        let is_late = is_late && !planted::is(Bug::PreparedKept);
         if is_late {
             self.give_up_prepared(client);
         }
@@ -173,6 +177,7 @@ impl Membership {
         let is_session = is_same(member.secret, attach.secret);
         let prepared = member.prepared.filter(|prepared| is_same(prepared.secret, attach.secret));
         match prepared {
+            Some(_) if planted::is(Bug::MovesUnshown) => Some(Target::Moves),
             Some(prepared) if prepared.version >= 2 && attach.version >= Some(2) => {
                 Some(Target::Prepared)
             }

@@ -160,8 +160,8 @@ impl First {
 
 /// The first effect of an operation and what it decides: see [`LockEntry::fast`].
 impl LockEntry {
-    /// The word was as `cas` expected: the operation is done, if its lease still runs when
-    /// `local_ns` (the client's own clock, late by at most
+    /// The word was as `cas` expected: the operation is done, if its lease still runs, and the
+    /// session's horizon has not passed, when `local_ns` (the client's own clock, late by at most
     /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX)) is read now. `None`: go on by
     /// [`Operation::after_fast`].
     #[inline]
@@ -171,9 +171,11 @@ impl LockEntry {
         begun: Now,
         local_ns: impl FnOnce() -> u64,
     ) -> Option<OpResult> {
-        match cas.deadline_s {
-            Some(deadline_s) if !lease::runs_coarsely(deadline_s, begun, local_ns()) => None,
-            _ => Some(self.fast_done(cas, begun)),
+        let has_end = cas.deadline_s.is_some() || begun.horizon_ns != u64::MAX;
+        let deadline_s = cas.deadline_s.unwrap_or(u32::MAX);
+        match has_end && !lease::runs_coarsely(deadline_s, begun, local_ns()) {
+            true => None,
+            false => Some(self.fast_done(cas, begun)),
         }
     }
 }

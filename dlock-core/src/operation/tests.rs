@@ -368,6 +368,36 @@ fn a_call_without_time_or_past_its_horizon_does_not_begin() {
     assert!(matches!(Operation::begin(&mut e, TAKE, before, bounds()), Started::Running(_)));
 }
 
+#[test]
+fn whatever_comes_after_the_horizon_is_unknown() {
+    let mut e = entry(LockType::Rw);
+    let now = |ns| Now { horizon_ns: START + 5, ..at(ns) };
+    let Started::Running(mut o) = Operation::begin(&mut e, TAKE, now(0), bounds()) else {
+        panic!()
+    };
+    assert!(o.needs_clock(&e, true), "though a read-write lock has no lease");
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0]), now(5));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    let mut e = entry(LockType::Atomic);
+    let (mut o, _) = waiting(&mut e, bounds());
+    let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
+    let granted = Reply::Granted { word, deadline_s: 1_020, at: ServerTime(START), ticket: None };
+    o.reply(&mut e, Ok(granted), now(5));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    let mut e = entry(LockType::Atomic);
+    let cas = e.fast(TAKE, now(0)).unwrap();
+    assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
+    assert_eq!(e.fast(TAKE, now(5)), None);
+    // nor a release: by then another client may have had the lock
+    e.fast_done(cas, now(0));
+    let cas = e.fast(Op::Unlock, now(0)).unwrap();
+    assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
+    assert_eq!(e.fast(Op::Unlock, now(5)), None);
+}
+
 /// The locks of a batch, and the clock.
 struct Rig(Vec<LockEntry>, Now);
 

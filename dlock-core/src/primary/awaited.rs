@@ -2,17 +2,19 @@
 //! Whom a recovery waits for, and for how long.
 //!
 //! ```text
-//!   counted: so many clients, whoever they are, for as long as it takes
+//!   counted: so many clients, for as long as it takes
 //!   known:   each until it has told everything, or is proved dead, or the operator does not want
 //!            to wait, or the deadline and its own horizon have passed and it is not here
-//!   lost:    it is not known who they are: whoever comes, until the operator does not want to wait
+//!   lost:    the clients are not known: all that come, until the operator does not want to wait
 //!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
 //! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
 //! from the last answer of the predecessor. The predecessor answers nothing any more when its
 //! successor starts. A client without a horizon cannot know that its locks are given to others: it
-//! is waited for without end. Who has never been given a lock has nothing to tell, and may never
-//! have heard that it was let in: it may come at any time, and is let in again by its proof.
+//! is waited for without end. One that comes back with a shorter horizon may not hear of that:
+//! until the horizon of its predecessor's session has passed, nothing of it ends for its silence.
+//! Who has never been given a lock has nothing to tell, and may never have heard that it was let
+//! in: it may come at any time, and is let in again by its proof.
 //!
 //! Who is here and does not say that it has told everything is given as long as the deadline, and
 //! at least [`TELLING_S`], from when it came ([`Primary::take_laggard`]).
@@ -85,6 +87,8 @@ pub struct Laggard {
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
+    /// Until when they rely on what they have by their sessions at the predecessor.
+    promised: BTreeMap<ClientId, ServerTime>,
     proofs: BTreeMap<ClientId, Proofs>,
     /// Those that are here and have not told everything, and since when.
     telling: BTreeSet<(ServerTime, ClientId)>,
@@ -157,12 +161,16 @@ impl Primary {
                 _ => now.plus_ns(u64::from(least_s) * NS),
             };
             self.awaited.missing.insert(known.client, until);
+            if known.horizon_s > 0 {
+                let promised = now.plus_ns(u64::from(known.horizon_s) * NS);
+                self.awaited.promised.insert(known.client, promised);
+            }
             self.awaited.proofs.insert(known.client, known.into());
         }
         self.recovering |= !self.awaited.missing.is_empty();
     }
 
-    /// The list of the predecessor's clients was lost: nobody is given a lock before an operator
+    /// The list of the predecessor's clients was lost: no client is given a lock before an operator
     /// does not want to wait ([`hurries`](Self::hurries)). Clients may come back until then.
     pub fn awaits_unlisted(&mut self) {
         self.awaited.is_unlisted = true;
@@ -227,6 +235,12 @@ impl Primary {
         if self.recovering && self.awaited.is_unlisted && !self.has_claimed_all(client) {
             self.awaited.missing.entry(client).or_insert(NEVER); // what it tells is waited for
         }
+    }
+
+    /// Until when a client of the predecessor may rely on what it has by its session there.
+    pub(crate) fn promised_until(&self, client: ClientId) -> Option<ServerTime> {
+        let is_kept = !planted::is(Bug::PredecessorsPromise);
+        self.awaited.promised.get(&client).copied().filter(|_| is_kept)
     }
 
     /// Clients of the predecessor that were never given a lock, and have not come yet.
@@ -310,7 +324,7 @@ impl Primary {
         is_known && !self.is_given_up(client)
     }
 
-    /// Whether nobody is waited for any more.
+    /// Whether no client is waited for any more.
     fn all_have_told(&self) -> bool {
         let early = u64::from(planted::is(Bug::RecoveryEarly));
         let told = self.awaited.answered() as u64 + early;
@@ -350,7 +364,7 @@ impl Primary {
         self.recovery_due().filter(|&due| due <= self.awaited.heard)
     }
 
-    /// Ends the recovery if nobody is waited for any more.
+    /// Ends the recovery if no client is waited for any more.
     pub(super) fn recover(&mut self, mem: &mut dyn LockMemory) {
         if self.recovering && self.all_have_told() {
             let given_up = self.awaited.missing.len();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary as one pure state machine: tables and arbiter, driven by somebody who does I/O.
+//! The primary as one pure state machine: tables and arbiter, driven by a part that does I/O.
 //!
 //! ```text
 //!   control connection ──ControlRequest──▶ control         ──▶ ControlReply
@@ -62,7 +62,7 @@ pub struct PrimaryConfig {
     pub anchor_s: u32,
     /// `trans_mode_t` of the C API; clients must have the same.
     pub tp_mode: u8,
-    /// Clients that must have told their claims before anybody is served; 0: none.
+    /// Clients that must have told their claims before any client is served; 0: none.
     pub recovery_clients: u32,
     /// Room for clients.
     pub clients_max: usize,
@@ -200,7 +200,7 @@ impl Primary {
         }
     }
 
-    /// A command channel of this client has ended: nobody would hear of a grant. What it waited
+    /// A command channel of this client has ended: a grant would not be heard. What it waited
     /// for, it does not wait for any more; if that is much, [`step`](Self::step) does the rest.
     pub fn detached(
         &mut self,
@@ -269,7 +269,7 @@ impl Primary {
             R::Init { .. } | R::Reinit { .. } => ControlReply::Error(Status::Error),
             R::ReinitDone => self.reinit_done(mem, client),
             R::Deinit => {
-                // who sets objects up and leaves wants them to stay: anybody may destroy them
+                // the objects of a client that leaves stay: every client may destroy them
                 self.registry.objects.disown(client);
                 ControlReply::Done
             }
@@ -467,11 +467,11 @@ impl Primary {
         }
     }
 
-    /// Checks that everything it keeps fits together and that nobody is queued who is not known;
+    /// Checks that everything it keeps fits together and that no unknown client is queued;
     /// takes time in proportion to everything in it, so it is for tests and the simulator.
     ///
     /// # Errors
-    /// What is left behind of somebody who is gone.
+    /// What is left behind of a client that is gone.
     ///
     /// # Panics
     /// If the tables do not agree with each other.

@@ -3,17 +3,17 @@
 //! time has come.
 //!
 //! ```text
-//!   fenced ──▶ leaving: nobody can speak for it ──step, step, …──▶ gone: id and place are free
+//!   fenced ──▶ leaving: it cannot act any more ──step, step, …──▶ gone: id and place are free
 //!                       one reference after the other:
 //!                       locks ─▶ objects ─▶ what it owns
 //!   detached ──▶ deaf: what it waited for it does not wait for any more, lock by lock
 //! ```
-//! In the same way the locks of a client are told that somebody else executes its word operations
+//! In the same way the locks of a client are told that another party executes its word operations
 //! from now on; a lock that is used before is told then.
 //!
-//! Between two steps everybody else is served. A lock of the leaving client is free, or its next
-//! waiter's, as soon as the reference to it was undone. Until the last one is, the client is
-//! known: its id, its ledger and its place are nobody else's.
+//! Between two steps all other clients are served. A lock of the leaving client is free, or its
+//! next waiter's, as soon as the reference to it was undone. Until the last one is, the client is
+//! known: its id, its ledger and its place stay taken.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -75,7 +75,7 @@ impl Leaving {
 
 impl Primary {
     /// Nothing of this client can act any more: [`step`](Self::step) undoes what it has. To
-    /// everybody else it is unknown from now on. `true`: it had nothing, and is gone.
+    /// all other clients it is unknown from now on. `true`: it had nothing, and is gone.
     pub fn fenced(&mut self, client: ClientId) -> bool {
         let Some(known) = self.known(client) else { return false };
         let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
@@ -181,7 +181,7 @@ impl Primary {
         true
     }
 
-    /// Somebody else executes the client's word operations from now on. If it has much,
+    /// Another party executes the client's word operations from now on. If it has much,
     /// [`step`](Self::step) tells most of its locks.
     pub(super) fn changes(&mut self, client: ClientId) {
         if !self.arbiter.is_changing(client) {

@@ -352,7 +352,7 @@ impl ObjectWorld {
                     object.value = object.value.wrapping_add(3);
                 }
                 None => {
-                    // An RDMA client finds out after the fact: nobody else's value may change.
+                    // An RDMA client finds out after the fact: no other value may change.
                     assert!(!is_current && entry.what == What::Stale(id));
                     self.mem.faa(addr, 1_000_000);
                 }

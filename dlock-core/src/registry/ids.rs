@@ -11,7 +11,7 @@ pub fn name_hash(name: &[u8]) -> u32 {
 
 /// The numbers that are used, and which one comes next.
 ///
-/// Clients choose names, and so hashes: whatever numbers are used, the next free one is found
+/// Clients choose names, and so hashes: with any set of used numbers, the next free one is found
 /// without walking them.
 #[derive(Debug)]
 pub(super) struct Ids {

@@ -2,7 +2,7 @@
 //! Who has a name: an index of locks, or of objects, by their names.
 //!
 //! It is a tree of keyed hashes. A hash table would be faster to look up, but from time to time
-//! one insertion moves all of it: for 51,200 names that takes milliseconds, which everybody else
+//! one insertion moves all of it: for 51,200 names that takes milliseconds, which all clients
 //! would wait for.
 
 use std::collections::hash_map::RandomState;
@@ -12,7 +12,7 @@ use std::hash::BuildHasher;
 /// The index. The names themselves are with those that have them.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// Of this process alone: nobody can choose names that collide.
+    /// Of this process alone: no client can choose names that collide.
     hasher: RandomState,
     /// Only looked up, never walked: its order must not matter.
     ids: BTreeSet<(u64, i32)>,
@@ -26,7 +26,7 @@ impl Names {
         same_hash.map(|&(_, id)| id).find(|&id| has_name(id))
     }
 
-    /// The name, which nobody else has, is this one's.
+    /// The name, which is free, is this one's.
     pub fn insert(&mut self, name: &[u8], id: i32) {
         self.ids.insert((self.hasher.hash_one(name), id));
     }

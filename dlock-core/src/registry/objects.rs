@@ -2,8 +2,8 @@
 //! The state objects that exist, who owns them and who has got them.
 //!
 //! ```text
-//!   create ──▶ alive ──destroy──▶ freed, if nobody has got it or its lease is over
-//!                        └──▶ destroyed: works for those who have got it, for nobody else
+//!   create ──▶ alive ──destroy──▶ freed, if no client has got it or its lease is over
+//!                        └──▶ destroyed: works only for clients that have got it
 //!                                ├─ last release, or a release after the lease ──▶ freed
 //!                                └─ create after the lease ──▶ alive, in a new slot
 //! ```
@@ -69,7 +69,7 @@ impl ObjectRecord {
     pub fn generation(&self) -> Generation {
         self.generation
     }
-    /// Who may destroy it; `None`: anybody.
+    /// The client that may destroy it; `None`: every client.
     pub fn owner(&self) -> Option<ClientId> {
         self.owner
     }
@@ -99,7 +99,7 @@ pub struct Objects {
     by_id: BTreeMap<ObjectId, ObjectRecord>,
     by_name: Names,
     owned: BTreeSet<(ClientId, ObjectId)>,
-    /// Clients that have left what they own to everybody.
+    /// Clients that have left what they own to all.
     disowned: BTreeSet<ClientId>,
     /// Stale handles of each quarantined slot.
     quarantine: BTreeMap<Slot, usize>,
@@ -124,7 +124,7 @@ impl Objects {
     /// Creates an object, which the client then owns but has not got.
     ///
     /// # Errors
-    /// `ObjectCreated`: it exists and this client or nobody owns it (its lease is extended).
+    /// `ObjectCreated`: it exists and no other client owns it (its lease is extended).
     /// `ObjectExisted`: another client owns it. `ObjectDestroyed`: it is destroyed, but clients
     /// have still got it. `ObjectTooMany`: there is no room. `ClientRemoved`: who is that?
     pub fn create(
@@ -225,7 +225,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Destroys an object: nobody can get it any more.
+    /// Destroys an object: it cannot be got any more.
     ///
     /// # Errors
     /// `ObjectNotCreate`: there is none. `ObjectInvalidOwner`: another client owns it.
@@ -283,7 +283,7 @@ impl Objects {
     }
 
     /// The client leaves, or is fenced, and its references are dropped: the next object it owns
-    /// is freed if nobody has got it, and has no owner otherwise. Objects of a client that was
+    /// is freed if no client has got it, and has no owner otherwise. Objects of a client that was
     /// [disowned](Self::disown) stay. Returns how many records were visited; `None`: it owns
     /// nothing.
     pub(crate) fn drop_next_owned(
@@ -318,7 +318,7 @@ impl Objects {
         self.forget_client(client);
     }
 
-    /// What the client owns has no owner any more: anybody may get or destroy it, and it stays
+    /// What the client owns has no owner any more: every client may get or destroy it, and it stays
     /// when the client is dropped. The client may own nothing more from now on.
     pub fn disown(&mut self, client: ClientId) {
         self.disowned.insert(client);
@@ -447,7 +447,7 @@ impl Objects {
         }
     }
 
-    /// The occupant of a slot is gone; whoever has got it has a stale handle now.
+    /// The occupant of a slot is gone; clients that have got it have stale handles now.
     fn vacate(&mut self, t: &mut Tables<'_>, slot: Slot, refs: &[ObjectRef]) {
         t.slots.retire(t.mem, slot);
         if refs.is_empty() {
@@ -509,7 +509,7 @@ impl Objects {
     }
 }
 
-/// Whether somebody else than this client owns the object.
+/// Whether another client owns the object.
 fn is_anothers(record: &ObjectRecord, client: ClientId, disowned: &BTreeSet<ClientId>) -> bool {
     record.owner.is_some_and(|owner| owner != client && !disowned.contains(&owner))
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Free ──give──▶ Occupied ──retire──▶ Retired ──free──▶ Free (at the back of the queue)
-//!                               └ Gen changes at once    └ nobody can touch it any more
+//!                               └ Gen changes at once    └ it cannot be touched any more
 //! ```
 //! Slots that are given out one after the other lie far apart: a NIC serialises atomics whose
 //! addresses share bits 3–11, and CPUs those that share a cache line. A slot is 32 bytes, so
@@ -95,7 +95,7 @@ impl Slots {
         Some((slot, Generation(self.generation)))
     }
 
-    /// The slot's occupant is destroyed: whoever looks at its generation sees so.
+    /// The slot's occupant is destroyed: its generation shows that.
     ///
     /// # Panics
     /// If the slot has no occupant.
@@ -108,7 +108,7 @@ impl Slots {
         }
     }
 
-    /// Nobody who knew the slot's last occupant can touch it any more.
+    /// No client that knew the slot's last occupant can touch it any more.
     ///
     /// # Panics
     /// If the slot is not retired.

@@ -95,6 +95,8 @@ impl std::str::FromStr for PathChoice {
 pub enum Failure {
     /// The primary recovers, and lets no client near its memory yet.
     NotReady,
+    /// The primary has no room for one more client of this fabric.
+    NoRoom,
     /// The configuration names a port that this host does not have.
     WrongAddress,
     /// Anything else.
@@ -117,13 +119,15 @@ pub struct PathSearch {
     at: usize,
     /// An executor that was not demanded was refused because the primary recovers.
     is_not_ready: bool,
+    /// The same for want of room.
+    is_full: bool,
 }
 
 impl PathSearch {
     /// Of a session with these offers.
     pub fn new(choice: PathChoice, is_device_named: bool, session: &Session) -> Self {
         let offered = session.offers.kinds();
-        Self { choice, is_device_named, offered, at: 0, is_not_ready: false }
+        Self { choice, is_device_named, offered, at: 0, is_not_ready: false, is_full: false }
     }
 
     /// The executor to try next; `None`: none is left, and the session has no data path.
@@ -158,14 +162,19 @@ impl PathSearch {
     /// The executor told last did not attach.
     ///
     /// # Errors
-    /// No other one may be tried: `NotReady`, or `Error`.
+    /// No other one may be tried: `NotReady`, `ServerNoResource`, or `Error`.
     pub fn failed(&mut self, kind: FabricKind, failure: Failure) -> Result<(), Status> {
         match (self.is_demanded(kind), failure) {
             (_, Failure::WrongAddress) => Err(Status::Error),
             (true, Failure::NotReady) => Err(Status::NotReady),
+            (true, Failure::NoRoom) => Err(Status::ServerNoResource),
             (true, Failure::Other) => Err(Status::Error),
             (false, Failure::NotReady) => {
                 self.is_not_ready = true;
+                Ok(())
+            }
+            (false, Failure::NoRoom) => {
+                self.is_full = true;
                 Ok(())
             }
             (false, Failure::Other) => Ok(()),
@@ -173,11 +182,13 @@ impl PathSearch {
     }
 
     /// What the session is refused with when no executor is left: `NotReady`, if the primary
-    /// refused one for that reason, so that asking again may help; else `Error`.
+    /// refused one for that reason, so that asking again may help; `ServerNoResource`, if it had no
+    /// room for one; else `Error`.
     pub fn exhausted(&self) -> Status {
-        match self.is_not_ready {
-            true => Status::NotReady,
-            false => Status::Error,
+        match (self.is_not_ready, self.is_full) {
+            (true, _) => Status::NotReady,
+            (false, true) => Status::ServerNoResource,
+            (false, false) => Status::Error,
         }
     }
 }

@@ -191,7 +191,7 @@ impl Failover {
         failover
     }
 
-    /// Whether operations have nobody to go to: they wait, or are refused.
+    /// Whether operations have no primary to go to: they wait, or are refused.
     pub fn is_away(&self) -> bool {
         !matches!(self.stage, Stage::Here)
     }
@@ -296,7 +296,7 @@ impl Failover {
         match result {
             Ok(recovers) => {
                 self.is_heard(now_ns);
-                // whatever becomes of this one: another may be as near
+                // also if this one is lost again: another may be as near
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
                 self.comes = self.comes.saturating_add(1);
                 self.next_ns = now_ns;
@@ -604,7 +604,7 @@ mod tests {
         assert_eq!(f.next(now), Task::Anew { address: 1 });
         f.broken(now);
         assert_eq!(f.next(now), Task::Anew { address: 1 }, "a report that comes late");
-        // that one recovers by now, and lets nobody new in
+        // that one recovers by now, and lets no new client in
         let mut refused = f.clone();
         refused.came(now, Err(Status::NotReady));
         let Task::Wait { until_ns } = refused.next(now) else { panic!("{refused:?}") };
@@ -908,7 +908,7 @@ mod tests {
         assert_eq!(f.next(now), Task::Heartbeat { until_ns: now + SILENCE_NS / 4 });
     }
 
-    /// At any moment of a recovery, and whatever was under way.
+    /// At any moment of a recovery, with anything under way.
     #[test]
     fn a_second_failure_begins_it_again() {
         let stages: [fn(&mut Failover); 4] = [

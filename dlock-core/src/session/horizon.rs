@@ -6,7 +6,7 @@
 //!     └─ horizon_ns, less drift ─▶ client: neither posts nor believes that it holds anything
 //! ```
 //! The client counts from before it sent the heartbeat, the primary from its arrival, so the
-//! client gives up first, whatever the network did. Without a horizon neither acts on silence.
+//! client gives up first, with any delay of the network. Without a horizon neither acts on silence.
 
 use crate::clock::{COARSE_NS_MAX, DRIFT_PPM};
 

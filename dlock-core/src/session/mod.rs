@@ -105,7 +105,7 @@ pub fn refusal(status: Status) -> Status {
 }
 
 /// Whether an answer proves that the primary has heard this client, and counts its silence anew
-/// from there: all of them do, whatever they say, but those of one that does not know the client
+/// from there: all of them do, refusals too, but those of one that does not know the client
 /// (any more), and those that may have come without the request being looked at.
 pub fn was_heard(reply: &ControlReply) -> bool {
     use Status as S;
@@ -121,7 +121,7 @@ pub fn objects_survive(old: Epoch, new: Epoch, recovering: bool) -> bool {
     old == new && !recovering
 }
 
-/// Whether the primary has decided a release: then the lock is gone, whatever it said.
+/// Whether the primary has decided a release: then the lock is gone, with any status.
 pub fn is_decided(status: Status) -> bool {
     !matches!(status, Status::NotReady | Status::BadResponse)
 }

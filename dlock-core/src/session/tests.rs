@@ -119,6 +119,7 @@ fn an_executor_that_must_work_ends_the_search_when_it_does_not() {
         let mut only = search(PathChoice::Only(kind), false);
         assert_eq!(only.failed(kind, Failure::Other), Err(Status::Error));
         assert_eq!(only.failed(kind, Failure::NotReady), Err(Status::NotReady));
+        assert_eq!(only.failed(kind, Failure::NoRoom), Err(Status::ServerNoResource));
     }
 }
 
@@ -137,9 +138,9 @@ fn a_search_in_vain_tells_whether_asking_again_may_help() {
     use FabricKind::{Shm, Tcp, Verbs};
     let mut search = PathSearch::new(PathChoice::Auto, false, &session());
     assert_eq!(search.exhausted(), Status::Error);
-    for (kind, failure) in [(Verbs, Failure::Other), (Shm, Failure::NotReady)] {
-        assert_eq!(search.failed(kind, failure), Ok(()));
-    }
+    assert_eq!(search.failed(Verbs, Failure::NoRoom), Ok(()));
+    assert_eq!(search.exhausted(), Status::ServerNoResource);
+    assert_eq!(search.failed(Shm, Failure::NotReady), Ok(()));
     assert_eq!(search.failed(Tcp, Failure::Other), Ok(()));
     assert_eq!(search.exhausted(), Status::NotReady);
 }

@@ -161,6 +161,34 @@ fn a_client_has_so_many_channels_in_its_life() {
 }
 
 #[test]
+fn clients_that_map_the_memory_take_more_of_the_descriptors_and_are_refused_before_they_lack() {
+    let mut site = Site::new();
+    let all = Rules::of(site.primary.config());
+    // four clients that do not map the memory, two that do, or two and one
+    site.members = Membership::new(Rules { files_max: 8, ..all });
+    let peers: Vec<Peer> = (0..3)
+        .map(|_| {
+            let admission = site.open_twice(&init(0)).unwrap();
+            site.peer(admission, Shm)
+        })
+        .collect();
+    assert_eq!(site.members.files(), 6);
+    assert_eq!(site.attach(peers[0]), Status::Success);
+    assert_eq!(site.members.files(), 8);
+    assert_eq!(site.attach(peers[0]), Status::Success, "it has what it needs");
+    assert_eq!(site.attach(peers[1]), Status::ServerNoResource);
+    let over_tcp = Peer { fabric: Tcp, ..peers[1] };
+    assert_eq!(site.attach(over_tcp), Status::Success, "that is kept for every client");
+    assert_eq!(site.open_twice(&init(0)).err(), Some(Status::ServerNoResource));
+    site.die(peers[0]);
+    site.settle();
+    assert_eq!(site.members.files(), 4, "all of it is given back");
+    assert_eq!(site.attach(peers[1]), Status::Success);
+    assert!(site.open_twice(&init(0)).is_ok());
+    assert_eq!(site.open_twice(&init(0)).err(), Some(Status::ServerNoResource));
+}
+
+#[test]
 fn so_many_processes_may_have_the_memory_for_one_client() {
     let mut site = Site::new();
     let peer = site.join(Shm, 0);

@@ -534,3 +534,19 @@ fn a_client_that_leaves_a_recovering_primary_is_known_to_have_left_at_once() {
     let left = Effect::Keep(Change::Left { client: peer.id });
     assert!(site.effects.contains(&left), "{:?}", site.effects);
 }
+
+/// The answer by which it would have heard of its shorter horizon may be lost: then it relies on
+/// what it has by its session at the predecessor.
+#[test]
+fn a_client_that_comes_back_with_a_shorter_horizon_keeps_its_predecessors() {
+    const HORIZON_S: u64 = 10;
+    let known = of_old(1, HORIZON_S as u32);
+    let mut site = waiting(&[known, of_old(2, 0)]);
+    site.until(START.plus_ns(NS));
+    let peer = comes(&mut site, Known { horizon_s: 2, ..known });
+    claims(&mut site, peer, u64::from(u32::MAX) * NS);
+    site.until(START.plus_ns((HORIZON_S - 1) * NS));
+    assert_eq!(site.state(peer), Some(State::Present));
+    site.until(START.plus_ns(HORIZON_S * NS));
+    assert_ne!(site.state(peer), Some(State::Present), "it is silent");
+}

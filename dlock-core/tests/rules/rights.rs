@@ -456,3 +456,21 @@ fn a_client_whose_certificate_was_revoked_is_fenced_and_undone_and_only_by_its_o
     assert!(site.effects.contains(&undo), "{:?}", site.effects);
     assert_eq!(site.state(peer), None, "it is forgotten");
 }
+
+/// What a release of one of several entries does when the lease may be over: it asks whether the
+/// lock is still held.
+#[test]
+fn a_holder_without_the_right_may_ask_whether_it_still_holds() {
+    let mut world = World::new(rules(), 0);
+    let writer = world.join(WRITER).unwrap();
+    let grant = world.get(writer, "w/1", LockType::Atomic).unwrap();
+    let addr = WordAddr::new(grant.slot, Word::W0);
+    let word = AtomicWord::new().with_client(writer.get()).with_timeout(5_001);
+    let held = word.into_bits();
+    assert_eq!(world.may(writer, WordOp::Cas { addr, expect: 0, swap: held }), Ok(false));
+    world.primary.set_rules(vec![rule(READER, "r/", &[Right::LockShared], Quotas::default())]);
+    assert_eq!(world.may(writer, WordOp::Cas { addr, expect: held, swap: held }), Ok(false));
+    let longer = word.with_timeout(5_002).into_bits();
+    let extends = WordOp::Cas { addr, expect: held, swap: longer };
+    assert_eq!(world.may(writer, extends), Err(Status::Denied));
+}

@@ -107,7 +107,7 @@ pub fn public_key(der: &[u8]) -> Result<&[u8], Error> {
 }
 
 /// The bits of the modulus of an RSA key; `None` for keys of other kinds. It allocates nothing:
-/// it is asked about certificates that nobody has verified.
+/// it is asked about certificates that were not verified.
 pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
     let spki = SubjectPublicKeyInfoRef::from_der(spki)?;
     if ![RSA, RSA_PSS].contains(&spki.algorithm.oid) {

@@ -238,7 +238,7 @@ pub enum TlsError {
         /// Whose list it is.
         issuer: String,
     },
-    /// A revocation list by nobody that is trusted.
+    /// A revocation list of a CA that is not trusted.
     #[error(
         "{path} holds no revocation list of a CA of {ca}, so that every peer would be \
              refused; add the list of each CA"
@@ -277,7 +277,7 @@ pub enum TlsError {
     /// rustls refuses what was loaded.
     #[error("the configuration was refused: {0}; see the files named in it")]
     Config(#[source] rustls::Error),
-    /// A certificate of a peer that identifies nobody.
+    /// A certificate of a peer without a name.
     #[error("the peer's certificate {0}; give it a subject or a subject alternative name")]
     NoIdentity(&'static str),
     /// A peer was refused, or refuses.

@@ -77,7 +77,7 @@ fn understood(
     }
 }
 
-/// One load asks for the password once, whoever needs it.
+/// One load asks for the password once, for all that need it.
 #[derive(Debug)]
 struct AskedOnce<'a> {
     password: &'a dyn KeyPassword,

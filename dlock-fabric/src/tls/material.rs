@@ -92,7 +92,7 @@ pub fn load(
 }
 
 /// Loads the files in place of `old`: what shall be in force, and what could not be taken. New CAs
-/// and lists do not wait until an own certificate or key can be used: they may revoke somebody.
+/// and lists do not wait until an own certificate or key can be used: they may revoke a peer.
 pub fn reload(
     files: &TlsFiles,
     password: &dyn KeyPassword,

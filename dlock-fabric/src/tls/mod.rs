@@ -252,7 +252,7 @@ impl Tls {
         self.loaded().server.clone()
     }
 
-    /// The configuration for connecting to a server, whatever its name.
+    /// The configuration for connecting to a server of any name.
     pub fn client(&self) -> Arc<ClientConfig> {
         self.loaded().client.clone()
     }

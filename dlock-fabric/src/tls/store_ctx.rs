@@ -8,7 +8,7 @@
 //!   peer's chain ─▶ X509_STORE_CTX { store, leaf, untrusted, purpose } ─▶ cert_verify_cb(ctx, crl)
 //!                                                   no cert_verify_cb: ─▶ X509_verify_cert(ctx)
 //! ```
-//! A callback decides instead of the rules of `verify.rs`: below 0 refuses, whatever else; 0 and
+//! A callback decides instead of the rules of `verify.rs`: below 0 refuses; 0 and
 //! more accept. That the peer has the key of the leaf is proved to rustls. Each handshake has a
 //! store of its own, because a callback may add certificates to the store and set flags on it.
 

@@ -223,7 +223,7 @@ impl PeerRules {
         let crls: Vec<&CertRevocationList<'_>> = self.crls.iter().flatten().collect();
         let revocation = match self.crls {
             None => None,
-            // Without a single list nobody's status is known.
+            // Without a single list the status of no certificate is known.
             Some(_) => Some(
                 RevocationOptionsBuilder::new(&crls)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
@@ -333,7 +333,7 @@ fn is_of_lists(error: &Error) -> bool {
     }
 }
 
-/// More certificates, or weaker keys, than are accepted of anybody.
+/// More certificates, or weaker keys, than are accepted of any peer.
 fn refuse_out_of_bounds(
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],

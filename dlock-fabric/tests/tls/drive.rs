@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// A peer: a machine of rustls, or bytes that are sent whatever comes.
+/// A peer: a machine of rustls, or bytes that are sent without looking at what comes.
 pub enum Peer {
     Tls(Box<Connection>),
     Bytes(Vec<u8>),
@@ -58,7 +58,7 @@ pub fn server(config: Arc<ServerConfig>) -> Peer {
     Peer::Tls(Box::new(connection.into()))
 }
 
-/// Lets the two talk until nobody has anything to say.
+/// Lets the two talk until neither has anything to send.
 pub fn drive(mut client: Peer, mut server: Peer) -> Outcome {
     let mut outcome = Outcome { client: Side::default(), server: Side::default() };
     for _ in 0..ROUNDS_MAX {

@@ -476,7 +476,7 @@ fn another_name_where_names_are_checked() {
     let peer = Hostile::new(&wrong).into_peer(PeerRole::Server);
     world.refuses(PeerRole::Server, peer, "NotValidForName");
     world.accepts(|| Hostile::new(&right));
-    // Nobody expects a name of a client.
+    // A client is not expected to have a certain name.
     let peer = Hostile::new(&wrong).into_peer(PeerRole::Client);
     assert!(world.ours.against(PeerRole::Client, peer).is_good());
 }

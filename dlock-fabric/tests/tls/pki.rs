@@ -167,7 +167,7 @@ impl Identity {
     }
 }
 
-/// The public half of an RSA key that is too short; nobody here can sign with it.
+/// The public half of an RSA key that is too short; there is no private half to sign with.
 pub struct WeakKey(Vec<u8>);
 
 impl WeakKey {
@@ -241,6 +241,6 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path); // a left-over harms nobody
+        let _ = fs::remove_dir_all(&self.path); // a left-over does no harm
     }
 }

@@ -78,7 +78,7 @@ fn a_reload_takes_a_renewed_certificate_and_a_new_list() {
     let outcome = connect(&ours, &theirs);
     assert_eq!(outcome.server.error.as_ref().map(name).as_deref(), Some("Revoked"));
     assert!(outcome.server.received.is_empty());
-    // A configuration that somebody took before is as it was: connections under way go on.
+    // A configuration that was taken before is as it was: connections under way go on.
     assert!(drive(client(theirs.client()), server(before)).is_good());
 }
 

@@ -70,7 +70,7 @@ codes! {
 }
 
 /// The code of a data-path call. There the C API has no code for a client that its primary has
-/// removed: such a client finds that nobody answers. What the rules do not allow is answered like
+/// removed: such a client gets no answer. What the rules do not allow is answered like
 /// an operation that the lock does not have: asking again does not help.
 #[inline]
 pub const fn on_data_path(status: Status) -> c_int {

@@ -211,7 +211,7 @@ pub(crate) fn enter(library_context: &LibraryContext, instance: Arc<Instance>) -
     Entered::As(id)
 }
 
-/// Takes a client out: nobody finds it any more.
+/// Takes a client out: no call finds it any more.
 pub(crate) fn remove(id: c_int) -> Result<Arc<Instance>, Missing> {
     let mut library = LIBRARY.write();
     let library = library.as_mut().ok_or(Missing::Library)?;

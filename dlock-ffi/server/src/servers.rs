@@ -188,7 +188,7 @@ pub(crate) fn find(id: c_int) -> Option<Arc<Server>> {
     STATE.lock().library()?.servers.get(&id)?.clone()
 }
 
-/// Takes a primary out: nobody finds it any more.
+/// Takes a primary out: no call finds it any more.
 pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
     let mut state = STATE.lock();
     let servers = &mut state.library()?.servers;

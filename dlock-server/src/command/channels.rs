@@ -94,8 +94,8 @@ impl Worker {
         });
     }
 
-    /// Brings replies to their channels, and as far as possible to their clients. Whoever has no
-    /// channel now asks again when it has come back.
+    /// Brings replies to their channels, and as far as possible to their clients. A client that has
+    /// no channel now asks again when it has come back.
     pub(super) fn deliver(&mut self) {
         if self.core.sent.is_empty() {
             return;
@@ -245,7 +245,7 @@ impl Core {
     }
 
     /// Writes an entry of a client's ledger for it. An entry of a lock that it has given back
-    /// meanwhile is nobody's.
+    /// meanwhile is not written.
     fn write_ledger(
         &mut self,
         client: ClientId,
@@ -347,7 +347,7 @@ mod tests {
             Chain::one(WordOp::Read { addr: word })
         }
 
-        /// A turn; its work is bounded, whatever has come.
+        /// A turn; its work is bounded, however much has come.
         fn turn(&mut self, budget: u32) -> Turn {
             let (turn, work) = turn(&mut self.core, &mut self.channel, budget, &mut 0);
             assert!(work <= budget + CHAIN_WORK.max(FRAME_WORK), "{work} of {budget}");

@@ -19,6 +19,7 @@ impl Worker {
         while let Some(effect) = self.members.poll() {
             self.execute(effect);
         }
+        self.files.set_taken(self.members.files());
     }
 
     fn execute(&mut self, effect: Effect) {

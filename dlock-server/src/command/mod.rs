@@ -40,7 +40,7 @@ use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost};
 use mio::{Events, Poll, Token};
 
-use crate::capacity::Capacity;
+use crate::capacity::{Capacity, FilesLeft};
 use crate::channel::Channel;
 use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
@@ -91,6 +91,7 @@ pub(crate) struct Parts {
     /// What clients are told of.
     pub(crate) offers: Offers,
     pub(crate) capacity: Capacity,
+    pub(crate) files: Arc<FilesLeft>,
     pub(crate) roster: Roster,
 }
 
@@ -175,6 +176,8 @@ pub(crate) struct Worker {
     frames: Rate,
     offers: Offers,
     capacity: Capacity,
+    /// Told how many descriptors clients take.
+    files: Arc<FilesLeft>,
     nic: Option<Nic>,
     roster: Roster,
 }
@@ -215,6 +218,7 @@ impl Worker {
             frames: parts.frames,
             offers: parts.offers,
             capacity: parts.capacity,
+            files: parts.files,
             nic,
             roster: parts.roster,
         };
@@ -458,7 +462,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Receives from the hot channel, if there is one and nobody has anything to do: that costs
+    /// Receives from the hot channel, if there is one and no turn is due: that costs
     /// less than asking the poll and then receiving. `false`: the poll is to be asked.
     fn peek(&mut self) -> bool {
         let (token, is_hot) = self.last_turn;

@@ -21,6 +21,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
 use super::{Core, Process, Waiting, Worker};
+use crate::capacity::Bound;
 use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{ConnectionHandle, ShownBy};
@@ -231,6 +232,7 @@ impl Worker {
             Status::Success => self.members.finish_attach(&attach, joining),
             status => Err(status),
         };
+        self.files.set_taken(self.members.files());
         let channel = match channel {
             Ok(channel) => channel,
             Err(status) => return self.refuse(guest, status),
@@ -273,10 +275,15 @@ impl Worker {
             Status::NotReady => Level::Debug,
             _ => Level::Warn,
         };
+        let capacity = self.capacity;
+        let why = match (status, capacity.bound) {
+            (Status::ServerNoResource, Bound::OpenFiles { .. }) => format!("; {capacity}"),
+            _ => String::new(),
+        };
         limited!(
             Cause::AttachRefused,
             level,
-            "a command channel of client {client} is refused: {status}"
+            "a command channel of client {client} is refused: {status}{why}"
         );
         // The connection is closed whether the answer arrives or not.
         let _ = guest.pump.answer(&Attached::bare(status), client, &mut self.core.memory);

@@ -43,7 +43,7 @@ impl Spin {
     fn goes_on_at(&mut self, now: Instant) -> bool {
         match self.until {
             None => self.until = Some(now + self.length),
-            // Whoever shares this CPU may be who will send something.
+            // A thread that shares this CPU may be the one that will send something.
             Some(until) if now < until => std::thread::yield_now(),
             Some(_) => {
                 self.until = None;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Client     its control requests, then the frames of its command channel
-//!   Strangers  connections that want to be somebody's: Init, Attach, questions
+//!   Strangers  connections without a client yet: Init, Attach, questions
 //!   Upkeep     locks whose time has come, and undoing what fenced clients had
 //! ```
 //! Each has a queue of its own and its share of the thread ([`dlock_core::shares`]), counted in
@@ -24,8 +24,8 @@ use crate::mailbox::Event;
 const TURNS_PER_ROUND: usize = 256;
 /// A turn's work where each unit is a round trip to a device.
 const NIC_QUANTUM: u32 = 16;
-/// Turns' worth of work that is done on what a client had at once when it is fenced: who has
-/// little is gone before the next request, whoever makes it.
+/// Turns' worth of work that is done on what a client had at once when it is fenced: a client
+/// that has little is gone before the next request of any client.
 const AT_ONCE_TURNS: u32 = 4;
 /// Work of a connection that comes, or of a question of the administrator's: mostly system
 /// calls.
@@ -72,7 +72,7 @@ impl Turns {
         self.shares.add(Who::Strangers);
     }
 
-    /// The client is nobody's member any more. What its connections have asked is still answered.
+    /// The client is no member any more. What its connections have asked is still answered.
     pub(super) fn remove(&mut self, client: ClientId) {
         self.shares.remove(Who::Client(client));
         for event in self.requests.remove(&client).into_iter().flatten() {
@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// Gives those that have something to do one turn each; whether there was anybody.
+    /// Gives each client with pending work one turn. Returns whether any client had some.
     pub(super) fn serve_turns(&mut self) -> bool {
         let turns = self.turns.shares.len().min(TURNS_PER_ROUND);
         for _ in 0..turns {

@@ -92,7 +92,7 @@ impl Worker {
     }
 
     fn arrived(&mut self, arrival: &Arrival) {
-        // What a channel that has ended left behind is nobody's.
+        // What a channel that has ended left behind is dropped.
         let token = self.nic.as_ref().and_then(|nic| nic.channels.get(&arrival.peer()).copied());
         let Some(token) = token else { return };
         let Some(channel) = self.channels.get_mut(&token) else { return };

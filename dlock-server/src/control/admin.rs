@@ -185,7 +185,7 @@ impl Endpoint {
         Some(answer)
     }
 
-    /// Nobody waits any longer for the predecessor's clients that are not here.
+    /// Gives up the predecessor's clients that are not here.
     async fn recover(&self) -> Option<Value> {
         let hurry = |primary: &mut Primary, _: &mut Memory| {
             let progress = primary.progress();
@@ -229,7 +229,7 @@ impl Endpoint {
     ) -> Option<T> {
         let event = |reply: oneshot::Sender<T>| {
             Event::Ask(Box::new(move |primary, memory| {
-                let _ = reply.send(look(primary, memory)); // whoever asked may be gone
+                let _ = reply.send(look(primary, memory)); // the asker may be gone
             }))
         };
         self.mailbox.ask_unless_out(event).await.ok().flatten()

@@ -30,7 +30,7 @@ const DISCARDED_MAX: u64 = 64 * 1024;
 /// How long a connection may be silent, and a reply unread.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
 
-/// Whoever answers operators.
+/// A part that answers operators.
 pub(crate) trait Answers: Send + Sync + 'static {
     /// The answer to a line.
     fn reply(&self, line: &[u8]) -> impl Future<Output = Value> + Send;

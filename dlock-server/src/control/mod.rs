@@ -8,7 +8,7 @@
 //!   admin socket ──▶ admin
 //! ```
 //! A peer that sends nothing, slowly, or rubbish costs a task and a small buffer, for ten
-//! seconds; nobody waits for it.
+//! seconds; no other peer waits for it.
 
 mod admin;
 pub(crate) mod lines;
@@ -33,6 +33,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
+use crate::capacity::FilesLeft;
 use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::{Event, Mailbox};
@@ -68,8 +69,8 @@ pub(crate) struct Parts {
     pub(crate) info: ServerInfo,
     /// What the connections of the port are secured with.
     pub(crate) tls: Option<Tls>,
-    /// Connections at a time.
-    pub(crate) connections_max: usize,
+    /// The descriptors left for connections that no client has.
+    pub(crate) files: Arc<FilesLeft>,
     /// Tells when it is kept who the clients are.
     pub(crate) receipts: Receipts,
     /// The predecessor's clients.
@@ -89,7 +90,7 @@ pub(crate) struct Listeners {
     mailbox: Arc<Mailbox>,
     info: ServerInfo,
     tls: Option<Tls>,
-    connections_max: usize,
+    files: Arc<FilesLeft>,
     receipts: Receipts,
     awaited: Vec<(ClientId, Kept)>,
     stop: Arc<Notify>,
@@ -119,7 +120,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         mailbox: parts.mailbox,
         info: parts.info,
         tls: parts.tls,
-        connections_max: parts.connections_max,
+        files: parts.files,
         receipts: parts.receipts,
         awaited: parts.awaited,
         stop: parts.stop,
@@ -129,8 +130,8 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
     let Listeners { tcp, own, at_port, admin, mailbox, info, tls, .. } = listeners;
-    let Listeners { connections_max, receipts, awaited, stop, .. } = listeners;
-    let table = Table::new(connections_max);
+    let Listeners { files, receipts, awaited, stop, .. } = listeners;
+    let table = Table::new(files);
     runtime.block_on(async {
         tokio::spawn(LIMITS.report());
         tokio::spawn(listen(mailbox.clone()));

@@ -31,7 +31,7 @@ pub struct Recovery {
     pub expected: u32,
     /// Of these, those that are here.
     pub back: u32,
-    /// After so many seconds nobody is waited for any more who is not here; `None`: some clients
+    /// After so many seconds no client is waited for that is not here; `None`: some clients
     /// are waited for until they come.
     pub seconds_left: Option<u64>,
     /// Who is not here.
@@ -41,7 +41,7 @@ pub struct Recovery {
 impl Recovery {
     pub(crate) fn new(progress: &Progress, now: ServerTime) -> Self {
         let Progress { expected, back, missing, .. } = progress;
-        // Those that are only counted are nobody in particular, and so have no horizon.
+        // Those that are only counted are not known by name, and so have no horizon.
         let is_counted = (missing.len() as u64) < u64::from(expected.saturating_sub(*back))
             || progress.is_unlisted;
         let until =

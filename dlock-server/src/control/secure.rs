@@ -10,7 +10,7 @@
 //! ```
 //! A peer that is not known yet costs a task, its socket, and at most
 //! [`HANDSHAKE_BYTES_MAX`](dlock_fabric::tls_session::HANDSHAKE_BYTES_MAX) bytes of memory for what
-//! it has sent. Nobody waits for it.
+//! it has sent. No other peer waits for it.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ use crate::transport::Shown;
 /// Between two looks whether a file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Shakes hands with whoever has connected; `None`: it is not let in, and was told so.
+/// Shakes hands with the peer that has connected; `None`: it is not let in, and was told so.
 pub(super) async fn known(
     mut stream: TcpStream,
     from: SocketAddr,
@@ -192,7 +192,7 @@ pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
         sleep(LOOK_EVERY).await;
     };
     if !connections.is_empty() {
-        // a command thread that has ended serves nobody
+        // a command thread that has ended serves no client
         let _ = mailbox.send(Event::Revoked { connections }).await;
     }
 }

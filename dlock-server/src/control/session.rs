@@ -92,7 +92,7 @@ pub(super) async fn serve(
             if !receipts.may_answer() {
                 return; // this is no primary any more
             }
-            let _ = wire::answer(&mut stream, seq, reply).await; // whoever asked may be gone
+            let _ = wire::answer(&mut stream, seq, reply).await; // the asker may be gone
         }
         Ok(Frame::Attach(attach)) => {
             let transport = transports.iter().find(|one| one.kind() == attach.fabric);
@@ -146,7 +146,7 @@ pub(super) async fn attach(
     }
 }
 
-/// The first frame, if it comes in time and the place is not needed for somebody else.
+/// The first frame, if it comes in time and the place is not needed for another connection.
 async fn first(
     reader: &mut Reader,
     stream: &mut (impl tokio::io::AsyncRead + Unpin),
@@ -191,11 +191,11 @@ fn may_give(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::GetLocks(_) | ControlRequest::UpdateLocks(_))
 }
 
-/// The answer to somebody who is no client, and asks whether this primary serves.
+/// The answer to a peer that is no client, and asks whether this primary serves.
 async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
     let ask = |reply: oneshot::Sender<bool>| {
         Event::Ask(Box::new(move |primary, _| {
-            let _ = reply.send(primary.is_recovering()); // whoever asked may be gone
+            let _ = reply.send(primary.is_recovering()); // the asker may be gone
         }))
     };
     match mailbox.ask_unless_out(ask).await {
@@ -257,6 +257,9 @@ impl Session {
             Err(_) => return,
         };
         let client = session.client;
+        if !moves {
+            self.permit.becomes_clients();
+        }
         log::debug!("client {client} is here");
         secure::sweep_if_late(self.judge.as_ref(), self.stream.shown(), &self.mailbox).await;
         // who is answered is a client whom a successor lets in
@@ -349,6 +352,7 @@ impl Session {
                 _ => self.mailbox.ask(ask).await.map(Some),
             };
             moves = false;
+            self.permit.becomes_clients(); // that of the session before is closed by now
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
             if gives && gives_lock(&reply) {

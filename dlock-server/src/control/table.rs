@@ -10,6 +10,7 @@ use dlock_core::rate::{Pace, Rate};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::capacity::FilesLeft;
 use crate::mailbox::ConnectionHandle;
 
 /// Connections at a time that are not command channels (C API).
@@ -34,6 +35,7 @@ const ADDRESSES_MAX: usize = 4_096;
 pub(super) struct Table {
     max: usize,
     of_one_max: usize,
+    files: Arc<FilesLeft>,
     numbers: AtomicU64,
     permits: Mutex<ConnectionPermits>,
     /// Of one permit: see [`ConnectionPermit::key_turn`].
@@ -43,6 +45,8 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct ConnectionPermits {
     taken: usize,
+    /// Of these, connections of clients: descriptors are kept for them.
+    of_clients: usize,
     /// Of each address, where there are some.
     of_address: HashMap<IpAddr, usize>,
     /// Handshakes of each address, as long as some of its rate is used.
@@ -59,18 +63,19 @@ pub(super) struct ConnectionPermit {
     table: Arc<Table>,
     /// Where it is from; `None`: from this host, as the system tells.
     address: Option<IpAddr>,
+    is_clients: bool,
     pub(super) link: Arc<ConnectionHandle>,
 }
 
 impl Table {
-    pub(super) fn new(max: usize) -> Arc<Self> {
-        Self::with(max, CONNECTIONS_PER_ADDRESS_MAX)
+    pub(super) fn new(files: Arc<FilesLeft>) -> Arc<Self> {
+        Self::with(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, files)
     }
 
-    fn with(max: usize, of_one_max: usize) -> Arc<Self> {
+    fn with(max: usize, of_one_max: usize, files: Arc<FilesLeft>) -> Arc<Self> {
         let permits = Mutex::new(ConnectionPermits::default());
         let (numbers, key_turn) = (AtomicU64::new(1), Arc::new(Semaphore::new(1)));
-        Arc::new(Self { max, of_one_max, numbers, permits, key_turn })
+        Arc::new(Self { max, of_one_max, files, numbers, permits, key_turn })
     }
 
     /// A place for a new connection. If all are taken, the oldest connection that never sent a
@@ -95,9 +100,18 @@ impl Table {
                 silent.close();
             }
         }
-        if permits.taken >= self.max {
+        let strangers = permits.taken - permits.of_clients;
+        let is_full = permits.taken >= self.max;
+        if is_full || strangers >= self.files.strangers_max() {
             let Some((_, (silent, _))) = permits.silent.pop_first() else {
-                return Err(format!("there are {} already (CONNECTIONS_MAX)", permits.taken));
+                return Err(match is_full {
+                    true => format!("there are {} already (CONNECTIONS_MAX)", permits.taken),
+                    false => format!(
+                        "there are {strangers} already that are not those of clients, and the \
+                         other descriptors are kept for clients: raise the limit of open files \
+                         (ulimit -n, or LimitNOFILE= of a systemd unit)"
+                    ),
+                });
             };
             silent.close();
         }
@@ -107,7 +121,7 @@ impl Table {
         }
         let link = Arc::new(ConnectionHandle::new(self.numbers.fetch_add(1, Ordering::Relaxed)));
         permits.silent.insert(link.id, (link.clone(), address));
-        Ok(ConnectionPermit { table: self.clone(), address, link })
+        Ok(ConnectionPermit { table: self.clone(), address, is_clients: false, link })
     }
 
     /// How many connections there are.
@@ -152,6 +166,13 @@ impl ConnectionPermit {
         self.table.key_turn.clone()
     }
 
+    /// The connection is the control connection of a client from now on.
+    pub(super) fn becomes_clients(&mut self) {
+        if !std::mem::replace(&mut self.is_clients, true) {
+            self.table.permits.lock().of_clients += 1;
+        }
+    }
+
     /// The connection has sent something.
     pub(super) fn heard(&self) {
         self.table.permits.lock().silent.remove(&self.link.id);
@@ -173,6 +194,7 @@ impl Drop for ConnectionPermit {
         let mut permits = self.table.permits.lock();
         permits.silent.remove(&self.link.id);
         permits.taken -= 1;
+        permits.of_clients -= usize::from(self.is_clients);
         let Some(address) = self.address else { return };
         if let Some(taken) = permits.of_address.get_mut(&address) {
             *taken -= 1;
@@ -197,6 +219,12 @@ pub(crate) fn of_address(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capacity::{Capacity, Needs};
+    use dlock_fabric::threads::ProcessLimits;
+
+    fn table(max: usize, of_one_max: usize) -> Arc<Table> {
+        Table::with(max, of_one_max, Arc::new(FilesLeft::unbounded()))
+    }
 
     fn is_closed(permit: &ConnectionPermit) -> bool {
         let mut closed = std::pin::pin!(permit.link.closed());
@@ -206,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_too_many_handshakes_is_closed_and_one_that_is_done_is_none() {
-        let table = Table::new(HANDSHAKES_MAX + 3);
+        let table = table(HANDSHAKES_MAX + 3, CONNECTIONS_PER_ADDRESS_MAX);
         let permits: Vec<ConnectionPermit> =
             (0..HANDSHAKES_MAX + 3).map(|_| table.permit(None).unwrap()).collect();
         let done = permits[0].shakes_hands();
@@ -223,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_full_table_closes_the_oldest_silent_connection_or_refuses() {
-        let table = Table::new(3);
+        let table = table(3, CONNECTIONS_PER_ADDRESS_MAX);
         let permits: Vec<ConnectionPermit> = (0..3).map(|_| table.permit(None).unwrap()).collect();
         permits[0].heard();
         let fourth = table.permit(None).expect("two connections are silent");
@@ -237,8 +265,31 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_that_are_kept_for_clients_are_left_free_by_others() {
+        let (clients_max, shm, locked_bytes) = (100, false, 0);
+        let needs = Needs { clients_max, shm, locked_bytes };
+        let limits = ProcessLimits { files: 16 + 32 + 8, files_open: 0, locked_bytes: None };
+        let files = Arc::new(FilesLeft::new(&Capacity::new(needs, &limits)));
+        let table = Table::with(100, 100, files.clone());
+        let mut permits: Vec<_> = (0..34).map(|_| table.permit(None).unwrap()).collect();
+        permits.iter().for_each(ConnectionPermit::heard);
+        assert!(table.permit(None).unwrap_err().contains("LimitNOFILE="));
+        // two of them become clients, and take what was kept for them
+        files.set_taken(4);
+        permits[..2].iter_mut().for_each(ConnectionPermit::becomes_clients);
+        permits.push(table.permit(None).expect("one more, as there were"));
+        permits[34].heard();
+        assert!(table.permit(None).is_err());
+        drop(permits.drain(..3)); // two clients and a stranger leave
+        files.set_taken(0);
+        permits.extend((0..2).map(|_| table.permit(None).unwrap()));
+        permits.iter().for_each(ConnectionPermit::heard);
+        assert!(table.permit(None).is_err(), "{}", permits.len());
+    }
+
+    #[test]
     fn one_address_leaves_places_for_others_and_gets_back_what_it_frees() {
-        let table = Table::with(8, 6);
+        let table = table(8, 6);
         let from = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
         let mut of_one: Vec<_> = (0..6).map(|_| table.permit(from(1)).unwrap()).collect();
         of_one[1..].iter().for_each(ConnectionPermit::heard);
@@ -263,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_full_address_takes_no_place_of_another() {
-        let table = Table::with(8, 2);
+        let table = table(8, 2);
         let from = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
         let silent = table.permit(from(1)).unwrap();
         let of_other: Vec<_> = (0..2).map(|_| table.permit(from(2)).unwrap()).collect();
@@ -274,7 +325,7 @@ mod tests {
 
     #[test]
     fn the_rate_of_handshakes_is_each_addresss_own_and_so_is_the_memory_for_it_bounded() {
-        let table = Table::new(8);
+        let table = table(8, CONNECTIONS_PER_ADDRESS_MAX);
         let from = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
         let one = table.permit(from(1)).unwrap();
         let taken = (0..9_999).filter(|_| one.may_shake_hands(5)).count();

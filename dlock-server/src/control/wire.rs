@@ -172,7 +172,7 @@ pub(crate) async fn refuse_attach(
 
 /// Sends a last frame, and gives the peer a moment to take it.
 async fn part(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), frame: &Frame) {
-    // Best effort: whoever is gone needs no answer.
+    // Best effort: a peer that is gone needs no answer.
     if send(stream, frame).await.is_err() || stream.shutdown().await.is_err() {
         return;
     }

@@ -186,7 +186,7 @@ impl FileKeeper {
         let text: String = changes.iter().map(line).collect();
         let kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         self.lines += changes.len();
-        // half a line may be at its end; or somebody has put another file there
+        // half a line may be at its end; or another file was put there
         if kept.is_err() || !is_at(file, &self.path) {
             self.file = None;
             return kept.and_then(|()| self.rewrite(clients));
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
         assert!(old.rewrite(&of_old).is_err());
-        fs::write(&path, "").unwrap(); // somebody else has put another file there
+        fs::write(&path, "").unwrap(); // another file was put there
         fs::rename(&path, beside(&path, ".gone")).unwrap();
         keep(&mut new, &mut clients, &[joined(8, 1, 0)]);
         drop((old, new));
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(clients[&client(2 * UNSEEN_MAX - 3)].unseen, 3);
     }
 
-    /// It does not say who was given a lock: everybody may have been.
+    /// It does not say which clients were given a lock: all may have been.
     #[test]
     fn of_a_list_of_the_first_version_all_clients_have_locks() {
         let folder = TempFolder::new("roster-1");

@@ -91,7 +91,7 @@ mod tests {
     use std::os::unix::fs::{symlink, PermissionsExt};
     use std::sync::Arc;
 
-    /// Every file of the state as what somebody else may have put there.
+    /// Every file of the state as what another user may have put there.
     #[test]
     fn what_is_no_regular_file_is_refused_and_neither_waited_for_nor_followed() {
         type Put = (&'static str, fn(&Path, &Path));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who the clients are, kept outside this process: for whoever comes after it.
+//! The list of clients, kept outside this process: for its successor.
 //!
 //! ```text
-//!   command thread ──Change──▶ writer thread ──▶ Keeper: a file, or whatever holds it
+//!   command thread ──Change──▶ writer thread ──▶ Keeper: a file, or a service
 //!        │ its number                 │ kept
 //!        ▼                            ▼
 //!   control thread: a client is answered once it is kept that it is one
@@ -40,7 +40,7 @@ pub(crate) use owner::{has_ended, owner, process, signature, Ownership, Taking};
 /// keep what could not be kept.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Whatever holds the clients: a file on this host, or a service that hosts share.
+/// What holds the list of clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
     /// Keeps these changes; `clients`: what they make of everything.
     ///

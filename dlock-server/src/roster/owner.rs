@@ -33,7 +33,7 @@ const BYTES_MAX: u64 = 4_096;
 /// How a list is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Taking {
-    /// If nobody has it.
+    /// If it is free.
     IfFree,
     /// Also from another, which must not serve any more: the one that is written there, if it is
     /// known which ([`signature`]).
@@ -77,7 +77,7 @@ impl Ownership {
             let owned = Self::unsigned(file, path.clone(), list)?;
             match owned.lock() {
                 Ok(()) if is_at(&owned.file, &path) => break owned,
-                Ok(()) => {} // somebody has put another file there meanwhile
+                Ok(()) => {} // another file was put there meanwhile
                 Err(error) if is_busy(&error) => match taking {
                     Taking::FromAnother(from) => return Self::replace(list, path, from.as_deref()),
                     Taking::IfFree => return Err(error),
@@ -156,7 +156,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
     opened(path, options.write(true).create(true).truncate(false).mode(0o600))
 }
 
-/// Locks it for as long as it is open, if nobody else has.
+/// Locks it for as long as it is open, if no other process has.
 fn lock(file: &File, who_has_it: &str) -> io::Result<()> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(busy(who_has_it)),
@@ -178,8 +178,8 @@ fn busy(what: &str) -> io::Error {
 }
 
 impl Place for Ownership {
-    /// Another primary that takes the list puts its own file there: in the folder, by whatever path
-    /// it reaches that, or in the one that has its path by now.
+    /// Another primary that takes the list puts its own file there: in the folder, by any path
+    /// that reaches it, or in the one that has its path by now.
     fn whose(&self) -> Whose {
         match fs::symlink_metadata(&self.path) {
             Ok(there) => self.is(there.dev(), there.ino()),
@@ -211,12 +211,12 @@ impl Ownership {
         }
     }
 
-    /// The path leads nowhere: somebody has removed the file, or the folder is out of reach.
+    /// The path leads nowhere: the file was removed, or the folder is out of reach.
     fn whose_in_folder(&self) -> Whose {
         let name = self.path.file_name().unwrap_or_default();
         match rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(there) => self.is(there.st_dev as _, there.st_ino as _),
-            // nobody has put one there, unless the folder itself is gone
+            // no file was put there, unless the folder itself is gone
             Err(Errno::NOENT) => match self.folder.metadata() {
                 Ok(folder) if folder.nlink() > 0 => Whose::Mine,
                 _ => Whose::Unseen,
@@ -263,8 +263,10 @@ pub(super) fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
 }
 
-/// Where numbers of processes mean the same: the boot of this host, and the namespace of this
-/// process. Empty where that cannot be told, or where `/proc` is that of another namespace.
+/// Where numbers of processes and the times of their starts mean the same: the boot of this host,
+/// and the namespaces of processes and of time of this process (the kernel tells when a process
+/// started by the reader's clock). Empty where that cannot be told, or where `/proc` is that of
+/// another namespace.
 pub(super) fn home() -> String {
     let own = fs::read_link("/proc/self")
         .is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()));
@@ -273,8 +275,13 @@ pub(super) fn home() -> String {
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let namespace = fs::read_link("/proc/self/ns/pid");
+    let time = match fs::read_link("/proc/self/ns/time") {
+        Ok(time) => format!(" {}", time.display()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(), // before Linux 5.6
+        Err(_) => return String::new(),
+    };
     match (boot, namespace) {
-        (Ok(boot), Ok(namespace)) => format!("{} {}", boot.trim(), namespace.display()),
+        (Ok(boot), Ok(namespace)) => format!("{} {}{time}", boot.trim(), namespace.display()),
         _ => String::new(),
     }
 }
@@ -305,6 +312,16 @@ mod tests {
 
     fn me() -> Process {
         process(Some(std::process::id() as i32))
+    }
+
+    /// In another namespace of time the kernel says that a process started at another time.
+    #[test]
+    fn a_home_is_of_the_namespaces_that_numbers_and_times_of_processes_are_of() {
+        let parts = ["pid", "time"].map(|kind| format!("/proc/self/ns/{kind}"));
+        for namespace in parts.iter().filter_map(|link| fs::read_link(link).ok()) {
+            let home = home();
+            assert!(home.split(' ').any(|part| Path::new(part) == namespace), "{home}");
+        }
     }
 
     #[test]
@@ -339,7 +356,7 @@ mod tests {
         assert!(third.is_mine() && !next.is_mine());
     }
 
-    /// The path to the storage is gone, which somebody else reaches by another.
+    /// The path to the storage is gone, which another primary reaches by another one.
     #[test]
     fn a_list_that_cannot_be_seen_is_nobodys() {
         let folder = TempFolder::new("owner-unseen");

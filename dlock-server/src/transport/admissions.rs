@@ -211,7 +211,7 @@ impl Places {
     }
 }
 
-/// A place of somebody's own, or the wait for it.
+/// A client's or a certificate's own place, or the wait for it.
 #[derive(Debug)]
 struct Own {
     who: Who,

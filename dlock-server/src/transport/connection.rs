@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections on either thread, whatever they run over.
+//! Connections on either thread, over any transport.
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};

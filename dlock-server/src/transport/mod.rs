@@ -149,7 +149,7 @@ pub(crate) type MakePump = Box<dyn FnOnce(Box<dyn Line>) -> Box<dyn Pump> + Send
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) attach: Attach,
-    /// The fabric that it has come over, whatever it says.
+    /// The fabric that it has come over, which may be another than it names.
     kind: FabricKind,
     /// The process at the other end, if it is to map the memory.
     pub(crate) process: Option<Peer>,
@@ -178,7 +178,7 @@ impl Guest {
         Ok(Self { attach, kind, process, shown, pump, deadline: asked + ATTACH_WAIT })
     }
 
-    /// Whether the client has given up: its command channel would be nobody's, and would end the
+    /// Whether the client has given up: its command channel would have no user, and would end the
     /// one that it has.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         now >= self.deadline

@@ -15,7 +15,7 @@ use rcgen::{
     RevokedCertParams, SerialNumber,
 };
 
-/// A folder with `ca.pem`, and `NAME.pem` and `NAME.key` of whoever was issued a certificate.
+/// A folder with `ca.pem`, and `NAME.pem` and `NAME.key` of each holder of a certificate.
 pub struct Ca {
     folder: PathBuf,
     issuer: Issuer<'static, KeyPair>,

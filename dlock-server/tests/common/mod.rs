@@ -32,8 +32,8 @@ pub fn server(config: ServerConfig) -> Server {
     Server::start(ServerConfig { port: 0, verbs, ..config }).expect("a primary starts")
 }
 
-/// A loopback address of this process's own, for who comes back to a port that was free for a
-/// moment: nobody else takes one there.
+/// A loopback address of this process's own, for a peer that comes back to a port that was free
+/// for a moment: no other process takes one there.
 pub fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0x80, b, c).into()

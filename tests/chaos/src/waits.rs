@@ -6,8 +6,8 @@
 //!   holds of others    |────|   |──|      idle      |──|
 //! ```
 //! A wait with many holds in front of it is as long as all of them together, so the bound is three
-//! times the longest of them for each that was in front; beside it, the time in which nobody held
-//! the lock is told: that is what a stall is made of.
+//! times the longest of them for each that was in front; beside it, the time in which no client
+//! held the lock is told: that is what a stall is made of.
 
 use std::collections::HashMap;
 
@@ -105,7 +105,7 @@ fn holds(records: &[Record]) -> Vec<Hold> {
     holds
 }
 
-/// How much of a span somebody held the lock.
+/// How much of a span the lock was held.
 fn covered(holds: &[&Hold], from: u64, to: u64) -> u64 {
     let mut spans: Vec<_> = holds.iter().map(|h| (h.from.max(from), h.to.min(to))).collect();
     spans.sort_unstable();

@@ -97,7 +97,7 @@ impl<P: Primary> Running<P> {
 impl<P: Primary> Drop for Running<P> {
     fn drop(&mut self) {
         self.device.stopping.store(true, Ordering::SeqCst);
-        drop(net::connect(self.addr)); // the acceptor looks at `stopping` once somebody has come
+        drop(net::connect(self.addr)); // the acceptor looks at `stopping` after a connection
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

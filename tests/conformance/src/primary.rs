@@ -93,7 +93,7 @@ impl TestPrimary {
         }
     }
 
-    /// A client that nobody else is.
+    /// A client that was not there before.
     pub fn new_client_id(&self) -> ClientId {
         let id = self.next_client.fetch_add(1, Ordering::Relaxed);
         ClientId::new(id).expect("few clients")
@@ -178,7 +178,7 @@ impl Fixture for TestPrimary {
 impl Drop for TestPrimary {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // Both acceptors look at `stopping` once somebody has come.
+        // Both acceptors look at `stopping` after a connection.
         drop((net::connect_abstract(&self.name), net::connect(self.addr)));
         for acceptor in self.acceptors.drain(..) {
             let _ = acceptor.join();

@@ -245,8 +245,8 @@ pub fn an_unexpected_number_is_never_waited_for(fixture: &dyn Fixture) {
     assert!(started.elapsed() < PATIENCE);
 }
 
-/// Who listens hears of an answer that nobody waits for, and the answer is there then. What it has
-/// heard of already it does not hear of again.
+/// A listener hears of an answer that no thread waits for, and the answer is there then. What it
+/// has heard of already it does not hear of again.
 pub fn an_answer_nobody_waits_for_is_heard_of(fixture: &dyn Fixture) {
     let client = fixture.client();
     let exec = &*client.executor;
@@ -301,7 +301,7 @@ pub fn replies_go_to_those_who_asked(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, fixture.addr(0)), u64::from(THREADS));
 }
 
-/// A reply that comes after it was given up disturbs nobody.
+/// A reply that comes after it was given up disturbs no other call.
 pub fn forgotten_replies_do_no_harm(fixture: &dyn Fixture) {
     let client = fixture.client();
     let exec = &*client.executor;

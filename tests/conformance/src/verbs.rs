@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Just enough of a primary to stand behind the verbs executor: lock memory of a device, queue
-//! pairs for whoever attaches, and answers to messages. No lock logic at all.
+//! pairs for clients that attach, and answers to messages. No lock logic at all.
 //!
 //! ```text
 //!   acceptor    Attach ─▶ add_client, admit ─▶ Attached; then it watches the liveness connection

@@ -52,7 +52,7 @@ struct World {
     next_client: u32,
     wild: bool,
     victim: Option<hostile::Victim>,
-    /// Who has held the atomic lock without an end. If it sets one later, nobody tells the
+    /// Who has held the atomic lock without an end. If it sets one later, no message tells the
     /// arbiter: its waiters stay as they were, with no wake-up of their own.
     endless: u32,
 }
@@ -408,7 +408,7 @@ impl World {
         self.take(out);
     }
 
-    /// Changes a word as somebody could who maps it.
+    /// Changes a word as a process could that maps it.
     fn forge(&mut self, tape: &mut Tape<'_>) {
         if !self.wild {
             return;
@@ -461,7 +461,7 @@ impl World {
                     } else if word.client() != self.endless {
                         self.endless = 0;
                     }
-                    // whoever waits is woken by the end of the hold, if it has one
+                    // waiters are woken by the end of the hold, if it has one
                     let owned = word.client() != 0 && (wakes || self.endless != 0);
                     assert!(!word.waiters() || owned, "{lock:?}");
                 }

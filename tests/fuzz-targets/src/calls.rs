@@ -45,7 +45,7 @@ fn server() -> &'static Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    /// It may hold it, or have a ticket: somebody else might have to wait.
+    /// It may hold it, or have a ticket: another client might have to wait.
     Perhaps,
     Held(Mode),
 }

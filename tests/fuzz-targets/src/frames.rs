@@ -8,7 +8,7 @@ use dlock_core::codec::{self, Frame, Header, Kind, HEADER_LEN};
 use dlock_core::control::{ControlRequest, VERSION, VERSION_MIN};
 use dlock_core::limits::FRAME_LEN_MAX;
 
-/// Kinds of frames whose payloads are tried whatever the header says.
+/// Kinds of frames whose payloads are tried with any header.
 const KINDS: [Kind; 15] = [
     Kind::Control,
     Kind::Attach,

@@ -48,7 +48,7 @@ struct World {
 /// Drives a primary by these choices.
 ///
 /// # Panics
-/// If the primary panics, lets somebody in whom it must not, exceeds a limit, answers what cannot
+/// If the primary panics, lets a client in that it must not, exceeds a limit, answers what cannot
 /// be encoded, or keeps something of clients that are gone.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records of the sealed path, as somebody on the way may bring them: replayed, reordered, left
+//! Records of the sealed path, as an attacker on the way may bring them: replayed, reordered, left
 //! out, cut, put together, changed, of the other direction, of another client.
 //!
 //! Exactly the next record of the right direction is opened, and it brings what was sealed. After

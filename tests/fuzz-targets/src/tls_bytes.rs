@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bytes of a TLS connection, as somebody on the way may change them: cut anywhere, changed,
+//! The bytes of a TLS connection, as an attacker on the way may change them: cut anywhere, changed,
 //! left out, brought twice, replaced by noise; and a primary to which nothing but noise comes.
 //!
 //! What an end reads is what the other one has written, in its order, and nothing else. Noise makes
-//! nobody known. Before a peer is known no more is taken of it than is said.
+//! no peer known. Before a peer is known no more is taken of it than is said.
 
 use dlock_fabric::tls_session::{Shake, TlsSession, HANDSHAKE_BYTES_MAX};
 
@@ -77,7 +77,7 @@ impl End {
 /// Brings bytes from one end to the other by these choices.
 ///
 /// # Panics
-/// If an end hears what the other has not written, or somebody is known who is not there.
+/// If an end hears what the other has not written, or a peer is known that is not there.
 pub fn run(data: &[u8]) {
     play(data);
 }
@@ -88,7 +88,7 @@ fn play(data: &[u8]) -> [End; 2] {
     let Peers { client, primary } = Peers::new();
     let (mut client, mut primary) = (End::new(client), End::new(primary));
     let is_alone = tape.below(8) == 7;
-    client.has_ended = is_alone; // whatever comes to the primary is noise then
+    client.has_ended = is_alone; // all that comes to the primary is noise then
     for _ in 0..STEPS_MAX {
         if tape.is_over() {
             break;

@@ -88,8 +88,8 @@ fn a_word_that_counts_all_the_readers_it_can_is_no_panic() {
     arbitrate(LockType::Rw, full, Request::Wait { handle, mode, expire_s: 5, wait, ticket });
 }
 
-/// `arbiter`: requests that a kind of lock does not know were refused even if nobody waits for an
-/// answer to them.
+/// `arbiter`: requests that a kind of lock does not know were refused even if no caller waits for
+/// an answer to them.
 #[test]
 fn a_request_without_a_reply_is_not_answered_by_any_kind_of_lock() {
     let ticket = Ticket { lap: 0, tx: 0, ts: 0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's verbs against the arbiter's, on loom's memory: whatever order they take effect in,
+//! A client's verbs against the arbiter's, on loom's memory: in every order of effects,
 //! a waiter is granted in the end, once, and the word says so. Messages are not modelled: what
 //! the client asks the arbiter for is served once its thread has ended.
 
@@ -114,7 +114,7 @@ fn lock(mode: Mode) -> Op {
     Op::Lock { mode, expire_s: 30 }
 }
 
-/// Client 1 releases while client 2 comes to lock. Nobody is left behind.
+/// Client 1 releases while client 2 comes to lock. No client is left behind.
 fn release_against_lock(lock_type: LockType, holds: Mode, wants: Mode) {
     model(move || {
         let shared = Shared::default();

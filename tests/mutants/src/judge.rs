@@ -27,7 +27,7 @@ const SCHEDULES: [(Stage, u32, u32); 2] =
 const QUICK_PART: u32 = 20;
 /// A unit test that takes longer runs alone, after the others.
 const SLOW_S: f64 = 0.3;
-/// Whoever needs this many times the processor time of a run without a mutant hangs.
+/// A check that needs this many times the processor time of a run without a mutant hangs.
 const TIMES_MAX: f64 = 8.0;
 /// ... and this many seconds more.
 const MORE_S: u64 = 15;

@@ -14,7 +14,7 @@
  *                 completion channels, HOLD_US after the last
  *
  * The device is $RXE_VM_DEV with $RXE_VM_GID_INDEX; dlock's clients choose by DLOCK_FABRIC.
- * Prints one line: `NAME VALUE ...`; status 1 if two were inside at once, or nobody ever was.
+ * Prints one line: `NAME VALUE ...`; status 1 if two were inside at once, or none ever was.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>

@@ -37,7 +37,7 @@ def main():
         mid = {case: {name: statistics.median(all_of) for name, all_of in values.items()}
                for case, values in cases.items()}
         for (kind, side), v in mid.items():
-            # alone, each is measured beside the lock that nobody else asks for either
+            # alone, each is measured beside the lock that no other client asks for either
             base = mid.get(('cas' if what == 'private' else BASELINE.get(kind, kind), '-'))
             value = v[VALUE[what]]
             ratio = value / base[VALUE[what]] if base else None

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# What whoever reads the network sees of a client on another device: without TLS names, words and
+# What a reader of the network sees of a client on another device: without TLS names, words and
 # values; with sealed verbs none of them; with one-sided verbs beside TLS words and values.
 # net: pair
 set -e

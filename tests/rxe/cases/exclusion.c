@@ -154,7 +154,7 @@ static void come_back(struct worker *w, const char *call, int status)
         }
         sleep_seconds(0.2);
     }
-    /* Whatever is held or queued for from before. */
+    /* What is held or queued for from before. */
     for (int k = 0; k < KINDS; ++k) {
         for (int tries = 0; tries < 3 && unlock_op(w->client, w->locks[k]) == DLOCK_ALREADY_LOCKED;) {
             ++tries;

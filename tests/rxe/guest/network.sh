@@ -4,7 +4,7 @@
 # Runs in the guest, in the new root, before the command: makes the network that the runner asked
 # for (NET, NODE, NETEM of vars) and notes what the command is told about it in /run/rxe-vm.env.
 #
-#   loop   rxe0 on r0 10.77.0.1; r0 is one end of a veth whose other end is nobody's
+#   loop   rxe0 on r0 10.77.0.1; r0 is one end of a veth whose other end is not used
 #   pair   rxe0 on r0 10.77.0.1  <-- veth -->  rxe1 on r1 10.77.0.2
 #   nodes  rxe0 on r0 10.77.0.(1 + NODE), the virtio network card
 set -e

@@ -23,7 +23,7 @@ pub enum LockOp {
 pub enum Told {
     /// It holds the lock, or has released it.
     Ok,
-    /// Somebody else holds the lock.
+    /// Another client holds the lock.
     Refused,
 }
 

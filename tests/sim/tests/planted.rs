@@ -65,7 +65,7 @@ fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
 }
 
 /// A scenario that comes to see one of these rules may find that it is broken: then it belongs into
-/// the table. Which unit test has it, and why no schedule, is in docs/verification.md.
+/// the table. `planted-units.csv` has its unit test, and why no schedule finds it.
 #[test]
 fn what_unit_tests_alone_find_changes_no_schedule() {
     for &bug in dlock_core::planted::OF_UNITS {

@@ -11,7 +11,8 @@ const SCHEDULES: u64 = 3_000;
 fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
     let mut coverage = Coverage::new();
     let (mut grants, mut objects) = (0, 0);
-    for seed in 1..=SCHEDULES {
+    // the last: a batch extends leases while the certificate of its client is revoked
+    for seed in (1..=SCHEDULES).chain([6_561]) {
         let run = system::run("all", seed, Bugs::default(), false).expect("the scenario");
         assert_eq!(run.violation, None, "sim --seed {seed} --schedules 1 --trace");
         coverage.add(&run.coverage);
@@ -35,7 +36,7 @@ fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
     assert_eq!(coverage.missing(), [], "{}", coverage.report());
 }
 
-/// `scripts/sim.sh` runs 20,000 of each.
+/// `scripts/sim.sh` runs 10,000 of each.
 #[test]
 fn no_schedule_of_a_scenario_that_is_run_by_itself_violates_a_property() {
     for scenario in system::APART {
@@ -46,28 +47,30 @@ fn no_schedule_of_a_scenario_that_is_run_by_itself_violates_a_property() {
             assert_eq!(run.violation, None, "sim --scenario {name} --seed {seed} --schedules 1");
             grants += run.grants;
         }
-        assert!(grants > 15 * SCHEDULES / 2, "{}: {grants} grants", scenario.name);
+        assert!(grants > 10 * SCHEDULES / 2, "{}: {grants} grants", scenario.name);
     }
 }
 
 /// Seeds that once led to a violation of the core: each has its bug's fix behind it.
-const REGRESSIONS: [(&str, u64); 16] = [
-    ("atomic", 2513),   // an extend while a release is still on its way
-    ("fair", 3789),     // a passed-over shared ticket is published late
-    ("fair", 602),      // a shared ticket is ended, then given up
-    ("drift", 3598),    // readers at the limit behind lost ones
-    ("recovery", 8),    // a share claimed in recovery is resolved
-    ("recovery", 3373), // a claim's lease is rounded down
-    ("churn", 277),     // a share is granted whose note was lost
-    ("all", 29911),     // a revoked ticket is forgotten by an older one's request
-    ("all", 2445214),   // a revoked share is forgotten when an earlier ticket is ended
-    ("all", 1031502),   // the same, another way
-    ("all", 1160843),   // who was fenced in a recovery is adopted again, without its claims
-    ("all", 1217436),   // the same: it has not got the locks that it believes to have
-    ("all", 37147),     // a claimed share that was given back is undone
-    ("roaming", 24510), // a share taken over tcp is released by the card
-    ("roaming", 23012), // the same
-    ("recovery", 2444), // a lease outlives two primaries whose clocks differ
+const REGRESSIONS: [(&str, u64); 18] = [
+    ("atomic", 2513),    // an extend while a release is still on its way
+    ("fair", 3789),      // a passed-over shared ticket is published late
+    ("fair", 602),       // a shared ticket is ended, then given up
+    ("drift", 3598),     // readers at the limit behind lost ones
+    ("recovery", 8),     // a share claimed in recovery is resolved
+    ("recovery", 3373),  // a claim's lease is rounded down
+    ("churn", 277),      // a share is granted whose note was lost
+    ("all", 29911),      // a revoked ticket is forgotten by an older one's request
+    ("all", 2445214),    // a revoked share is forgotten when an earlier ticket is ended
+    ("all", 1031502),    // the same, another way
+    ("all", 1160843),    // who was fenced in a recovery is adopted again, without its claims
+    ("all", 1217436),    // the same: it has not got the locks that it believes to have
+    ("all", 37147),      // a claimed share that was given back is undone
+    ("roaming", 24510),  // a share taken over tcp is released by the card
+    ("roaming", 23012),  // the same
+    ("prepared", 12009), // a horizon is forgotten that the predecessor has told
+    ("rules", 954),      // a partial release is denied after new rules
+    ("recovery", 2444),  // a lease outlives two primaries whose clocks differ
 ];
 
 #[test]

@@ -95,7 +95,7 @@ pub fn stray_unsafe(files: &[File]) -> Vec<String> {
 }
 
 /// Hash tables where the primary's state is kept: when one grows, a single insertion moves all of
-/// it, and everybody waits. Trees and lists by number grow in small steps.
+/// it, and all clients wait. Trees and lists by number grow in small steps.
 pub fn tables_that_move(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     for file in files.iter().filter(|f| f.path.starts_with("dlock-core/src/")) {
@@ -184,7 +184,7 @@ fn traces_of_this_machine(root: &Path) -> Vec<String> {
         let text = fs::read_to_string(Path::new(&cargo_home).join(name)).unwrap_or_default();
         traces.extend(hosts(&text));
     }
-    // The public registry is everybody's.
+    // The public registry is no trace.
     traces.retain(|t| !["crates.io", "github.com"].iter().any(|public| t.ends_with(public)));
     traces
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The repository follows its own style.
 
-use dlock_tidy::{cargo, source, tree};
+use dlock_tidy::{cargo, prose, source, tree};
 
 fn none(offences: Vec<String>) {
     assert!(offences.is_empty(), "{} offences:\n  {}", offences.len(), offences.join("\n  "));
@@ -52,6 +52,36 @@ fn the_libraries_read_the_environment_in_one_place() {
 #[test]
 fn every_test_program_that_wants_a_device_is_run_with_one() {
     none(source::without_a_device(&tree::files(&tree::root())));
+}
+
+#[test]
+fn documents_and_comments_name_their_subjects() {
+    none(prose::vague_words(&tree::files(&tree::root())));
+}
+
+#[test]
+fn no_line_of_markdown_is_too_wide() {
+    none(prose::wide_markdown(&tree::files(&tree::root())));
+}
+
+#[test]
+fn no_document_is_too_long() {
+    none(prose::long_documents(&tree::files(&tree::root())));
+}
+
+#[test]
+fn the_changelog_is_short_and_has_the_kinds_of_keep_a_changelog() {
+    none(prose::changelog_offences(&tree::files(&tree::root())));
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    none(prose::broken_links(&tree::files(&tree::root())));
+}
+
+#[test]
+fn documents_name_files_tests_and_bugs_that_exist() {
+    none(prose::unknown_names(&tree::files(&tree::root())));
 }
 
 #[test]

@@ -246,7 +246,7 @@ impl Steps {
         loop {
             match self.step(name)? {
                 Some(0) | None => return Ok(()),           // its end is judged
-                Some(_) if name == "end" => return Ok(()), // it ends whatever the status is
+                Some(_) if name == "end" => return Ok(()), // it ends with any status
                 Some(_) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(50));
                 }

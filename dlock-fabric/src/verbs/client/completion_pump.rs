@@ -164,7 +164,7 @@ impl CompletionPump {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// The session has ended: everybody who waits is told, and nothing is posted any more.
+    /// The session has ended: all waiting threads are told, and nothing is posted any more.
     pub(super) fn fail(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.park.wake();
@@ -259,7 +259,7 @@ impl CompletionPump {
     }
 
     /// Waits until all notes that were posted before have taken effect, and with `chains` all
-    /// chains that nobody waits for, too. One that was given up, and is not over now, ends the
+    /// chains that no thread waits for, too. One that was given up, and is not over now, ends the
     /// session: it must not take effect after the request that is to undo it.
     pub(super) fn settled(&self, chains: bool, deadline: Instant) -> Result<(), Stop> {
         for poster_slot in self.poster_slots.iter().filter(|s| s.usage() == Use::Notes) {
@@ -312,7 +312,7 @@ impl CompletionPump {
         }
     }
 
-    /// Looks some times; it does so for others, too, unless somebody else is doing that.
+    /// Looks some times; it does so for all threads, unless another one is doing that.
     #[inline]
     pub(super) fn look_for<T>(&self, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
         let mut polled = self.polled.try_lock();
@@ -374,13 +374,13 @@ impl CompletionPump {
         }
     }
 
-    /// Sleeps on the channel for everybody, once.
+    /// Sleeps on the channel for all threads, once.
     fn lead<T>(&self, deadline: Instant, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
         if self.cq.arm(false).is_err() {
             self.fail();
             return None;
         }
-        // Whatever came before it was armed is filed when this returns.
+        // What came before it was armed is filed when this returns.
         self.look_for_sure();
         let found = ready();
         if found.is_none() && !self.is_broken() && self.channel.wait(deadline).is_err() {
@@ -390,7 +390,7 @@ impl CompletionPump {
         found
     }
 
-    /// Takes completions that are there, unless somebody else is doing that.
+    /// Takes completions that are there, unless another thread is doing that.
     #[inline]
     pub(super) fn look(&self) {
         if let Ok(mut polled) = self.polled.try_lock() {
@@ -421,7 +421,7 @@ impl CompletionPump {
     #[inline]
     fn file(&self, completion: &Completion) {
         if !completion.is_success() {
-            // Whatever is behind it comes back flushed.
+            // What is behind it comes back flushed.
             return self.fail();
         }
         let work = completion.work();
@@ -440,11 +440,11 @@ impl CompletionPump {
 }
 
 impl Park {
-    /// Wakes everybody who sleeps here.
+    /// Wakes all threads that sleep here.
     #[inline]
     fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            // Whoever has counted itself, and found nothing yet, is asleep once this is free.
+            // A thread that has counted itself, and found nothing yet, is asleep once this is free.
             drop(lock(&self.mutex));
             self.woken.notify_all();
         }
@@ -456,7 +456,7 @@ impl Park {
         let guard = lock(&self.mutex);
         if !awake() {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Whoever comes back looks again, for whatever reason it does.
+            // A thread that comes back looks again, whether it was woken or not.
             drop(self.woken.wait_timeout(guard, left));
         } else {
             drop(guard);

@@ -278,7 +278,7 @@ impl VerbsExecutor {
             None => self.pump.wait(until.instant(), ready),
         };
         match done {
-            // A completion that is seen too late counts as lost: whoever asked counts its lease
+            // A completion that is seen too late counts as lost: the caller counts its lease
             // by that.
             Ok(()) if !until.is_over(self.coarse_lag_ns) => return Some(claim),
             Ok(()) | Err(Stop::TimedOut) => self.pump.abandon(claim),

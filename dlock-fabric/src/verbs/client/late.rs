@@ -6,7 +6,7 @@
 //!           └─ primary recovers ──▶ every operation first tries to attach, RETRY apart, and is
 //!                                   refused with NotReady as long as the primary refuses that
 //! ```
-//! A recovering primary cannot refuse one-sided verbs at the memory, so it lets nobody near it
+//! A recovering primary cannot refuse one-sided verbs at the memory, so it gives no client access
 //! before recovery has ended. Until then notes are kept, and written when there is a ledger. The
 //! time that attaching takes, 5 s at most, is taken from that of the operation.
 

@@ -4,11 +4,11 @@
 //! ```text
 //!   FREE ──claim──▶ BUSY ──dropped, everything completed──▶ FREE
 //!                    └──dropped, verbs under way──▶ ORPHAN ──the last one completes──▶ FREE
-//!   notes: BUSY ──dropped──▶ FREE, whatever is under way
+//!   notes: BUSY ──dropped──▶ FREE, also while verbs are under way
 //! ```
-//! A completion is filed on the poster slot's completion slot by whoever polled it; its owner reads
-//! the completion slot. The scratch words of verbs under way are not used again: an orphan is
-//! nobody's until its last completion has come.
+//! A completion is filed on the poster slot's completion slot by the thread that polled it; its
+//! owner reads the completion slot. The scratch words of verbs under way are not used again: an
+//! orphan is not claimed until its last completion has come.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -27,7 +27,7 @@ const ORPHAN: u8 = 2;
 pub(super) enum Use {
     /// One list at a time, whose values are wanted.
     Chains,
-    /// Any number of writes that nobody waits for.
+    /// Any number of writes that no thread waits for.
     Notes,
 }
 
@@ -45,8 +45,9 @@ pub(in crate::verbs) struct PosterSlot {
     poster: UnsafeCell<Poster>,
 }
 
-// SAFETY: the poster is reached through a `Claim` alone (or by `reap`, which claims it): whoever
-// has changed `state` to BUSY, until it changes it back. Everything else is atomic or constant.
+// SAFETY: the poster is reached through a `Claim` alone (or by `reap`, which claims it): the thread
+// that has changed `state` to BUSY, until it changes it back. Everything else is atomic or
+// constant.
 unsafe impl Sync for PosterSlot {}
 
 impl PosterSlot {
@@ -77,7 +78,7 @@ impl PosterSlot {
         self.slots
     }
 
-    /// Claims it, if nobody has.
+    /// Claims it, if it is free.
     #[inline]
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
         let claimed = self.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl Drop for Claim<'_> {
             poster_slot.state.store(FREE, Ordering::Release);
         } else {
             poster_slot.state.store(ORPHAN, Ordering::SeqCst);
-            // Its last completion may have come before anybody could see that it is an orphan.
+            // Its last completion may have come before it was marked as an orphan.
             poster_slot.reap();
         }
     }

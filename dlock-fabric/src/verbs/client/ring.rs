@@ -5,7 +5,7 @@
 //!   lists   | taken | done | under way | under way |   slots are free again from the front on,
 //!             ▲ front                       ▲ posted   once a list is done and taken
 //! ```
-//! The outcome of a list that nobody asks for does not hold up those behind it: when room is
+//! The outcome of a list that is not asked for does not hold up those behind it: when room is
 //! needed, it is copied to the side.
 
 use std::collections::{HashMap, VecDeque};

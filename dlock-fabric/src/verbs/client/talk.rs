@@ -171,7 +171,7 @@ impl Talk {
         self.owner.is_here() && !self.is_broken()
     }
 
-    /// The session has ended; wakes everybody, the primary too.
+    /// The session has ended; wakes all threads, and the primary.
     pub(super) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.shut_down();

@@ -64,7 +64,7 @@ impl BareFaa {
     #[inline]
     pub fn once(&mut self) -> Result<(), FabricError> {
         // SAFETY: one request, which the call copies; its scatter entry leads to a scratch word
-        // that the queue pair keeps, and nobody but the device uses.
+        // that the queue pair keeps, and only the device uses.
         let posted = unsafe { self.qp.post_send(&mut *self.request) };
         posted.map_err(|failed| failure(&format!("error {}", failed.code)))?;
         let mut one = [Completion::default()];

@@ -146,7 +146,7 @@ impl Cq {
             ((*raw.as_ptr()).cqe, (*ops).poll_cq, (*ops).req_notify_cq)
         };
         let (Some(poll), Some(notify)) = (poll, notify) else {
-            // SAFETY: made above, and used by nobody.
+            // SAFETY: made above, and not used yet.
             unsafe { (lib.destroy_cq)(raw.as_ptr()) };
             return Err(VerbsError::call(what, io::ErrorKind::Unsupported.into()));
         };

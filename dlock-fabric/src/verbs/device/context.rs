@@ -66,7 +66,7 @@ impl Context {
         let info = match describe(lib, raw, choice.device.clone()) {
             Ok(info) => info,
             Err(error) => {
-                // SAFETY: opened above, and used by nobody else.
+                // SAFETY: opened above, with no other user.
                 unsafe { (lib.close_device)(raw.as_ptr()) };
                 return Err(error);
             }
@@ -185,7 +185,7 @@ fn look_into(lib: &Library, device: *mut ibv_device) -> DeviceInfo {
     let name = name_of(device);
     let info = open(lib, device).and_then(|raw| {
         let info = describe(lib, raw, name.clone());
-        // SAFETY: opened a moment ago, and used by nobody else.
+        // SAFETY: opened a moment ago, with no other user.
         unsafe { (lib.close_device)(raw.as_ptr()) };
         info
     });

@@ -145,7 +145,7 @@ struct Handle {
 
 impl Handle {
     fn symbol(&self, name: &CStr, version: &CStr) -> Result<*mut c_void, Absent> {
-        // SAFETY: a handle that `dlopen` gave and nobody closes, and two C strings.
+        // SAFETY: a handle that `dlopen` gave and that is never closed, and two C strings.
         let symbol = unsafe { dlvsym(self.raw, name.as_ptr(), version.as_ptr()) };
         if symbol.is_null() {
             return Err(Absent(format!(

@@ -62,7 +62,7 @@ impl Drop for Pd {
 ///
 /// # Safety
 /// `base..base + bytes` is mapped readable and writable, at the same address, as long as the
-/// value lives; `base` is aligned to 8 bytes; and nobody refers to it but by [`SharedWord`] or
+/// value lives; `base` is aligned to 8 bytes; and all references to it are [`SharedWord`]s or
 /// raw pointers, since a device may write to it at any time. It is not inherited by forked
 /// children (`MADV_DONTFORK`), or a child's write would take the pages away from the device.
 pub unsafe trait Region: Send + Sync {

@@ -194,7 +194,7 @@ impl Messages {
         unsafe { self.qp.post_send(&mut request) }.unwrap();
     }
 
-    /// Takes note that messages have left up to this count, where somebody else takes the
+    /// Takes note that messages have left up to this count, where another part takes the
     /// completions of the send queue.
     pub(in crate::verbs) fn settle_sent(&mut self, seq: u32) {
         if seq.wrapping_sub(self.settled) <= self.posted.wrapping_sub(self.settled) {

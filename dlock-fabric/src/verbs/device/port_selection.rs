@@ -2,7 +2,7 @@
 //! Which port of which device: a pure decision over what was found.
 //!
 //! ```text
-//!   eid given           the usable port that has this GID, whatever dev_name says
+//!   eid given           the usable port that has this GID; dev_name does not matter
 //!   else dev_name       that device's first active port, or an error
 //!   else                eid given: an error if there are usable ports, which then are named
 //!                       no eid: the first device with an active port and atomics

@@ -433,7 +433,7 @@ impl Poster {
     /// Takes note of a completion of this poster, and gives access to the values of its list.
     ///
     /// # Panics
-    /// If it is of another poster, or comes a second time: whoever polls sorts by
+    /// If it is of another poster, or comes a second time: the thread that polls sorts by
     /// [`owner`](Self::owner), and hands each completion on once.
     #[inline]
     pub fn settle(&mut self, completion: &Completion) -> Settled<'_> {

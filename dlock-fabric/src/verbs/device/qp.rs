@@ -378,8 +378,8 @@ impl Qp {
         if self.destroyed {
             return Ok(());
         }
-        // SAFETY: made by `create`, and not destroyed; `&mut self` is its only user, and whoever
-        // gets one uses it no more.
+        // SAFETY: made by `create`, and not destroyed; `&mut self` is its only user, and the
+        // receiver of one uses it no more.
         VerbsError::check("destroy a queue pair", unsafe { (lib.destroy_qp)(self.raw.as_ptr()) })?;
         self.destroyed = true;
         self.spec.send_cq.release(self.spec.send_slots);
@@ -507,7 +507,7 @@ impl Qp {
     ///
     /// # Safety
     /// `request` and its scatter entry are valid until this returns; the memory is of a
-    /// registration that this queue pair keeps, and nobody accesses it until it completes.
+    /// registration that this queue pair keeps, and is not accessed until it completes.
     pub(super) unsafe fn post_recv(&self, request: *mut ibv_recv_wr) -> Result<(), PostFailed> {
         if !self.pd.context().owner.is_here() {
             return Err(PostFailed { code: libc::EPERM, part: false });

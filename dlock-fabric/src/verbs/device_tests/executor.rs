@@ -183,7 +183,7 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         assert!(exec.is_alive() && exec.probe());
         let posted = exec.post(&add(0, 1));
         while exec.poll(posted).is_none() {}
-        // Its process has died: nobody closes anything in order.
+        // Its process has died: nothing is closed in order.
         drop(peer);
         let start = Instant::now();
         exec.execute(&[add(0, 1), add(1, 1)], &mut outcome, PATIENCE);
@@ -274,7 +274,7 @@ fn posted_chains_are_many_at_once_and_asked_for_in_any_order() {
         }
         assert_eq!(session.exec.poll(posted[0]), Some(Outcome::Unknown), "only once");
     }
-    // Outcomes that nobody asks for hold up nobody.
+    // Outcomes that are not asked for hold up no other operation.
     let left: Vec<_> = (0..1_000).map(|_| session.exec.post(&add(5, 1))).collect();
     let chain = add(6, 3).then(WordOp::WriteLedger { handle: Handle(1), value: 4 });
     let last = session.exec.post(&chain.then(WordOp::Read { addr: w0(6) }));
@@ -305,7 +305,7 @@ fn a_sleepy_client_gets_what_a_busy_one_gets() {
 fn a_primary_that_does_nothing_stops_nobody() {
     let Some(mut site) = Site::new(false) else { return };
     let session = site.join();
-    // Nobody polls anything on the primary's side, as when its process is stopped.
+    // The primary's side is not polled, as when its process is stopped.
     let start = Instant::now();
     for i in 0..2_000 {
         let now = session.exec.now();

@@ -136,7 +136,7 @@ fn no_request_overtakes_a_chain_that_was_given_up() {
         assert_eq!(session.exec.pump.abandoned().count(), 0);
         session.exec.forget(seq);
     }
-    // On a quick network every chain may be executed before anybody looks.
+    // On a quick network every chain may be executed before the test looks.
     let delayed = std::env::var_os("DLOCK_TEST_DELAYED").is_some();
     assert!(given_up > 0 || !delayed, "every chain was executed at once");
     assert_eq!(site.memory.read(w0(9)), 14 * BATCH_MAX as u64);

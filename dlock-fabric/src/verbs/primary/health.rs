@@ -5,7 +5,7 @@
 //!   command thread   a list takes longer than SLOW, or fails ──▶ out ──it works again──▶ works
 //!   other threads    ask is_out; say give_up: the operation under way fails now
 //! ```
-//! The thread that operates on the memory cannot answer anybody meanwhile: others do it for it.
+//! The thread that operates on the memory cannot answer meanwhile: other threads answer for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Health {
         self.was_out.load(Ordering::Relaxed) && self.was_out.swap(false, Ordering::Relaxed)
     }
 
-    /// Nobody needs it any more: no operation goes on waiting for it.
+    /// It is not needed any more: no operation goes on waiting for it.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
     }

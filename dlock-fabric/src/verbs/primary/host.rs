@@ -51,7 +51,7 @@ pub struct PeerId(pub(super) u32);
 pub struct Arrival(pub(super) Completion);
 
 impl Arrival {
-    /// Whose it is. What is of nobody (any more) is to be ignored.
+    /// The peer that it is of. An arrival of a peer that is not known (any more) is to be ignored.
     pub fn peer(&self) -> PeerId {
         PeerId(self.0.qp_num())
     }
@@ -150,7 +150,7 @@ impl VerbsHost {
         self.served.as_ref().is_some_and(|served| served.health.take_was_out())
     }
 
-    /// Nobody needs the memory any more: an operation that waits for the device fails at once.
+    /// The memory is not needed any more: an operation that waits for the device fails at once.
     pub fn give_up(&self) {
         if let Some(served) = &self.served {
             served.health.give_up();
@@ -296,7 +296,7 @@ impl VerbsHost {
 
 impl Queues {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nobody panics while holding it.
+        // No thread panics while holding it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

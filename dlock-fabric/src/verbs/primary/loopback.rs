@@ -5,15 +5,16 @@
 //!   NicMemory ──run(verbs)──▶ Poster ──▶ Qp ═══ the device ═══▶ Qp ──▶ slots
 //!                  values ◀── Cq, busily polled
 //! ```
-//! A device's atomics are atomic with each other, not with the CPU's. So whatever the primary does
+//! A device's atomics are atomic with each other, not with the CPU's. So all that the primary does
 //! to a word that a client may operate on goes this way.
 //!
 //! *When it fails*, as it does on SoftRoCE while the network interface is down, the pair is made
 //! anew as soon as that is possible, and the list is executed then. That is right if nothing of it
 //! was executed before. The device tells: the end that serves expects the packet after the last
-//! one it has executed. If an atomic was executed and its value is lost, nobody can say what became
-//! of the word: the memory has failed. So it has if the device does not work again in time. Until
-//! then the thread that asked can do nothing else; the others see by [`Health`] that it waits.
+//! one it has executed. If an atomic was executed and its value is lost, it is not known what
+//! became of the word: the memory has failed. So it has if the device does not work again in time.
+//! Until then the thread that asked can do nothing else; the others see by [`Health`] that it
+//! waits.
 
 use std::io;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ struct Pair {
 #[derive(Debug)]
 struct Failed {
     reason: String,
-    /// `None`: nobody can tell.
+    /// `None`: it is not known.
     executed: Option<usize>,
 }
 

@@ -54,7 +54,7 @@ impl DeviceLost {
     }
 }
 
-/// The ledgers, by client; a client's is registered by whoever admits it.
+/// The ledgers, by client; a client's is registered by the thread that admits it.
 #[derive(Debug, Default)]
 pub(super) struct Ledgers(Mutex<HashMap<ClientId, Arc<Pages>>>);
 
@@ -64,7 +64,7 @@ impl Ledgers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<Pages>>> {
-        // Nobody panics while holding it.
+        // No thread panics while holding it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -47,7 +47,7 @@ impl VerbsPeer {
         self.ids
     }
 
-    /// Whether it has failed: nothing can be received from it or sent to it any more. Whatever it
+    /// Whether it has failed: nothing can be received from it or sent to it any more. What it
     /// posted on its other queue pair may still take effect until it is fenced.
     pub fn is_broken(&self) -> bool {
         self.broken
@@ -120,7 +120,7 @@ impl VerbsPeer {
     /// `Call` if the device does not let go. Nothing of the client may be undone then; try again.
     ///
     /// # Latency
-    /// A few milliseconds on SoftRoCE; it waits for nobody.
+    /// A few milliseconds on SoftRoCE; it does not wait for the peer.
     pub fn fence(&mut self) -> Result<(), VerbsError> {
         if self.qps.is_empty() {
             return Ok(());
@@ -130,7 +130,7 @@ impl VerbsPeer {
         for qp in &mut self.qps {
             // Where this fails, destroying may still succeed; and that counts.
             let _ = qp.to_error();
-            // Nobody but the messages had it, and they are gone.
+            // The messages alone had it, and they are gone.
             let qp = Arc::get_mut(qp).expect("a queue pair of its peer alone");
             qp.destroy()?;
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line of `dlockd`.
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,24 +16,33 @@ use crate::format::Format;
 use crate::tls::{self, TlsPaths};
 
 const AFTER_HELP: &str = "\
-An option on the command line overrides the configuration file. All settings, with their
-meaning and defaults, are in the commented example dlockd.toml.
+An option on the command line overrides the configuration file. All settings,
+with their meaning and defaults, are in the commented example dlockd.toml.
 
-When it serves, dlockd prints one line on standard output:
-  dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N, room for N clients
+When it serves, dlockd prints one line on standard output, which begins so:
+  dlockd ready: listening on ADDR:PORT, offering
 With --standby-of it prints another one first, when it waits:
   dlockd standby: of ADDR:PORT, pid N
-SIGTERM and SIGINT stop it. With TLS, SIGHUP loads certificates, keys, revocation lists and rules
-again; without TLS it stops it, too, unless it runs as a service of systemd.
+SIGTERM and SIGINT stop it. With TLS, SIGHUP loads certificates, keys,
+revocation lists and rules again; without TLS it stops it, too, unless it runs
+as a service of systemd.
 
 Exit codes:
   0  stopped by a signal, or the configuration checked is valid
   1  the primary could not be started
   2  the command line or the configuration is wrong";
 
+/// Columns of the terminal; 80 where there is none.
+fn help_width() -> usize {
+    let out = std::io::stdout();
+    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
+    size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0).unwrap_or(80)
+}
+
 /// Runs a dlock primary: locks and state objects for clients on this host and others.
 #[derive(Debug, Parser)]
 #[command(name = "dlockd", version = dlock_server::VERSION, after_help = AFTER_HELP)]
+#[command(term_width = help_width())]
 pub(crate) struct Args {
     /// Read the configuration from this TOML file
     #[arg(long, value_name = "FILE")]
@@ -55,7 +65,7 @@ pub(crate) struct Args {
     /// The command thread sleeps soon when there is nothing to do
     #[arg(long)]
     sleep_mode: bool,
-    /// Clients that have to come back before anybody is served
+    /// Clients that have to come back before any client is served
     #[arg(long, value_name = "COUNT")]
     recovery_clients: Option<u32>,
     /// Wait at least so long for the clients that the state file knows [default: 30]

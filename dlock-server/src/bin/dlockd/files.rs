@@ -40,9 +40,10 @@ pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<()
             if let (false, Some(other)) = (path.exists(), others.first()) {
                 log::warn!(
                     "{path:?} is new, and {other:?} is there from a primary on this port that was \
-                     started with other variables (XDG_STATE_HOME, HOME): what its clients hold is \
-                     not known here, and may be given to others; to recover it stop this primary, \
-                     and start one with --state-file {other:?}"
+                     started with other variables (XDG_STATE_HOME, HOME) or another \
+                     /etc/machine-id: what its clients hold is not known here, and may be given to \
+                     others; to recover it stop this primary, and start one with \
+                     --state-file {other:?}"
                 );
             }
             server.state_file = Some(path);

@@ -120,11 +120,12 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         let (address, epoch, pid) = (server.local_addr(), server.epoch(), std::process::id());
         let capacity = server.capacity();
         let room = capacity.clients;
+        let shm = capacity.mapping.map(|mapping| format!(", {mapping} over shm"));
         let verbs = capacity.locked.map(|locked| format!(", {} over RDMA", locked.clients));
-        let verbs = verbs.unwrap_or_default();
+        let (shm, verbs) = (shm.unwrap_or_default(), verbs.unwrap_or_default());
         say(&format!(
             "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}, \
-             room for {room} clients{verbs}"
+             room for {room} clients{shm}{verbs}"
         ));
         let serves = format!("serves on {address} over {fabrics}, epoch {epoch}");
         let recovery = server.recovery().await.map(|recovery| recovery.to_string());
@@ -171,7 +172,7 @@ fn no_start(error: io::Error) -> String {
     }
 }
 
-/// Waits until somebody wants the end.
+/// Waits for a signal that ends the primary.
 async fn stopped(terminate: &mut Option<Signal>, interrupt: &mut Option<Signal>) {
     tokio::select! {
         () = comes(terminate) => {}
@@ -189,7 +190,7 @@ async fn comes(signal: &mut Option<Signal>) {
 
 /// Takes the rules of the configuration file again. What could not be started with changes nothing;
 /// nor does a file without rules where there are some: it may be one that is just being written,
-/// and without rules everybody may do everything.
+/// and without rules every client may do everything.
 fn reload_rules(server: &Server, args: &Args, in_force: &mut usize) {
     if args.config().is_none() {
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `dlockd` tells the service manager that started it (sd_notify(3)). Started by a person it
-//! tells nobody.
+//! tells nothing.
 //!
 //! ```text
 //!   standby waits ─▶ READY, STATUS    primary listens ─▶ READY, STATUS: how far its recovery is

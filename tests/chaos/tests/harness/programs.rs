@@ -29,7 +29,7 @@ const CALL_MAX: Duration = Duration::from_secs(30);
 /// it begins anew after this time (`UNREACHED_NS`, and DLOCK_PRIMARIES in docs/dlock.md).
 const AWAY_MAX: Duration = Duration::from_nanos(UNREACHED_NS);
 /// Primaries that are killed one after the other, whether their clients have come or not. On a slow
-/// machine nobody would be served otherwise, and no bound of a call would mean anything.
+/// machine no client would be served otherwise, and no bound of a call would mean anything.
 const HASTY_KILLS: u64 = 2;
 
 /// What disturbs a run.

@@ -81,7 +81,7 @@ impl Pair {
     }
 }
 
-/// A port of the loopback interface that nobody listens on.
+/// A port of the loopback interface without a listener.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("its address").port()

@@ -31,7 +31,7 @@ mod away;
 
 /// Set when the parent has closed the input.
 static DISMISSED: AtomicBool = AtomicBool::new(false);
-/// A call that takes longer is logged whatever it says.
+/// A call that takes longer is logged with any result.
 const LONG_NS: u64 = 4_000_000_000;
 /// How long a worker goes on after it was dismissed: a call may take so long.
 const LEAVE_MAX: Duration = Duration::from_secs(100);
@@ -264,7 +264,7 @@ impl<'a> Client<'a> {
         let mut way = self.rng.pick(&WAYS);
         let Hand { id, held, ticket, .. } = self.hands[n];
         if way == Way::Lock && !mine.is_empty() && self.rng.chance(980) {
-            way = Way::Try; // who holds one lock and waits for another keeps everybody waiting
+            way = Way::Try; // a holder that waits for another lock keeps all others waiting
         }
         match (held, ticket) {
             (None, None) if self.rng.chance(30) => {

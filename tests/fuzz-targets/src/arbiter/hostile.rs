@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A tcp client that means harm, and two honest ones: the first holds a lock for ever, the second
-//! waits for it. Whatever the third does, the hold lasts, nobody is let in beside it, and when it
-//! is released and the third is gone the second gets the lock.
+//! waits for it. With all that the third does, the hold lasts, no client is let in beside it, and
+//! when it is released and the third is gone the second gets the lock.
 
 use dlock_core::clock::NS;
 use dlock_core::exec::LockMemory;

@@ -11,6 +11,7 @@
 
 use dlock_core::ids::Seq;
 use dlock_core::primary::Sent;
+use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, WordOp};
 
 use super::plan::{Fabric, Fault};
@@ -198,8 +199,11 @@ impl Sys {
             client.life = Life::Broken;
         }
         client.gen = 0;
+        let is_asked_for = client.renewal.goes_on_alone();
         self.flush(c);
-        self.control_soon(c, true);
+        if !is_asked_for {
+            self.control_soon(c, true);
+        }
     }
 
     /// The primary notices, behind what was sent, that a client's channel has ended.
@@ -213,5 +217,40 @@ impl Sys {
         let at = (self.now + ns).max(client.up_last + 1).max(client.blocked_up);
         client.up_last = at;
         self.up_at(c, at);
+    }
+
+    /// What becomes of a chain on this lock, if it is not executed at all.
+    pub(super) fn refuses_lock(&self, c: usize, l: usize) -> Option<Outcome> {
+        let refused = self.refuses(c, self.clients[c].threads[l].epoch);
+        let over = || Some(Outcome::Refused(Status::BadResponse));
+        match refused {
+            None if !self.is_connected(c, l) => over(),
+            Some(Outcome::Unknown) => over(), // nothing was sent
+            refused => refused,
+        }
+    }
+
+    /// What becomes of a chain for a place of this epoch, if it is not executed at all.
+    pub(super) fn refuses(&self, c: usize, epoch: u32) -> Option<Outcome> {
+        let client = &self.clients[c];
+        let connected = matches!(client.life, Life::Up | Life::Leaving);
+        let mapped = client.epoch == self.epoch && self.alive;
+        match client.fabric {
+            _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
+            _ if !connected => Some(Outcome::Unknown),
+            Fabric::Shm if !mapped => Some(Outcome::Unknown),
+            Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
+            // the gate of the memory; a queue pair is connected when the recovery is over
+            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
+                Some(Outcome::Refused(Status::NotReady))
+            }
+            _ => None,
+        }
+    }
+
+    /// The primary refuses this client's chains at the memory.
+    fn is_revoked(&self, c: usize) -> bool {
+        let client = &self.clients[c];
+        self.sessions.iter().any(|s| s.revoked && Some(s.id) == client.id && s.gen == 0)
     }
 }

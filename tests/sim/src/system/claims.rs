@@ -34,7 +34,8 @@ impl Sys {
         let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
         let (new, at) = (self.client_now(c), self.now);
         let dead_offsets = self.dead_offsets.clone();
-        for (l, _, grant) in grants {
+        let has_rules = self.plan.rules;
+        for (l, is_held, grant) in grants {
             let l = usize::from(l);
             let releases = self.clients[c].releases.contains(&(l as u8));
             let t = self.thread(c, l);
@@ -82,6 +83,15 @@ impl Sys {
                     entry.lose();
                     self.oracle.ended(l, who);
                 }
+                // the rules refuse the claim: a hold is lost, and the lock is claimed again without
+                // it; if that is refused, too, the lock is not got any more
+                Err(Status::Denied | Status::ServerNoResource) if has_rules => match is_held {
+                    true => {
+                        entry.lose();
+                        self.oracle.ended(l, who);
+                    }
+                    false => self.forget_lock(c, l),
+                },
                 Err(_) => {}
             }
         }

@@ -8,7 +8,7 @@
 //!                             the primary's local clock is true time
 //! ```
 
-use dlock_core::clock::{ClockEstimate, Now, ServerTime, DRIFT_PPM};
+use dlock_core::clock::{ClockEstimate, Now, ServerTime, TrackedClock, DRIFT_PPM};
 
 /// What a client knows that has not heard the time.
 const NOTHING: ClockEstimate =
@@ -26,7 +26,11 @@ pub struct Clock {
     /// It is on its primary's host: the two clocks do not drift apart.
     pub is_here: bool,
     /// The server clock as last asked for.
-    pub estimate: Option<ClockEstimate>,
+    pub tracked: Option<TrackedClock>,
+    /// When it stood still last and went on, in true time.
+    pub jumped: u64,
+    /// It has learned the time by an exchange that began since it stood still.
+    pub has_learned: bool,
 }
 
 impl Clock {
@@ -53,18 +57,35 @@ impl Clock {
         if self.is_here {
             new = new.on_one_host(told_ns);
         }
-        let is_better = |old: ClockEstimate| {
-            new.uncertainty_ns(received as u64) <= old.uncertainty_ns(received as u64)
-        };
-        if self.estimate.is_none_or(is_better) {
-            self.estimate = Some(new);
+        match &mut self.tracked {
+            None => self.tracked = Some(TrackedClock::new(new)),
+            Some(tracked) => drop(tracked.refresh(new, received as u64)),
+        }
+    }
+
+    /// The estimate in use.
+    pub fn estimate(&self) -> Option<ClockEstimate> {
+        self.tracked.map(|tracked| tracked.estimate)
+    }
+
+    /// It stands still from one moment to another, and does not know.
+    pub fn stands_still(&mut self, from: u64, until: u64) {
+        self.base -= self.local(until) - self.local(from);
+        (self.jumped, self.has_learned) = (until, false);
+    }
+
+    /// It goes on earlier, now.
+    pub fn goes_on(&mut self, now: u64) {
+        if self.jumped > now {
+            self.base += self.local(self.jumped) - self.local(now);
+            self.jumped = now;
         }
     }
 
     /// What it knows of the server clock at a true time.
     pub fn now(&self, at: u64) -> Now {
         let local_ns = self.local(at).max(0) as u64;
-        self.estimate.unwrap_or(NOTHING).at(local_ns)
+        self.tracked.unwrap_or(TrackedClock::new(NOTHING)).at(local_ns)
     }
 
     /// The true time from which on this client must take `expiry` (server clock) for reached:
@@ -73,7 +94,7 @@ impl Clock {
         if expiry.0 == u64::MAX {
             return u64::MAX;
         }
-        let e = self.estimate.unwrap_or(NOTHING);
+        let e = self.estimate().unwrap_or(NOTHING);
         let (ppm, half_ns) = (i128::from(e.drift_ppm), i128::from(e.half_trip_ns));
         // ε counts from when the request was sent
         let since = i128::from(e.taken_at_ns) - 2 * half_ns;

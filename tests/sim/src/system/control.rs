@@ -9,9 +9,7 @@
 //! ```
 
 use dlock_core::clock::{ClockEstimate, ServerTime, NS};
-use dlock_core::control::{
-    ControlReply, ControlRequest, LockDesc, LockGrant, Secret, Terms, UNLIMITED,
-};
+use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret, Terms};
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::LockEntry;
@@ -140,7 +138,7 @@ impl Sys {
     /// The control thread wakes: for what it has to do, or because no answer came.
     pub(super) fn control_wakes(&mut self, c: usize) {
         if let Stage::Answer(_) = self.clients[c].control {
-            return self.connection_lost(c);
+            return self.connection_ends(c, true);
         }
         let life = self.clients[c].life;
         match life {
@@ -152,13 +150,21 @@ impl Sys {
         }
     }
 
-    /// The control connection is gone, or as good as gone.
-    fn connection_lost(&mut self, c: usize) {
+    /// The control connection is gone.
+    pub(super) fn connection_lost(&mut self, c: usize) {
+        self.connection_ends(c, false);
+    }
+
+    /// The same; `is_late`: no answer has come for as long as it is waited for.
+    fn connection_ends(&mut self, c: usize, is_late: bool) {
         self.log(|| format!("client {c}: its control connection is gone"));
         let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
+        if self.renewal_fails(c, is_late) {
+            return;
+        }
         let at = self.ends_for_the_primary(c);
         self.at(at, Ev::Lost(c as u8, inc, conn));
-        self.clients[c].conn += 1;
+        self.clients[c].connects();
         if self.clients[c].life == Life::Leaving {
             return self.exit(c);
         }
@@ -183,17 +189,29 @@ impl Sys {
         }
     }
 
-    fn join(&mut self, c: usize) {
+    pub(super) fn join(&mut self, c: usize) {
         if self.is_busy_on_cpu(c) {
             return self.control_after(c, 5_000_000);
         }
         let client = &mut self.clients[c];
-        client.conn += 1;
+        client.connects();
         let gen = client.conn; // both connections are new
         let reinit = client.id.map(|id| (id, client.secret));
         self.roams(c);
         self.cover(if reinit.is_some() { Action::Rejoin } else { Action::Join }, c);
         self.ask(c, Ask::Join { reinit, gen });
+    }
+
+    /// A client whose channel is denied asks for one over tcp. Whether it does.
+    fn attaches_over_tcp(&mut self, c: usize) -> bool {
+        let client = &mut self.clients[c];
+        let Some((_, Answer::Joined { gen, secret, .. })) = client.session else { return false };
+        if client.next_fabric == Fabric::Tcp {
+            return false;
+        }
+        client.next_fabric = Fabric::Tcp;
+        self.ask(c, Ask::Attach(gen, Fabric::Tcp, secret, self.plan.prepares));
+        true
     }
 
     /// The next session may have another fabric: shared memory where the clocks do not drift apart.
@@ -227,7 +245,7 @@ impl Sys {
     }
 
     /// A thread is in the midst of an operation that it waits for nobody in: a reinit waits for it.
-    fn is_busy_on_cpu(&self, c: usize) -> bool {
+    pub(super) fn is_busy_on_cpu(&self, c: usize) -> bool {
         let client = &self.clients[c];
         let is_local = client.fabric == Fabric::Shm;
         let acts = |t: &super::state::Thread| {
@@ -298,6 +316,9 @@ impl Sys {
                 return;
             }
         }
+        if self.renews(c) {
+            return;
+        }
         if let Some((o, action, request)) = self.clients[c].object_asks.pop_front() {
             if let ControlRequest::ObjectGet { lease_s, .. } = request {
                 self.clients[c].object_lease_end = now + u64::from(lease_s) * NS;
@@ -316,7 +337,7 @@ impl Sys {
         // one of an exchange that took long, also if it was made on another fabric
         let is_stale = |e: ClockEstimate| !client.clock.is_here || e.took_long();
         let asks_for_time =
-            client.beats.next_ns() == u64::MAX && client.clock.estimate.is_none_or(is_stale);
+            client.beats.next_ns() == u64::MAX && client.clock.estimate().is_none_or(is_stale);
         if asks_for_time && now >= client.clock_at {
             return self.ask(c, Ask::Heartbeat);
         }
@@ -342,6 +363,12 @@ impl Sys {
         client.control_tok += 1;
         self.mix(0xc0 ^ c as u64);
         self.log(|| format!("client {c} control: {answer:?}"));
+        if self.renewal_is_cut(c, &answer) {
+            return self.connection_lost(c);
+        }
+        if self.clients[c].renewal.is_shown() {
+            return self.show_answered(c, sent, answer);
+        }
         if answer.is_of_the_session() {
             let sent_ns = self.clients[c].clock.local(sent).max(0) as u64;
             self.clients[c].beats.answered(sent_ns);
@@ -350,15 +377,20 @@ impl Sys {
         match answer {
             Answer::Joined { gen, secret, .. } => {
                 self.clients[c].session = Some((sent, answer));
+                self.renewal_answered(c);
                 let fabric = self.clients[c].next_fabric;
-                self.ask(c, Ask::Attach(gen, fabric, secret));
+                self.ask(c, Ask::Attach(gen, fabric, secret, self.plan.prepares));
             }
+            Answer::Attached if self.plan.prepares && self.clients[c].id.is_some() => self.shows(c),
             Answer::Attached if self.is_cut(c) => self.connection_lost(c),
             Answer::Attached => {
                 if let Some((asked, session)) = self.clients[c].session.take() {
                     self.joined(c, asked, session);
                 }
             }
+            // the memory is not its to use: the next fabric that is offered
+            Answer::Refused(Status::Denied) if self.attaches_over_tcp(c) => {}
+            Answer::Refused(_) if self.clients[c].renewal.is_beside() => self.connection_lost(c),
             Answer::Refused(status @ Status::ClientRemoved) => match self.clients[c].life {
                 // it asks once more before it believes that
                 Life::Broken if self.clients[c].failover.is_some() => self.came_in_vain(c, status),
@@ -379,7 +411,9 @@ impl Sys {
             Answer::Alive(at, until, recovering) => {
                 self.is_heard(c, recovering);
                 self.learn(c, sent, at);
-                self.gives_up_first(c, until);
+                if sent >= self.clients[c].clock.jumped {
+                    self.gives_up_first(c, until);
+                }
                 self.clients[c].is_mute &= recovering;
                 self.control_soon(c, false);
             }
@@ -396,57 +430,7 @@ impl Sys {
         }
     }
 
-    /// The server clock from an exchange.
-    fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
-        let now = self.now;
-        let client = &mut self.clients[c];
-        let trip = (client.clock.local(sent), client.clock.local(now));
-        // of the primary that it is at, which may be dead by now
-        let of_dead = self.dead_offsets.iter().find(|(epoch, _)| *epoch == client.epoch);
-        let told_ns = of_dead.map_or(self.offset, |(_, offset)| *offset) as u64;
-        client.clock.learn(trip, at, told_ns);
-        client.clock_at = now + self.plan.heartbeat_ns;
-    }
-
-    /// The session's horizon has moved, for every lock whose operations it carries.
-    fn horizon_moves(&mut self, c: usize) {
-        let gen = self.clients[c].gen;
-        for l in 0..self.clients[c].threads.len() {
-            let t = &self.clients[c].threads[l];
-            if gen != 0 && t.gen == gen && t.entry.is_some() {
-                self.takes_horizon(c, l);
-            }
-        }
-    }
-
-    /// The horizon of this lock is that of the client's session.
-    pub(super) fn takes_horizon(&mut self, c: usize, l: usize) {
-        let (now, who, client) = (self.now, self.who(c), &mut self.clients[c]);
-        let horizon_ns = client.beats.horizon_ns();
-        client.threads[l].horizon_ns = horizon_ns;
-        let until = match client.cut {
-            (conn, until) if conn == client.session_conn && horizon_ns == u64::MAX => until,
-            _ => client.clock.when(horizon_ns),
-        };
-        if let Err(why) = self.oracle.horizon(l, who, now, until) {
-            self.fail(why);
-        }
-    }
-
-    /// By its own clock, the client is past its horizon before the primary acts.
-    fn gives_up_first(&mut self, c: usize, acts_at: ServerTime) {
-        let client = &self.clients[c];
-        if client.epoch != self.epoch || acts_at == UNLIMITED {
-            return;
-        }
-        let (until, acts_at) =
-            (client.clock.when(client.beats.horizon_ns()), self.true_time(acts_at));
-        if until > acts_at {
-            self.fail(format!("horizon: client {c} goes on until {until}, the primary {acts_at}"));
-        }
-    }
-
-    fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
+    pub(super) fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
         let Answer::Joined { id, secret, epoch, anchor_s, now, terms, recovering, gen } = answer
         else {
             return;
@@ -470,12 +454,13 @@ impl Sys {
             for t in client.threads.iter_mut().filter(|t| t.entry.is_some()) {
                 t.old_clock = t.old_clock.or(Some(old_clock));
             }
-            client.clock.estimate = None;
+            client.clock.tracked = None;
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
         client.session_conn = client.conn;
         self.has_channel(c);
+        self.leaves_stragglers(c);
         self.goes_over(c);
         let client = &mut self.clients[c];
         client.life = Life::Up;
@@ -492,7 +477,9 @@ impl Sys {
             }
         }
         self.learn(c, sent, now);
-        self.gives_up_first(c, until);
+        if sent >= self.clients[c].clock.jumped {
+            self.gives_up_first(c, until);
+        }
         if stale {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile

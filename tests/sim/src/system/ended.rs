@@ -130,7 +130,7 @@ impl Sys {
         }
         let released = t.entry.as_mut().and_then(|entry| entry.release_unheard(result.status, now));
         self.leaves_in_doubt(c);
-        let is_judged = self.is_judged(l, who);
+        let is_judged = self.is_judged(l, who) && !self.is_by_a_wrong_clock(c, l);
         if is_judged && released.is_some_and(|released| released.status == Status::Success) {
             if let Err(why) = self.oracle.released_unheard(l, who, self.now) {
                 self.fail(why);

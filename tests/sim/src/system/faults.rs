@@ -151,11 +151,13 @@ impl Sys {
         (client.id, client.gen, client.life) = (None, 0, Life::Dead);
         (client.lapses, client.failover) = (0, None);
         client.strayed = false;
+        (client.session, client.renewal) = (None, Default::default());
         client.releases.clear();
         client.control = super::control::Stage::Sleep;
         client.control_tok += 1;
         client.epoch = 0;
         client.object_asks.clear();
+        client.stragglers.clear();
         client.batch = None;
         client.objects.iter_mut().for_each(super::object::ObjectThread::reset);
         for t in &mut client.threads {
@@ -185,7 +187,7 @@ impl Sys {
     pub(super) fn restart(&mut self, c: usize) {
         if self.clients[c].life == Life::Dead {
             self.clients[c].life = Life::Joining;
-            self.clients[c].conn += 1;
+            self.clients[c].connects();
             self.control_soon(c, false);
         }
     }
@@ -196,7 +198,8 @@ impl Sys {
         let at = (self.now + ns).max(self.clients[c].blocked_up);
         self.at(at, Ev::Lost(c as u8, inc, conn));
         if self.clients[c].life == Life::Up {
-            self.clients[c].conn += 1;
+            self.clients[c].renewal.goes_on_alone();
+            self.clients[c].connects();
             self.clients[c].life = Life::Broken;
             self.clients[c].gen = 0;
             self.flush(c);
@@ -320,7 +323,7 @@ impl Sys {
 
 impl World {
     /// Whether a successor would hear of every client: none is being told that it was removed.
-    fn everybody_comes(&self) -> bool {
+    pub(super) fn everybody_comes(&self) -> bool {
         use dlock_core::membership::State as S;
         let may_return =
             |s: S| matches!(s, S::Present | S::Absent { .. } | S::Fenced(_) | S::Lingering { .. });
@@ -354,7 +357,7 @@ impl World {
                 sys.struck(fault, c);
                 self.crash_primary();
             }
-            Fault::Pause => {
+            Fault::Pause if sys.clients[c].clock.jumped <= sys.now => {
                 let ns = sys.outage();
                 sys.struck(fault, c);
                 sys.clients[c].paused_until = sys.now + ns;
@@ -364,6 +367,16 @@ impl World {
                 sys.struck(fault, c);
                 sys.stands_still(fault, c);
             }
+            Fault::Flood => sys.floods(c),
+            Fault::Promote if sys.alive => self.promotes(),
+            Fault::Apart => {
+                let until = sys.now + sys.outage();
+                if let Some(watch) = &mut self.watch {
+                    watch.apart_until = until;
+                }
+            }
+            Fault::Jump => sys.guest_is_paused(c),
+            Fault::Rules if sys.may_revoke() => self.set_rules(false),
             Fault::Lap => sys.lap(),
             Fault::Stray if may_go => sys.stray(c),
             Fault::Freeze if sys.alive => {
@@ -378,7 +391,7 @@ impl World {
                 let (up, down) = (fault != Fault::PartitionDown, fault != Fault::PartitionUp);
                 sys.partition(fault, c, up, down);
             }
-            Fault::BreakControl if life == Life::Up => {
+            Fault::BreakControl if life == Life::Up && !sys.clients[c].renewal.is_beside() => {
                 sys.struck(fault, c);
                 sys.break_control(c);
             }
@@ -404,7 +417,7 @@ impl World {
                 let (inc, gen) = (sys.clients[c].inc, sys.clients[c].gen);
                 sys.after(5_000_000_000, Ev::Stalled(c as u8, inc, gen));
             }
-            Fault::Leave if may_go && life == Life::Up => {
+            Fault::Leave if may_go && life == Life::Up && !sys.clients[c].renewal.is_beside() => {
                 sys.struck(fault, c);
                 sys.clients[c].life = Life::Leaving;
                 sys.control_wake(c);

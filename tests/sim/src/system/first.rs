@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operations up to their first chain: what the library does before it builds an
-//! [`Operation`](dlock_core::operation::Operation).
+//! [`Operation`].
 //!
 //! ```text
 //!   begin ─▶ First: the chain ─▶ Writes: a ledger entry ─▶ Written: the clock ─▶ told

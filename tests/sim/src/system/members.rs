@@ -8,7 +8,7 @@ use dlock_core::control::{
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{
-    Connection, Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened,
+    Caller, Connection, Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened,
 };
 use dlock_core::roster::{Change, Process};
 use dlock_core::status::Status;
@@ -61,16 +61,22 @@ impl World {
                 if is_current {
                     self.close_channel(client);
                 }
+                self.close_prepared_channel(client, channel.unwrap_or(0));
                 self.members.channel_closed(client, channel, unfenced);
             }
-            Effect::Switch { client, .. } => {
-                // here a client moves with its Attach: there is no prepared channel
+            Effect::Switch { client, fabric } => {
                 let old = self.sys.session(client).map(|s| (s.process, s.mapped));
                 let (process, mapped) = old.unwrap_or((0, false));
                 self.sys.sessions.retain(|s| s.id != client);
                 let place = self.prepared.iter().position(|s| s.id == client);
                 let prepared = place.map(|place| self.prepared.remove(place));
+                if let Some(prepared) = &prepared {
+                    self.takes_place(prepared);
+                }
                 self.sys.sessions.extend(prepared.map(|s| Session { process, mapped, ..s }));
+                if let (Some(fabric), Some(primary)) = (fabric, &mut self.primary) {
+                    primary.attached(now, &mut self.sys, client, fabric, &mut self.out);
+                }
             }
             Effect::Fence { client } => {
                 if let Some((c, inc)) = self.sys.session(client).map(|s| (s.client, s.inc)) {
@@ -110,6 +116,7 @@ impl World {
                 }
             }
             Effect::Forget { client } => {
+                self.has_nothing(Some(client));
                 self.sys.memory.remove_client(client);
                 self.sys.sessions.retain(|s| s.id != client);
                 self.prepared.retain(|s| s.id != client);
@@ -172,13 +179,16 @@ impl World {
             return Some(Answer::Closed);
         };
         // an Attach in recovery, which the simulator's cards permit, is refused by the members
-        let moves = self.sys.recovering || !matches!(ask, Ask::Attach(..));
+        let moves = match ask {
+            Ask::Attach(.., tells) => self.sys.recovering && !tells,
+            _ => true,
+        };
         if let Some(primary) = self.primary.as_mut().filter(|_| moves) {
             self.members.is_shown(self.sys.server_now(), primary, id, conn.into());
             self.settle_members();
         }
-        if let Ask::Attach(gen, fabric, secret) = ask {
-            return Some(self.attach(c, (id, secret), gen, fabric));
+        if let Ask::Attach(gen, fabric, secret, tells) = ask {
+            return Some(self.attach(c, (id, secret), gen, fabric, tells));
         }
         if !self.members.speaks(id, conn.into()) {
             return Some(Answer::Closed);
@@ -190,6 +200,8 @@ impl World {
 
     fn answer(&mut self, id: ClientId, conn: u32, ask: Ask) -> Answer {
         let now = self.sys.server_now();
+        let who = self.sys.session(id).map(|s| usize::from(s.client));
+        let before = who.and_then(|c| Some((c, self.before(c, None)?)));
         let Self { sys, primary, members, out, .. } = self;
         let Some(primary) = primary else { return Answer::Closed };
         let locks = |reply: ControlReply| match reply {
@@ -207,14 +219,22 @@ impl World {
                 match locks(call(sys, ControlRequest::GetLocks(descs))) {
                     Ok(grants) => {
                         let mut grants: Vec<_> = wanted.into_iter().zip(grants).collect();
-                        sys.high_lanes(&mut grants);
+                        if let Some((c, before)) = before {
+                            self.were_given((c, id), &grants, before);
+                        }
+                        self.sys.high_lanes(&mut grants);
                         Answer::Locks(grants)
                     }
                     Err(status) => Answer::Refused(status),
                 }
             }
             Ask::Release(l, lock) => match call(sys, ControlRequest::ReleaseLocks(vec![lock])) {
-                ControlReply::Statuses(statuses) => Answer::Released(l, statuses[0]),
+                ControlReply::Statuses(statuses) => {
+                    if statuses[0] == Status::Success {
+                        self.is_given(id, l, false);
+                    }
+                    Answer::Released(l, statuses[0])
+                }
                 ControlReply::Error(status) => Answer::Released(l, status),
                 _ => Answer::Released(l, Status::BadResponse),
             },
@@ -235,13 +255,24 @@ impl World {
                 let held: Vec<_> = claims.iter().map(|(l, c)| (*l, c.held.is_some())).collect();
                 match locks(call(sys, ControlRequest::UpdateLocks(told))) {
                     Ok(grants) => {
+                        for ((l, _), grant) in held.iter().zip(&grants) {
+                            if grant.is_ok() {
+                                self.is_given(id, *l, true);
+                            }
+                        }
                         let zipped = held.into_iter().zip(grants);
                         Answer::Updated(zipped.map(|((l, held), g)| (l, held, g)).collect())
                     }
                     Err(status) => Answer::Refused(status),
                 }
             }
-            Ask::Object(o, request) => Answer::Object(o, call(sys, request)),
+            Ask::Object(o, request) => {
+                let reply = call(sys, request.clone());
+                if let Some((c, before)) = before {
+                    self.object_lawful(c, &request, &reply, before);
+                }
+                Answer::Object(o, reply)
+            }
             Ask::Done => match call(sys, ControlRequest::ReinitDone) {
                 ControlReply::Done => Answer::Done,
                 _ => Answer::Refused(Status::Error),
@@ -294,9 +325,15 @@ impl World {
             let secret = Secret(self.secrets.to_be_bytes());
             let draws = Draws { secret, number: &mut number };
             let now = self.sys.server_now();
+            let (identity, names) = self.sys.certificate(c);
             let Self { sys, primary, members, .. } = self;
             let Some(primary) = primary else { return Err(Status::NotReady) };
-            let answer = members.open(now, primary, sys, &request, u64::from(conn), draws);
+            let is_full = primary.is_full() || members.len() >= primary.config().clients_max;
+            let caller = Caller { control: conn.into(), identity, names: &names };
+            let answer = members.open(now, primary, sys, &request, caller, draws);
+            if let (None, Err(status)) = (reinit, answer) {
+                self.is_let_in(c, Err(status), is_full);
+            }
             self.is_known_by_its_proof((c, inc, conn), reinit, answer.err());
             opened = answer?;
             self.settle_members();
@@ -326,6 +363,7 @@ impl World {
             process,
             conn,
             left: false,
+            since: sys.now,
             revoked: false,
             mapped,
         };
@@ -335,6 +373,10 @@ impl World {
             sys.sessions.retain(|s| s.id != id);
             sys.sessions.push(session);
         }
+        if reinit.is_none() {
+            self.is_let_in(c, Ok(()), false);
+        }
+        let sys = &mut self.sys;
         if sys.clients[c].inc != inc {
             let ns = sys.takes(50_000);
             sys.after(ns, Ev::Lost(client, inc, EXITED)); // it came from a process that has ended
@@ -391,6 +433,7 @@ impl World {
         (id, secret): (ClientId, Secret),
         gen: u32,
         fabric: Fabric,
+        tells: bool,
     ) -> Answer {
         let process = &self.sys.clients[c];
         let carrier = fabric;
@@ -402,8 +445,10 @@ impl World {
             Fabric::Tcp => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
             Fabric::Verbs => (FabricKind::Verbs, Joining::over(FabricKind::Verbs)),
         };
-        // without a version: it moves with this, and not with its next request
-        let attach = Attach { client: id, secret, fabric, verbs: None, version: None };
+        let joining = joining.shown(self.sys.certificate(c).0);
+        // without a version it moves with this, and not with its next request
+        let version = tells.then_some(VERSION);
+        let attach = Attach { client: id, secret, fabric, verbs: None, version };
         let now = self.sys.server_now();
         let Some(primary) = &mut self.primary else { return Answer::Closed };
         let status = match self.members.begin_attach(now, primary, &attach, joining) {
@@ -420,12 +465,22 @@ impl World {
             Err(status) => return Answer::Refused(status),
         };
         let Some(primary) = &mut self.primary else { return Answer::Closed };
-        primary.attached(now, &mut self.sys, id, fabric, &mut self.out);
-        if let Some(s) = self.sys.session(id) {
+        match channel.is_prepared {
+            true => primary.will_attach(id, fabric),
+            false => primary.attached(now, &mut self.sys, id, fabric, &mut self.out),
+        }
+        let made = match channel.is_prepared {
+            true => self.prepared.iter_mut().find(|s| s.id == id),
+            false => self.sys.session(id),
+        };
+        if let Some(s) = made {
             (s.gen, s.channel, s.fabric) = (gen, channel.number, carrier);
+        }
+        if let Some(s) = self.sys.session(id) {
             s.mapped |= fabric == FabricKind::Shm;
             s.process = channel.watch.unwrap_or(s.process);
         }
+        self.may_reach(c, carrier);
         if channel.watch.is_some() {
             let change = Change::Mapped { client: id, process: self.sys.process(c) };
             change.apply(&mut self.kept_clients);

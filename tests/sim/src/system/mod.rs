@@ -20,9 +20,12 @@ mod clock;
 mod control;
 mod coverage;
 mod ended;
+mod events;
 mod faults;
 mod first;
 mod goals;
+mod horizon;
+mod jump;
 mod kept;
 mod led;
 mod losses;
@@ -33,13 +36,17 @@ mod object_oracle;
 mod oracle;
 mod pause;
 mod plan;
+mod renewal;
 mod rng;
+mod rules;
 mod scenarios;
 mod server;
 mod settle;
+mod standby;
 mod state;
 mod thread;
 mod told;
+mod turns;
 mod unfenced;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -168,6 +175,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         old_clock: None,
         gen: 0,
+        law: (0, 0),
+        is_right: None,
         horizon_ns: u64::MAX,
         doing: Doing::Nothing,
         operation: None,
@@ -224,9 +233,12 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         up: Default::default(),
         up_events: 0,
         up_last: 0,
+        stragglers: Default::default(),
         down: Default::default(),
         down_last: 0,
         conn: 0,
+        conns: 0,
+        renewal: renewal::Renewal::default(),
         control_up: Default::default(),
         control_down: Default::default(),
         control_up_last: 0,
@@ -290,6 +302,9 @@ impl World {
                 self.sys.count(ev);
                 self.successor();
             }
+            // these are no events of the schedule: there are as many as it lasts long
+            Ev::Standby(tok) => self.watches(tok),
+            Ev::Operator => self.promotes(),
             Ev::Stalled(c, inc, gen) => {
                 self.sys.count(ev);
                 self.stalled(c, inc, gen);
@@ -319,6 +334,9 @@ impl Sys {
             Ev::Serve => (12, 0),
             Ev::Tick(_) => (13, 0),
             Ev::Successor => (14, 0),
+            Ev::Standby(_) => (18, 0),
+            Ev::Operator => (19, 0),
+            Ev::Straggle(c) => (20, c),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
         };
@@ -369,6 +387,9 @@ impl Sys {
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
                 self.after(1_000, ev);
             }
+            Ev::Standby(_) | Ev::Operator => {
+                self.after(1_000, ev);
+            }
             _ => {
                 self.count(ev);
                 self.channel_event(ev);
@@ -379,6 +400,7 @@ impl Sys {
     fn channel_event(&mut self, ev: Ev) {
         match ev {
             Ev::Up(c) => self.arrive(c.into()),
+            Ev::Straggle(c) => self.straggles(c.into()),
             Ev::Down(c) => self.receive(c.into()),
             Ev::Control(c, ..) => self.control_wakes(c.into()),
             Ev::ControlUp(c) => self.control_arrives(c.into()),
@@ -394,6 +416,8 @@ impl Sys {
                 let client = &self.clients[c];
                 if client.gen == gen && gen != 0 {
                     self.break_command(c);
+                } else if client.conn == gen && client.renewal.is_shown() {
+                    self.connection_lost(c); // the primary has closed both connections
                 } else if client.conn == gen && client.session.is_some() {
                     self.after(1_000, ev); // it finds that out when it has been attached
                 }

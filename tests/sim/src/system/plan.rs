@@ -64,6 +64,17 @@ pub enum Fault {
     Suspend,
     /// Most numbers of a fair lock's tickets are used up (only in the scenario `laps`).
     Lap,
+    /// A client sends many requests at once (only in the scenario `flood`).
+    Flood,
+    /// The standby does not reach the primary for a while (only in the scenario `standby`).
+    Apart,
+    /// An operator says that the primary is gone, which serves (only in the scenario `standby`).
+    Promote,
+    /// A client's guest is paused, and its clock does not count that (only in the scenario
+    /// `jumps`).
+    Jump,
+    /// The primary reads other rules (only in the scenario `rules`).
+    Rules,
     /// The note of a share is lost with its channel; or a client is stopped, or ends, before the
     /// ticket that its ledger announces (only in the scenario `strays`).
     Stray,
@@ -161,6 +172,16 @@ pub struct Plan {
     pub roams: u32,
     /// Of a thousand attempts to fence queue pairs, so many fail.
     pub unfenced: u32,
+    /// The primary serves its clients in turns, and channels have a rate.
+    pub shares: bool,
+    /// A standby takes the place of the primary.
+    pub standby: bool,
+    /// Clients have certificates, and the primary has rules.
+    pub rules: bool,
+    /// Clients say when they have moved to a session that was prepared.
+    pub prepares: bool,
+    /// Of a thousand idle moments of a client's control thread, so many ask for another session.
+    pub renews: u32,
     /// The memory is a card's: no client has it mapped.
     pub is_of_card: bool,
     /// Clients find the successor of their primary by themselves.
@@ -203,11 +224,13 @@ impl Plan {
             1 => (grace_ns / NS) as u32,
             _ => rng.range(1, 12) as u32,
         };
-        Some(Plan {
+        let mut plan = Plan {
             scenario: s.name,
             locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
             fabrics: (0..clients).map(|_| rng.pick(mix)).collect(),
-            events: rng.range(800, 1_050) + 40 * locks as u64 * u64::from(s.many),
+            events: rng.range(800, 1_050)
+                + 40 * locks as u64 * u64::from(s.many)
+                + 800 * u64::from(s.shares),
             faults: s.faults,
             fault_every: s.fault_every,
             lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),
@@ -241,10 +264,17 @@ impl Plan {
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),
             unfenced: s.unfenced,
+            shares: s.shares,
+            standby: s.standby,
+            rules: s.rules,
+            prepares: s.renews > 0,
+            renews: s.renews,
             is_of_card: mix.contains(&Fabric::Verbs),
             by_itself: rng.chance(500),
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
-        })
+        };
+        plan.prepares |= plan.start_ns % 2 == 1; // half of them
+        Some(plan)
     }
 }

@@ -42,6 +42,15 @@ pub struct Scenario {
     pub(super) asynchronous: &'static [u32],
     /// Of a thousand attempts to fence queue pairs, so many fail.
     pub(super) unfenced: u32,
+    /// Of a thousand idle moments of control threads, so many ask for another session, and all
+    /// sessions are prepared.
+    pub(super) renews: u32,
+    /// Clients have certificates, and the primary has rules.
+    pub(super) rules: bool,
+    /// A standby takes the place of the primary.
+    pub(super) standby: bool,
+    /// The primary serves its clients in turns, and channels have a rate.
+    pub(super) shares: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -73,6 +82,10 @@ const CALM: Scenario = Scenario {
     endless: &[10, 10, 10, 500],
     asynchronous: &[0, 0, 0, 100],
     unfenced: 0,
+    renews: 0,
+    rules: false,
+    standby: false,
+    shares: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -421,6 +434,100 @@ pub const APART: &[Scenario] = &[
         overstay: 150,
         horizons: &[1, 2, 6],
         unfenced: 700,
+        ..CALM
+    },
+    // sessions that are prepared beside the ones that clients have, and take their place or not
+    Scenario {
+        name: "prepared",
+        roams: 500,
+        fabrics: EVERY,
+        faults: &[
+            F::Crash,
+            F::CrashPrimary,
+            F::Pause,
+            F::Freeze,
+            F::PartitionUp,
+            F::PartitionDown,
+            F::PartitionBoth,
+            F::BreakControl,
+            F::BreakCommand,
+            F::Revoke,
+            F::Leave,
+            F::Slow,
+        ],
+        fault_every: 50,
+        overstay: 150,
+        renews: 200,
+        ..CALM
+    },
+    // clients that may do this and that, and have so much, by rules that change
+    Scenario {
+        name: "rules",
+        roams: 300,
+        fabrics: &[&[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[
+            F::Rules,
+            F::Rules,
+            F::Rules,
+            F::Crash,
+            F::CrashPrimary,
+            F::Pause,
+            F::BreakCommand,
+            F::BreakControl,
+            F::Leave,
+            F::Slow,
+        ],
+        fault_every: 40,
+        overstay: 100,
+        churn: 150,
+        objects: &[0, 1, 2],
+        horizons: &[1, 2, 6],
+        rules: true,
+        ..CALM
+    },
+    // clocks of clients that stand still, and are not told
+    Scenario {
+        name: "jumps",
+        types: &[Atomic, Fair],
+        fabrics: &[&[Tcp], &[Verbs], &[Verbs, Tcp]],
+        faults: &[F::Jump, F::Jump, F::WallStep, F::Suspend, F::Pause, F::BreakCommand, F::Slow],
+        fault_every: 40,
+        overstay: 500,
+        drift: true,
+        endless: &[0],
+        ..CALM
+    },
+    // a standby decides when it takes the place of the primary
+    Scenario {
+        name: "standby",
+        fabrics: &[&[Shm], &[Tcp], &[Verbs, Tcp]],
+        faults: &[
+            F::CrashPrimary,
+            F::Freeze,
+            F::Freeze,
+            F::Apart,
+            F::Promote,
+            F::Promote,
+            F::Pause,
+            F::Crash,
+        ],
+        fault_every: 60,
+        overstay: 200,
+        few: true,
+        horizons: &[1, 2, 6],
+        standby: true,
+        ..CALM
+    },
+    // clients that send more than their share, at a primary that serves in turns
+    Scenario {
+        name: "flood",
+        fabrics: &[&[Tcp], &[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[F::Flood, F::Flood, F::Flood, F::Pause, F::BreakCommand, F::Crash, F::Freeze],
+        fault_every: 120,
+        overstay: 100,
+        churn: 50,
+        objects: &[0, 1],
+        shares: true,
         ..CALM
     },
 ];

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The driver of the primary: what `dlock-server` does around `Primary` and `Membership`, without
-//! the sockets. What membership wants done is in [`members`](super::members).
-//!
+//! The driver of the primary: what `dlock-server` does around `Primary` and `Membership`. What
+//! membership wants done is in [`members`](super::members).
 //! ```text
 //!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | members
 //! ```
@@ -21,6 +20,7 @@ use dlock_core::words::{AtomicWord, RwWord, TurnWord};
 use super::control::Answer;
 use super::kept::Kept;
 use super::state::{Arrived, Ask, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
+use super::turns::{work_of, Turns};
 
 /// The connection number that stands for every connection of a process that has ended.
 pub(crate) const EXITED: u32 = u32::MAX - 1;
@@ -45,6 +45,10 @@ pub(crate) struct World {
     asleep: Vec<Option<(u64, u64)>>,
     /// Fair locks whose next owner sleeps at its turn: since when, and the word.
     untold: Vec<Option<(u64, u64)>>,
+    /// Whose turn it is.
+    pub(super) turns: Turns,
+    /// The primary in waiting, if there is one.
+    pub(super) watch: Option<super::standby::Watch>,
     /// Of each lock.
     pub(super) kept: Vec<Kept>,
 }
@@ -71,6 +75,7 @@ fn rules(sys: &Sys) -> Rules {
         orphans: Orphans::Lease,
         offered: FabricSet::all(),
         channels_max: u64::MAX,
+        files_max: u64::MAX,
         recovers_by_itself: false, // plans name their horizons
     }
 }
@@ -95,15 +100,19 @@ impl World {
             unheard,
             asleep,
             untold,
+            turns: Turns::new(),
+            watch: None,
             kept,
         };
+        world.sys.first_rules();
         world.primary = Some(world.fresh_primary(0));
+        world.stands_by();
         world
     }
 
     fn fresh_primary(&self, recovery_clients: u32) -> Primary {
         let sys = &self.sys;
-        Primary::new(PrimaryConfig {
+        let mut primary = Primary::new(PrimaryConfig {
             epoch: Epoch(sys.epoch.into()),
             anchor_s: sys.server_now().anchor_s(),
             tp_mode: 0,
@@ -112,7 +121,9 @@ impl World {
             locks_max: sys.plan.locks_max,
             objects_max: sys.plan.objects_max,
             absent_grace_ns: Some(sys.plan.grace_ns),
-        })
+        });
+        primary.set_rules(sys.rules_of_now());
+        primary
     }
 
     /// The primary is gone, with its memory and all its connections.
@@ -125,6 +136,8 @@ impl World {
         sys.inbox.clear();
         sys.missing.clear();
         sys.sessions.clear();
+        self.has_nothing(None);
+        let sys = &mut self.sys;
         let memory = std::mem::take(&mut sys.memory);
         sys.dead.push((sys.epoch, memory));
         for c in 0..sys.clients.len() {
@@ -136,15 +149,18 @@ impl World {
             let (inc, gen) = (sys.clients[c].inc, sys.clients[c].gen);
             sys.after(ns, Ev::Reset(c as u8, inc, gen));
         }
-        let ns = sys.rng.below(3_000_000_000);
-        sys.after(ns, Ev::Successor);
         sys.log(|| "the primary is gone".to_string());
+        if !self.primary_is_watched() {
+            let ns = self.sys.rng.below(3_000_000_000);
+            self.sys.after(ns, Ev::Successor);
+        }
     }
 
     /// A successor starts; it waits for everybody who was let in and is alive.
     pub fn successor(&mut self) {
         let sys = &mut self.sys;
         sys.dead_offsets.push((sys.epoch, sys.offset));
+        sys.oracle.primary_ended(); // what was told since is of that one, too
         sys.epoch += 1;
         sys.alive = true;
         sys.memory = super::memory::Memory::new(sys.plan.locks_max + sys.plan.objects_max);
@@ -174,31 +190,45 @@ impl World {
         self.members = Membership::new(rules(&self.sys));
         self.prepared.clear();
         self.unheard = 0;
+        self.turns = Turns::new();
         self.schedule_tick();
     }
 
     /// Handles one thing that has arrived.
     pub fn serve(&mut self) {
+        let mut rests_until = 0;
         self.sys.serve_pending = false;
         if self.primary.is_some() {
-            if let Some(arrived) = self.sys.inbox.pop_front() {
-                self.sys.serve_pending = true; // whatever arrives meanwhile waits its turn
-                let before = self.unheard;
-                self.arrived(arrived);
-                if before == 1 {
-                    self.members.listened();
-                }
-                self.unheard = before.saturating_sub(1);
-                self.finish_turn();
+            match self.next_to_serve() {
+                Ok(i) => self.serve_one(i),
+                Err(until) => rests_until = until,
             }
         }
         self.sys.serve_pending = !self.sys.inbox.is_empty();
         if self.sys.serve_pending {
             let ns = self.sys.takes(200);
-            let at = (self.sys.now + ns).max(self.sys.frozen_until);
+            let at = (self.sys.now + ns).max(self.sys.frozen_until).max(rests_until);
             self.sys.at(at, Ev::Serve);
         }
         self.schedule_tick();
+    }
+
+    fn serve_one(&mut self, i: usize) {
+        let Some(arrived) = self.sys.inbox.remove(i) else { return };
+        // what had come when membership asked is before its turn
+        self.sys.serve_pending = true;
+        let (before, is_of_these) = (self.unheard, i < self.unheard);
+        let work = work_of(&arrived);
+        self.is_served(&arrived);
+        self.arrived(arrived);
+        self.was_served(work);
+        if before == 1 && is_of_these {
+            self.members.listened();
+        }
+        if is_of_these {
+            self.unheard = before - 1;
+        }
+        self.finish_turn();
     }
 
     fn arrived(&mut self, arrived: Arrived) {
@@ -219,6 +249,7 @@ impl World {
     /// What every turn of the primary ends with.
     pub(super) fn finish_turn(&mut self) {
         self.settle_members();
+        self.nothing_stays_prepared();
         if let Some(primary) = &mut self.primary {
             if let Some((_, change)) = self.members.take_recovered(primary) {
                 change.apply(&mut self.kept_clients);
@@ -398,7 +429,15 @@ impl World {
             Unit::Request { seq, request } => {
                 sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
                 let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number
+                let before = self.before(c, Some(0));
+                let Self { sys, primary, out, .. } = self;
+                let Some(primary) = primary else { return };
                 primary.command(now, sys, id, seq, request, out);
+                let mut answers = out.iter().filter(|sent| (sent.client, sent.seq) == (id, seq));
+                let refused = answers.find_map(|sent| super::rules::refusal(&sent.reply));
+                if let Some(before) = before {
+                    self.was_lawful(c, &request, before, refused);
+                }
             }
         }
     }

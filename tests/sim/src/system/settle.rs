@@ -32,11 +32,16 @@ impl World {
         if self.sys.violation.is_some() {
             return;
         }
+        self.set_rules(true);
+        if let Some(watch) = &mut self.watch {
+            watch.apart_until = 0;
+        }
         let sys = &mut self.sys;
         sys.calm = true;
         sys.frozen_until = sys.now;
         sys.log(|| "heal".to_string());
         for c in 0..sys.clients.len() {
+            sys.guest_goes_on(c);
             let client = &mut sys.clients[c];
             client.paused_until = sys.now;
             client.blocked_up = sys.now;
@@ -82,12 +87,15 @@ impl World {
         // those who are gone are fenced after their grace, and the last messages arrive
         let last = self.sys.now + self.sys.plan.grace_ns + 60 * NS;
         let mut end = last;
-        while self.sys.peek().is_some_and(|at| at <= end) && self.sys.violation.is_none() {
+        while self.sys.violation.is_none() {
             // a client that was silent too long before may still be removed, and comes back
             end = match self.is_complete() {
                 true => end.min(self.sys.now + NS),
                 false => last,
             };
+            if self.sys.peek().is_none_or(|at| at > end) {
+                break;
+            }
             self.operator();
             self.turn();
         }

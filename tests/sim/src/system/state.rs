@@ -18,49 +18,12 @@ use dlock_core::words::{LedgerEntry, TakenWord, TurnWord};
 
 use super::clock::Clock;
 use super::coverage::Coverage;
+pub(crate) use super::events::Ev;
 use super::memory::Memory;
 use super::oracle::Oracle;
 use super::plan::{Fabric, Plan};
 use super::rng::Rng;
 use super::Bugs;
-
-/// Something that will happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Ev {
-    /// A client's thread goes on: client, incarnation, lock, number of its step.
-    Step(u8, u16, u8, u32),
-    /// A client's thread has waited long enough.
-    Timer(u8, u16, u8, u32),
-    /// The CPU of a client executes the next word operation of its chain (shm).
-    WordOp(u8, u16, u8, u32),
-    /// A client looks for a note that is late: client, incarnation, lock.
-    /// The next unit of a client's channel arrives at the primary.
-    Up(u8),
-    /// The next frame of a client's channel arrives at the client.
-    Down(u8),
-    /// The next request of a client's control connections arrives at the primary.
-    ControlUp(u8),
-    /// The next reply arrives at a client.
-    ControlDown(u8),
-    /// A client's control thread goes on, or has waited long enough.
-    Control(u8, u16, u32),
-    /// The primary learns that a control connection is gone: client, incarnation, connection.
-    Lost(u8, u16, u32),
-    /// The primary gives up a control connection at whose other end nobody answers.
-    Silent(u8, u16, u32),
-    /// A client learns that its channel is gone: client, incarnation, channel.
-    Reset(u8, u16, u32),
-    /// The primary drops a channel whose client does not read.
-    Stalled(u8, u16, u32),
-    /// The primary handles what has arrived.
-    Serve,
-    /// The primary looks at its clock.
-    Tick(u64),
-    /// A successor is started.
-    Successor,
-    /// A new client process is started in this place.
-    Restart(u8),
-}
 
 /// What travels on a command channel to the primary.
 #[derive(Clone, Copy, Debug)]
@@ -123,8 +86,9 @@ pub(crate) enum Ask {
         reinit: Option<(ClientId, Secret)>,
         gen: u32,
     },
-    /// A second connection is to become this command channel, over this fabric.
-    Attach(u32, Fabric, Secret),
+    /// A second connection is to become this command channel, over this fabric; `true`: the client
+    /// says when it has moved.
+    Attach(u32, Fabric, Secret, bool),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
@@ -177,6 +141,8 @@ pub(crate) struct Session {
     /// Its control connection; 0: closed.
     pub conn: u32,
     pub left: bool,
+    /// When it was asked for.
+    pub since: u64,
     /// Its chains are refused at mapped memory.
     pub revoked: bool,
     /// The memory was handed out to it, and it has not said that it has unmapped it.
@@ -255,6 +221,10 @@ pub(crate) struct Thread {
     pub called: (u32, ServerTime),
     /// The lap of the fair lock's place at that time.
     pub lap: u64,
+    /// The clock had stood still before, and was right again when the call began: until when.
+    pub is_right: Option<u64>,
+    /// How often the rules had changed when the call began, and the deadline of the hold then.
+    pub law: (u32, u32),
     /// The client's clock as its driver has read it last.
     pub last_now: Now,
     /// Until when something is waited for, on the client's own clock.
@@ -347,9 +317,15 @@ pub(crate) struct Client {
     /// Arrivals of it that are still to happen.
     pub up_events: u64,
     pub up_last: u64,
+    /// Word operations that were posted on an earlier channel: its queue pair is another one.
+    pub stragglers: VecDeque<(u16, u32, Unit)>,
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
+    /// Connections that it has made.
+    pub conns: u32,
+    /// Its session that comes, beside the one that it has.
+    pub renewal: super::renewal::Renewal,
     /// With the epoch of the primary that the connection is to; 0: there is no primary yet.
     pub control_up: VecDeque<(u32, u16, u32, u32, Ask)>,
     pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
@@ -418,6 +394,7 @@ pub(crate) struct Sys {
     pub put_off_until: u64,
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,
+    pub law: super::rules::Law,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -461,6 +438,7 @@ impl Sys {
             frozen_until: 0,
             put_off_until: 0,
             lanes_set: vec![false; plan.locks.len()],
+            law: super::rules::Law::default(),
             active: [0; super::plan::FAULTS.len()],
             calm: false,
             goal: Goal::Any,

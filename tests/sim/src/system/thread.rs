@@ -35,7 +35,10 @@ impl Sys {
         let error = now.time.0.abs_diff(self.server_now().0);
         let known = self.clients[c].epoch == self.epoch && self.alive;
         debug_assert!(
-            !known || self.bugs.monotonic_clock || error <= now.uncertainty_ns + 1_000,
+            clock.jumped > 0
+                || !known
+                || self.bugs.monotonic_clock
+                || error <= now.uncertainty_ns + 1_000,
             "clock: client {c} is off by {error} ns: {now:?}"
         );
         if self.bugs.wall_clock {
@@ -140,6 +143,9 @@ impl Sys {
         let t = self.thread(c, l);
         (t.op, t.called, t.past_queue, t.lap) = (op, (epoch, server_now), false, lap);
         t.pauses = 0;
+        self.called_under(c, l);
+        self.called_by_clock(c, l);
+        let t = self.thread(c, l);
         let is_release = op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1);
         self.oracle.called(l, who, self.now, is_release);
         let (Op::TryLock { expire_s, .. }
@@ -431,41 +437,6 @@ impl Sys {
             self.send_up(c, Unit::Batch { lock, tok, chain, values, more: false });
             self.expects(c, l, until_ns);
         }
-    }
-
-    /// What becomes of a chain on this lock, if it is not executed at all.
-    pub(super) fn refuses_lock(&self, c: usize, l: usize) -> Option<Outcome> {
-        let refused = self.refuses(c, self.clients[c].threads[l].epoch);
-        let over = || Some(Outcome::Refused(Status::BadResponse));
-        match refused {
-            None if !self.is_connected(c, l) => over(),
-            Some(Outcome::Unknown) => over(), // nothing was sent
-            refused => refused,
-        }
-    }
-
-    /// What becomes of a chain for a place of this epoch, if it is not executed at all.
-    pub(super) fn refuses(&self, c: usize, epoch: u32) -> Option<Outcome> {
-        let client = &self.clients[c];
-        let connected = matches!(client.life, Life::Up | Life::Leaving);
-        let mapped = client.epoch == self.epoch && self.alive;
-        match client.fabric {
-            _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
-            _ if !connected => Some(Outcome::Unknown),
-            Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
-            // the gate of the memory; a queue pair is connected when the recovery is over
-            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
-                Some(Outcome::Refused(Status::NotReady))
-            }
-            _ => None,
-        }
-    }
-
-    /// The primary refuses this client's chains at the memory.
-    fn is_revoked(&self, c: usize) -> bool {
-        let client = &self.clients[c];
-        self.sessions.iter().any(|s| s.revoked && Some(s.id) == client.id && s.gen == 0)
     }
 
     pub(super) fn word_op_after(&mut self, c: usize, l: usize) {

@@ -64,6 +64,9 @@ impl Sys {
         self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
         self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
         let who = self.who(c);
+        if let Err(why) = self.is_lawful(c, l, result.status) {
+            self.fail(why);
+        }
         let t = &self.clients[c].threads[l];
         let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard);
         if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
@@ -89,8 +92,11 @@ impl Sys {
         let (mode, expire_s) = match op {
             Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
             Op::Extend { mode, expire_s } => (mode, expire_s),
-            Op::Unlock => return self.told_release(l, who, (result.status, refs)),
+            Op::Unlock => return self.told_release(c, l, (result.status, refs)),
         };
+        if self.is_by_a_wrong_clock(c, l) {
+            return self.oracle.untold(l, who);
+        }
         if expire_s > 0 {
             self.oracle.asked_anew(l, who); // also if the answer is lost
         }
@@ -110,6 +116,7 @@ impl Sys {
         let verdict = had_it
             .and_then(|()| self.is_within_horizon(c, l, time_out))
             .and_then(|()| self.runs(c, l, time_out))
+            .and_then(|()| self.runs_truly(c, l, time_out))
             .and_then(|()| self.lasts_as_asked(c, l, time_out, expire_s))
             .and_then(|()| self.relies(c, l, op, mode, time_out));
         if let Err(why) = verdict {
@@ -118,8 +125,10 @@ impl Sys {
     }
 
     /// A release was told so, with so many holds left.
-    fn told_release(&mut self, l: usize, who: u64, (status, refs): (Status, u32)) {
+    fn told_release(&mut self, c: usize, l: usize, (status, refs): (Status, u32)) {
+        let who = self.who(c);
         let verdict = match status {
+            _ if self.is_by_a_wrong_clock(c, l) => Ok(()),
             Status::Success | Status::AlreadyLocked => self.judged_had_it(l, who),
             _ => Ok(()),
         };

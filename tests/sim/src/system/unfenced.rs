@@ -2,14 +2,19 @@
 //! Queue pairs that cannot be fenced for a while: the channel is closed, and what its client has
 //! posted before is executed all the same.
 
+use std::collections::VecDeque;
+
 use dlock_core::clock::NS;
 use dlock_core::ids::ClientId;
+use dlock_core::word_op::WordOp;
 
 use super::plan::Fabric;
-use super::state::{Sys, Unit};
+use super::state::{Ev, Sys, Unit};
 
 /// So long at most they cannot be fenced.
 const UNFENCED_NS_MAX: u64 = 8 * NS;
+/// What was posted before a client has another channel comes within this time.
+const STRAGGLE_NS_MAX: u64 = 2 * NS;
 
 /// The queue pairs of a channel that is closed.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,52 @@ impl Sys {
             self.log(|| format!("primary: {} cannot be fenced", client.get()));
         }
         acts
+    }
+
+    /// The client has another channel: what it has posted on its earlier ones comes when it comes.
+    pub(super) fn leaves_stragglers(&mut self, c: usize) {
+        if self.plan.unfenced == 0 || self.calm {
+            return;
+        }
+        let client = &mut self.clients[c];
+        let (inc, gen) = (client.inc, client.gen);
+        let is_old = |unit: &(u16, u32, Unit)| {
+            let is_posted = matches!(unit.2, Unit::Batch { .. } | Unit::Note { .. });
+            is_posted && unit.0 == inc && unit.1 != gen
+        };
+        let (old, rest): (VecDeque<_>, _) = client.up.drain(..).partition(is_old);
+        client.up = rest;
+        if client.stragglers.is_empty() && !old.is_empty() {
+            let ns = self.rng.below(STRAGGLE_NS_MAX);
+            self.after(ns, Ev::Straggle(c as u8));
+        }
+        self.clients[c].stragglers.extend(old);
+    }
+
+    /// The next word operation of earlier channels is executed, unless its queue pair was fenced.
+    pub(super) fn straggles(&mut self, c: usize) {
+        let client = &mut self.clients[c];
+        let Some((inc, gen, unit)) = client.stragglers.pop_front() else { return };
+        let acts = self.acts_unfenced((c, inc, gen), &unit).filter(|_| self.clients[c].inc == inc);
+        match (acts, unit) {
+            (Some(id), Unit::Batch { lock, tok, chain, mut values, more }) => {
+                let word_op = chain.ops()[values.as_slice().len()];
+                values.push(self.word_op(self.epoch, id, &word_op));
+                if values.as_slice().len() < chain.ops().len() {
+                    let rest = Unit::Batch { lock, tok, chain, values, more };
+                    self.clients[c].stragglers.push_front((inc, gen, rest));
+                }
+            }
+            (Some(id), Unit::Note { handle, entry, .. }) => {
+                let word_op = WordOp::WriteLedger { handle, value: entry.into_bits() };
+                self.word_op(self.epoch, id, &word_op);
+            }
+            _ => {}
+        }
+        if !self.clients[c].stragglers.is_empty() {
+            let ns = self.takes(100);
+            self.after(ns, Ev::Straggle(c as u8));
+        }
     }
 
     /// Whose word operation this is, on a channel that is closed and could not be fenced.

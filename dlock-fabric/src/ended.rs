@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The executor of a session whose connections have ended, and were closed: a client that comes
+//! back needs their descriptors.
+
+use std::time::Duration;
+
+use dlock_core::clock::{ClockEstimate, Now, TrackedClock, DRIFT_PPM};
+use dlock_core::exec::{Executor, Posted};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Outcome};
+use dlock_core::words::LedgerEntry;
+
+use crate::clock::boot_ns;
+
+/// Answers as the executor before it does since its connection has ended, and tells the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    name: &'static str,
+    clock: TrackedClock,
+}
+
+impl Ended {
+    /// Takes the place of this one.
+    pub fn after(exec: &dyn Executor) -> Self {
+        let Now { time, uncertainty_ns, local_ns, discontinuities, .. } = exec.now();
+        let offset_ns = time.0.wrapping_sub(local_ns);
+        let estimate = ClockEstimate {
+            offset_ns,
+            half_trip_ns: uncertainty_ns,
+            taken_at_ns: local_ns,
+            drift_ppm: DRIFT_PPM,
+        };
+        Self { name: exec.name(), clock: TrackedClock { estimate, discontinuities } }
+    }
+}
+
+impl Executor for Ended {
+    fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+        outcomes.fill(Outcome::Refused(Status::BadResponse));
+    }
+
+    fn post(&self, _chain: &Chain) -> Posted {
+        Posted::Ready(Outcome::Refused(Status::BadResponse))
+    }
+
+    /// What was posted before may have been executed.
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        Some(match posted {
+            Posted::Ready(outcome) => outcome,
+            Posted::Pending(_) => Outcome::Unknown,
+        })
+    }
+
+    fn write_ledger(&self, _handle: Handle, _entry: LedgerEntry) {}
+
+    fn send(&self, _request: &Request) -> Result<Seq, Status> {
+        Err(Status::BadResponse)
+    }
+
+    fn reply(&self, _seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
+        Err(Status::BadResponse)
+    }
+
+    fn listen(&self, _seen: u64, _wait: Duration) -> Result<u64, Status> {
+        Err(Status::BadResponse)
+    }
+
+    fn forget(&self, _seq: Seq) {}
+
+    fn is_cut_off(&self) -> bool {
+        true
+    }
+
+    fn now(&self) -> Now {
+        self.clock.at(boot_ns())
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Refuse;
+    use dlock_core::clock::ServerTime;
+
+    #[derive(Debug)]
+    struct Old(Now);
+
+    impl Executor for Old {
+        fn execute(&self, _: &[Chain], _: &mut [Outcome], _: Duration) {}
+        fn post(&self, chain: &Chain) -> Posted {
+            Refuse.post(chain)
+        }
+        fn poll(&self, posted: Posted) -> Option<Outcome> {
+            Refuse.poll(posted)
+        }
+        fn write_ledger(&self, _: Handle, _: LedgerEntry) {}
+        fn send(&self, _: &Request) -> Result<Seq, Status> {
+            Ok(Seq(1))
+        }
+        fn reply(&self, _: Seq, _: Duration) -> Result<Option<Reply>, Status> {
+            Ok(None)
+        }
+        fn forget(&self, _: Seq) {}
+        fn now(&self) -> Now {
+            self.0
+        }
+        fn name(&self) -> &'static str {
+            "old"
+        }
+    }
+
+    #[test]
+    fn the_time_goes_on_and_is_known_ever_less() {
+        let local_ns = boot_ns() - 1_000_000_000;
+        let then = Now {
+            local_ns,
+            discontinuities: 7,
+            ..Now::within(ServerTime(local_ns.wrapping_add(55)), 1_000)
+        };
+        let ended = Ended::after(&Old(then));
+        let now = ended.now();
+        assert_eq!(now.time.0.wrapping_sub(now.local_ns), 55);
+        assert!(now.uncertainty_ns >= 1_000 + 1_000_000 * DRIFT_PPM / 1_000, "{now:?}");
+        assert_eq!((now.discontinuities, ended.name()), (7, "old"));
+        assert_eq!(ended.poll(Posted::Pending(Seq(3))), Some(Outcome::Unknown));
+        assert_eq!(ended.send(&Request::Ping), Err(Status::BadResponse));
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything that can happen next.
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ev {
+    /// A client's thread goes on: client, incarnation, lock, number of its step.
+    Step(u8, u16, u8, u32),
+    /// A client's thread has waited long enough.
+    Timer(u8, u16, u8, u32),
+    /// The CPU of a client executes the next word operation of its chain (shm).
+    WordOp(u8, u16, u8, u32),
+    /// The next unit of a client's channel arrives at the primary.
+    Up(u8),
+    /// The next word operation of a client's earlier channels is executed, if it may act.
+    Straggle(u8),
+    /// The next frame of a client's channel arrives at the client.
+    Down(u8),
+    /// The next request of a client's control connections arrives at the primary.
+    ControlUp(u8),
+    /// The next reply arrives at a client.
+    ControlDown(u8),
+    /// A client's control thread goes on, or has waited long enough.
+    Control(u8, u16, u32),
+    /// The primary learns that a control connection is gone: client, incarnation, connection.
+    Lost(u8, u16, u32),
+    /// The primary gives up a control connection at whose other end nobody answers.
+    Silent(u8, u16, u32),
+    /// A client learns that its channel is gone: client, incarnation, channel.
+    Reset(u8, u16, u32),
+    /// The primary drops a channel whose client does not read.
+    Stalled(u8, u16, u32),
+    /// The primary handles what has arrived.
+    Serve,
+    /// The primary looks at its clock.
+    Tick(u64),
+    /// A successor is started.
+    Successor,
+    /// The standby goes on: the number of its step.
+    Standby(u32),
+    /// An operator looks after the standby.
+    Operator,
+    /// A new client process is started in this place.
+    Restart(u8),
+}
