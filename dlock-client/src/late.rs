@@ -35,8 +35,6 @@ pub(crate) enum Point {
     Poll,
     /// A reply that has come, before it is handed over.
     Reply,
-    /// A ledger write that is in no chain, before it is made.
-    Note,
 }
 
 #[derive(Default)]
@@ -136,7 +134,6 @@ impl Executor for Late {
     }
 
     fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
-        self.pass(Point::Note);
         if !self.mute.load(SeqCst) {
             self.inner.write_ledger(handle, entry);
         }

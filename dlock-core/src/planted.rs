@@ -32,7 +32,7 @@ bugs! {
         "who has lost against many holds of others queues, and is not passed";
     SleepersUntold =
         "sleepers-untold",
-        "the companion word of a fair lock says that somebody sleeps before the word is looked at";
+        "the word of a fair lock says that a client sleeps at the arbiter";
     ProofNotKept =
         "proof-not-kept",
         "what is kept of a client has the proof that the client uses";

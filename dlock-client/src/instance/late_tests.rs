@@ -286,14 +286,14 @@ fn a_release_whose_second_attempt_comes_after_the_lease_takes_nobody_elses_share
             if a.trylock(id, S, 1).status != Status::Success {
                 return false;
             }
-            lock(&c, id, S); // a's word is not the latest then
+            lock(&c, id, S);
+            assert_eq!(c.unlock(id).status, Status::Success); // a's word is not the latest then
             late.hold(Point::Chain, 1);
             thread::scope(|scope| {
                 let leaver = scope.spawn(|| a.unlock(id).status);
                 if !late.is_reached(|| leaver.is_finished()) {
                     return false;
                 }
-                assert_eq!(c.unlock(id).status, Status::Success);
                 lock(&b, id, X);
                 assert_eq!(b.unlock(id).status, Status::Success);
                 lock(&c, id, S);
@@ -361,37 +361,30 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
     }
 }
 
+/// A lease above a minute is claimed by a second chain: until that the first claim keeps others out.
 #[test]
-fn a_free_fair_lock_is_got_however_long_its_ledger_write_takes() {
+fn a_free_fair_lock_is_got_for_long_however_late_the_second_chain_comes() {
     const GRACE: Duration = Duration::from_secs(dlock_core::limits::FAIR_GRACE_S as u64);
     for fabric in FABRICS {
         let server = fresh_server();
-        for mode in [Mode::Exclusive, Mode::Shared] {
-            // half of the arbiter's grace, and all of it
-            for late in [GRACE / 2, GRACE + GRACE / 4] {
-                let (a, slow) = join_late(&server, fabric, 0);
-                let name = format!("{mode:?}, {late:?}");
-                let (b, id) = (join(&server, fabric), got(&a, &name, LockType::Fair));
-                got(&b, &name, LockType::Fair);
-                slow.hold(Point::Note, 0);
-                let taken = thread::scope(|scope| {
-                    let call = scope.spawn(|| a.trylock(id, mode, 600));
-                    // where the primary notes what the chain has taken, there is none
-                    if slow.is_reached(|| call.is_finished()) {
-                        thread::sleep(late);
-                    } else {
-                        assert!(slow.chains_are_noted());
-                    }
-                    slow.let_go();
-                    call.join().unwrap()
-                });
-                assert_eq!(taken.status, Status::Success, "{fabric:?}, {name}");
-                assert_eq!(b.trylock(id, Mode::Exclusive, 600).status, Status::Again);
-                assert_eq!(b.unlock(id).status, Status::Success, "its ticket");
-                assert_eq!(a.unlock(id).status, Status::Success);
-                assert_eq!(b.lock(id, Mode::Exclusive, 600).status, Status::Success);
-                assert_eq!(b.unlock(id).status, Status::Success);
-            }
+        for mode in [X, S] {
+            let (a, slow) = join_late(&server, fabric, 0);
+            let name = format!("{mode:?}");
+            let (b, id) = (join(&server, fabric), got(&a, &name, LockType::Fair));
+            got(&b, &name, LockType::Fair);
+            slow.hold(Point::Chain, 1);
+            thread::scope(|scope| {
+                let call = scope.spawn(|| a.trylock(id, mode, 600).status);
+                assert!(slow.is_reached(|| call.is_finished()), "{fabric:?}, {name}");
+                thread::sleep(GRACE + GRACE / 4);
+                assert_eq!(b.trylock(id, X, 600).status, Status::Again);
+                slow.let_go();
+                assert_eq!(call.join().unwrap(), Status::Success, "{fabric:?}, {name}");
+            });
+            assert_eq!(b.unlock(id).status, Status::Success, "its ticket");
+            assert_eq!(a.unlock(id).status, Status::Success);
+            lock(&b, id, X);
+            assert_eq!(b.unlock(id).status, Status::Success);
         }
     }
 }

@@ -3,12 +3,17 @@
 //! hold when its rights are taken away.
 
 use crate::common::entry::{entry, executed};
+use crate::common::site::{w0, Site};
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::ids::Epoch;
+use dlock_core::control::FabricKind;
+use dlock_core::ids::{Epoch, Seq};
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::{LockType, Mode, Reply};
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::rights::{Right, Rule};
 use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::{LedgerEntry, TakenWord, Ticket};
 
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 600 };
 const QUERY: Op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 };
@@ -51,4 +56,40 @@ fn a_claim_of_a_new_hold_tells_when_that_one_was_granted() {
         let held = e.claim(at(1_004), Epoch(2)).held.expect("it holds the lock");
         assert_eq!((held.epoch, held.deadline_s), (Epoch(2), at(1_003).deadline(600)));
     }
+}
+
+/// The arbiter has granted it, and its ledger does not say so yet.
+#[test]
+fn a_ledger_write_of_what_was_granted_needs_no_right() {
+    let mut site = Site::new();
+    let peer = site.join(FabricKind::Tcp, 0);
+    let lock = site.get(peer, "f", LockType::Fair);
+    let (handle, mode) = (lock.handle, Mode::Exclusive);
+    let anchor_s = site.primary.config().anchor_s;
+    let claim =
+        |until_s| LedgerEntry::claim(mode, 1).with_deadline_s(until_s, anchor_s).into_bits();
+    let value = claim(Now::exact(site.now).deadline(3));
+    let take = Chain::one(WordOp::WriteLedger { handle, value })
+        .then(WordOp::Faa { addr: w0(&lock), add: TakenWord::addend(mode) })
+        .then(WordOp::ReadPair { addr: WordAddr::new(lock.slot, Word::W1) });
+    let values = site.execute(peer, &take);
+    let lap = *values.as_slice().last().expect("the pair");
+    let ticket = Some(Ticket { lap, tx: 0, ts: 0 });
+    let wait = Request::Wait { handle, mode, expire_s: 9, wait: WaitNumber(1), ticket };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, peer.id, Seq(7), wait, out);
+    let Some(Reply::Granted { deadline_s, .. }) =
+        out.iter().find(|sent| sent.seq == Seq(7)).map(|sent| sent.reply)
+    else {
+        panic!("{out:?}");
+    };
+    let rights = [Right::Get].into_iter().collect();
+    let (names, prefixes) = (vec!["*".into()], vec![Vec::new()]);
+    site.primary.set_rules(vec![Rule { names, prefixes, rights, ..Rule::default() }]);
+    let may_note = |site: &mut Site, deadline_s| {
+        let entry = LedgerEntry::from_bits(claim(deadline_s));
+        site.primary.check_note(&mut site.memory, peer.id, handle, entry)
+    };
+    assert_eq!(may_note(&mut site, deadline_s), Ok(()), "no longer than it was granted");
+    assert_eq!(may_note(&mut site, deadline_s + 1), Err(Status::Denied));
 }

@@ -6,6 +6,7 @@ use dlock_core::words::{AtomicWord, RwWord, TakenWord, Ticket, TurnWord};
 use stateright::Model;
 
 use crate::actions::LockModel;
+use crate::call::{Call, What};
 use crate::state::{Doing, Setup, State, CLIENTS};
 
 /// Whether two clients believe to hold the lock, and one of them exclusively.
@@ -41,7 +42,13 @@ pub(crate) fn overtakes(state: &mut State, granted: usize, mode: Mode, ticket: T
         let Request::Wait { mode: theirs, ticket: Some(their), .. } = *request else {
             return false;
         };
-        let queued = !c.sent.iter().any(|(s, _)| s == seq) && c.inbox.is_empty();
+        // a request that is being served is not queued yet: the answer may be a refusal
+        let is_served = match &state.call {
+            Some(Call { what: What::Request(who, s, _), .. }) => (who, s) == (&i, seq),
+            _ => false,
+        };
+        let is_unserved = c.sent.iter().any(|(s, _)| s == seq) || is_served;
+        let queued = !is_unserved && c.inbox.is_empty();
         let excludes = (theirs, mode) != (Mode::Shared, Mode::Shared);
         i != granted && !c.gone && queued && excludes && precedes(their, ticket)
     });

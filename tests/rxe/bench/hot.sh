@@ -32,12 +32,9 @@ hot() { # WHAT KIND CLIENTS|HOLD_US: the published locks where there is a device
         ;;
     *)
         for side in $HOT_SIDES; do
-            name=${side%%=*} prefix=${side#*=} kind=$2 neighbours=on
-            # "apart": a fair lock whose clients tell each other nothing, as on hosts of their own
-            [ "$kind" != apart ] || { kind=fair && neighbours=off; }
-            echo "$1 $2 $name $3 $(DLOCK_FABRIC=$fabric DLOCK_NEIGHBOURS=$neighbours \
-                LD_LIBRARY_PATH=$prefix/lib64 \
-                "$HOT" "$1" "$kind" "$3" "$HOT_SECONDS" "$(cat "$folder/$name.port")")"
+            name=${side%%=*} prefix=${side#*=}
+            echo "$1 $2 $name $3 $(DLOCK_FABRIC=$fabric LD_LIBRARY_PATH=$prefix/lib64 \
+                "$HOT" "$1" "$2" "$3" "$HOT_SECONDS" "$(cat "$folder/$name.port")")"
         done
         ;;
     esac
@@ -47,7 +44,7 @@ round=0
 while [ $round -lt "${ROUNDS:-1}" ]; do
     round=$((round + 1))
     for clients in ${HOT_CLIENTS:-2 4 8}; do
-        for kind in ${HOT_KINDS:-cas atomic rw ticket fair apart}; do hot rate "$kind" "$clients"; done
+        for kind in ${HOT_KINDS:-cas atomic rw ticket fair}; do hot rate "$kind" "$clients"; done
     done
     for kind in ${HOT_KINDS:-cas atomic rw ticket fair}; do
         for clients in ${HOT_PRIVATE:-8}; do hot private "$kind" "$clients"; done

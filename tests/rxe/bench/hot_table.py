@@ -7,7 +7,7 @@ message is a verb.
 import statistics
 import sys
 
-BASELINE = {'atomic': 'cas', 'rw': 'cas', 'shared': 'cas', 'fair': 'ticket', 'apart': 'ticket'}
+BASELINE = {'atomic': 'cas', 'rw': 'cas', 'shared': 'cas', 'fair': 'ticket'}
 TITLE = {'rate': '{} clients', 'private': '{} clients, a lock for each: a cycle',
          'handover': 'hand-over after a hold of {} us'}
 VALUE = {'rate': 'rate', 'private': 'cycle_us', 'handover': 'handover_us'}
