@@ -355,7 +355,7 @@ pub const OF_UNITS: &[Bug] = &[
 /// Rules that schedules see and that unit tests alone find broken: what follows is too rare for the
 /// simulator, or violates nothing that it checks.
 pub const UNFOUND: &[Bug] =
-    &[Bug::PolledStaysWaiting, Bug::ExtendedOnOtherClock, Bug::NoteNeedsRight];
+    &[Bug::PolledStaysWaiting, Bug::ExtendedOnOtherClock, Bug::NoteNeedsRight, Bug::NoTimer];
 
 #[cfg(feature = "planted-bugs")]
 mod switch {

@@ -92,3 +92,36 @@ pub(crate) unsafe fn words<'a>(base: *const u8, len: usize) -> &'a [SharedWord] 
     // u64; alignment, length, lifetime and exclusive use of atomics are the caller's promise.
     unsafe { std::slice::from_raw_parts(base.cast(), len) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A thread that is not woken sleeps for so long.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_parked_thread_is_woken_on_either_half() {
+        let begun = Instant::now();
+        for (half, value) in [(Half::Low, 2), (Half::High, 1)] {
+            let word = SharedWord::new(1 << 32 | 2);
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| word.park(half, value, LIMIT));
+                while !sleeper.is_finished() {
+                    word.wake_all(half); // it may not sleep yet
+                    std::thread::yield_now();
+                }
+            });
+        }
+        assert!(begun.elapsed() < LIMIT);
+    }
+
+    #[test]
+    fn a_thread_does_not_park_on_a_half_that_has_changed() {
+        let (word, begun) = (SharedWord::new(1 << 32 | 2), Instant::now());
+        word.park(Half::Low, 1, LIMIT);
+        word.park(Half::High, 2, LIMIT);
+        assert!(begun.elapsed() < LIMIT);
+    }
+}

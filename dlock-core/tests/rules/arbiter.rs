@@ -7,7 +7,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::LOOK_S;
 use dlock_core::message::{LockType, Reply, Request, WaitNumber};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 const STEAL: Request = Request::Steal { handle: HANDLE, expire_s: 30 };
 
@@ -46,6 +46,38 @@ fn wait_as(handle_wait: u32) -> Request {
 
 fn is_cancelled(out: &[dlock_core::arbiter::Sent], n: u32) -> bool {
     out.iter().any(|s| s.client == id(n) && matches!(s.reply, Reply::Cancelled { .. }))
+}
+
+#[test]
+fn a_cancelled_wait_for_a_read_write_lock_is_granted_to_nobody() {
+    let mut w = World::new(LockType::Rw, 2);
+    w.memory.word = RwWord::new().with_client(1).into_bits();
+    assert!(w.ask(2, wait_as(1)).is_empty());
+    let out = w.ask(2, Request::Cancel { handle: HANDLE, wait: WaitNumber(1) });
+    assert!(is_cancelled(&out, 2) && is_done(&out, 2), "{out:?}");
+    assert!(is_done(&w.release(1, X, Ticket::default()), 1));
+    assert_eq!(w.memory.word, 0);
+}
+
+#[test]
+fn what_is_looked_at_is_counted_as_work() {
+    let mut w = World::new(LockType::Fair, 21);
+    w.take(1, X, 600);
+    for n in 2..=21 {
+        let ticket = w.take(n, X, 0);
+        w.wait(n, X, ticket);
+    }
+    w.ask(1, WAKE);
+    assert!(w.arbiter.work() >= 21 + 20, "ledgers and records: {}", w.arbiter.work());
+}
+
+#[test]
+fn the_next_client_of_an_id_is_known_by_its_own_ledger() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.arbiter.proxy(id(1));
+    w.arbiter.gone(id(1));
+    let ticket = w.take(1, X, 50);
+    assert_eq!(w.extend(1, X, ticket, 0), Some(50));
 }
 
 #[test]

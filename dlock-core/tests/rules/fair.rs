@@ -78,7 +78,7 @@ fn a_release_that_was_under_way_when_the_word_was_told_is_seen_by_a_look() {
     // its compare-and-swap fails, and its entry says none: it is dead before it asks
     assert_ne!(w.memory.turn, before);
     w.memory.ledgers.remove(&id(1));
-    assert!(is_granted(&w.pass(SOON_NS), 2));
+    assert!(is_granted(&w.pass(NS / 10), 2), "before the look of each second");
 }
 
 #[test]

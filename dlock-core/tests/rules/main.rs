@@ -4,6 +4,7 @@
 mod common;
 
 mod admission;
+mod another_fabric;
 mod answers;
 mod arbiter;
 mod awaited;

@@ -12,8 +12,8 @@ use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 
@@ -416,4 +416,115 @@ fn a_lock_that_everybody_released_is_gone() {
     assert_eq!(w.primary.totals(), (2, 0, 0));
     let again = w.control(a, ControlRequest::ReleaseLocks(vec![ga.lock, LockId(-1)]));
     assert_eq!(again, ControlReply::Statuses(vec![Status::Error; 2]));
+}
+
+#[test]
+fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
+    let mut w = World::new();
+    let a = w.client();
+    let (rw, fair) = (w.get(a, "r", LockType::Rw), w.get(a, "f", LockType::Fair));
+    let me = RwWord::new().with_client(a.get());
+    let cas = |addr, expect, swap| WordOp::Cas { addr, expect, swap };
+    let w1 = WordAddr::new(fair.slot, Word::W1);
+    let passes = |old: TurnWord, new: TurnWord| cas(w1, old.into_bits(), new.into_bits());
+    let (first, x, s) = (TurnWord::new(), Mode::Exclusive, Mode::Shared);
+    let ok = [
+        cas(w0(&rw), 0, me.into_bits()),
+        cas(w0(&rw), me.with_rcount(2).into_bits(), RwWord::new().with_rcount(2).into_bits()),
+        WordOp::Faa { addr: w0(&rw), add: 1 },
+        WordOp::Faa { addr: w0(&fair), add: TakenWord::TAKE_SHARED },
+        passes(first, first.done(x)),
+        passes(first.with_parked(true), first.with_parked(true).done(s)),
+    ];
+    let forged = [
+        cas(w0(&rw), 0, RwWord::new().with_client(999).into_bits()),
+        cas(w0(&rw), me.into_bits(), RwWord::new().with_rcount(5).into_bits()),
+        cas(w0(&rw), me.with_waiters(true).into_bits(), 0),
+        cas(w0(&rw), RwWord::new().with_client(999).into_bits(), 0),
+        WordOp::Faa { addr: w0(&rw), add: 2 },
+        WordOp::Faa { addr: w0(&rw), add: u64::MAX },
+        WordOp::Faa { addr: w0(&fair), add: 3 },
+        cas(w0(&fair), 0, TakenWord::TAKE_SHARED),
+        WordOp::Faa { addr: w1, add: 1 },
+        passes(first, first),
+        passes(first, first.with_parked(true)),
+        passes(first, first.with_told(true)),
+        passes(first.done(x), first),
+        passes(first, first.done(x).done(x)),
+        passes(first, first.done(x).done(s)),
+        passes(first.with_told(true), first.with_told(true).done(x)),
+    ];
+    for word_op in ok {
+        assert_eq!(w.check(a, word_op), Ok(()), "{word_op:?}");
+    }
+    for word_op in forged {
+        assert_eq!(w.check(a, word_op), Err(Status::Invalid), "{word_op:?}");
+    }
+    let full = RwWord::new().with_rcount(u32::MAX);
+    w.memory.set(w0(&rw), full.into_bits());
+    let carry = WordOp::Faa { addr: w0(&rw), add: 1 };
+    assert_eq!(w.check(a, carry), Err(Status::Invalid), "it would make an owner");
+}
+
+#[test]
+fn what_a_tcp_client_fails_at_is_counted() {
+    let mut w = World::new();
+    let a = w.client();
+    let (atomic, rw) = (w.get(a, "l", LockType::Atomic), w.get(a, "r", LockType::Rw));
+    let fair = w.get(a, "f", LockType::Fair);
+    let mut counted = |verbs: &[WordOp], olds: &[u64]| {
+        let chain =
+            verbs[1..].iter().fold(Chain::one(verbs[0]), |chain, word_op| chain.then(*word_op));
+        let mut values = Values::new();
+        olds.iter().for_each(|&old| values.push(old));
+        w.primary.clear_stats(&mut w.memory);
+        w.primary.count_chain(NOW, a, &chain, &values);
+        let stats = w.primary.stats(&mut w.memory);
+        assert!(stats.iter().sum::<u64>() <= 1, "{stats:?}");
+        stats.iter().position(|&count| count == 1)
+    };
+    let faa = |slot, add| WordOp::Faa { addr: w0(slot), add };
+    // the turn and the lap are what the chain reads last
+    let w1 = WordAddr::new(fair.slot, Word::W1);
+    let taken = TakenWord::new().with_mx(1).into_bits();
+    let readers = TakenWord::new().with_ms(5).into_bits();
+    let takes = |mode| [faa(&fair, TakenWord::addend(mode)), WordOp::ReadPair { addr: w1 }];
+    let (exclusive, shared) = (takes(Mode::Exclusive), takes(Mode::Shared));
+    assert_eq!(counted(&exclusive, &[0, 0, 0]), None);
+    assert_eq!(counted(&exclusive, &[taken, 0, 0]), Some(0), "EAGAIN");
+    assert_eq!(counted(&shared, &[taken, 0, 0]), Some(0), "EAGAIN");
+    assert_eq!(counted(&shared, &[readers, 0, 0]), None);
+    let (held, passed) = (TurnWord::new(), TurnWord::new().with_nx(1));
+    let swap = held.done(Mode::Exclusive).into_bits();
+    let release = WordOp::Cas { addr: w1, expect: held.into_bits(), swap };
+    let is_passed = counted(&[release], &[passed.into_bits()]);
+    assert_eq!(is_passed, Some(22), "a release of a passed ticket");
+    assert_eq!(counted(&[release], &[held.with_told(true).into_bits()]), None, "one sleeps");
+
+    let word = |client: u32, timeout| {
+        AtomicWord::new().with_client(client).with_timeout(timeout).into_bits()
+    };
+    let (mine, longer, theirs) = (word(a.get(), 6_000), word(a.get(), 7_000), word(999, 6_000));
+    let cas = |expect, swap| WordOp::Cas { addr: w0(&atomic), expect, swap };
+    assert_eq!(counted(&[cas(mine, 0)], &[mine]), None);
+    assert_eq!(counted(&[cas(mine, 0)], &[theirs]), Some(15), "a release of a stolen lock");
+    assert_eq!(counted(&[cas(mine, longer)], &[theirs]), Some(16), "an extend of a stolen lock");
+    assert_eq!(counted(&[cas(mine, longer)], &[longer]), None, "its own word");
+    assert_eq!(counted(&[cas(0, mine)], &[theirs]), Some(14), "an acquire of a held lock");
+    assert_eq!(counted(&[cas(0, mine)], &[word(999, 1)]), None, "it is taken over next");
+    assert_eq!(counted(&[cas(word(999, 1), mine)], &[0]), None, "it is free, and taken next");
+
+    let note = WordOp::WriteLedger { handle: rw.handle, value: 0 };
+    let (owned, free) = (RwWord::new().with_client(999).into_bits(), 0);
+    let (add, less) = (faa(&rw, 1), faa(&rw, u64::MAX));
+    let cas = |expect, swap| WordOp::Cas { addr: w0(&rw), expect, swap };
+    let mine = RwWord::new().with_client(a.get()).into_bits();
+    assert_eq!(counted(&[cas(0, mine)], &[owned]), Some(17), "an exclusive acquire");
+    assert_eq!(counted(&[cas(mine, 0)], &[owned]), Some(18), "an exclusive release");
+    assert_eq!(counted(&[note, add], &[0, owned]), Some(19), "a shared acquire");
+    assert_eq!(counted(&[note, add], &[0, free]), None);
+    assert_eq!(counted(&[less, note], &[1, 0]), None, "a step back");
+    assert_eq!(counted(&[note, less, note], &[0, 1, 0]), None);
+    assert_eq!(counted(&[note, less, note], &[0, 0, 0]), Some(20), "a shared release");
+    assert_eq!(counted(&[add], &[owned]), None, "a correction");
 }

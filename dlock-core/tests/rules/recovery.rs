@@ -405,6 +405,33 @@ impl World {
     }
 }
 
+#[test]
+fn a_claim_that_no_client_can_make_is_refused() {
+    use dlock_core::control::Place;
+    use dlock_core::words::Ticket;
+    let mut w = World::recovering(10, 1);
+    let a = w.back(5);
+    let hold = |mode| HeldClaim::hold(mode, 60 * NS);
+    let place = Some(Place { epoch: Epoch(0), ticket: Ticket { lap: 0, tx: 4, ts: 0 } });
+    let refused = [
+        (LockType::Atomic, hold(S)),
+        (LockType::Atomic, HeldClaim { is_queued: true, ..hold(X) }),
+        (LockType::Atomic, HeldClaim { fair: place, ..hold(X) }),
+        (LockType::Rw, HeldClaim { is_queued: true, ..hold(S) }),
+        (LockType::Rw, HeldClaim { fair: place, ..hold(S) }),
+        (LockType::Fair, hold(X)),
+    ];
+    for (i, (lock_type, held)) in refused.into_iter().enumerate() {
+        let mut claim = claim(lock_type, Some(held));
+        claim.desc.name = format!("{lock_type:?}").into_bytes();
+        assert_eq!(w.told(a, claim), Err(Status::Fail), "{i}");
+    }
+    let other = claim(LockType::Fair, Some(HeldClaim { fair: place, ..hold(X) }));
+    assert!(w.told(a, other).is_ok());
+    let other = w.told(a, claim(LockType::Rw, Some(hold(X))));
+    assert!(other.is_err(), "there is a fair lock of this name");
+}
+
 /// Others are waited for by count, and it is here, and has not said that this is all.
 #[test]
 fn of_a_client_that_is_not_waited_for_and_has_not_told_everything_nothing_counts() {

@@ -8,6 +8,7 @@ use dlock_core::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
     Secret, VERSION,
 };
+use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
 use dlock_core::membership::{
     Caller, Connection, Draws, Effect, Exit, Joining, Membership, Opened, Rules,
@@ -16,8 +17,8 @@ use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::AtomicWord;
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord};
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 const READER: &str = "DNS:reader";
@@ -124,6 +125,8 @@ fn desc(name: &str, lock_type: LockType) -> LockDesc {
 fn wait(handle: Handle, mode: Mode) -> Request {
     Request::Wait { handle, mode, expire_s: 9, wait: WaitNumber(1), ticket: None }
 }
+
+const DENIED: Option<Reply> = Some(Reply::Denied { status: Status::Denied, word: 0 });
 
 #[test]
 fn who_no_rule_names_is_not_let_in_and_the_others_are() {
@@ -473,4 +476,111 @@ fn a_holder_without_the_right_may_ask_whether_it_still_holds() {
     let longer = word.with_timeout(5_002).into_bits();
     let extends = WordOp::Cas { addr, expect: held, swap: longer };
     assert_eq!(world.may(writer, extends), Err(Status::Denied));
+}
+
+#[test]
+fn chains_and_requests_need_the_right_to_the_mode() {
+    let mut world = World::new(rules(), 0);
+    let (reader, writer) = (world.join(READER).unwrap(), world.join(WRITER).unwrap());
+    for (kind, name) in [(LockType::Atomic, "r/a"), (LockType::Rw, "r/r"), (LockType::Fair, "r/f")]
+    {
+        for (client, may_share, may_exclude) in [(reader, true, false), (writer, false, true)] {
+            let grant = world.get(client, name, kind).unwrap();
+            let addr = WordAddr::new(grant.slot, Word::W0);
+            let cas = |swap| WordOp::Cas { addr, expect: 0, swap };
+            let faa = |add| WordOp::Faa { addr, add };
+            let id = client.get();
+            let exclusive = match kind {
+                LockType::Atomic => {
+                    cas(AtomicWord::new().with_client(id).with_timeout(9_000).into_bits())
+                }
+                LockType::Rw => cas(RwWord::new().with_client(id).into_bits()),
+                LockType::Fair => faa(TakenWord::TAKE_EXCLUSIVE),
+            };
+            let denied = |may: bool| if may { None } else { Some(Status::Denied) };
+            assert_eq!(world.may(client, exclusive).err(), denied(may_exclude), "{kind:?}");
+            if kind != LockType::Atomic {
+                let shared = faa(1);
+                assert_eq!(world.may(client, shared).err(), denied(may_share), "{kind:?}");
+            }
+            assert!(world.may(client, WordOp::Read { addr }).is_ok());
+            for (mode, may) in [(Mode::Exclusive, may_exclude), (Mode::Shared, may_share)] {
+                if kind == LockType::Rw {
+                    let reply = world.ask(client, wait(grant.handle, mode));
+                    assert_eq!(reply == DENIED, !may, "{mode:?}: {reply:?}");
+                    world.ask(client, Request::Resolve { handle: grant.handle });
+                }
+                if kind == LockType::Fair {
+                    let take = Request::TakeTicket { handle: grant.handle, mode, expire_s: 9 };
+                    let reply = world.ask(client, take);
+                    assert_eq!(reply == DENIED, !may, "{mode:?}: {reply:?}");
+                    world.ask(client, Request::Resolve { handle: grant.handle });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chain_that_was_denied_is_told_with_its_right() {
+    let mut world = World::new(rules(), 0);
+    let reader = world.join(READER).unwrap();
+    let grant = world.get(reader, "r/1", LockType::Fair).unwrap();
+    let addr = WordAddr::new(grant.slot, Word::W0);
+    let chain = Chain::one(WordOp::Faa { addr, add: TakenWord::TAKE_EXCLUSIVE });
+    world.primary.chain_was_denied(&mut world.memory, reader, &chain);
+    let told = world.primary.take_refusals();
+    assert!(told[0].to_string().ends_with("the right lock-exclusive on \"r/1\""), "{told:?}");
+}
+
+/// A client that had the right to a fair lock, holds it, and has the right no more.
+#[test]
+fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
+    let none = Quotas::default();
+    let mut world = World::new(vec![rule(READER, "f", &[Right::LockExclusive], none)], 0);
+    let client = world.join(READER).unwrap();
+    let lock = world.get(client, "f", LockType::Fair).unwrap();
+    let word = WordAddr::new(lock.slot, Word::W0);
+    let entry =
+        |deadline_s: u32| LedgerEntry::claim(Mode::Exclusive, 1).with_deadline_s(deadline_s, 5_000);
+    let note =
+        |entry: LedgerEntry| WordOp::WriteLedger { handle: lock.handle, value: entry.into_bits() };
+    let take = WordOp::Faa { addr: word, add: TakenWord::TAKE_EXCLUSIVE };
+    let chain = Chain::one(take);
+    assert_eq!(world.may(client, take), Ok(true));
+    let mut values = Values::new();
+    values.push(world.memory.faa(word, TakenWord::TAKE_EXCLUSIVE));
+    world.primary.executed(&mut world.memory, client, &chain, &values);
+    let notes = |world: &mut World, deadline_s| {
+        let chain = Chain::one(note(entry(deadline_s)));
+        let checked = world.may(client, note(entry(deadline_s)));
+        let alone =
+            world.primary.check_note(&mut world.memory, client, lock.handle, entry(deadline_s));
+        assert_eq!(checked.map(drop), alone, "in a chain and on its own");
+        if checked.is_ok() {
+            world.memory.ledgers.insert((client, lock.handle), entry(deadline_s));
+            let mut values = Values::new();
+            values.push(0);
+            world.primary.executed(&mut world.memory, client, &chain, &values);
+        }
+        alone
+    };
+    assert_eq!(notes(&mut world, 5_010), Ok(()));
+    assert_eq!(notes(&mut world, 5_020), Ok(()), "longer");
+    world.primary.set_rules(vec![rule(READER, "f", &[Right::Get, Right::LockShared], none)]);
+    for deadline_s in [5_021, u32::MAX] {
+        assert_eq!(notes(&mut world, deadline_s), Err(Status::Denied));
+    }
+    for deadline_s in [5_020, 5_015] {
+        assert_eq!(notes(&mut world, deadline_s), Ok(()), "no longer than before");
+    }
+    assert_eq!(notes(&mut world, 5_016), Err(Status::Denied), "than it says now");
+    world.primary.take_refusals();
+    let chain = Chain::one(note(entry(u32::MAX)));
+    world.primary.chain_was_denied(&mut world.memory, client, &chain);
+    let refused = world.primary.take_refusals();
+    assert!(refused[0].to_string().contains("lock-exclusive on \"f\""), "{}", refused[0]);
+    // it gives back
+    let left = note(LedgerEntry::new());
+    assert_eq!(world.may(client, left), Ok(true));
 }

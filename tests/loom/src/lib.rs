@@ -9,14 +9,14 @@
 use dlock_core::clock::Now;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::lock::{LockEntry, Op};
+use dlock_core::lock::{Half, LockEntry, Op};
 use dlock_core::message::Request;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
-use loom::sync::Arc;
+use loom::sync::{Arc, Condvar, Mutex};
 
 /// As `dlock_fabric::atomic::SharedWord`.
 #[derive(Debug)]
@@ -59,17 +59,22 @@ impl SharedWord {
 pub struct Shared {
     /// `w0` of the slot.
     pub word: Arc<SharedWord>,
-    /// Its companion.
-    pub companion: Arc<SharedWord>,
+    /// `w1` of the slot: the turn of a fair lock.
+    pub turn: Arc<SharedWord>,
+    /// Its fence: the lap.
+    pub fence: Arc<SharedWord>,
     /// The ledgers.
     pub ledgers: Arc<[SharedWord; 2]>,
+    /// Threads that sleep on `w1`, as in the kernel.
+    sleepers: Arc<(Mutex<()>, Condvar)>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
         let ledgers = [SharedWord::new(0), SharedWord::new(0)];
-        let [word, companion] = [(); 2].map(|()| Arc::new(SharedWord::new(0)));
-        Self { word, companion, ledgers: Arc::new(ledgers) }
+        let [word, turn, fence] = [(); 3].map(|()| Arc::new(SharedWord::new(0)));
+        let sleepers = Arc::new((Mutex::new(()), Condvar::new()));
+        Self { word, turn, fence, ledgers: Arc::new(ledgers), sleepers }
     }
 }
 
@@ -80,7 +85,8 @@ impl Shared {
 
     fn at(&self, addr: WordAddr) -> &SharedWord {
         match addr.word() {
-            Word::W1 => &self.companion,
+            Word::W1 => &self.turn,
+            Word::Fence => &self.fence,
             _ => &self.word,
         }
     }
@@ -89,17 +95,41 @@ impl Shared {
     pub fn execute(&self, client: ClientId, chain: &Chain) -> Outcome {
         let mut values = Values::new();
         for word_op in chain.ops() {
-            values.push(match *word_op {
+            let value = match *word_op {
                 WordOp::Cas { addr, expect, swap } => self.at(addr).cas(expect, swap),
                 WordOp::Faa { addr, add } => self.at(addr).faa(add),
                 WordOp::Read { addr } => self.at(addr).load(),
+                WordOp::ReadPair { addr } => {
+                    values.push(self.at(addr).load());
+                    self.at(addr.next()).load()
+                }
                 WordOp::WriteLedger { value, .. } => {
                     self.ledger_of(client).store(value);
                     0
                 }
-            });
+            };
+            values.push(value);
         }
         Outcome::Done(values)
+    }
+
+    /// As a futex: sleeps unless this half of `w1` has another value, until it is woken. A wake that
+    /// never comes is a deadlock, which loom reports.
+    pub fn park(&self, half: Half, value: u32) {
+        let (mutex, condvar) = &*self.sleepers;
+        let guard = mutex.lock().unwrap();
+        let word = self.turn.load();
+        let found = if half == Half::Low { word as u32 } else { (word >> 32) as u32 };
+        if found == value {
+            drop(condvar.wait(guard).unwrap());
+        }
+    }
+
+    /// Wakes all that sleep on `w1`.
+    pub fn wake_all(&self) {
+        let (mutex, condvar) = &*self.sleepers;
+        drop(mutex.lock().unwrap());
+        condvar.notify_all();
     }
 
     /// What the shm executor does with a note.
@@ -129,7 +159,6 @@ pub fn carry_out(
                 operation.outcome(entry, shared.execute(me, &chain), now);
             }
             Effect::WriteLedger(write) => shared.write_ledger(me, write),
-            Effect::Flush { .. } => operation.flushed(entry, true, now),
             Effect::Ask { request, .. } => match goes_on(request) {
                 true => operation.reply(entry, Err(Status::BadResponse), now),
                 false => return None,
@@ -137,7 +166,8 @@ pub fn carry_out(
             Effect::Tell(request) if !goes_on(request) => return None,
             Effect::Tell(_) | Effect::Forget | Effect::Count(_) => {}
             Effect::ReadClock => operation.clock(now),
-            Effect::Pause { .. } => operation.queues(entry),
+            Effect::Pause { .. } | Effect::Park { .. } => operation.queues(entry),
+            Effect::Wake { .. } => shared.wake_all(),
             Effect::Probe { .. } | Effect::Await { .. } => operation.deadline(entry, false, now),
         }
     }
@@ -154,9 +184,11 @@ impl LockMemory for Shared {
     fn read(&mut self, addr: WordAddr) -> u64 {
         self.at(addr).load()
     }
+    fn wake(&mut self, _: WordAddr) {
+        self.wake_all();
+    }
     fn set(&mut self, addr: WordAddr, value: u64) {
-        assert_eq!(addr.word(), Word::W1, "the companion of a lock in use");
-        self.companion.store(value);
+        unreachable!("{addr:?} of a lock in use is set to {value}");
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         LedgerEntry::from_bits(self.ledger_of(client).load())

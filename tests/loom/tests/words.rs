@@ -7,8 +7,10 @@ use dlock_core::arbiter::{Arbiter, LockRef};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::limits::PARK_AFTER_NS;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::{LockType, Mode};
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::words::RwWord;
 use dlock_loom::{carry_out, Shared, SharedWord};
@@ -85,6 +87,68 @@ fn holders_of_a_fair_lock_are_ordered() {
 #[test]
 fn writer_and_reader_of_a_fair_lock_are_ordered() {
     exclusion(LockType::Fair, [Mode::Exclusive, Mode::Shared]);
+}
+
+/// A fair lock whose clients sleep on the word.
+fn parks(n: u32) -> LockEntry {
+    let mut entry = entry(n, LockType::Fair);
+    entry.may_try(true);
+    entry.may_park(true);
+    entry
+}
+
+/// Waits for its turn, and sleeps on the word when it has looked once.
+fn waits(shared: &Shared, n: u32, entry: &mut LockEntry, mode: Mode) -> Status {
+    let op = Op::Lock { mode, expire_s: 30 };
+    let mut now = now();
+    let bounds = Bounds::since(now.local_ns);
+    let Started::Running(mut operation) = Operation::begin(entry, op, now, bounds) else {
+        panic!("a ticket is to be taken");
+    };
+    loop {
+        match operation.next(entry) {
+            Effect::Post { chain, .. } => {
+                operation.outcome(entry, shared.execute(client(n), &chain), now);
+            }
+            Effect::Pause { .. } => {
+                now.local_ns += PARK_AFTER_NS;
+                operation.paused(entry, now);
+            }
+            Effect::Park { half, value, .. } => {
+                shared.park(half, value);
+                operation.paused(entry, now);
+            }
+            Effect::WriteLedger(write) => shared.write_ledger(client(n), write),
+            Effect::ReadClock => operation.clock(now),
+            Effect::Count(_) => {}
+            Effect::Done(result) => return result.status,
+            other => panic!("it asks nobody: {other:?}"),
+        }
+    }
+}
+
+/// Client 1 releases while client 2 comes, says that it sleeps, and sleeps: it is woken.
+fn wakes(holds: Mode, wants: Mode) {
+    loom::model(move || {
+        let shared = Shared::default();
+        let mut first = parks(1);
+        assert_eq!(run(&shared, 1, &mut first, try_lock(holds)), Status::Success);
+        let of_waiter = shared.clone();
+        let waiter = thread::spawn(move || waits(&of_waiter, 2, &mut parks(2), wants));
+        assert_eq!(run(&shared, 1, &mut first, Op::Unlock), Status::Success);
+        assert_eq!(waiter.join().unwrap(), Status::Success);
+    });
+}
+
+#[test]
+fn a_release_wakes_a_client_that_sleeps_on_the_turn() {
+    wakes(Mode::Exclusive, Mode::Exclusive);
+    wakes(Mode::Exclusive, Mode::Shared);
+}
+
+#[test]
+fn a_reader_that_leaves_wakes_a_writer_that_sleeps_on_the_shares() {
+    wakes(Mode::Shared, Mode::Exclusive);
 }
 
 /// Client 2 died with its chain half done; client 1 takes and keeps a share while the arbiter

@@ -465,7 +465,6 @@ pub fn planted_rules() -> Vec<Setup> {
     };
     let with = |bug, name: &str| Setup { core_bug: Some(bug), sometimes: Vec::new(), ..of(name) };
     vec![
-        with(Core::ClaimOverTrusted, "fair: expiry, two clients"),
         with(Core::ClaimShort, "fair: expiry, looks"),
         with(Core::ClaimAfterTicket, "fair: expiry, two clients"),
         with(Core::LateExtendCounts, "fair: expiry, extended"),
@@ -477,7 +476,6 @@ pub fn planted_rules() -> Vec<Setup> {
         with(Core::LiveSharesPassed, "fair: crash, readers"),
         with(Core::PassedCounts, "fair: expiry, readers"),
         with(Core::DecidedFromLater, "fair: crash, looks of three"),
-        with(Core::NoTimer, "fair: crash, readers that stay"),
         with(Core::HighIsTicket, "laps: expiry"),
         with(Core::LapOverEntries, "laps: expiry"),
     ]
