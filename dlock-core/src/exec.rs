@@ -20,8 +20,8 @@ use crate::words::LedgerEntry;
 /// one-sided (shm, verbs), they do not pass through the primary. Whoever needs a request to have
 /// taken effect waits for its reply. The client's state machines do: of the requests that have
 /// none, `Wake` asks the arbiter to look at the word as it is by then, and `Abandon` names the
-/// ticket that the ledger has dropped before; a `Resolve` that was not waited for is sent again, and waited for, before
-/// the next chain on its lock.
+/// ticket that the ledger has dropped before; a `Resolve` that was not waited for is sent again,
+/// and waited for, before the next chain on its lock.
 pub trait Executor: Send + Sync {
     /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains, the first chain's verbs
     /// before the second's, and waits for the outcomes, at most `wait`. `outcomes` has the
@@ -187,8 +187,8 @@ pub trait Executor: Send + Sync {
         false
     }
 
-    /// Sleeps until this half of a word has another value than this, or clients that sleep on it are
-    /// woken, for `limit_ns` at most.
+    /// Sleeps until this half of a word has another value than this, or clients that sleep on it
+    /// are woken, for `limit_ns` at most.
     fn park(&self, addr: WordAddr, half: Half, value: u32, limit_ns: u64) {
         let _ = (addr, half, value, limit_ns);
     }

@@ -99,8 +99,8 @@ pub enum Request {
         /// Lease in seconds, counted from the grant.
         expire_s: u32,
     },
-    /// Take a ticket for me: the lanes are high. Answered by `Queued`, `Denied`, or `Done`: they have
-    /// started again, and I take one myself.
+    /// Take a ticket for me: the lanes are high. Answered by `Queued`, `Denied`, or `Done`: they
+    /// have started again, and I take one myself.
     TakeTicket {
         /// The lock.
         handle: Handle,

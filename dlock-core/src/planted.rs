@@ -59,7 +59,9 @@ bugs! {
     LateReleaseByClient =
         "late-release-by-client",
         "a fair release whose lease may be over is the arbiter's";
-    ToldIgnored = "told-ignored", "a word that says that a client sleeps is the arbiter's to change";
+    ToldIgnored =
+        "told-ignored",
+        "a word that says that a client sleeps is the arbiter's to change";
     ToldReleaseFails =
         "told-release-fails",
         "a release that found its turn while its lease ran is a success";
@@ -85,7 +87,9 @@ bugs! {
         "the lanes start again only when no ledger has an entry, also none that is over";
     ParksUnsaid = "parks-unsaid", "a client says in the word that it sleeps on it";
     ParkedUnwoken = "parked-unwoken", "a release wakes clients that sleep on the word";
-    ClaimLapses = "claim-lapses", "what a ledger claims of a fair lock outlasts a session as a lease does";
+    ClaimLapses =
+        "claim-lapses",
+        "what a ledger claims of a fair lock outlasts a session as a lease does";
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";

@@ -52,8 +52,8 @@ impl SharedWord {
 }
 
 impl SharedWord {
-    /// Sleeps in the kernel until this half of the word has another value, or threads of any process
-    /// that sleep on it are woken, for `limit` at most.
+    /// Sleeps in the kernel until this half of the word has another value, or threads of any
+    /// process that sleep on it are woken, for `limit` at most.
     pub fn park(&self, half: Half, value: u32, limit: Duration) {
         sys::futex_wait(self.half(half), value, limit);
     }

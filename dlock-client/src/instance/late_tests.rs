@@ -361,7 +361,8 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
     }
 }
 
-/// A lease above a minute is claimed by a second chain: until that the first claim keeps others out.
+/// A lease above a minute is claimed by a second chain: until that the first claim keeps others
+/// out.
 #[test]
 fn a_free_fair_lock_is_got_for_long_however_late_the_second_chain_comes() {
     const GRACE: Duration = Duration::from_secs(dlock_core::limits::FAIR_GRACE_S as u64);

@@ -8,8 +8,8 @@ use crate::status::Status;
 use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 impl Arbiter {
-    /// What this client has of the lock was settled in a recovery, and its ledger says `entry`. Fair:
-    /// its ticket, and the end of its hold, if it has one.
+    /// What this client has of the lock was settled in a recovery, and its ledger says `entry`.
+    /// Fair: its ticket, and the end of its hold, if it has one.
     pub(crate) fn claimed(
         &mut self,
         lock: LockRef<'_>,

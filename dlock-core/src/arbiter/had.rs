@@ -73,8 +73,8 @@ impl Arbiter {
         }
     }
 
-    /// Whether a ledger entry that a client is to write claims a fair lock for longer than its entry
-    /// does, and than it was granted: in which mode.
+    /// Whether a ledger entry that a client is to write claims a fair lock for longer than its
+    /// entry does, and than it was granted: in which mode.
     pub(crate) fn lengthens(
         &self,
         slot: Slot,

@@ -363,8 +363,8 @@ impl Arbiter {
     }
 
     /// A client that was seen to be between two verbs of an operation for
-    /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do; or
-    /// whose claim of a fair lock is over, and keeps the lanes from starting again.
+    /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do;
+    /// or whose claim of a fair lock is over, and keeps the lanes from starting again.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
         states

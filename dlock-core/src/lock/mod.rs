@@ -554,8 +554,8 @@ impl LockEntry {
         self.write.is_some()
     }
 
-    /// The primary executes the chains, and notes in the ledger what those on a read-write lock have
-    /// taken and released.
+    /// The primary executes the chains, and notes in the ledger what those on a read-write lock
+    /// have taken and released.
     pub fn is_by_primary(&mut self, is: bool) {
         self.by_primary = is;
     }

@@ -11,8 +11,8 @@
 //! not: a claim may have been under way for long. The shares of readers are added up.
 //!
 //! *Fair*: who holds the lock is at the head, and the rest is queued behind in the order of their
-//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, the lap
-//! there, and the sum of both its numbers, which grows with each ticket of a lap.
+//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, the
+//! lap there, and the sum of both its numbers, which grows with each ticket of a lap.
 
 use std::cmp::Reverse;
 

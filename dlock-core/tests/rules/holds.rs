@@ -114,8 +114,8 @@ fn asks(site: &mut Site, peer: Peer, request: Request) {
     assert_eq!(out.len(), 1, "{out:?}");
 }
 
-/// What its session had without a lease ends. It may have looked after it has asked, and rely on its
-/// claim.
+/// What its session had without a lease ends. It may have looked after it has asked, and rely on
+/// its claim.
 #[test]
 fn a_claim_lasts_whatever_its_client_has_asked_for() {
     let until = Some(ServerTime::expiry_of(START.seconds() + 60));

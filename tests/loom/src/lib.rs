@@ -113,8 +113,8 @@ impl Shared {
         Outcome::Done(values)
     }
 
-    /// As a futex: sleeps unless this half of `w1` has another value, until it is woken. A wake that
-    /// never comes is a deadlock, which loom reports.
+    /// As a futex: sleeps unless this half of `w1` has another value, until it is woken. A wake
+    /// that never comes is a deadlock, which loom reports.
     pub fn park(&self, half: Half, value: u32) {
         let (mutex, condvar) = &*self.sleepers;
         let guard = mutex.lock().unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Laps of a few tickets, and the rules of the fair lock, each left out: `cargo nextest run -p \
-//! dlock-models --features planted --target-dir target/planted`, so that nothing else is built with the rules that can be switched off.
+//! dlock-models --features planted --target-dir target/planted`, so that nothing else is built with
+//! the rules that can be switched off.
 #![cfg(feature = "planted")]
 
 use dlock_core::planted::{Bug, OF_LAPS};

@@ -15,8 +15,8 @@
 //!   ticket, and no share before it may be relied on.
 //! * A share does not tell whose it is. Let `end` be the first share behind the head, and L the
 //!   clients that may rely on a share at the head: if more shares than L has clients are open
-//!   before `end`, those beyond are done. A client that is not in L, and names one of them later, is
-//!   refused.
+//!   before `end`, those beyond are done. A client that is not in L, and names one of them later,
+//!   is refused.
 //! * Turns are passed, and shares counted, only while others wait, or something was undone: a
 //!   client whose lease is over keeps the lock until then.
 

@@ -2,8 +2,8 @@
 //! The lap of a fair lock: when its lanes start again at 0.
 //!
 //! ```text
-//!   a lane is high ─▶ TakeTicket ─▶ held back ─ the lock is idle, no entry ─▶ w1 := 0, fence raised,
-//!                                       │                                      w0 := 0 ─▶ Done
+//!   a lane is high ─▶ TakeTicket ─▶ held back ─ the lock is idle, no entry ─▶ w1 := 0,
+//!                                       │               fence raised, w0 := 0 ─▶ Done
 //!                                       └ for too long ─▶ a ticket from the arbiter
 //! ```
 //! A release that takes effect late expects a word that cannot come again within a lap. So a lap

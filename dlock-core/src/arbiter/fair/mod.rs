@@ -11,8 +11,8 @@
 //! again; also when it sets `told`. Its clock is read before the ledgers.
 //!
 //! A ledger entry names no ticket. Which ticket a client has is known from its requests, or from a
-//! chain that this primary has executed for it ([`state`]); of all others it is only known that they
-//! may have one ([`decision`]).
+//! chain that this primary has executed for it ([`state`]); of all others it is only known that
+//! they may have one ([`decision`]).
 
 mod decision;
 mod lap;
@@ -198,7 +198,8 @@ fn release(
     is_released
 }
 
-/// Changes the turn as `f` says, from the very word that it was told; false if `f` does not want to.
+/// Changes the turn as `f` says, from the very word that it was told; false if `f` does not want
+/// to.
 fn change(ctx: &mut Ctx<'_>, mut f: impl FnMut(TurnWord) -> Option<TurnWord>) -> bool {
     for _ in 0..ROUNDS_MAX {
         let seen = state::turn(ctx);

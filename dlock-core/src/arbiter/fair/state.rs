@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | record | one whose ticket is known | the ticket is past, or its ledger entry is another one |
 //! | head | intents that may own the exclusive number at the head | another number is there |
-//! | passed | shares that were counted as done, and clients that may have one still | the lap ends |
+//! | passed | shares counted as done, and clients that may have one still | the lap ends |
 //! | held back | one that asked for a ticket while the lanes are high | it has an answer |
 //! | in the way | one whose entry is over, and keeps the lanes from starting again | it is none |
 

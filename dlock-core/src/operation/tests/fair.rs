@@ -295,6 +295,19 @@ fn a_share_is_released_from_what_others_have_left() {
 }
 
 #[test]
+fn a_release_in_doubt_is_resolved_without_being_asked() {
+    for mode in [X, S] {
+        let mut e = holds(mode, 5);
+        let mut o = begin(&mut e, Op::Unlock);
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, Outcome::Unknown, at(1));
+        assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+        assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+        assert!(e.in_doubt());
+    }
+}
+
+#[test]
 fn a_place_that_is_given_up_says_none_first() {
     let mut e = fair();
     let mut o = takes(&mut e, TAKE, [taken(1, 0), 0, 0], 1);

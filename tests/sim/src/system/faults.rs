@@ -244,8 +244,8 @@ impl Sys {
         self.lasts(fault, until);
     }
 
-    /// Most numbers of a free fair lock have been used up: the arbiter gives the next tickets out, or
-    /// will soon.
+    /// Most numbers of a free fair lock have been used up: the arbiter gives the next tickets out,
+    /// or will soon.
     fn lap(&mut self) {
         let l = self.rng.below(self.plan.locks.len() as u64) as usize;
         let known = |client: &super::state::Client| {

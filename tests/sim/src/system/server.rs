@@ -493,18 +493,13 @@ impl World {
                 && threads().any(has_its_turn)
                 && threads().all(asleep)
                 && sys.clients.iter().all(|c| c.down.is_empty());
-            let since_turn = match self.untold[l].filter(|since| is_untold && since.1 == word) {
-                Some((since, _)) => since,
-                None => sys.now,
-            };
+            let since_turn = self.untold[l].filter(|since| is_untold && since.1 == word);
+            let since_turn = since_turn.map_or(sys.now, |since| since.0);
             self.untold[l] = is_untold.then_some((since_turn, word));
-            let max_ns = match sys.losses.may_be_lost(l, since_turn) {
-                true => RW_SLEEP_NS_MAX,
-                false => TURN_SLEEP_NS_MAX,
-            };
+            let is_lost = sys.losses.may_be_lost(l, since_turn);
+            let max_ns = if is_lost { RW_SLEEP_NS_MAX } else { TURN_SLEEP_NS_MAX };
             if is_untold && sys.now - since_turn > max_ns {
-                let why = format!("liveness: lock {l} is handed on, and nobody is told");
-                return self.sys.fail(why);
+                return self.sys.fail(format!("liveness: lock {l} is not told to its owner"));
             }
             let max_ns = match sys.plan.locks[l] {
                 LockType::Fair => FAIR_SLEEP_NS_MAX,
@@ -512,8 +507,8 @@ impl World {
                 _ => 0,
             };
             if sleeps && (max_ns == 0 || sys.now - since > max_ns) {
-                let why = format!("liveness: lock {l} is free, and its waiters are asleep");
-                return self.sys.fail(why);
+                self.sys.fail(format!("liveness: lock {l} is free, and its waiters are asleep"));
+                return;
             }
         }
     }
@@ -536,14 +531,13 @@ impl World {
             };
             let readers = self.sys.oracle.readers(l, self.sys.now);
             if readers > counted {
-                let why = format!("count: {readers} readers rely on lock {l}: {word:#x}");
-                return self.sys.fail(why);
+                self.sys.fail(format!("count: {readers} readers rely on lock {l}: {word:#x}"));
+                return;
             }
         }
     }
 
-    /// Whoever is queued is seen by everybody else: the waiters bit is set on an atomic word iff
-    /// somebody is queued, and on a read-write word if somebody is.
+    /// The waiters bit of an atomic word: a client is queued. Of a read-write word: if one is.
     fn waiters_bits(&mut self) {
         let Some(primary) = &self.primary else { return };
         for l in 0..self.sys.plan.locks.len() {

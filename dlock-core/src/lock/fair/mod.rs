@@ -17,25 +17,31 @@
 //! * A client relies on a turn that an operation of its own has shown, until the deadline that its
 //!   ledger had before that operation was posted. A later deadline counts if its write is known to
 //!   be complete while the earlier one surely runs. Otherwise the arbiter decides.
-//! * The ledger entry has a new stamp for each ticket. Until nothing of a ticket can take effect any
-//!   more, the entry is not none: the lanes start again only where all entries are none.
+//! * The ledger entry has a new stamp for each ticket. Until nothing of a ticket can take effect
+//!   any more, the entry is not none: the lanes start again only where all entries are none.
 //! * A word that says that a client sleeps at the arbiter is changed by the arbiter alone.
 //! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
 //!   whatever the arbiter answers: its chain has said none already, so that the arbiter may have
 //!   passed the number.
 
+mod release;
+mod reply;
+mod view;
+
 use super::machine::Phase;
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::limits::{
-    CAS_ROUNDS_MAX, CLAIM_LEASE_S_MAX, FAIR_GRACE_S, FAIR_READERS_MAX, PARK_AFTER_NS, TRIES_MAX,
-    TRY_SAME_HOLD_NS_MAX,
+    CLAIM_LEASE_S_MAX, FAIR_GRACE_S, PARK_AFTER_NS, TRIES_MAX, TRY_SAME_HOLD_NS_MAX,
 };
-use crate::message::{Mode, Reply, Request};
+use crate::message::{Mode, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use crate::words::{FairView, LedgerEntry, TakenWord, Ticket, TurnWord};
+use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+use release::{give_up, release, releasing};
+pub(super) use reply::reply;
+use view::{ticket_view, word_view};
 
 /// What an entry knows of a fair lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -448,13 +454,6 @@ fn sleep(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
     Step::Park { addr: e.turn_addr(), half, value, limit_ns }
 }
 
-fn give_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
-    let request = Request::Abandon { handle: e.handle, mode, ticket: e.fair.ticket };
-    e.end(EntryState::Initialized);
-    e.claims_nothing();
-    m.tell(request, OpResult::of(Status::Success))
-}
-
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
     // what the arbiter has granted beyond the claim is for the arbiter to extend
     let is_arbiters = expire_s > 0 && e.fair.claim_s < e.time_s;
@@ -505,88 +504,6 @@ fn goes_on(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     Step::Done(OpResult { status: Status::Success, view: Some(view) })
 }
 
-/// `now` was read after the word that is expected: the lease surely ran then, or it is late.
-fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, had_turn: bool, now: Now) -> Step {
-    let (turn, ticket) = (e.fair.turn, e.fair.ticket);
-    let is_late = e.maybe_over(now) && !planted::is(Bug::LateReleaseByClient);
-    let is_told = turn.told() && !planted::is(Bug::ToldIgnored);
-    let is_arbiters = is_late || is_told || turn.nx() != ticket.tx || e.asks_at_once();
-    if is_arbiters || m.rounds >= CAS_ROUNDS_MAX {
-        m.phase = Phase::Fair(At::AsksRelease { had_turn });
-        return Step::Request(Request::Release { handle: e.handle, mode, ticket: Some(ticket) });
-    }
-    m.phase = Phase::Fair(At::Releasing { expect: turn });
-    let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
-    let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
-    // where nothing takes effect late, the entry is written after the last compare-and-swap
-    if mode == Mode::Exclusive && !e.fair.parks {
-        let none = LedgerEntry::new().into_bits();
-        chain = chain.then(WordOp::WriteLedger { handle: e.handle, value: none });
-    }
-    if e.fair.reads_free {
-        chain = chain.then(WordOp::Read { addr: e.w0() });
-    }
-    Step::Chain(chain)
-}
-
-fn releasing(
-    m: &mut Machine,
-    e: &mut LockEntry,
-    expect: TurnWord,
-    values: Values,
-    now: Now,
-) -> Step {
-    let mode = held_mode(e);
-    let found = TurnWord::from_bits(values[0]);
-    if e.fair.reads_free {
-        let Some(&taken) = values.as_slice().last() else { return m.lose_track(e) };
-        e.fair.taken = TakenWord::from_bits(taken);
-    }
-    if found == expect {
-        e.fair.turn = expect.done(mode);
-        if expect.parked() && !planted::is(Bug::ParkedUnwoken) {
-            e.fair.wakes = Some(match mode {
-                Mode::Exclusive => Half::High,
-                Mode::Shared => Half::Low,
-            });
-        }
-        if mode == Mode::Exclusive {
-            e.pace.followed(e.fair.taken.mx() > e.fair.turn.nx());
-        }
-        return released(e, mode, now);
-    }
-    m.rounds += 1;
-    e.fair.turn = found;
-    let ticket = e.fair.ticket;
-    if found.nx() != ticket.tx {
-        e.claims_nothing();
-        return e.lost();
-    }
-    e.pace.followed(found.told());
-    let had_turn = !e.maybe_over(now) && !planted::is(Bug::ToldReleaseFails);
-    release(m, e, mode, had_turn, now)
-}
-
-fn held_mode(e: &LockEntry) -> Mode {
-    match e.state {
-        EntryState::SharedLocked => Mode::Shared,
-        _ => Mode::Exclusive,
-    }
-}
-
-/// `e.fair.turn` is the word after the release.
-fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
-    // where nothing takes effect late, the chain has not said so
-    match mode == Mode::Exclusive && !e.fair.parks {
-        true => e.fair.claim_s = 0,
-        false => e.claims_nothing(),
-    }
-    // as long as the next in line has to claim its turn
-    e.time_s = now.deadline(FAIR_GRACE_S);
-    let view = released_view(e, mode);
-    e.released(view)
-}
-
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
     let Phase::Fair(at) = m.phase else { return m.lose_track(e) };
     match at {
@@ -600,163 +517,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
     }
 }
 
-pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
-    match (m.op, reply) {
-        (Op::Unlock, Reply::Done { word }) => {
-            let mode = held_mode(e);
-            e.fair.turn = TurnWord::from_bits(word);
-            e.pace.followed(e.fair.turn.told());
-            release_answered(e, mode, now)
-        }
-        (Op::Unlock, Reply::Denied { word, .. }) => {
-            if m.phase == Phase::Fair(At::AsksRelease { had_turn: true }) {
-                e.fair.turn = TurnWord::from_bits(word);
-                return release_answered(e, held_mode(e), now);
-            }
-            e.claims_nothing();
-            e.lost()
-        }
-        (Op::Extend { mode, expire_s }, Reply::Granted { word, deadline_s, .. }) => {
-            e.fair.turn = TurnWord::from_bits(word);
-            e.goes_on(deadline_s, expire_s, now);
-            goes_on(m, e, mode)
-        }
-        (Op::Extend { .. }, Reply::Denied { .. }) => {
-            e.claims_nothing();
-            e.lost()
-        }
-        (Op::TryLock { mode, .. } | Op::Lock { mode, .. }, reply) => {
-            acquire_reply(m, e, mode, reply, now)
-        }
-        _ => m.lose_track(e),
-    }
-}
-
-fn release_answered(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
-    e.claims_nothing();
-    e.time_s = now.deadline(FAIR_GRACE_S);
-    let view = released_view(e, mode);
-    e.released(view)
-}
-
-fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, now: Now) -> Step {
-    match reply {
-        Reply::Granted { word, deadline_s, ticket, .. } => {
-            e.fair.turn = TurnWord::from_bits(word);
-            if m.reentry {
-                e.goes_on(deadline_s, m.expire_s(), now);
-                return goes_on(m, e, mode);
-            }
-            e.fair.ticket = ticket.unwrap_or(e.fair.ticket);
-            granted(m, e, deadline_s, now)
-        }
-        Reply::Queued { .. } | Reply::Cancelled { .. } if m.reentry => m.lose_track(e),
-        Reply::Queued { word, ticket } => {
-            e.fair.turn = TurnWord::from_bits(word);
-            if e.state != ticketed(mode) {
-                has_ticket(e, mode, ticket, now); // the arbiter took it for me
-                e.state = ticketed(mode);
-                e.cache = ticket_view(e);
-                return asks(m, e);
-            }
-            has_waited(e)
-        }
-        Reply::Cancelled { word } => {
-            e.fair.turn = TurnWord::from_bits(word);
-            has_waited(e)
-        }
-        // the lanes have started again: numbers are for clients to take
-        Reply::Done { .. } if e.state != ticketed(mode) && !m.reentry => {
-            m.rounds += 1;
-            if m.rounds > CAS_ROUNDS_MAX {
-                return m.lose_track(e); // a primary that says so of lanes that are high
-            }
-            e.fair.diverted = false;
-            take_anew(m, e, now)
-        }
-        Reply::Denied { .. } if e.state == ticketed(mode) || m.reentry => lost_place(m, e, now),
-        Reply::Denied { .. } => {
-            e.claims_nothing();
-            e.lost()
-        }
-        _ => m.lose_track(e),
-    }
-}
-
-fn has_waited(e: &mut LockEntry) -> Step {
-    e.cache = ticket_view(e);
-    Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
-}
-
-fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
-    View::Fair {
-        nx: numbers.nx(),
-        ns: numbers.ns(),
-        mx: numbers.mx(),
-        ms: numbers.ms(),
-        time_out: e.time_s,
-        t_value: Some(readers.min(u32::from(FAIR_READERS_MAX)) << 26),
-    }
-}
-
-/// Shares that are not done, if no exclusive ticket tells them apart.
-fn open_shares(e: &LockEntry) -> Option<u32> {
-    let Fair { taken, turn, .. } = e.fair;
-    (taken.mx() <= turn.nx()).then(|| taken.ms().saturating_sub(turn.ns()))
-}
-
-/// The lock after an operation that leaves it held. Of readers: this client is among them.
-fn word_view(e: &LockEntry, mode: Mode) -> View {
-    let readers = match mode {
-        Mode::Exclusive => 0,
-        Mode::Shared => open_shares(e).unwrap_or(1).max(1),
-    };
-    view(e, FairView::of(e.fair.taken, e.fair.turn), readers)
-}
-
-fn released_view(e: &LockEntry, mode: Mode) -> View {
-    let readers = match mode {
-        Mode::Exclusive => 0,
-        Mode::Shared => open_shares(e).unwrap_or(0),
-    };
-    view(e, FairView::of(e.fair.taken, e.fair.turn), readers)
-}
-
-/// The turns with my ticket in place of the next ones, and the time of queuing.
-fn ticket_view(e: &LockEntry) -> View {
-    let Fair { ticket, turn, .. } = e.fair;
-    let mine = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts);
-    // the readers inside, as far as the word tells: those before me if I am next
-    let inside = match turn.nx() == ticket.tx {
-        true => ticket.ts.saturating_sub(turn.ns()),
-        false => 0,
-    };
-    view(e, FairView::of(mine, turn), inside)
-}
-
 impl LockEntry {
-    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
-    /// for them. Without, they tell what the words tell.
-    pub fn asks_readers(&mut self, asks: bool) {
-        self.fair.asks_readers = asks;
-    }
-
-    /// Whether the view of this result is to tell the readers inside, the words do not, and the
-    /// primary may be asked. `mode`: how the lock is asked for, or was held.
-    pub(crate) fn wants_readers(&self, mode: Mode, result: &OpResult) -> bool {
-        let Some(View::Fair { t_value: Some(_), .. }) = result.view else { return false };
-        if !self.fair.asks_readers {
-            return false;
-        }
-        let Fair { ticket, turn, .. } = self.fair;
-        match (result.status, mode) {
-            // a place behind others: shares before it are inside, or behind an exclusive ticket
-            (Status::Again, _) => turn.nx() != ticket.tx && turn.ns() < ticket.ts,
-            (_, Mode::Exclusive) => false, // no reader is inside, or the next has not asked
-            (_, Mode::Shared) => open_shares(self).is_none(),
-        }
-    }
-
     /// Where clients sleep that are to be woken now, once.
     pub fn take_wake(&mut self) -> Option<(WordAddr, Half)> {
         let half = self.fair.wakes.take()?;
@@ -799,15 +560,5 @@ impl LockEntry {
     /// A primary has refused an addition: numbers come from the arbiter.
     pub(super) fn is_diverted(&mut self) {
         self.fair.diverted = true;
-    }
-}
-
-impl OpResult {
-    /// The same with this number of readers inside a fair lock.
-    pub(crate) fn with_readers(mut self, readers: u64) -> Self {
-        if let Some(View::Fair { t_value: Some(t_value), .. }) = &mut self.view {
-            *t_value = (readers.min(u64::from(FAIR_READERS_MAX)) as u32) << 26;
-        }
-        self
     }
 }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end of a fair hold, or of a place: by the client where it may, else by the arbiter.
+
+use super::view::released_view;
+use super::{At, EntryState, Half, LockEntry, Machine, OpResult, Phase, Step};
+use crate::clock::Now;
+use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S};
+use crate::message::{Mode, Request};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+use crate::word_op::{Chain, Values, WordOp};
+use crate::words::{LedgerEntry, TakenWord, TurnWord};
+
+pub(super) fn give_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
+    let request = Request::Abandon { handle: e.handle, mode, ticket: e.fair.ticket };
+    e.end(EntryState::Initialized);
+    e.claims_nothing();
+    m.tell(request, OpResult::of(Status::Success))
+}
+
+/// `now` was read after the word that is expected: the lease surely ran then, or it is late.
+pub(super) fn release(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    mode: Mode,
+    had_turn: bool,
+    now: Now,
+) -> Step {
+    let (turn, ticket) = (e.fair.turn, e.fair.ticket);
+    let is_late = e.maybe_over(now) && !planted::is(Bug::LateReleaseByClient);
+    let is_told = turn.told() && !planted::is(Bug::ToldIgnored);
+    let is_arbiters = is_late || is_told || turn.nx() != ticket.tx || e.asks_at_once();
+    if is_arbiters || m.rounds >= CAS_ROUNDS_MAX {
+        m.phase = Phase::Fair(At::AsksRelease { had_turn });
+        return Step::Request(Request::Release { handle: e.handle, mode, ticket: Some(ticket) });
+    }
+    m.phase = Phase::Fair(At::Releasing { expect: turn });
+    let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
+    let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
+    // where nothing takes effect late, the entry is written after the last compare-and-swap
+    if mode == Mode::Exclusive && !e.fair.parks {
+        let none = LedgerEntry::new().into_bits();
+        chain = chain.then(WordOp::WriteLedger { handle: e.handle, value: none });
+    }
+    if e.fair.reads_free {
+        chain = chain.then(WordOp::Read { addr: e.w0() });
+    }
+    Step::Chain(chain)
+}
+
+pub(super) fn releasing(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    expect: TurnWord,
+    values: Values,
+    now: Now,
+) -> Step {
+    let mode = held_mode(e);
+    let found = TurnWord::from_bits(values[0]);
+    if e.fair.reads_free {
+        let Some(&taken) = values.as_slice().last() else { return m.lose_track(e) };
+        e.fair.taken = TakenWord::from_bits(taken);
+    }
+    if found == expect {
+        e.fair.turn = expect.done(mode);
+        if expect.parked() && !planted::is(Bug::ParkedUnwoken) {
+            e.fair.wakes = Some(match mode {
+                Mode::Exclusive => Half::High,
+                Mode::Shared => Half::Low,
+            });
+        }
+        if mode == Mode::Exclusive {
+            e.pace.followed(e.fair.taken.mx() > e.fair.turn.nx());
+        }
+        return released(e, mode, now);
+    }
+    m.rounds += 1;
+    e.fair.turn = found;
+    let ticket = e.fair.ticket;
+    if found.nx() != ticket.tx {
+        e.claims_nothing();
+        return e.lost();
+    }
+    e.pace.followed(found.told());
+    let had_turn = !e.maybe_over(now) && !planted::is(Bug::ToldReleaseFails);
+    release(m, e, mode, had_turn, now)
+}
+
+pub(super) fn held_mode(e: &LockEntry) -> Mode {
+    match e.state {
+        EntryState::SharedLocked => Mode::Shared,
+        _ => Mode::Exclusive,
+    }
+}
+
+/// `e.fair.turn` is the word after the release.
+fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+    // where nothing takes effect late, the chain has not said so
+    match mode == Mode::Exclusive && !e.fair.parks {
+        true => e.fair.claim_s = 0,
+        false => e.claims_nothing(),
+    }
+    // as long as the next in line has to claim its turn
+    e.time_s = now.deadline(FAIR_GRACE_S);
+    let view = released_view(e, mode);
+    e.released(view)
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the arbiter answers.
+
+use super::release::held_mode;
+use super::view::{released_view, ticket_view};
+use super::{
+    asks, goes_on, granted, has_ticket, lost_place, take_anew, ticketed, At, LockEntry, Machine,
+    Op, OpResult, Phase, Step,
+};
+use crate::clock::Now;
+use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S};
+use crate::message::{Mode, Reply};
+use crate::status::Status;
+use crate::words::TurnWord;
+
+pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
+    match (m.op, reply) {
+        (Op::Unlock, Reply::Done { word }) => {
+            let mode = held_mode(e);
+            e.fair.turn = TurnWord::from_bits(word);
+            e.pace.followed(e.fair.turn.told());
+            release_answered(e, mode, now)
+        }
+        (Op::Unlock, Reply::Denied { word, .. }) => {
+            if m.phase == Phase::Fair(At::AsksRelease { had_turn: true }) {
+                e.fair.turn = TurnWord::from_bits(word);
+                return release_answered(e, held_mode(e), now);
+            }
+            e.claims_nothing();
+            e.lost()
+        }
+        (Op::Extend { mode, expire_s }, Reply::Granted { word, deadline_s, .. }) => {
+            e.fair.turn = TurnWord::from_bits(word);
+            e.goes_on(deadline_s, expire_s, now);
+            goes_on(m, e, mode)
+        }
+        (Op::Extend { .. }, Reply::Denied { .. }) => {
+            e.claims_nothing();
+            e.lost()
+        }
+        (Op::TryLock { mode, .. } | Op::Lock { mode, .. }, reply) => {
+            acquire_reply(m, e, mode, reply, now)
+        }
+        _ => m.lose_track(e),
+    }
+}
+
+fn release_answered(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+    e.claims_nothing();
+    e.time_s = now.deadline(FAIR_GRACE_S);
+    let view = released_view(e, mode);
+    e.released(view)
+}
+
+fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, now: Now) -> Step {
+    match reply {
+        Reply::Granted { word, deadline_s, ticket, .. } => {
+            e.fair.turn = TurnWord::from_bits(word);
+            if m.reentry {
+                e.goes_on(deadline_s, m.expire_s(), now);
+                return goes_on(m, e, mode);
+            }
+            e.fair.ticket = ticket.unwrap_or(e.fair.ticket);
+            granted(m, e, deadline_s, now)
+        }
+        Reply::Queued { .. } | Reply::Cancelled { .. } if m.reentry => m.lose_track(e),
+        Reply::Queued { word, ticket } => {
+            e.fair.turn = TurnWord::from_bits(word);
+            if e.state != ticketed(mode) {
+                has_ticket(e, mode, ticket, now); // the arbiter took it for me
+                e.state = ticketed(mode);
+                e.cache = ticket_view(e);
+                return asks(m, e);
+            }
+            has_waited(e)
+        }
+        Reply::Cancelled { word } => {
+            e.fair.turn = TurnWord::from_bits(word);
+            has_waited(e)
+        }
+        // the lanes have started again: numbers are for clients to take
+        Reply::Done { .. } if e.state != ticketed(mode) && !m.reentry => {
+            m.rounds += 1;
+            if m.rounds > CAS_ROUNDS_MAX {
+                return m.lose_track(e); // a primary that says so of lanes that are high
+            }
+            e.fair.diverted = false;
+            take_anew(m, e, now)
+        }
+        Reply::Denied { .. } if e.state == ticketed(mode) || m.reentry => lost_place(m, e, now),
+        Reply::Denied { .. } => {
+            e.claims_nothing();
+            e.lost()
+        }
+        _ => m.lose_track(e),
+    }
+}
+
+fn has_waited(e: &mut LockEntry) -> Step {
+    e.cache = ticket_view(e);
+    Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
+}
