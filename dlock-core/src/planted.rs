@@ -91,7 +91,6 @@ bugs! {
         "claim-lapses",
         "what a ledger claims of a fair lock outlasts a session as a lease does";
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
-    LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";
     UnknownIsFailure = "unknown-is-failure", "a lost answer is neither success nor failure";
     LateSuccess = "late-success", "success means a running lease";
@@ -354,12 +353,22 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::ReturnedGivenUp,
     Bug::JudgedOnce,
     Bug::DebtPaidTwice,
+    Bug::FairReleaseUnchecked,
 ];
 
 /// Rules that schedules see and that unit tests alone find broken: what follows is too rare for the
 /// simulator, or violates nothing that it checks.
-pub const UNFOUND: &[Bug] =
-    &[Bug::PolledStaysWaiting, Bug::ExtendedOnOtherClock, Bug::NoteNeedsRight, Bug::NoTimer];
+pub const UNFOUND: &[Bug] = &[
+    Bug::PolledStaysWaiting,
+    Bug::ExtendedOnOtherClock,
+    Bug::NoteNeedsRight,
+    Bug::NoTimer,
+    Bug::ParksUnsaid,
+    Bug::ParkedUnwoken,
+    Bug::ToldReleaseFails,
+    Bug::PrimaryNotesNothing,
+    Bug::NoLook,
+];
 
 #[cfg(feature = "planted-bugs")]
 mod switch {

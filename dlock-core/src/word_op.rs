@@ -16,7 +16,7 @@ use crate::ids::{Handle, Slot};
 pub enum Word {
     /// The lock word, or an object's value.
     W0 = 0,
-    /// Its companion: of a fair lock, a [`TurnWord`](crate::words::TurnWord).
+    /// Of a fair lock: the [`TurnWord`](crate::words::TurnWord).
     W1 = 1,
     /// The counter fencing tokens are drawn from; of a fair lock, its lap.
     Fence = 2,

@@ -71,7 +71,7 @@ impl Slots {
         self.retired
     }
 
-    /// Gives a slot out, its words set: `w0`, an empty companion, the fence counter, a new
+    /// Gives a slot out, its words set: `w0`, an empty `w1`, the fence counter, a new
     /// generation. `None` if no slot is free.
     pub fn give(
         &mut self,

@@ -117,7 +117,7 @@ fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event>
             (recount && new.rcount() < old.rcount()).then_some(Event::Recounted)
         }
         LockType::Fair => {
-            let (old, new) = (TurnWord::from_bits(state.companion), TurnWord::from_bits(new));
+            let (old, new) = (TurnWord::from_bits(state.turn), TurnWord::from_bits(new));
             if new == TurnWord::new() && old.with_told(false) != new {
                 return Some(Event::LapBegun);
             }

@@ -64,7 +64,7 @@ pub(crate) fn precedes(its: Ticket, other: Ticket) -> bool {
 
 /// The tickets taken, and those that are done.
 pub(crate) fn fair_words(state: &State) -> (TakenWord, TurnWord) {
-    (TakenWord::from_bits(state.word), TurnWord::from_bits(state.companion))
+    (TakenWord::from_bits(state.word), TurnWord::from_bits(state.turn))
 }
 
 /// After every step.

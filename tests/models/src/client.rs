@@ -246,11 +246,11 @@ impl State {
         match word_op {
             WordOp::Cas { addr, expect, swap } => {
                 if addr.word() == Word::W1 {
-                    let turn = self.companion;
+                    let turn = self.turn;
                     if turn != expect {
                         (around.seen)(Event::ReleaseRaced);
                     }
-                    self.companion = if turn == expect { swap } else { turn };
+                    self.turn = if turn == expect { swap } else { turn };
                     return turn;
                 }
                 let unlocks = self.clients[i].entry.refs() > 0;

@@ -428,7 +428,7 @@ impl State {
         let own_horizon_ns: [u64; CLIENTS] =
             std::array::from_fn(|i| self.horizon_ns(i, around.setup));
         let words = memory.words[self.slot.0 as usize];
-        (self.word, self.companion) = (words[Word::W0 as usize], words[Word::W1 as usize]);
+        (self.word, self.turn) = (words[Word::W0 as usize], words[Word::W1 as usize]);
         self.fence = words[Word::Fence as usize];
         self.ledgers = memory.ledgers;
         self.arbiter = primary.arbiter().clone();

@@ -206,7 +206,7 @@ pub struct State {
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) word: u64,
     /// The second word, and the third.
-    pub(crate) companion: u64,
+    pub(crate) turn: u64,
     pub(crate) fence: u64,
     pub(crate) ledgers: [LedgerEntry; CLIENTS],
     /// Before the call under way, if there is one.
@@ -282,7 +282,7 @@ impl State {
     /// A word of the lock.
     pub(crate) fn word_at(&mut self, addr: WordAddr) -> &mut u64 {
         match addr.word() {
-            Word::W1 => &mut self.companion,
+            Word::W1 => &mut self.turn,
             Word::Fence => &mut self.fence,
             _ => &mut self.word,
         }
@@ -296,7 +296,7 @@ impl State {
         Self {
             clients: std::array::from_fn(|i| Client::new(i, setup)),
             word: setup.start_word,
-            companion: setup.start_turn,
+            turn: setup.start_turn,
             fence: 0,
             ledgers: [LedgerEntry::new(); CLIENTS],
             arbiter,

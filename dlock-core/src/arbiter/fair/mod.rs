@@ -40,7 +40,10 @@ const LOOKS_MAX: usize = 4;
 pub const WORK_MAX: u64 = (LOOKS_MAX * (decision::STEPS_MAX + 2) * 3 * CLIENTS_MAX) as u64;
 /// Times between looks by the timer while a client may change what it has without a word to
 /// anybody, nanoseconds.
-const LOOK_AFTER_NS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+const LOOK_AFTER_NS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
+/// The same after so many looks in which nothing had changed.
+const LOOK_SLOWLY_AFTER: u8 = 12;
+const LOOK_SLOWLY_NS: u64 = 1_000_000_000;
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     state.fair.looks = 0;
@@ -283,7 +286,7 @@ pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: Cl
 
 /// The timer: nothing has changed as far as is known.
 pub(super) fn tick(ctx: &mut Ctx<'_>, state: &mut LockState) {
-    state.fair.looks = (state.fair.looks + 1).min(LOOK_AFTER_NS.len() as u8 - 1);
+    state.fair.looks = (state.fair.looks + 1).min(LOOK_SLOWLY_AFTER);
     advance(ctx, state);
 }
 
@@ -351,7 +354,10 @@ fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
 /// What is waited for may happen without a word to anybody.
 fn look_later(ctx: &mut Ctx<'_>, looks: u8) {
     if !planted::is(Bug::NoTimer) {
-        let after_ns = LOOK_AFTER_NS[usize::from(looks).min(LOOK_AFTER_NS.len() - 1)];
+        let after_ns = match looks < LOOK_SLOWLY_AFTER {
+            true => LOOK_AFTER_NS[usize::from(looks).min(LOOK_AFTER_NS.len() - 1)],
+            false => LOOK_SLOWLY_NS,
+        };
         let at = ctx.now.plus_ns(after_ns);
         ctx.wake_at(at);
     }

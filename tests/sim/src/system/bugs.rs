@@ -52,7 +52,6 @@ driver_bugs! {
 #[cfg(feature = "planted")]
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
-    ("no-look", "handover"),
     ("claim-lapses", "notes"),
     ("returns-in-vain", "recovery"),
     ("claims-unawaited", "quiet"),
@@ -77,6 +76,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("late-show-moves", "prepared"),
     ("moves-unshown", "prepared"),
     ("promise-shortened", "prepared"),
+    ("used-untold", "stale"),
     ("unfenced-undone", "unfenced"),
     ("unfenced-attached", "unfenced"),
     ("unfenced-forgotten", "unfenced"),
