@@ -77,8 +77,13 @@ count_tests() {
         }' "$1"
 }
 
-row() { # name result passed failed skipped seconds note
-    table+=("$(printf '%-34s %-8s %6s %6s %7s %6s  %s' "$@")")
+row() { # name result passed failed skipped seconds processor-seconds note
+    table+=("$(printf '%-34s %-8s %6s %6s %7s %6s %6s  %s' "$@")")
+}
+
+# Processor seconds of a shell's children that have ended, and of theirs; from what `times` prints.
+used() {
+    awk 'NR == 2 { split($1 $2, w, /[ms]/); printf "%d", 60 * (w[1] + w[3]) + w[2] + w[4] }' "$1"
 }
 
 # Of what a step prints, what is news.
@@ -137,7 +142,9 @@ run_step() { # LOG NAME SECONDS COMMAND...
     fi
     [ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
     if [ "$f" != 0 ]; then result=FAILED; fi
-    printf '%s\n' "$name" "$result" "$p" "$f" "$s" "$((SECONDS - start))" "$note" >"$log.result"
+    times >"$log.times" # not in a pipe, where a subshell would tell its own
+    printf '%s\n' "$name" "$result" "$p" "$f" "$s" "$((SECONDS - start))" "$(used "$log.times")" "$note" \
+        >"$log.result"
 }
 
 # Adds the row of a step that has ended; fails if the step has.
@@ -195,17 +202,18 @@ show_those_beside() {
 skip() {
     printf '\n== %s\nskipped: %s\n' "$1" "$2"
     skipped=$((skipped + 1))
-    row "$1" skipped 0 0 1 0 "$2"
+    row "$1" skipped 0 0 1 0 0 "$2"
 }
 
 fail() {
     printf '\n== %s\nfailed: %s\n' "$1" "$2"
     failed=$((failed + 1))
-    row "$1" FAILED 0 1 0 0 "$2"
+    row "$1" FAILED 0 1 0 0 0 "$2"
 }
 
 finish() {
-    printf '\n%-34s %-8s %6s %6s %7s %6s\n' "what ($SECONDS s in all)" result passed failed skipped s
+    printf '\n%-34s %-8s %6s %6s %7s %6s %6s\n' "what ($SECONDS s in all)" result passed failed \
+        skipped s cpu-s
     printf '%s\n' "${table[@]}"
     printf '%s%d passed, %d failed, %d skipped\n' "${1:+$1 }" "$passed" "$failed" "$skipped"
     [ "$failed" = 0 ]
