@@ -6,9 +6,10 @@
 #   begin               a scratch folder, removed at the end together with what still runs
 #   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests;
 #                       exit status 77: nothing of it can run here, its last `skipped` line says why
-#   beside NAME SECONDS COMMAND...   the same, while the next step runs; shown after it
+#   beside NAME SECONDS COMMAND...   the same, while the steps after it run
+#   collect [NAME]      waits for that step beside, or for all of them, and shows its output
 #   skip NAME REASON    notes something that cannot run here
-#   finish [WORD:]      prints the table and `N passed, N failed, N skipped`; the exit status
+#   finish [WORD:]      collects, prints the table and `N passed, N failed, N skipped`; the exit status
 #
 # SECONDS bounds the time without progress: a step ends when its output has not grown for so long.
 # How long it takes in all has no bound, so that a busy machine makes it slow and not wrong. What
@@ -169,10 +170,7 @@ step() {
     wait "${children[0]}" || true
     wait "$tail_pid" 2>/dev/null || true
     children=("${children[@]:1}")
-    local rc=0
-    record "$log" || rc=1
-    show_those_beside
-    return $rc
+    record "$log"
 }
 
 # For steps that mostly wait.
@@ -184,19 +182,24 @@ beside() {
     those_beside+=("$log" "$1" "$!")
 }
 
-show_those_beside() {
-    local log name child
+collect() {
+    local log name child of=${1:-} rest=() running=()
     set -- ${those_beside[@]+"${those_beside[@]}"}
-    those_beside=()
     while [ $# != 0 ]; do
         log=$1 name=$2 child=$3
         shift 3
+        if [ "${of:-$name}" != "$name" ]; then
+            rest+=("$log" "$name" "$child")
+            running+=("$child")
+            continue
+        fi
         wait "$child" || true
         printf '\n== %s\n' "$name"
         news <"$log"
         record "$log" || true
     done
-    children=() # all have ended
+    those_beside=(${rest[@]+"${rest[@]}"})
+    children=(${running[@]+"${running[@]}"})
 }
 
 skip() {
@@ -212,6 +215,7 @@ fail() {
 }
 
 finish() {
+    collect
     printf '\n%-34s %-8s %6s %6s %7s %6s %6s\n' "what ($SECONDS s in all)" result passed failed \
         skipped s cpu-s
     printf '%s\n' "${table[@]}"
