@@ -13,14 +13,17 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use log::Level;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 
-use crate::sys::{deadline_in, poll_raw};
+use crate::sys::{deadline_in, poll_until};
 use crate::threads::spawn_without_signals;
 
 /// Lines that may wait.
@@ -221,7 +224,7 @@ impl Sink {
 /// Writes a line to standard error: a [`Deliver`].
 pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
     let until = if may_wait { deadline_in(Duration::MAX) } else { Instant::now() };
-    write_until(libc::STDERR_FILENO, line.text.as_bytes(), until).is_ok()
+    write_until(io::stderr().as_fd(), line.text.as_bytes(), until).is_ok()
 }
 
 /// Writes a line to standard output; it is lost if that takes longer.
@@ -229,38 +232,32 @@ pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
 /// # Errors
 /// `TimedOut`; what the file says.
 pub fn to_stdout_within(line: &str, wait: Duration) -> io::Result<()> {
-    write_until(libc::STDOUT_FILENO, line.as_bytes(), deadline_in(wait))
+    write_until(io::stdout().as_fd(), line.as_bytes(), deadline_in(wait))
 }
 
 /// Writes all of it. A file of a storage that does not answer may take longer, and a pipe that
 /// another process fills meanwhile.
-fn write_until(fd: libc::c_int, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        match poll_raw(fd, libc::POLLOUT, until) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+        match poll_until(fd, PollFlags::OUT, until) {
+            Ok(events) if events.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => {}
             Err(_) if Instant::now() < until => {} // the write itself waits
             Err(error) => return Err(error),
         }
         let part = &bytes[..bytes.len().min(PIPE_BUF)];
-        match without_sigpipe(|| {
-            // SAFETY: `part` is valid for reads of its length.
-            usize::try_from(unsafe { libc::write(fd, part.as_ptr().cast(), part.len()) })
-                .map_err(|_| io::Error::last_os_error())
-        }) {
+        match without_sigpipe(|| rustix::io::write(fd, part)) {
             Ok(len) => bytes = &bytes[len..],
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock if Instant::now() < until => {}
-                _ => return Err(error),
-            },
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if Instant::now() < until => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
 }
 
 /// Writes without the signal for a pipe that has no reader, whose default ends the process.
-fn without_sigpipe<T>(write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // SAFETY: zero is a valid value of a signal set.
     let mut pipe: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -274,8 +271,7 @@ fn without_sigpipe<T>(write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         libc::sigismember(&pending, libc::SIGPIPE) == 1
     };
     let result = write();
-    let is_broken = matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
-    if is_broken && !was_pending {
+    if matches!(result, Err(Errno::PIPE)) && !was_pending {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: takes the signal that the write has raised in this thread, and does not wait.
         unsafe { libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once) };
@@ -303,7 +299,6 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver, Sender};
 
     use super::*;
-    use crate::sys::check;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -378,23 +373,15 @@ mod tests {
 
     #[test]
     fn a_full_pipe_is_given_up_at_the_deadline_and_a_dead_one_raises_no_signal() {
-        let mut ends = [0; 2];
-        // SAFETY: a valid place for two descriptors.
-        check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }).unwrap();
-        let [near, far] = ends.map(|raw| {
-            use std::os::fd::{FromRawFd, OwnedFd};
-            // SAFETY: made above, and nothing else's.
-            unsafe { OwnedFd::from_raw_fd(raw) }
-        });
-        use std::os::fd::AsRawFd;
-        let far = far.as_raw_fd();
+        let (near, far) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let whole = vec![b'x'; 1 << 22];
-        let error = write_until(far, &whole, deadline_in(Duration::from_millis(50))).unwrap_err();
+        let error =
+            write_until(far.as_fd(), &whole, deadline_in(Duration::from_millis(50))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(near);
         // SAFETY: the default of a signal, for this process of one test.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-        let error = write_until(far, b"x", deadline_in(SOON)).unwrap_err();
+        let error = write_until(far.as_fd(), b"x", deadline_in(SOON)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         // SAFETY: as above; what the test harness had.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

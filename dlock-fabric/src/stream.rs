@@ -28,13 +28,15 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dlock_core::ids::Seq;
 use dlock_core::limits::FRAME_LEN_MAX;
+use rustix::event::PollFlags;
+use rustix::net::{shutdown, Shutdown};
 
 use crate::carrier::Carrier;
 use crate::fork::{NotInherited, Owner};
@@ -317,7 +319,7 @@ impl Stream {
         if self.channel.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(CREDIT_PAUSE));
-        } else if poll_until(self.fd.as_fd(), libc::POLLOUT, deadline).is_err() {
+        } else if poll_until(self.fd.as_fd(), PollFlags::OUT, deadline).is_err() {
             self.break_off();
         }
     }
@@ -345,11 +347,11 @@ impl Stream {
                 self.sleep_for_completion(channel, deadline)?;
                 continue;
             }
-            let mut events = libc::POLLIN;
+            let mut events = PollFlags::IN;
             if self.has_backlog() {
-                events |= libc::POLLOUT;
+                events |= PollFlags::OUT;
             }
-            if poll_until(self.fd.as_fd(), events, deadline)? & libc::POLLOUT != 0 {
+            if poll_until(self.fd.as_fd(), events, deadline)?.contains(PollFlags::OUT) {
                 self.flush(&mut lock(&self.out));
             }
         }
@@ -399,8 +401,7 @@ impl Stream {
     }
 
     fn shut_down(&self) {
-        // SAFETY: a system call on a descriptor this owns, without pointers.
-        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        let _ = shutdown(self.fd.as_fd(), Shutdown::Both);
     }
 }
 
