@@ -182,7 +182,7 @@ impl Guard<'_> {
     /// the horizon has passed), `Left`.
     ///
     /// # Latency
-    /// As `extend`; of a read-write lock none, and 5 s at most while another thread is busy with it.
+    /// As `extend`. Of a read-write lock none, and 5 s at most while another thread has it in use.
     pub fn check(&mut self) -> Result<(), Error> {
         self.0.check()
     }

@@ -13,6 +13,17 @@
 //!   An [`Acquire`] ends in `.guard()`, which borrows the lock, in `.owned()`, which keeps it, or
 //!   in `.await`, on any runtime.
 //! * [`Instance`] has the calls, codes and checks of the C API; the C library is built on it.
+//!
+//! ```no_run
+//! use dlock_client::{Client, Mode};
+//!
+//! let client = Client::connect("10.0.0.1")?;
+//! let table = client.fair_lock("table 7")?;
+//! let guard = table.acquire(Mode::Exclusive).guard()?; // waits 5 s at most, for a lease of 30 s
+//! // … no other client is here …
+//! guard.unlock()?;
+//! # Ok::<(), dlock_client::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod attach;
