@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use dlock_core::status::Status;
 use dlock_fabric::FabricError;
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::cpuset::CpuSetError;
@@ -89,8 +90,16 @@ pub enum StartError {
     )]
     Random(getrandom::Error),
     /// The state file cannot be used.
-    #[error("the state file {path:?}: {source}; check that it is this primary's and that its folder can be written")]
+    #[error("the state file {path:?}: {source}{}", state_remedy(source))]
     StateFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// What a predecessor with another state file has kept cannot be used.
+    #[error("an earlier primary on this port may have had the state file {path:?}, as with another /etc/machine-id, XDG_STATE_HOME or HOME, and it cannot be read: {source}; mend it, or name this primary's own with --state-file")]
+    EarlierStateFile {
         /// Which.
         path: PathBuf,
         /// What is wrong.
@@ -115,6 +124,21 @@ pub enum StartError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+/// What to do about a state file; where the reason says it, nothing.
+fn state_remedy(source: &io::Error) -> &'static str {
+    let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+    match source.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::ResourceBusy => "",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room on its file system, or raise the quota"
+        }
+        _ if matches!(errno, Some(Errno::MFILE | Errno::NFILE)) => {
+            "; raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)"
+        }
+        _ => "; check that it is this primary's and that its folder can be written",
+    }
 }
 
 impl StartError {
