@@ -72,6 +72,9 @@ impl Failure {
     }
 }
 
+/// What to do about a primary that does not answer.
+pub const SILENT: &str = "look whether it runs and can be reached: dlock status";
+
 /// What to do about [`Status::ServerNoResource`].
 pub const NO_ROOM: &str = "clients_max, locks_max or objects_max of dlockd.toml is reached, or a \
      quota of a rule: dlock status and the primary's log say which; raise it, or release what is \

@@ -219,7 +219,10 @@ fn every_wait_is_bounded() {
         let output = user.dlock(&["status"]);
         assert_eq!(code(&output), 69);
         assert!(text(&output.stderr).contains("no answer in 10 s"), "{}", text(&output.stderr));
-        assert_ne!(code(&user.dlock(&arguments)), 0);
+        let output = user.dlock(&arguments);
+        let errors = text(&output.stderr);
+        assert_eq!(code(&output), 75, "{errors}");
+        assert!(errors.contains("has not answered in time"), "{errors}");
         assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
         primary.signal(Signal::CONT);
     });

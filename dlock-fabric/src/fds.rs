@@ -266,6 +266,8 @@ pub struct ProcessStat {
     /// A zombie whose last thread has ended. One whose first thread has ended alone is a zombie by
     /// its state, too, and lives.
     pub ended: bool,
+    /// A signal or a debugger has stopped it.
+    pub stopped: bool,
 }
 
 /// Of the process that has this number now; `None`: there is none, or it cannot be seen.
@@ -275,7 +277,8 @@ pub fn process_stat(pid: i32) -> Option<ProcessStat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
     let ended = matches!(*state, "Z" | "X") && threads.parse::<u32>().ok()? <= 1;
-    Some(ProcessStat { ticks: started.parse().ok()?, ended })
+    let stopped = matches!(*state, "T" | "t");
+    Some(ProcessStat { ticks: started.parse().ok()?, ended, stopped })
 }
 
 #[cfg(test)]

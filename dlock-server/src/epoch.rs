@@ -225,7 +225,9 @@ mod tests {
         let last = format!("epoch {}\n", u64::MAX);
         for wrong in ["", "epoch", "epoch x\n", "epoch 5", "epoch -1\n", "hello\n", last.as_str()] {
             fs::write(&path, wrong).unwrap();
-            assert!(matches!(begun(&path), Err(StartError::StateFile { .. })), "{wrong:?}");
+            let error = begun(&path).unwrap_err();
+            assert!(matches!(error, StartError::StateFile { .. }), "{wrong:?}");
+            assert!(error.to_string().contains("restore it, or remove it"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
         let inner = folder.path().join("folder");

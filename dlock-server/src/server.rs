@@ -427,7 +427,11 @@ fn capacity(
         Memory::Cpu(_) => 0,
     };
     let (clients_max, shm) = (config.clients_max, offers.let_map());
-    Ok(Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits))
+    let capacity = Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits);
+    match capacity.clients {
+        0 => Err(StartError::NoRoom(capacity)),
+        _ => Ok(capacity),
+    }
 }
 
 /// What the command thread serves with.

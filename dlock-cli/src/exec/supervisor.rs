@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use dlock_fabric::fds::process_stat;
 use dlock_fabric::signals::is_ignored;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::{ioctl_fionbio, Errno};
@@ -183,10 +184,14 @@ impl<'a> Supervisor<'a> {
                 return Ok(None);
             }
             if until_ns.is_some_and(|until_ns| times::now_ns() >= until_ns) {
+                let stopped = self.stopped_keeper();
                 self.dismiss_keeper(until_ns);
                 let name = self.exec.name.to_string_lossy();
-                let cause = format!("lock '{name}': the primary has not answered in time");
-                let remedy = "look whether it runs and can be reached: dlock status";
+                let (cause, remedy) = match &stopped {
+                    Some(stopped) => (stopped.as_str(), "leave that process alone"),
+                    None => ("the primary has not answered in time", failure::SILENT),
+                };
+                let cause = format!("lock '{name}': {cause}");
                 return Err(Failure::new(failure::NOT_GOT, cause, remedy));
             }
             self.next_event(until_ns);
@@ -282,8 +287,17 @@ impl<'a> Supervisor<'a> {
     }
 
     fn tell_loss(&self, result: &str) {
-        let cause = self.lost.as_deref().unwrap_or("the primary did not extend its lease in time");
+        let stopped = self.stopped_keeper();
+        let cause = self.lost.as_deref().or(stopped.as_deref());
+        let cause = cause.unwrap_or("the primary did not extend its lease in time");
         logging::say(format_args!("the lock is lost ({cause}): {result}"));
+    }
+
+    /// That the process which holds the lock is stopped, if it is: the primary is not to blame.
+    fn stopped_keeper(&self) -> Option<String> {
+        let pid = self.keeper.pid.as_raw_nonzero().get();
+        let is_stopped = process_stat(pid).is_some_and(|stat| stat.stopped);
+        is_stopped.then(|| format!("its keeper, process {pid} of `dlock`, was stopped by a signal"))
     }
 
     /// Kills COMMAND and what it started; whether all of it has ended, or cannot be ended.

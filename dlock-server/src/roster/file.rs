@@ -532,7 +532,8 @@ mod tests {
             "dlock cl",
         ] {
             fs::write(&path, wrong).unwrap();
-            assert!(open(&path, &Taking::IfFree).is_err(), "{wrong:?}");
+            let error = open(&path, &Taking::IfFree).expect_err(wrong).to_string();
+            assert!(error.contains("restore it") && error.contains("recover --now"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
         let large = File::create(&path).unwrap();
