@@ -7,7 +7,7 @@
 //!                          └▶ counted; the count is logged when lines are delivered again
 //!   exit, flush ── wait until the queue is empty, FLUSH_MAX at most
 //! ```
-//! The thread starts with the first line. Where the system refuses it, it is tried again with each
+//! The thread starts with a line, and ends a second after the last one. Where the system refuses it, it is tried again with each
 //! line, and until then a line is delivered at once if that needs no waiting. A forked child has
 //! none of its parent's threads, and its parent's lines are not its own: it has a queue of its own.
 
@@ -33,6 +33,8 @@ pub const LINES_BYTES_MAX: usize = 1 << 20;
 /// How long the end of a process waits for its last lines to be delivered.
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
+/// How long the thread waits for another line before it ends.
+const IDLE: Duration = Duration::from_secs(1);
 /// Bytes that a pipe takes as a whole, if it takes any (`PIPE_BUF`).
 const PIPE_BUF: usize = 4_096;
 
@@ -201,7 +203,11 @@ impl Sink {
         loop {
             if state.is_idle() {
                 queue.changed.notify_all();
-                queue.changed.wait(&mut state);
+                let is_over = queue.changed.wait_for(&mut state, IDLE).timed_out();
+                if is_over && state.is_idle() {
+                    state.has_thread = false;
+                    return;
+                }
                 continue;
             }
             state.is_busy = true;
@@ -348,6 +354,21 @@ mod tests {
         drop(shut);
         assert!(STUCK.flush(SOON));
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["0", "1", "2"]);
+    }
+
+    #[test]
+    fn a_thread_that_has_nothing_to_deliver_ends_and_the_next_line_has_another() {
+        static SINK: Sink = Sink::new(|_, may_wait| may_wait);
+        for _ in 0..2 {
+            SINK.put(line("x"));
+            assert!(SINK.flush(SOON));
+            let until = Instant::now() + SOON;
+            while SINK.mine().state.lock().has_thread {
+                assert!(Instant::now() < until, "the thread goes on");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(SINK.mine().state.lock().lost, 0);
+        }
     }
 
     #[test]
