@@ -7,9 +7,10 @@
 //!                          └▶ counted; the count is logged when lines are delivered again
 //!   exit, flush ── wait until the queue is empty, FLUSH_MAX at most
 //! ```
-//! The thread starts with a line, and ends a second after the last one. Where the system refuses it, it is tried again with each
-//! line, and until then a line is delivered at once if that needs no waiting. A forked child has
-//! none of its parent's threads, and its parent's lines are not its own: it has a queue of its own.
+//! The thread starts with a line, and ends a second after the last one. Where the system refuses
+//! it, it is tried again with each line, and until then a line is delivered at once if that needs
+//! no waiting. A forked child has none of its parent's threads, and its parent's lines are not its
+//! own: it has a queue of its own.
 
 use std::collections::VecDeque;
 use std::io;
