@@ -139,7 +139,8 @@ impl Sink {
         queue.changed.notify_all();
     }
 
-    /// Whether all was delivered in that time.
+    /// Whether all was delivered in that time. What a thread that does not go on has left is
+    /// delivered here: the one that panics may be that thread.
     fn flush(&'static self, wait: Duration) -> bool {
         let until = deadline_in(wait);
         let loaded = self.queue.load();
@@ -154,7 +155,11 @@ impl Sink {
         }
         while state.has_thread && (state.is_busy || !state.is_idle()) {
             if queue.changed.wait_until(&mut state, until).timed_out() {
-                return false;
+                if state.is_busy {
+                    return false;
+                }
+                self.deliver_at_once(&mut state);
+                break;
             }
         }
         state.lines.is_empty()
@@ -190,11 +195,14 @@ impl Sink {
         let of_thread = Arc::clone(queue);
         match spawn_without_signals("dlock-log", move || self.run(&of_thread)) {
             Ok(()) => state.has_thread = true,
-            Err(_) => {
-                while state.lines.front().is_some_and(|line| (self.deliver)(line, false)) {
-                    state.pop();
-                }
-            }
+            Err(_) => self.deliver_at_once(state),
+        }
+    }
+
+    /// Delivers what needs no waiting.
+    fn deliver_at_once(&self, state: &mut State) {
+        while state.lines.front().is_some_and(|line| (self.deliver)(line, false)) {
+            state.pop();
         }
     }
 
@@ -351,6 +359,9 @@ mod tests {
         for number in 0..3 {
             STUCK.put(line(&number.to_string()));
         }
+        while !STUCK.mine().state.lock().is_busy {
+            std::thread::yield_now();
+        }
         assert!(!STUCK.flush(Duration::from_millis(10)));
         drop(shut);
         assert!(STUCK.flush(SOON));
@@ -370,6 +381,19 @@ mod tests {
             }
             assert_eq!(SINK.mine().state.lock().lost, 0);
         }
+    }
+
+    #[test]
+    fn what_a_thread_that_does_not_go_on_has_left_is_delivered_by_the_flush() {
+        static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        static SINK: Sink = Sink::new(|line, may_wait| {
+            HEARD.lock().push(line.text.clone());
+            !may_wait
+        });
+        SINK.mine().state.lock().has_thread = true; // it has panicked before its first line
+        SINK.put(line("the panic"));
+        assert!(SINK.flush(Duration::from_millis(1)));
+        assert_eq!(*HEARD.lock(), ["the panic"]);
     }
 
     #[test]
