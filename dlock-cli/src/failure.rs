@@ -52,6 +52,11 @@ impl Failure {
         }
     }
 
+    /// The system has refused a call, and so `what`.
+    pub fn of_call(call: &str, what: &str, error: impl fmt::Display) -> Self {
+        Self::plain(format_args!("{what}: {call}: {error}"))
+    }
+
     /// Something failed for which no remedy is known beyond what the cause says.
     pub fn plain(cause: impl fmt::Display) -> Self {
         Self { code: FAILED, text: cause.to_string() }

@@ -66,7 +66,7 @@ pub fn send_with_fds(
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
-        match now(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))? {
+        match now("sendmsg", || sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))? {
             Some(sent) => return send_all(socket, &bytes[sent..], deadline),
             None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
             None => poll_until(socket, PollFlags::OUT, deadline).map(drop)?,
@@ -88,7 +88,8 @@ pub fn receive_with_fds(
     let mut room = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = now(|| recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags))?;
+    let received =
+        now("recvmsg", || recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags))?;
     let Some(received) = received else { return Ok(None) };
     // Everything that came is owned from here on, and closed on every early return.
     let came: Vec<OwnedFd> = control

@@ -352,7 +352,7 @@ fn memory_file(name: &CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
 fn not_sealed<E: Into<io::Error>>(bytes: usize) -> impl FnOnce(E) -> FabricError {
     move |source| {
         let source = source.into();
-        FabricError::Memory { what: "seal a shared memory file", bytes, source }
+        FabricError::Memory { what: "seal (fcntl) a shared memory file", bytes, source }
     }
 }
 

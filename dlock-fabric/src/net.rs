@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Listening and connecting, always with a time limit.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -130,6 +130,19 @@ fn deepen(listener: BorrowedFd<'_>) -> io::Result<()> {
 
 fn abstract_text(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
+}
+
+/// The other end has closed the connection, or is gone: no call was refused.
+pub fn is_end(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::NotConnected
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::TimedOut
+    )
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ use crate::carrier::Carrier;
 use crate::fork::{NotInherited, Owner};
 use crate::frames::FrameBuffer;
 use crate::inbox::{lock, Answer, Broken, Expected, Inbox, Receiver};
+use crate::net::is_end;
 use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
 use crate::tls_session::TlsSession;
 use crate::verbs::{Channel, SealedEnd};
@@ -319,8 +320,8 @@ impl Stream {
         if self.channel.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(CREDIT_PAUSE));
-        } else if poll_until(self.fd.as_fd(), PollFlags::OUT, deadline).is_err() {
-            self.break_off();
+        } else if let Err(error) = poll_until(self.fd.as_fd(), PollFlags::OUT, deadline) {
+            self.lost(&error);
         }
     }
 
@@ -394,8 +395,11 @@ impl Stream {
 
     /// It has ended with this.
     fn lost(&self, error: &io::Error) {
-        if error.kind() == ErrorKind::InvalidData && !self.is_broken() {
-            tell_of_rubbish(error);
+        match error.kind() {
+            _ if self.is_broken() => {}
+            ErrorKind::InvalidData => tell_of_rubbish(error),
+            kind if is_end(kind) => {}
+            _ => log::error!("a command channel is given up: {error}"),
         }
         self.break_off();
     }

@@ -31,22 +31,32 @@ pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// A call that does not wait, again if a signal came between; `None`: it would have to wait.
-pub(crate) fn now<T>(call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<Option<T>> {
+/// The error of a call, which it names for the log.
+pub(crate) fn named(call: &str, error: Errno) -> io::Error {
+    io::Error::new(error.kind(), format!("{call}: {error}"))
+}
+
+/// A call of this name that does not wait, again if a signal came between; `None`: it would have to
+/// wait.
+pub(crate) fn now<T>(
+    name: &str,
+    call: impl FnMut() -> rustix::io::Result<T>,
+) -> io::Result<Option<T>> {
     match rustix::io::retry_on_intr(call) {
+        Ok(done) => Ok(Some(done)),
         Err(Errno::AGAIN) => Ok(None),
-        result => Ok(Some(result?)),
+        Err(error) => Err(named(name, error)),
     }
 }
 
 /// Receives what is there; `None`: nothing yet, `Some(0)`: the peer has closed.
 pub(crate) fn receive_now(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
-    now(|| recv(fd, &mut *into, RecvFlags::DONTWAIT).map(|(len, _)| len))
+    now("recvfrom", || recv(fd, &mut *into, RecvFlags::DONTWAIT).map(|(len, _)| len))
 }
 
 /// Sends what fits; `None`: nothing fits now.
 pub(crate) fn send_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
-    now(|| send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+    now("sendto", || send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
 }
 
 /// Waits until one of `events` (or an error) is there; none if the deadline came first.
@@ -78,7 +88,7 @@ pub(crate) fn poll_all<const N: usize>(
         match poll(&mut entries, Some(&timespec(left))) {
             Ok(_) => return Ok(entries.map(|entry| entry.revents())),
             Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(named("ppoll", error)),
         }
     }
 }

@@ -51,12 +51,15 @@ pub enum Event {
     Refused(SyncSender<()>),
 }
 
+/// What the keeper needs besides its process.
+const KEEPER: &str = "the keeper's threads and its timer (timerfd_create)";
+
 /// Runs the keeper; the exit code, which says why there is no lock.
 pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let exec = &keeper.exec;
     let end = exec.wait.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
     let (watch, tells, events) =
-        Watch::start(keeper).map_err(|error| Failure::not_started("the keeper", &error))?;
+        Watch::start(keeper).map_err(|error| Failure::not_started(KEEPER, &error))?;
     let client = client(exec)?;
     let held_up = Arc::clone(&watch);
     client.before_refused(move || hold_up(&held_up, &tells)); // from before the acquire on

@@ -226,7 +226,7 @@ fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
 }
 
 fn no_signals(error: std::io::Error) -> String {
-    format!("cannot wait for signals: {error}")
+    format!("cannot wait for signals: sigaction: {error}")
 }
 
 /// A panic in any thread ends the process, after its message.
