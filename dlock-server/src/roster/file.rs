@@ -330,8 +330,8 @@ fn bytes<const N: usize>(word: &str) -> Option<[u8; N]> {
 /// Who had locks is lost, unless the file can be restored.
 fn damaged(what: &str) -> io::Error {
     let what = format!(
-        "{what}; restore it, or, to give up all that its clients hold, remove it, and say `dlock \
-         recover --now` when the primary has started"
+        "{what}: who has locks is not known; restore it, or, to give up all that its clients hold, \
+         remove it, and say `dlock recover --now` when the primary has started"
     );
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
