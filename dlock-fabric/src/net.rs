@@ -14,7 +14,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::FabricError;
-use crate::sys::deadline_in;
+use crate::sys::{deadline_in, named};
 
 /// How long connecting and attaching may take.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
@@ -49,8 +49,9 @@ pub(crate) fn connect_until(
 ) -> Result<TcpStream, FabricError> {
     let failed = |source| FabricError::connect(addr, source);
     let wait = left(until);
-    let stream = TcpStream::connect_timeout(&addr, wait).map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
+    let stream =
+        TcpStream::connect_timeout(&addr, wait).map_err(|error| failed(not_connected(error)))?;
+    stream.set_nodelay(true).map_err(|error| failed(named("setsockopt", error)))?;
     Ok(stream)
 }
 
@@ -130,6 +131,20 @@ fn deepen(listener: BorrowedFd<'_>) -> io::Result<()> {
 
 fn abstract_text(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
+}
+
+/// Why there is no TCP connection: unless the peer or the network takes none, with the calls that
+/// making one needs.
+pub fn not_connected(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::ConnectionRefused
+        | ErrorKind::ConnectionReset
+        | ErrorKind::TimedOut
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::AddrNotAvailable => error,
+        _ => named("socket, ioctl, connect or poll", error),
+    }
 }
 
 /// The other end has closed the connection, or is gone: no call was refused.

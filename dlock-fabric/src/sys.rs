@@ -32,7 +32,8 @@ pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// The error of a call, which it names for the log.
-pub(crate) fn named(call: &str, error: Errno) -> io::Error {
+pub(crate) fn named(call: &str, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
     io::Error::new(error.kind(), format!("{call}: {error}"))
 }
 

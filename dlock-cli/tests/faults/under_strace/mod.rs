@@ -72,15 +72,18 @@ const ENDS_AT_ONCE: [(&str, &str); 8] = [
 
 /// Words that name a call, beside its own name: what the C library or a manual page calls it, and
 /// what it is made for. A new thread, and a new process, needs a stack.
-const NAMES: [(&str, &[&str]); 9] = [
+const NAMES: [(&str, &[&str]); 12] = [
     ("clone3", &["fork", "thread", "threads", "processes"]),
     ("epoll_create1", &["epoll"]),
     ("epoll_ctl", &["epoll"]),
     ("eventfd2", &["eventfd"]),
+    ("getrandom", &["random"]),
     ("mmap", &["fork", "thread", "threads", "processes"]),
     ("mprotect", &["fork", "thread", "threads", "processes"]),
     ("openat", &["open", "read"]),
+    ("readlink", &["path"]), // each part of a path is looked at
     ("rt_sigaction", &["sigaction"]),
+    ("statx", &["read"]), // how long the file is
     ("wait4", &["waitpid"]),
 ];
 
