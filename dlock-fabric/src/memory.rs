@@ -381,7 +381,9 @@ fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// Refuses a file that is not exactly of this size for ever.
 fn check_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), FabricError> {
     let fixed = SealFlags::SHRINK | SealFlags::GROW;
-    if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(fixed)) {
+    let seals = fcntl_get_seals(fd)
+        .map_err(|_| FabricError::MemoryRefused("its seals cannot be read (fcntl)"))?;
+    if !seals.contains(fixed) {
         return Err(FabricError::MemoryRefused("it could change its size"));
     }
     if !fstat(fd).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(bytes as u64)) {
