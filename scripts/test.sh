@@ -38,8 +38,9 @@ programs=$scratch/c
 if step "cmake build and install" $quiet scripts/cmake-install.sh "$scratch/cmake" "$prefix" &&
     step "C and C++ programs, compiled" $quiet env BUILD_ONLY="$programs" tests/c/run.sh "$prefix"; then
     installed=yes
-    # tests/rxe/build.sh builds none of its own.
+    # tests/rxe/build.sh builds none of its own, and the fault suite no library.
     suite+=(PREFIX="$prefix" BUILT="$programs")
+    export DLOCK_PREFIX="$prefix"
 fi
 # It waits much, and takes longer than all others: they run beside it.
 beside "SoftRoCE in a virtual machine" $quiet "${suite[@]}" tests/rxe/run.sh

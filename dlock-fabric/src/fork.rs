@@ -119,7 +119,7 @@ extern "C" fn in_child() {
 }
 
 fn wiped_page() -> Option<&'static SharedWord> {
-    let len = rustix::param::page_size();
+    let len = crate::sys::page_size();
     // SAFETY: a new anonymous mapping at an address the kernel chooses; nothing is replaced.
     let base = unsafe {
         libc::mmap(

@@ -22,6 +22,14 @@ pub(crate) fn deadline_in(wait: Duration) -> Instant {
     Instant::now() + wait.min(WAIT_MAX)
 }
 
+/// Bytes of a page. Not by `rustix`, which looks for the vDSO: valgrind hides that, and a library
+/// must bear valgrind.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: no arguments that could be wrong.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4_096)
+}
+
 /// The result of a call that returns −1 on failure.
 pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 {

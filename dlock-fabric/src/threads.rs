@@ -3,7 +3,7 @@
 
 use std::io;
 
-use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
 use crate::sys::check;
@@ -18,7 +18,7 @@ pub fn cpus_configured() -> usize {
 /// CPUs that this process may run on: its first thread, since others may have been pinned. At least
 /// 1. What a container is allowed in time is not considered.
 pub fn cpus_of_process() -> usize {
-    match sched_getaffinity(Some(rustix::process::getpid())) {
+    match sched_getaffinity(Pid::from_raw(std::process::id() as i32)) {
         Ok(set) => usize::try_from(set.count()).unwrap_or(1).max(1),
         Err(_) => cpus_configured(), // more than a set can name, or the first thread has ended
     }
@@ -68,11 +68,13 @@ pub fn run_before_all(thread: libc::pid_t) -> io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn raise_file_limit() -> io::Result<u64> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    let mut limit = limit_of(libc::RLIMIT_NOFILE)?;
+    if limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is valid for reads.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
     }
-    Ok(maximum.unwrap_or(u64::MAX))
+    Ok(limit.rlim_cur)
 }
 
 /// Makes the allocator of this process merge small pieces of memory as they are freed. The C
@@ -127,14 +129,22 @@ impl ProcessLimits {
     /// # Errors
     /// What the system says.
     pub fn of_this_process() -> io::Result<Self> {
-        let locked = getrlimit(Resource::Memlock).current;
+        let locked = limit_of(libc::RLIMIT_MEMLOCK)?.rlim_cur;
         Ok(Self {
-            files: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+            files: limit_of(libc::RLIMIT_NOFILE)?.rlim_cur,
             // One of them is the folder's own.
             files_open: std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64,
-            locked_bytes: locked.filter(|_| !may_lock_memory()),
+            locked_bytes: (locked != libc::RLIM_INFINITY && !may_lock_memory()).then_some(locked),
         })
     }
+}
+
+/// Not by `rustix`, which panics where the system refuses to tell.
+fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    check(unsafe { libc::getrlimit(resource, &mut limit) })?;
+    Ok(limit)
 }
 
 /// Whether this process has CAP_IPC_LOCK.

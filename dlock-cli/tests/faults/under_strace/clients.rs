@@ -200,15 +200,22 @@ fn dlock_exec_that_ends_is_refused_things() {
 
 // ---- a client in C ------------------------------------------------------------------------------
 
+/// The library in C: the one that is installed below `DLOCK_PREFIX`, else built by cargo.
+fn library() -> PathBuf {
+    if let Some(prefix) = std::env::var_os("DLOCK_PREFIX") {
+        return Path::new(&prefix).join("lib64/libdlockc.so");
+    }
+    build(&["-p", "dlock-ffi-client"]);
+    Path::new(DLOCK).with_file_name("libdlockc.so")
+}
+
 /// The program of client.c, which is compiled into this folder; `None`: there is no C compiler.
 fn compiled(scene: &Scene) -> Option<PathBuf> {
     if !Command::new("cc").arg("--version").output().is_ok_and(|of| of.status.success()) {
         tell("skipped: there is no C compiler");
         return None;
     }
-    build(&["-p", "dlock-ffi-client"]);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = Path::new(DLOCK).with_file_name("libdlockc.so");
+    let (root, library) = (Path::new(env!("CARGO_MANIFEST_DIR")), library());
     for name in ["libdlockc.so", "libdlockc.so.0"] {
         std::os::unix::fs::symlink(&library, scene.at(name)).unwrap();
     }

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
-use rustix::param::page_size;
 
 use super::context::Context;
 use super::error::{VerbsError, REGISTER};
 use super::ffi::{self, ibv_mr, ibv_pd};
 use crate::atomic::{self, SharedWord};
 use crate::fork::Owner;
+use crate::sys::page_size;
 
 /// A group of registrations and queue pairs: a key is worth nothing outside its group.
 #[derive(Debug)]
