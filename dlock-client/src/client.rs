@@ -150,6 +150,9 @@ impl Client {
     /// successor gives locks to no client: so a program can end what relies on the hold. The
     /// successor gives up a client that takes too long.
     ///
+    /// It is also called when no primary knows this client any more. Other clients may have its
+    /// locks then, and do not wait for `act`.
+    ///
     /// `act` must not wait for a call of this client to succeed: until it returns, locks are not
     /// served. It takes the place of an earlier one.
     pub fn before_refused(&self, act: impl Fn() + Send + Sync + 'static) {

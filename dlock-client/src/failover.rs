@@ -338,6 +338,9 @@ fn carry_out(
                 status => Err(status),
             };
             failover.came(boot_ns(), came);
+            if matches!(task, Task::Anew { .. }) && came.is_ok() && client.may_have_lost() {
+                watch.refused(); // other clients may have it already
+            }
             return came.err().map(|status| (address, format!("{what} at {peer}: {status}")));
         }
         Task::Claim => {

@@ -305,8 +305,8 @@ fn keep(
                 }
                 break;
             }
-            Ok(Event::Refused(_)) => continue, // another lock, or none: it is asked at once
-            Err(RecvTimeoutError::Timeout) => {}
+            // Another lock, or none: it is asked at once.
+            Ok(Event::Refused(_)) | Err(RecvTimeoutError::Timeout) => {}
         }
         match extend(&mut held, client, lease(exec)) {
             Ok(later_ns) => {

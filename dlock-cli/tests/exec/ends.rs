@@ -101,3 +101,28 @@ fn an_exec_that_has_not_started_command_ends_as_soon_as_its_lock_is_refused() {
     scene.touch("end-a");
     assert_eq!(other.code("at the successor"), Some(0));
 }
+
+/// A primary that knows nothing of its predecessor's clients takes the place of one that was killed.
+#[test]
+fn a_command_ends_as_soon_as_no_primary_knows_of_its_lock() {
+    let scene = Scene::new("unknown");
+    let address = own_address().to_string();
+    let start = |name: &str, port: &str| {
+        let state = scene.at(name);
+        let place = ["--listen", &address, "--port", port, "--state-file", state.to_str().unwrap()];
+        Primary::start_exactly(name, &place)
+    };
+    for fabric in ["shm", "tcp"] {
+        let mut first = start(&format!("unknown-1-{fabric}"), "0");
+        let port = first.address.rsplit(':').next().unwrap().to_string();
+        let options = ["lock", "--fabric", fabric, "--lease", LEASE];
+        let mut exec = scene.exec(&first.address, &options, fabric, "never");
+        eventually("it runs", || scene.has(&format!("begin.{fabric}")));
+        first.child.kill().unwrap();
+        first.child.wait().unwrap();
+        let second = start(&format!("unknown-2-{fabric}"), &port);
+        assert_eq!(exec.code(fabric), Some(76), "{fabric}: long before its lease");
+        let once = [&options[..], &["--wait", "5", "--", "true"]].concat();
+        assert_eq!(code(&second.exec(&once)), 0, "{fabric}: it is free");
+    }
+}
