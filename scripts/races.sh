@@ -15,7 +15,7 @@ if [ -z "$runtime" ]; then
 fi
 export RUSTC_BOOTSTRAP=1 # the option is unstable
 export CARGO_TARGET_DIR="$target_dir/tsan"
-# Its runtime sees the system calls of the C library, not those that rustix makes by itself.
+# ThreadSanitizer sees system calls that go through the C library. By default rustix makes its own.
 export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Copt-level=1 --cfg rustix_use_libc"
 export TSAN_OPTIONS="suppressions=$root/scripts/races.supp halt_on_error=0 exitcode=66"
 if [ $# = 0 ]; then set -- dlock-fabric; fi

@@ -25,6 +25,9 @@ use crate::heartbeat::Pulse;
 use crate::instance::Instance;
 use crate::reference::Reference;
 
+/// For a lease that is asked of a read-write lock.
+pub(crate) const RW_HAS_NO_LEASE: Error = Error::Invalid("a read-write lock has no lease");
+
 /// What keeps an instance for as long as a guard lives.
 pub(crate) trait Keep {
     fn instance(&self) -> &Instance;
@@ -109,7 +112,7 @@ impl<K: Keep> Hold<K> {
     fn extend(&mut self, lease: Duration) -> Result<(), Error> {
         match self.lease_end_s() {
             Some(_) => self.extend_by(lease_s(lease)?),
-            None => Err(Error::Invalid("a read-write lock has no lease")),
+            None => Err(RW_HAS_NO_LEASE),
         }
     }
 

@@ -20,7 +20,7 @@ use dlock_core::status::Status;
 
 use crate::client::lease_s;
 use crate::error::Error;
-use crate::guard::{Guard, Hold, Keep, OwnedGuard};
+use crate::guard::{Guard, Hold, Keep, OwnedGuard, RW_HAS_NO_LEASE};
 use crate::instance::GuardWait;
 use crate::reference::Reference;
 use crate::tasks::Acquiring;
@@ -32,7 +32,7 @@ pub const WAIT_DEFAULT: Duration = Duration::from_secs(LOCK_WAIT_S);
 
 /// [`Wait::Forever`] in a clock's terms: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
-/// What the word operations of a read-write lock carry as a lease; nothing reads it.
+/// The lease in the word operations of a read-write lock. Nothing reads it.
 const NO_LEASE: u32 = 1;
 
 /// How long an acquire may wait for other holders.
@@ -174,7 +174,7 @@ impl<'a> Acquire<'a> {
                 Err(Error::Invalid("an atomic lock has no shared mode"))
             }
             (LockType::Rw, None) => Ok(NO_LEASE),
-            (LockType::Rw, Some(_)) => Err(Error::Invalid("a read-write lock has no lease")),
+            (LockType::Rw, Some(_)) => Err(RW_HAS_NO_LEASE),
             (_, lease) => lease_s(lease.unwrap_or(LEASE_DEFAULT)),
         }
     }

@@ -139,8 +139,9 @@ impl Sink {
         queue.changed.notify_all();
     }
 
-    /// Whether all was delivered in that time. What a thread that does not go on has left is
-    /// delivered here: the one that panics may be that thread.
+    /// Waits for the delivery of all lines, and tells whether all were delivered in that time. If
+    /// the log thread makes no progress, this thread delivers the rest: it may be the log thread
+    /// itself, which panics.
     fn flush(&'static self, wait: Duration) -> bool {
         let until = deadline_in(wait);
         let loaded = self.queue.load();

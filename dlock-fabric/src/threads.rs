@@ -139,8 +139,8 @@ impl ProcessLimits {
     }
 }
 
-/// Not by `rustix`, which panics where the system refuses to tell.
-fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
+/// A limit of this process. The `getrlimit` of `rustix` panics if the system denies the call.
+pub(crate) fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place for the answer.
     check(unsafe { libc::getrlimit(resource, &mut limit) })?;

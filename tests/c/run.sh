@@ -13,7 +13,7 @@
 #                          that are made for it by openssl
 #   JOBS=N                 compilations at a time
 #   BUILD_ONLY=FOLDER      compile into it, run nothing
-#   BUILT=FOLDER           run what was compiled there
+#   BUILT=FOLDER           run the programs in this folder, which BUILD_ONLY has compiled
 #   DLOCK_PROGRESS=1       also lines that begin with `progress: `, as it goes on
 #
 # Prints a line per test and, last, `N passed, N failed, N skipped`.

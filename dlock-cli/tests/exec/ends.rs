@@ -102,7 +102,7 @@ fn an_exec_that_has_not_started_command_ends_as_soon_as_its_lock_is_refused() {
     assert_eq!(other.code("at the successor"), Some(0));
 }
 
-/// A primary that knows nothing of the clients before takes the place of one that was killed.
+/// A primary is killed, and the next one on its address has an empty state file.
 #[test]
 fn a_command_ends_as_soon_as_no_primary_knows_of_its_lock() {
     let scene = Scene::new("unknown");

@@ -36,8 +36,8 @@ impl Member {
         }
     }
 
-    /// Descriptors that this process needs more to map the memory for it: that of one that has
-    /// ended is closed first.
+    /// How many further descriptors the primary needs if this process maps the lock memory for the
+    /// client. The descriptor of a process that has ended is closed first, and counts as free.
     pub(super) fn more_files_for(&self, pid: Option<i32>) -> u64 {
         let has_place = |p: &Process| p.has_ended || pid.is_some() && p.pid == pid;
         match self.processes.is_empty() {

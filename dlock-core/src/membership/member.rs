@@ -102,7 +102,7 @@ pub(super) struct Member {
     pub(super) channels: u64,
     /// The fabric of its last channel.
     pub(super) fabric: Option<FabricKind>,
-    /// Those that have mapped the memory for it.
+    /// Processes that have mapped the lock memory for this client.
     pub(super) processes: Vec<Process>,
     /// Queue pairs of it could not be fenced yet.
     pub(super) unfenced: bool,

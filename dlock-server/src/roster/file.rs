@@ -170,7 +170,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<(Clients, bool)>> {
         return Err(damaged("it is larger than any list"));
     }
     let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
-    // a line without its end is one that a crash has cut off
+    // A crash may have cut off the last line: one without a line end does not count.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.lines();
     let head = lines.next().unwrap_or_default();

@@ -57,10 +57,11 @@ pub(crate) trait Keeper: Send + 'static {
         true
     }
 
-    /// Makes again what was removed, if it was: with these clients and the epoch of this primary.
+    /// Makes a state folder again that was removed, with the list of these clients and the epoch of
+    /// this primary.
     ///
     /// # Errors
-    /// It is not known that it was removed, or cannot be made.
+    /// It is not certain that the folder was removed, or it cannot be made.
     fn restore(&mut self, _clients: &Clients, _epoch: Epoch) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -272,7 +273,7 @@ fn write(
     }
 }
 
-/// Makes again what was removed, if it was, and says so.
+/// Makes a removed state folder again, and logs that, or why it cannot be made.
 fn restores(keeper: &mut dyn Keeper, clients: &Clients, epoch: Epoch) -> bool {
     let restored = keeper.restore(clients, epoch);
     match &restored {

@@ -90,11 +90,12 @@ pub(crate) fn found(
     Ok(Found { keeper: Some(Box::new(keeper)), clients, is_lost, after })
 }
 
-/// The last primary that had one of these state files, if it was later than the last one that had
-/// this one, and does not live on this host: another address of this host may be its.
+/// Of the primaries that had one of the `earlier` state files, the one with the latest epoch, if
+/// that is later than the epoch in the file `own`. A primary whose process still lives on this host
+/// is passed over: it may serve on another address.
 ///
 /// # Errors
-/// `StateFile`: what it has kept cannot be read.
+/// `EarlierStateFile`: a state file, or the list beside it, cannot be read.
 fn latest(own: &Path, earlier: &[PathBuf]) -> Result<Option<Earlier>, StartError> {
     // a state file that cannot be read ends the start later
     let mut last = epoch::last(own).ok().flatten();

@@ -188,7 +188,7 @@ impl Ownership {
     }
 }
 
-/// What is written of this process.
+/// The line by which the lock file names this process.
 fn own_signature() -> String {
     let me = process(Some(std::process::id() as i32));
     let text = format!("{HEAD}{} {} {}", me.pid, me.started, home());

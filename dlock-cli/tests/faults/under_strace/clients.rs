@@ -247,8 +247,8 @@ impl Steps {
         status.map(Some).ok_or(format!("{name}: {line}"))
     }
 
-    /// Steps during which something is refused: one that fails says which call was. Whether the
-    /// client is one of the primary's afterwards.
+    /// Does these steps while a call is refused. A step that fails must name that call in its
+    /// log. The result: whether the client has joined the primary.
     fn is_refused(&mut self, steps: &[&str], refusal: &Refusal<'_>) -> Result<bool, String> {
         let mut is_begun = true;
         for &step in steps {

@@ -222,7 +222,7 @@ impl<'a> Case<'a> {
     fn has_taken_over(&mut self) -> Result<(), String> {
         if self.phase == Phase::Failover && self.address.is_none() {
             self.address = serves(&self.program);
-            // one that aborts may have closed its output, and not have ended
+            // A program that aborts closes its output a moment before it has ended.
             if self.address.is_none() && self.program.ended(ABORTS).is_none() {
                 return Err(format!("it does not take over: {}", self.program.said()));
             }

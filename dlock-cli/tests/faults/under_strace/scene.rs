@@ -161,7 +161,8 @@ impl Program {
         self.ended(Duration::ZERO).is_none()
     }
 
-    /// Whether it says so, soon: what is logged is written by a thread of its own.
+    /// Waits until the program has said this, and tells whether it has. A thread writes the log, so
+    /// a line may come a moment late.
     pub fn says(&self, is_so: impl Fn(&str) -> bool) -> bool {
         let until = Instant::now() + LOGGED;
         while !is_so(&self.said()) && Instant::now() < until {
