@@ -79,7 +79,7 @@ fn a_signal_that_is_ignored_at_the_start_does_not_end_it() {
 
 #[test]
 fn a_limit_of_open_files_that_leaves_room_for_no_client_ends_the_start() {
-    for limit in [8, 9, 10, 16, 24, 64] {
+    for limit in [8, 9, 10, 16, 24, 48] {
         let mut shell = Command::new("sh");
         let script = format!("ulimit -n {limit}; exec timeout 60 \"$0\" --port=0 --verbs=off");
         shell.args(["-c", &script, env!("CARGO_BIN_EXE_dlockd")]).stdin(Stdio::null());
