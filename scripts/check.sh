@@ -21,6 +21,7 @@ for manifest in tests/*/Cargo.toml; do
 done
 step "docs (cargo doc)" 900 \
     env RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked --quiet || true
+step "crates (cargo package)" 300 scripts/crates.sh || true
 step "house style, licences (tests/tidy)" 900 \
     env RUST_BACKTRACE=0 cargo test -p dlock-tidy --locked --quiet || true
 

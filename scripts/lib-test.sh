@@ -57,10 +57,12 @@ check "a step that is killed has failed" says '^dead +FAILED .*exit status 137'
 check "the steps after it run" says '^after +ok +5 +0 +0'
 check "the sum is of all" says '^5 passed, 1 failed, 0 skipped'
 
-run 'beside slow 60 bash -c "sleep 2; echo slow says; exit 3"; step quick 60 printf "5 passed, 0 failed\n"'
-check "a step beside another one is shown after it" bash -c \
-    '[[ $(<"$1") == *"== quick"*"== slow"*"slow says"* ]]' order "$work/said"
-check "and counted" says '^5 passed, 1 failed, 0 skipped'
+run 'beside slow 60 bash -c "sleep 2; echo slow says; exit 3"; beside other 60 echo other says
+step quick 60 printf "5 passed, 0 failed\n"; collect other; step last 60 echo last says'
+check "a step beside others is shown where it is collected, or at the end" bash -c \
+    '[[ $(<"$1") == *"== quick"*"== other"*"other says"*"== last"*"== slow"*"slow says"* ]]' \
+    order "$work/said"
+check "and counted" says '^7 passed, 1 failed, 0 skipped'
 check "with its name" says '^slow +FAILED .*exit status 3'
 
 run 'step none 60 bash -c "echo skipped: no device; exit 77" || true'

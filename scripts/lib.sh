@@ -6,9 +6,10 @@
 #   begin               a scratch folder, removed at the end together with what still runs
 #   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests;
 #                       exit status 77: nothing of it can run here, its last `skipped` line says why
-#   beside NAME SECONDS COMMAND...   the same, while the next step runs; shown after it
+#   beside NAME SECONDS COMMAND...   the same, while the steps after it run
+#   collect [NAME]      waits for that step beside, or for all of them, and shows its output
 #   skip NAME REASON    notes something that cannot run here
-#   finish [WORD:]      prints the table and `N passed, N failed, N skipped`; the exit status
+#   finish [WORD:]      collects, prints the table and `N passed, N failed, N skipped`; the exit status
 #
 # SECONDS bounds the time without progress: a step ends when its output has not grown for so long.
 # How long it takes in all has no bound, so that a busy machine makes it slow and not wrong. What
@@ -77,8 +78,13 @@ count_tests() {
         }' "$1"
 }
 
-row() { # name result passed failed skipped seconds note
-    table+=("$(printf '%-34s %-8s %6s %6s %7s %6s  %s' "$@")")
+row() { # name result passed failed skipped seconds processor-seconds note
+    table+=("$(printf '%-34s %-8s %6s %6s %7s %6s %6s  %s' "$@")")
+}
+
+# Processor seconds of a shell's children that have ended, and of theirs; from what `times` prints.
+used() {
+    awk 'NR == 2 { split($1 $2, w, /[ms]/); printf "%d", 60 * (w[1] + w[3]) + w[2] + w[4] }' "$1"
 }
 
 # Of what a step prints, what is news.
@@ -137,7 +143,9 @@ run_step() { # LOG NAME SECONDS COMMAND...
     fi
     [ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
     if [ "$f" != 0 ]; then result=FAILED; fi
-    printf '%s\n' "$name" "$result" "$p" "$f" "$s" "$((SECONDS - start))" "$note" >"$log.result"
+    times >"$log.times" # not in a pipe, where a subshell would tell its own
+    printf '%s\n' "$name" "$result" "$p" "$f" "$s" "$((SECONDS - start))" "$(used "$log.times")" "$note" \
+        >"$log.result"
 }
 
 # Adds the row of a step that has ended; fails if the step has.
@@ -162,10 +170,7 @@ step() {
     wait "${children[0]}" || true
     wait "$tail_pid" 2>/dev/null || true
     children=("${children[@]:1}")
-    local rc=0
-    record "$log" || rc=1
-    show_those_beside
-    return $rc
+    record "$log"
 }
 
 # For steps that mostly wait.
@@ -177,35 +182,42 @@ beside() {
     those_beside+=("$log" "$1" "$!")
 }
 
-show_those_beside() {
-    local log name child
+collect() {
+    local log name child of=${1:-} rest=() running=()
     set -- ${those_beside[@]+"${those_beside[@]}"}
-    those_beside=()
     while [ $# != 0 ]; do
         log=$1 name=$2 child=$3
         shift 3
+        if [ "${of:-$name}" != "$name" ]; then
+            rest+=("$log" "$name" "$child")
+            running+=("$child")
+            continue
+        fi
         wait "$child" || true
         printf '\n== %s\n' "$name"
         news <"$log"
         record "$log" || true
     done
-    children=() # all have ended
+    those_beside=(${rest[@]+"${rest[@]}"})
+    children=(${running[@]+"${running[@]}"})
 }
 
 skip() {
     printf '\n== %s\nskipped: %s\n' "$1" "$2"
     skipped=$((skipped + 1))
-    row "$1" skipped 0 0 1 0 "$2"
+    row "$1" skipped 0 0 1 0 0 "$2"
 }
 
 fail() {
     printf '\n== %s\nfailed: %s\n' "$1" "$2"
     failed=$((failed + 1))
-    row "$1" FAILED 0 1 0 0 "$2"
+    row "$1" FAILED 0 1 0 0 0 "$2"
 }
 
 finish() {
-    printf '\n%-34s %-8s %6s %6s %7s %6s\n' "what ($SECONDS s in all)" result passed failed skipped s
+    collect
+    printf '\n%-34s %-8s %6s %6s %7s %6s %6s\n' "what ($SECONDS s in all)" result passed failed \
+        skipped s cpu-s
     printf '%s\n' "${table[@]}"
     printf '%s%d passed, %d failed, %d skipped\n' "${1:+$1 }" "$passed" "$failed" "$skipped"
     [ "$failed" = 0 ]

@@ -15,7 +15,8 @@ if [ -z "$runtime" ]; then
 fi
 export RUSTC_BOOTSTRAP=1 # the option is unstable
 export CARGO_TARGET_DIR="$target_dir/tsan"
-export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Copt-level=1"
+# ThreadSanitizer sees system calls that go through the C library. By default rustix makes its own.
+export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Copt-level=1 --cfg rustix_use_libc"
 export TSAN_OPTIONS="suppressions=$root/scripts/races.supp halt_on_error=0 exitcode=66"
 if [ $# = 0 ]; then set -- dlock-fabric; fi
 # Its runtime ends a child of a process with threads that begins a thread itself.

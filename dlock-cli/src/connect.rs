@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_client::{
     Address, Client, ClientConfig, Config, Error, Instance, TlsUse, PRIMARIES_VARIABLE,
@@ -14,7 +14,7 @@ use dlock_core::status::Status;
 use dlock_fabric::tls::Tls;
 
 use crate::args::{Fabric, Where};
-use crate::failure::{Failure, DENIED, NOT_GOT, UNAVAILABLE, USAGE};
+use crate::failure::{Failure, DENIED, NOT_GOT, SILENT, UNAVAILABLE, USAGE};
 
 /// A client that finds the successor of its primary by itself, with this horizon of its session.
 /// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.
@@ -24,9 +24,21 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
     let config = Config::new().port(first.port()).fabric(place.fabric).horizon(horizon);
     let config = config.primaries(places.clone());
     let config = wait.map_or(config.clone(), |wait| config.wait(wait));
+    let until = wait.map(|wait| Instant::now() + wait);
     Client::with_config(&config, &first.host()).map_err(|error| {
         let listed: Vec<String> = places.iter().map(Address::to_string).collect();
-        let cause = format!("no session with the primary at {}: {error}", listed.join(" or "));
+        let listed = listed.join(" or ");
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        let error_text = match error {
+            // the library's word for all that `dlock -v` tells of
+            Error::Other(Status::Error) if is_over => {
+                let cause = format!("the primary at {listed} has not answered in time");
+                return Failure::new(NOT_GOT, cause, SILENT);
+            }
+            Error::Other(Status::Error) => "no answer, or none that a primary gives".to_string(),
+            error => error.to_string(),
+        };
+        let cause = format!("no session with the primary at {listed}: {error_text}");
         let remedy = match error {
             Error::Recovering => {
                 let remedy = "wait longer (--wait), or see whom it waits for: dlock recover";

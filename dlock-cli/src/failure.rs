@@ -52,6 +52,11 @@ impl Failure {
         }
     }
 
+    /// The system has refused a call, and so `what`.
+    pub fn of_call(call: &str, what: &str, error: impl fmt::Display) -> Self {
+        Self::plain(format_args!("{what}: {call}: {error}"))
+    }
+
     /// Something failed for which no remedy is known beyond what the cause says.
     pub fn plain(cause: impl fmt::Display) -> Self {
         Self { code: FAILED, text: cause.to_string() }
@@ -71,6 +76,9 @@ impl Failure {
         Self::new(UNAVAILABLE, format_args!("{what}: {status}"), remedy)
     }
 }
+
+/// What to do about a primary that does not answer.
+pub const SILENT: &str = "look whether it runs and can be reached: dlock status";
 
 /// What to do about [`Status::ServerNoResource`].
 pub const NO_ROOM: &str = "clients_max, locks_max or objects_max of dlockd.toml is reached, or a \

@@ -321,6 +321,11 @@ fn the_list_says_until_when_everything_is_valid_and_what_is_revoked() {
     assert_eq!(line("gone"), "revoked", "{listed}");
     assert_eq!(line("the list of revoked certificates"), "valid", "{listed}");
     assert_eq!(listed.lines().count(), 6, "{listed}");
-    fs::write(folder.path("ca.crl"), "nothing").unwrap();
-    folder.bad(1, &["list"]);
+    for wrong in ["nothing", ""] {
+        fs::write(folder.path("ca.crl"), wrong).unwrap();
+        for command in [&["list"][..], &["revoke", "backup"]] {
+            let said = folder.bad(1, command);
+            assert!(said.contains("it is empty, or has no") && said.contains("restore"), "{said}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! The API for Rust programs: locks by name, guards, typed errors.
 //!
 //! ```text
-//!   Client ──atomic_lock("a")──▶ AtomicLock ──try_lock(lease)──▶ Guard ──drop──▶ released
+//!   Client ──atomic_lock("a")──▶ Lock ──acquire(mode)…guard()──▶ Guard ──drop──▶ released
 //!     (clones share one session)   (clones and equal names share one reference)
 //! ```
 //! A lock is held by one guard at a time also among the threads of one client, but for shared
@@ -20,7 +20,7 @@ use dlock_fabric::clock::boot_ns;
 
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::locks::{AtomicLock, FairLock, Named, RwLock};
+use crate::lock::Lock;
 use crate::options::Config;
 use crate::reference::{Key, References};
 
@@ -32,7 +32,7 @@ pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// ```
 /// use std::time::Duration;
 ///
-/// use dlock_client::{Client, Config};
+/// use dlock_client::{Client, Config, Mode};
 ///
 /// # fn main() -> Result<(), dlock_client::Error> {
 /// # use dlock_server::{Server, ServerConfig, VerbsUse};
@@ -41,7 +41,7 @@ pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// # let port = server.local_addr().port();
 /// let client = Client::with_config(&Config::new().port(port), "127.0.0.1")?;
 /// let lock = client.atomic_lock("table 7")?;
-/// let guard = lock.lock(Duration::from_secs(10))?;
+/// let guard = lock.acquire(Mode::Exclusive).lease(Duration::from_secs(10)).guard()?;
 /// // … no other client is here …
 /// guard.unlock()?;
 /// # Ok(())
@@ -105,8 +105,8 @@ impl Client {
     /// # Latency
     /// One control round trip; 10 s at most, and another 10 s while other threads give the same
     /// lock back.
-    pub fn atomic_lock(&self, name: impl AsRef<[u8]>) -> Result<AtomicLock, Error> {
-        self.lock_of(name.as_ref(), LockType::Atomic).map(AtomicLock)
+    pub fn atomic_lock(&self, name: impl AsRef<[u8]>) -> Result<Lock, Error> {
+        self.lock_of(name.as_ref(), LockType::Atomic)
     }
 
     /// The read-write lock of this name: readers or one writer, no lease.
@@ -116,8 +116,8 @@ impl Client {
     ///
     /// # Latency
     /// As `atomic_lock`.
-    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> Result<RwLock, Error> {
-        self.lock_of(name.as_ref(), LockType::Rw).map(RwLock)
+    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> Result<Lock, Error> {
+        self.lock_of(name.as_ref(), LockType::Rw)
     }
 
     /// The fair lock of this name: readers or one writer in the order of their arrival, a lease.
@@ -127,11 +127,11 @@ impl Client {
     ///
     /// # Latency
     /// As `atomic_lock`.
-    pub fn fair_lock(&self, name: impl AsRef<[u8]>) -> Result<FairLock, Error> {
-        self.lock_of(name.as_ref(), LockType::Fair).map(FairLock)
+    pub fn fair_lock(&self, name: impl AsRef<[u8]>) -> Result<Lock, Error> {
+        self.lock_of(name.as_ref(), LockType::Fair)
     }
 
-    fn lock_of(&self, name: &[u8], lock_type: LockType) -> Result<Named, Error> {
+    fn lock_of(&self, name: &[u8], lock_type: LockType) -> Result<Lock, Error> {
         let desc = LockDesc { name: name.to_vec(), lock_type, lease_s: 0 };
         let reference =
             self.references.obtain(|instance| match instance.get_lock(desc.clone()) {
@@ -140,7 +140,7 @@ impl Client {
                 (status, _) => Err(Error::of(status)),
             })?;
         let Key::Lock(id) = reference.key() else { return Err(Error::Other(Status::Error)) };
-        Ok(Named::new(reference, id))
+        Ok(Lock::new(reference, id, lock_type))
     }
 
     /// For a client that finds the successor of its primary by itself
@@ -149,6 +149,9 @@ impl Client {
     /// which; another thread's call may have been told the loss before. Until `act` returns, the
     /// successor gives locks to no client: so a program can end what relies on the hold. The
     /// successor gives up a client that takes too long.
+    ///
+    /// It is also called when no primary knows this client any more. Other clients may have its
+    /// locks then, and do not wait for `act`.
     ///
     /// `act` must not wait for a call of this client to succeed: until it returns, locks are not
     /// served. It takes the place of an earlier one.

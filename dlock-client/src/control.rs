@@ -37,7 +37,7 @@ use dlock_fabric::tls_session::{Socket, TlsSession};
 
 use crate::heartbeat::Pulse;
 use crate::host::{connected, Address};
-use crate::refused::{is_retry, reason, refused, sealed};
+use crate::refused::{is_retry, level_of, reason, refused, sealed};
 
 /// The bound of a control call and of a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
@@ -271,6 +271,7 @@ impl Control {
         let deadline = patience.connect_deadline();
         let tls = tls.map(|tls| sealed(&stream, peer, deadline, tls).map(Box::new)).transpose();
         let tls = tls.map_err(|error| {
+            let level = level_of(&error, level);
             log::log!(level, "no TLS connection to the primary at {peer}: {}", reason(&error));
             Status::Error
         })?;
@@ -435,7 +436,7 @@ impl Control {
             return match sent {
                 Ok(()) => Ok(()),
                 Err((0, error)) if error.kind() == ErrorKind::TimedOut => Err(CallError::Transport),
-                Err((_, error)) => Err(self.lost_by("sendto or ppoll", &error)),
+                Err((_, error)) => Err(self.lost_by("TLS", &error)),
             };
         }
         while !bytes.is_empty() {
@@ -529,7 +530,7 @@ impl Control {
                     Ok(())
                 }
                 Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()), // the deadline decides
-                Err(error) => Err(self.lost_by("recvfrom or ppoll", &error)),
+                Err(error) => Err(self.lost_by("TLS", &error)),
             };
         }
         let mut stream = &**self.stream.stream;

@@ -225,7 +225,7 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
     let seed = boot_ns() ^ u64::from(std::process::id()) << 40;
     let mut failover = Failover::new(boot_ns(), plan.addresses.len(), silence_ns, seed);
     let mut away: Option<Away> = None;
-    let mut last = String::new();
+    let mut reasons = vec![None; plan.addresses.len()];
     let mut ended: Option<LineMark> = None;
     while !watch.is_over() {
         if std::mem::take(&mut watch.state.lock().is_unsettled) {
@@ -247,8 +247,8 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
             continue;
         }
         let Some(client) = client.upgrade() else { break };
-        if let Some(outcome) = carry_out(&client, watch, &mut failover, task) {
-            last = outcome;
+        if let Some((address, reason)) = carry_out(&client, watch, &mut failover, task) {
+            reasons[address] = Some(reason);
         }
         let is_away = failover.is_away();
         match (is_away, away.take()) {
@@ -268,12 +268,17 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
                     kept.min(held)
                 );
                 watch.change(|state| state.moves += 1);
+                reasons.fill(None);
             }
             (true, Some(mut before)) => {
                 if before.said.elapsed() >= SAY_EVERY {
                     before.said = Instant::now();
                     let (id, since) = (client.id(), before.since.elapsed().as_secs());
-                    let why = if last.is_empty() { "none has answered yet" } else { &last };
+                    let known: Vec<&str> = reasons.iter().flatten().map(String::as_str).collect();
+                    let why = match known[..] {
+                        [] => "none has answered yet".to_owned(),
+                        _ => known.join("; "),
+                    };
                     log::warn!("client {id} is without a primary for {since} s now: {why}");
                 }
                 away = Some(before);
@@ -285,13 +290,13 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
     watch.end();
 }
 
-/// What came of it, if it is worth a line.
+/// Why the client has not come to this address, if it has not.
 fn carry_out(
     client: &Instance,
     watch: &Watch,
     failover: &mut Failover,
     task: Task,
-) -> Option<String> {
+) -> Option<(usize, String)> {
     let plan = watch.plan();
     // it may have many clients to let in, but it must be there
     let wait = Duration::from_nanos(ADMISSION_NS);
@@ -320,7 +325,7 @@ fn carry_out(
             let heard = client.asks(peer, Duration::from_nanos(wait_ns));
             failover.asked(boot_ns(), heard);
             let is_there = heard != Heard::Nothing;
-            return (!is_there).then(|| format!("no primary answers at {peer}"));
+            return (!is_there).then(|| (address, format!("no primary answers at {peer}")));
         }
         Task::Reinit { address } | Task::Anew { address } => {
             let peer = &plan.addresses[address];
@@ -333,7 +338,10 @@ fn carry_out(
                 status => Err(status),
             };
             failover.came(boot_ns(), came);
-            return came.err().map(|status| format!("{what} at {peer}: {status}"));
+            if matches!(task, Task::Anew { .. }) && came.is_ok() && client.may_have_lost() {
+                watch.refused(); // other clients may have it already
+            }
+            return came.err().map(|status| (address, format!("{what} at {peer}: {status}")));
         }
         Task::Claim => {
             let status = client.update_all_locks_within(patience);

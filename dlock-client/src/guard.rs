@@ -2,8 +2,8 @@
 //! Guards: a lock is held as long as its guard lives, or until its lease ends.
 //!
 //! ```text
-//!   Guard<'a>, RwGuard<'a>        Hold<&'a Instance>       borrow their lock object
-//!   OwnedGuard, OwnedRwGuard      Hold<Arc<Reference>>     keep the lock got, and can be moved
+//!   Guard<'a>     Hold<&'a Instance>       borrows its lock object
+//!   OwnedGuard    Hold<Arc<Reference>>     keeps the lock got, and can be moved
 //! ```
 //! A hold belongs to the client, not to a thread: every guard is `Send` and `Sync`, and may be
 //! dropped by another thread than the one that took it.
@@ -24,6 +24,9 @@ use crate::error::Error;
 use crate::heartbeat::Pulse;
 use crate::instance::Instance;
 use crate::reference::Reference;
+
+/// For a lease that is asked of a read-write lock.
+pub(crate) const RW_HAS_NO_LEASE: Error = Error::Invalid("a read-write lock has no lease");
 
 /// What keeps an instance for as long as a guard lives.
 pub(crate) trait Keep {
@@ -76,10 +79,6 @@ impl<K: Keep> Hold<K> {
         self.release()
     }
 
-    fn deadline_s(&self) -> u32 {
-        self.lease_end_s().unwrap_or(0)
-    }
-
     fn lease_end_s(&self) -> Option<u32> {
         match self.view {
             Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
@@ -98,6 +97,22 @@ impl<K: Keep> Hold<K> {
         match self.keep.instance().known_of_guard(self.lock, self.number) {
             Status::Success => Ok(()),
             status => Err(Error::of_holder(status)),
+        }
+    }
+
+    /// A lock without a lease has nothing that an exchange with the primary could tell: it ends
+    /// the hold together with the session.
+    fn check(&mut self) -> Result<(), Error> {
+        match self.lease_end_s() {
+            Some(_) => self.extend_by(0),
+            None => self.known(),
+        }
+    }
+
+    fn extend(&mut self, lease: Duration) -> Result<(), Error> {
+        match self.lease_end_s() {
+            Some(_) => self.extend_by(lease_s(lease)?),
+            None => Err(RW_HAS_NO_LEASE),
         }
     }
 
@@ -127,10 +142,10 @@ impl<K: Keep> Drop for Hold<K> {
     }
 }
 
-/// A hold on an atomic or a fair lock. Dropping it releases the lock; errors are logged then.
+/// A hold. Dropping it releases the lock; errors are logged then.
 ///
 /// Forgetting a guard (`std::mem::forget`) keeps the lock from this client's other threads for
-/// good, and from other clients until the lease ends.
+/// good, and from other clients until the lease ends, or the client if the lock has no lease.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a>(pub(crate) Hold<&'a Instance>);
@@ -141,31 +156,38 @@ impl Guard<'_> {
         self.0.mode
     }
 
-    /// The end of the lease in seconds since 1970 on the server clock, as last granted.
-    pub fn deadline_s(&self) -> u32 {
-        self.0.deadline_s()
+    /// The end of the lease in seconds since 1970 on the server clock, as last granted; `None` for
+    /// a read-write lock, which has no lease.
+    pub fn lease_end_s(&self) -> Option<u32> {
+        self.0.lease_end_s()
     }
 
     /// Moves the end of the lease to `lease` from now, never back; rounded up to whole seconds.
     ///
     /// # Errors
-    /// `Lost` (the lock has another holder, or none), `Invalid`, `NotReady`, `Disconnected`.
+    /// `Lost` (the lock has another holder, or none), `Invalid` (a read-write lock has no lease),
+    /// `NotReady`, `Disconnected`.
     ///
     /// # Latency
     /// One round trip; 5 s at most.
     pub fn extend(&mut self, lease: Duration) -> Result<(), Error> {
-        self.0.extend_by(lease_s(lease)?)
+        self.0.extend(lease)
     }
 
     /// Asks whether the lock is still held.
     ///
+    /// Of a read-write lock it tells whether it is held until the session's horizon, as far as this
+    /// client knows. The primary ends a hold without a lease when it ends the session, and says so
+    /// when the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
+    ///
     /// # Errors
-    /// As [`extend`](Self::extend).
+    /// `Lost`, `NotReady` (a successor of the primary was not told of it yet), `Disconnected` (or
+    /// the horizon has passed), `Left`.
     ///
     /// # Latency
-    /// As `extend`.
+    /// As `extend`. Of a read-write lock none, and 5 s at most while another thread has it in use.
     pub fn check(&mut self) -> Result<(), Error> {
-        self.0.extend_by(0)
+        self.0.check()
     }
 
     /// Whether this client has learnt that the hold is lost, as from a successor of its primary
@@ -198,36 +220,44 @@ impl Guard<'_> {
 pub struct OwnedGuard(pub(crate) Hold<Arc<Reference>>);
 
 impl OwnedGuard {
-    /// How the lock is held.
+    /// As [`Guard::mode`].
     pub fn mode(&self) -> Mode {
         self.0.mode
     }
 
-    /// The end of the lease in seconds since 1970 on the server clock, as last granted.
-    pub fn deadline_s(&self) -> u32 {
-        self.0.deadline_s()
+    /// As [`Guard::lease_end_s`].
+    pub fn lease_end_s(&self) -> Option<u32> {
+        self.0.lease_end_s()
     }
 
-    /// Moves the end of the lease to `lease` from now, never back; rounded up to whole seconds.
+    /// As [`Guard::extend`].
     ///
     /// # Errors
-    /// As [`Guard::extend`].
+    /// As `Guard::extend`.
     ///
     /// # Latency
     /// As `Guard::extend`.
     pub fn extend(&mut self, lease: Duration) -> Result<(), Error> {
-        self.0.extend_by(lease_s(lease)?)
+        self.0.extend(lease)
     }
 
-    /// Asks whether the lock is still held.
+    /// As [`Guard::check`].
     ///
     /// # Errors
-    /// As [`Guard::extend`].
+    /// As `Guard::check`.
     ///
     /// # Latency
-    /// As `Guard::extend`.
+    /// As `Guard::check`.
     pub fn check(&mut self) -> Result<(), Error> {
-        self.0.extend_by(0)
+        self.0.check()
+    }
+
+    /// As [`Guard::is_known_lost`].
+    ///
+    /// # Latency
+    /// As `Guard::is_known_lost`.
+    pub fn is_known_lost(&self) -> bool {
+        self.0.known() == Err(Error::Lost)
     }
 
     /// Releases the lock, and tells how it went.
@@ -258,83 +288,6 @@ impl OwnedGuard {
     }
 }
 
-/// A hold on a read-write lock. Dropping it releases the lock; errors are logged then.
-///
-/// Forgetting a guard (`std::mem::forget`) keeps the lock for as long as the client lives.
-#[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped"]
-pub struct RwGuard<'a>(pub(crate) Hold<&'a Instance>);
-
-impl RwGuard<'_> {
-    /// How the lock is held.
-    pub fn mode(&self) -> Mode {
-        self.0.mode
-    }
-
-    /// Whether the lock is held until the session's horizon, as far as this client knows. No
-    /// message is sent. The primary ends a hold without a lease when it ends the session, and says
-    /// so when the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
-    ///
-    /// # Errors
-    /// `Lost`, `NotReady` (a successor of the primary was not told of it yet), `Disconnected` (the
-    /// horizon has passed), `Left`.
-    ///
-    /// # Latency
-    /// None; 5 s at most while another thread is busy with the lock.
-    pub fn check(&self) -> Result<(), Error> {
-        self.0.known()
-    }
-
-    /// Releases the lock, and tells how it went.
-    ///
-    /// # Errors
-    /// As [`Guard::unlock`].
-    ///
-    /// # Latency
-    /// As `Guard::unlock`.
-    pub fn unlock(self) -> Result<(), Error> {
-        self.0.unlock()
-    }
-}
-
-/// A [`RwGuard`] that keeps its lock and its client, so that it can be moved into a thread, a task
-/// or a struct.
-#[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped"]
-pub struct OwnedRwGuard(pub(crate) Hold<Arc<Reference>>);
-
-impl OwnedRwGuard {
-    /// How the lock is held.
-    pub fn mode(&self) -> Mode {
-        self.0.mode
-    }
-
-    /// Releases the lock, and tells how it went.
-    ///
-    /// # Errors
-    /// As [`Guard::unlock`].
-    ///
-    /// # Latency
-    /// As [`OwnedGuard::unlock`].
-    pub fn unlock(self) -> Result<(), Error> {
-        self.0.unlock()
-    }
-
-    /// As [`OwnedGuard::unlock_async`].
-    ///
-    /// # Errors
-    /// As [`Guard::unlock`].
-    ///
-    /// # Cancellation
-    /// As `OwnedGuard::unlock_async`.
-    ///
-    /// # Latency
-    /// As `OwnedGuard::unlock_async`.
-    pub async fn unlock_async(self) -> Result<(), Error> {
-        release(self.0).await
-    }
-}
-
 async fn release(hold: Hold<Arc<Reference>>) -> Result<(), Error> {
     let tasks = Arc::clone(hold.keep.tasks());
     tasks.release(hold).await
@@ -348,8 +301,6 @@ mod tests {
     fn guards_can_be_moved_to_and_dropped_by_other_threads() {
         fn is_send_and_sync<T: Send + Sync>() {}
         is_send_and_sync::<Guard<'static>>();
-        is_send_and_sync::<RwGuard<'static>>();
         is_send_and_sync::<OwnedGuard>();
-        is_send_and_sync::<OwnedRwGuard>();
     }
 }

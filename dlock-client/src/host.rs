@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
+use dlock_fabric::net::not_connected;
 use dlock_fabric::threads::spawn_without_signals;
 use parking_lot::{Condvar, Mutex};
 
@@ -187,6 +188,7 @@ pub(crate) fn connected(
         match TcpStream::connect_timeout(&peer, share.max(CONNECT_MIN)) {
             Ok(stream) => return Ok((stream, peer)),
             Err(error) => {
+                let error = not_connected(error);
                 log::log!(level, "no connection to the primary at {peer}: {error}");
                 if error.kind() == ErrorKind::ConnectionRefused {
                     status = Status::NotReady;

@@ -10,9 +10,20 @@
 //!   (Rust programs)    (C calls)       └──────────── control connection ──▶ primary
 //! ```
 //! * [`Client`] is for Rust programs: locks by name, guards that release on drop, typed errors.
-//!   Each acquire comes in three forms: the guard of `lock` borrows its lock object, that of
-//!   `lock_owned` keeps it, and `lock_async` is a future for any runtime.
+//!   An [`Acquire`] ends in `.guard()`, which borrows the lock, in `.owned()`, which keeps it, or
+//!   in `.await`, on any runtime.
 //! * [`Instance`] has the calls, codes and checks of the C API; the C library is built on it.
+//!
+//! ```no_run
+//! use dlock_client::{Client, Mode};
+//!
+//! let client = Client::connect("10.0.0.1")?;
+//! let table = client.fair_lock("table 7")?;
+//! let guard = table.acquire(Mode::Exclusive).guard()?; // waits 5 s at most, for a lease of 30 s
+//! // … no other client is here …
+//! guard.unlock()?;
+//! # Ok::<(), dlock_client::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -32,7 +43,7 @@ mod host;
 mod instance;
 #[cfg(test)]
 mod late;
-mod locks;
+mod lock;
 mod object;
 mod options;
 mod pass;
@@ -68,10 +79,10 @@ pub use dlock_fabric::tls::{
 };
 pub use dlock_fabric::verbs::WordOpCounts;
 pub use error::Error;
-pub use guard::{Guard, OwnedGuard, OwnedRwGuard, RwGuard};
+pub use guard::{Guard, OwnedGuard};
 pub use host::{Address, NoAddress};
 pub use instance::{AsyncOp, Instance};
-pub use locks::{AtomicLock, FairLock, RwLock, WAIT_MAX};
+pub use lock::{Acquire, AcquireFuture, Lock, Wait, LEASE_DEFAULT, WAIT_DEFAULT};
 pub use object::Object;
 pub use options::{Config, QueuePairs, HORIZON_MAX};
 pub use secure::{

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use dlock_fabric::net::is_end;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::tls_session::TlsSession;
 
@@ -13,15 +14,7 @@ use crate::control::CallError;
 
 /// The system refuses a call. The end of a connection is no refusal, and is told elsewhere.
 pub(crate) fn refused(peer: SocketAddr, call: &str, error: &std::io::Error) -> CallError {
-    let is_end = matches!(
-        error.kind(),
-        ErrorKind::ConnectionReset
-            | ErrorKind::ConnectionAborted
-            | ErrorKind::BrokenPipe
-            | ErrorKind::NotConnected
-            | ErrorKind::UnexpectedEof
-    );
-    if !is_end {
+    if !is_end(error.kind()) {
         log::error!("the primary at {peer} cannot be asked: {call}: {error}");
     }
     CallError::Transport
@@ -37,6 +30,15 @@ pub(crate) fn sealed(
     let mut session = TlsSession::connect(tls, peer.ip()).map_err(std::io::Error::other)?;
     session.shake_until(stream.as_fd(), deadline)?;
     Ok(session)
+}
+
+/// How loudly a failure to shake hands is told: a call that the system refuses always.
+pub(crate) fn level_of(error: &std::io::Error, level: log::Level) -> log::Level {
+    match error.kind() {
+        ErrorKind::InvalidData | ErrorKind::Other => level, // of TLS, and told by its other end
+        kind if is_end(kind) => level,
+        _ => log::Level::Error,
+    }
 }
 
 /// Why there is no connection, and what to do about it.

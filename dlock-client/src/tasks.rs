@@ -395,6 +395,12 @@ pub(crate) struct Acquiring {
     tasks: Arc<Tasks>,
 }
 
+impl std::fmt::Debug for Acquiring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Acquiring").finish_non_exhaustive()
+    }
+}
+
 impl Future for Acquiring {
     type Output = Result<OwnedHold, Error>;
 

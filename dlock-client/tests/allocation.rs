@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{client, fabrics, got, join, server, status, X};
-use dlock_client::{LockType, Status};
+use dlock_client::{LockType, Mode, Status, Wait};
 
 #[test]
 fn the_fast_path_of_a_one_sided_executor_allocates_nothing() {
@@ -20,7 +20,13 @@ fn the_fast_path_of_a_one_sided_executor_allocates_nothing() {
             assert_eq!(status(instance.trylock(id, X, 60)), Status::Success);
             assert_eq!(status(instance.extend(id, X, 60)), Status::Success);
             assert_eq!(status(instance.unlock(id)), Status::Success);
-            lock.try_lock(Duration::from_secs(60)).unwrap().unlock().unwrap();
+            lock.acquire(Mode::Exclusive)
+                .lease(Duration::from_secs(60))
+                .wait(Wait::No)
+                .guard()
+                .unwrap()
+                .unlock()
+                .unwrap();
         }
     });
     assert_eq!(count.count_total, 0);

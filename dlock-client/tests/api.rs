@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{client, fabrics, server};
-use dlock_client::{Client, Config, Error, Mode};
+use dlock_client::Mode::{Exclusive, Shared};
+use dlock_client::Wait::No;
+use dlock_client::{Client, Config, Error, Wait};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -18,15 +20,18 @@ fn a_guard_releases_on_drop_and_unlock_tells_how_it_went() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("g").unwrap(), b.atomic_lock("g").unwrap());
         assert_eq!(mine.id(), other.id());
-        let mut guard = mine.try_lock(LEASE).unwrap();
-        assert_eq!(other.try_lock(LEASE).unwrap_err(), Error::Held);
-        let before = guard.deadline_s();
+        let mut guard = mine.acquire(Exclusive).wait(No).guard().unwrap();
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
+        let before = guard.lease_end_s().unwrap();
         guard.extend(LEASE * 2).unwrap();
-        assert!(guard.deadline_s() >= before + 59);
+        assert!(guard.lease_end_s() >= Some(before + 29));
         guard.check().unwrap();
         drop(guard);
-        other.try_lock(LEASE).unwrap().unlock().unwrap();
-        assert!(matches!(mine.try_lock(Duration::ZERO), Err(Error::Invalid(_))));
+        other.acquire(Exclusive).wait(No).guard().unwrap().unlock().unwrap();
+        assert!(matches!(
+            mine.acquire(Exclusive).lease(Duration::ZERO).wait(No).guard(),
+            Err(Error::Invalid(_))
+        ));
     }
 }
 
@@ -36,8 +41,9 @@ fn a_guard_whose_lease_ended_says_that_the_lock_is_lost() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("lost").unwrap(), b.atomic_lock("lost").unwrap());
-        let mut guard = mine.try_lock(Duration::from_millis(1)).unwrap();
-        let taken = other.lock_timeout(LEASE, LEASE).unwrap();
+        let mut guard =
+            mine.acquire(Exclusive).lease(Duration::from_millis(1)).wait(No).guard().unwrap();
+        let taken = other.acquire(Exclusive).wait(LEASE).guard().unwrap();
         assert_eq!(guard.check(), Err(Error::Lost));
         assert_eq!(guard.extend(LEASE), Err(Error::Lost));
         assert_eq!(guard.unlock(), Err(Error::Lost));
@@ -51,21 +57,22 @@ fn guards_of_one_client_exclude_each_other() {
     for fabric in fabrics() {
         let a = client(&server, fabric);
         let (one, two) = (a.atomic_lock("own").unwrap(), a.clone().atomic_lock("own").unwrap());
-        let guard = one.lock(LEASE).unwrap();
-        assert_eq!(two.try_lock(LEASE).unwrap_err(), Error::Held);
+        let guard = one.acquire(Exclusive).guard().unwrap();
+        assert_eq!(two.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         let start = Instant::now();
         let short = Duration::from_millis(50);
-        assert_eq!(two.lock_timeout(LEASE, short).unwrap_err(), Error::TimedOut);
+        assert_eq!(two.acquire(Exclusive).wait(short).guard().unwrap_err(), Error::TimedOut);
         assert!(start.elapsed() >= short);
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| two.lock_timeout(LEASE, LEASE).map(|guard| guard.unlock()));
+            let waiter = scope
+                .spawn(|| two.acquire(Exclusive).wait(LEASE).guard().map(|guard| guard.unlock()));
             thread::sleep(short);
             guard.unlock().unwrap();
             assert_eq!(waiter.join().unwrap().map_err(|_| ()), Ok(Ok(())));
         });
         // dropping one lock object does not take the lock from the other
         drop(one);
-        two.try_lock(LEASE).unwrap().unlock().unwrap();
+        two.acquire(Exclusive).wait(No).guard().unwrap().unlock().unwrap();
     }
 }
 
@@ -82,7 +89,7 @@ fn threads_of_one_client_count_without_losing_any() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        let guard = lock.write(LEASE).unwrap();
+                        let guard = lock.acquire(Exclusive).guard().unwrap();
                         // a read and a write that only the lock makes one
                         let seen = shared.load(std::sync::atomic::Ordering::Relaxed);
                         shared.store(seen + 1, std::sync::atomic::Ordering::Relaxed);
@@ -102,21 +109,22 @@ fn readers_share_and_writers_do_not() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.rw_lock("rw").unwrap(), b.rw_lock("rw").unwrap());
-        let (r1, r2) = (mine.try_read().unwrap(), mine.read().unwrap());
-        let r3 = other.try_read().unwrap();
-        assert_eq!(mine.try_write().unwrap_err(), Error::Held);
-        assert_eq!(other.try_write().unwrap_err(), Error::Held);
+        let (r1, r2) =
+            (mine.acquire(Shared).wait(No).guard().unwrap(), mine.acquire(Shared).guard().unwrap());
+        let r3 = other.acquire(Shared).wait(No).guard().unwrap();
+        assert_eq!(mine.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         r1.unlock().unwrap();
         drop(r3);
-        assert_eq!(other.try_write().unwrap_err(), Error::Held);
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         r2.unlock().unwrap();
-        let writer = other.write().unwrap();
-        assert_eq!(writer.mode(), Mode::Exclusive);
+        let writer = other.acquire(Exclusive).guard().unwrap();
+        assert_eq!(writer.mode(), Exclusive);
         let short = Duration::from_millis(30);
-        assert_eq!(mine.read_timeout(short).unwrap_err(), Error::TimedOut);
-        assert_eq!(mine.try_read().unwrap_err(), Error::Held);
+        assert_eq!(mine.acquire(Shared).wait(short).guard().unwrap_err(), Error::TimedOut);
+        assert_eq!(mine.acquire(Shared).wait(No).guard().unwrap_err(), Error::Held);
         writer.unlock().unwrap();
-        mine.try_write().unwrap().unlock().unwrap();
+        mine.acquire(Exclusive).wait(No).guard().unwrap().unlock().unwrap();
     }
 }
 
@@ -126,25 +134,25 @@ fn a_fair_lock_that_was_not_granted_leaves_no_ticket_behind() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.fair_lock("fair").unwrap(), b.fair_lock("fair").unwrap());
-        let guard = mine.try_write(LEASE).unwrap();
+        let guard = mine.acquire(Exclusive).wait(No).guard().unwrap();
         let short = Duration::from_millis(30);
-        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
-        assert_eq!(other.try_read(LEASE).unwrap_err(), Error::Held);
-        assert_eq!(other.write_timeout(LEASE, short).unwrap_err(), Error::TimedOut);
-        assert_eq!(other.read_timeout(LEASE, short).unwrap_err(), Error::TimedOut);
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
+        assert_eq!(other.acquire(Shared).wait(No).guard().unwrap_err(), Error::Held);
+        assert_eq!(other.acquire(Exclusive).wait(short).guard().unwrap_err(), Error::TimedOut);
+        assert_eq!(other.acquire(Shared).wait(short).guard().unwrap_err(), Error::TimedOut);
         guard.unlock().unwrap();
-        mine.write(LEASE).unwrap().unlock().unwrap();
+        mine.acquire(Exclusive).guard().unwrap().unlock().unwrap();
         common::eventually(60, "abandoned tickets are skipped at once", || {
-            let guard = mine.try_write(LEASE).unwrap();
-            assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
+            let guard = mine.acquire(Exclusive).wait(No).guard().unwrap();
+            assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
             let start = Instant::now();
             guard.unlock().unwrap();
-            mine.write(LEASE).unwrap().unlock().unwrap();
+            mine.acquire(Exclusive).guard().unwrap().unlock().unwrap();
             start.elapsed() < Duration::from_secs(1)
         });
-        let r1 = mine.read(LEASE).unwrap();
-        let r2 = other.read(LEASE).unwrap();
-        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
+        let r1 = mine.acquire(Shared).guard().unwrap();
+        let r2 = other.acquire(Shared).guard().unwrap();
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         drop((r1, r2));
     }
 }
@@ -158,7 +166,7 @@ fn the_last_lock_object_gives_the_lock_back() {
         let id = lock.id();
         let clone = lock.clone();
         drop(lock);
-        assert_eq!(clone.try_lock(LEASE).unwrap().unlock(), Ok(()));
+        assert_eq!(clone.acquire(Exclusive).wait(No).guard().unwrap().unlock(), Ok(()));
         drop(clone);
         assert_eq!(a.instance().release_lock(id), dlock_client::Status::Error, "gone already");
         assert!(matches!(a.atomic_lock(""), Err(Error::Invalid(_))));
@@ -172,17 +180,23 @@ fn fair_readers_share_and_writers_do_not() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.fair_lock("fair rw").unwrap(), b.fair_lock("fair rw").unwrap());
-        let (r1, r2) = (mine.try_read(LEASE).unwrap(), other.read(LEASE).unwrap());
-        assert_eq!((r1.mode(), r2.mode()), (Mode::Shared, Mode::Shared));
-        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
+        let (r1, r2) = (
+            mine.acquire(Shared).wait(No).guard().unwrap(),
+            other.acquire(Shared).guard().unwrap(),
+        );
+        assert_eq!((r1.mode(), r2.mode()), (Shared, Shared));
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         r2.unlock().unwrap();
-        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         r1.unlock().unwrap();
-        let writer = other.write(LEASE).unwrap();
-        assert_eq!(writer.mode(), Mode::Exclusive);
-        assert_eq!(mine.try_read(LEASE).unwrap_err(), Error::Held);
+        let writer = other.acquire(Exclusive).guard().unwrap();
+        assert_eq!(writer.mode(), Exclusive);
+        assert_eq!(mine.acquire(Shared).wait(No).guard().unwrap_err(), Error::Held);
         writer.unlock().unwrap();
-        assert!(matches!(mine.try_read(Duration::ZERO), Err(Error::Invalid(_))));
+        assert!(matches!(
+            mine.acquire(Shared).lease(Duration::ZERO).wait(No).guard(),
+            Err(Error::Invalid(_))
+        ));
     }
 }
 
@@ -194,18 +208,18 @@ fn an_owned_guard_keeps_its_lock_and_its_client_and_releases_in_another_thread()
         let other = b.atomic_lock("owned").unwrap();
         let a = client(&server, fabric);
         let lock = a.atomic_lock("owned").unwrap();
-        let mut guard = lock.try_lock_owned(LEASE).unwrap();
-        assert_eq!(lock.try_lock_owned(LEASE).unwrap_err(), Error::Held);
+        let mut guard = lock.acquire(Exclusive).wait(No).owned().unwrap();
+        assert_eq!(lock.acquire(Exclusive).wait(No).owned().unwrap_err(), Error::Held);
         drop((lock, a)); // the guard is all there is
-        assert_eq!(other.try_lock(LEASE).unwrap_err(), Error::Held);
+        assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         let thread = thread::spawn(move || {
             guard.extend(LEASE * 2).unwrap();
             guard.check().unwrap();
             guard.unlock()
         });
         assert_eq!(thread.join().unwrap(), Ok(()));
-        drop(other.lock_owned(LEASE).unwrap());
-        other.try_lock_owned(LEASE).unwrap().unlock().unwrap();
+        drop(other.acquire(Exclusive).owned().unwrap());
+        other.acquire(Exclusive).wait(No).owned().unwrap().unlock().unwrap();
     }
 }
 
@@ -216,25 +230,31 @@ fn owned_guards_share_and_exclude_as_borrowed_ones_do() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.rw_lock("owned rw").unwrap(), b.rw_lock("owned rw").unwrap());
-        let readers = [mine.try_read_owned().unwrap(), other.read_owned().unwrap()];
-        assert_eq!(other.write_timeout_owned(short).unwrap_err(), Error::TimedOut);
+        let readers = [
+            mine.acquire(Shared).wait(No).owned().unwrap(),
+            other.acquire(Shared).owned().unwrap(),
+        ];
+        assert_eq!(other.acquire(Exclusive).wait(short).owned().unwrap_err(), Error::TimedOut);
         assert_eq!(readers.map(|reader| reader.unlock()), [Ok(()), Ok(())]);
-        let writer = other.write_owned().unwrap();
-        assert_eq!(mine.read_timeout_owned(short).unwrap_err(), Error::TimedOut);
+        let writer = other.acquire(Exclusive).owned().unwrap();
+        assert_eq!(mine.acquire(Shared).wait(short).owned().unwrap_err(), Error::TimedOut);
         assert_eq!(
-            (mine.try_write_owned().unwrap_err(), writer.mode()),
-            (Error::Held, Mode::Exclusive)
+            (mine.acquire(Exclusive).wait(No).owned().unwrap_err(), writer.mode()),
+            (Error::Held, Exclusive)
         );
         drop(writer);
         let (mine, other) = (a.fair_lock("owned f").unwrap(), b.fair_lock("owned f").unwrap());
-        let readers = [mine.try_read_owned(LEASE).unwrap(), other.read_owned(LEASE).unwrap()];
-        assert_eq!(mine.try_write_owned(LEASE).unwrap_err(), Error::Held);
+        let readers = [
+            mine.acquire(Shared).wait(No).owned().unwrap(),
+            other.acquire(Shared).owned().unwrap(),
+        ];
+        assert_eq!(mine.acquire(Exclusive).wait(No).owned().unwrap_err(), Error::Held);
         assert_eq!(readers.map(|reader| reader.unlock()), [Ok(()), Ok(())]);
-        let writer = other.write_timeout_owned(LEASE, LEASE).unwrap();
-        assert_eq!(mine.read_timeout_owned(LEASE, short).unwrap_err(), Error::TimedOut);
-        assert!(writer.deadline_s() > 0);
+        let writer = other.acquire(Exclusive).wait(LEASE).owned().unwrap();
+        assert_eq!(mine.acquire(Shared).wait(short).owned().unwrap_err(), Error::TimedOut);
+        assert!(writer.lease_end_s().is_some());
         drop(writer);
-        mine.write_owned(LEASE).unwrap().unlock().unwrap();
+        mine.acquire(Exclusive).owned().unwrap().unlock().unwrap();
     }
 }
 
@@ -270,15 +290,22 @@ fn a_client_that_left_says_so() {
     for fabric in fabrics() {
         let a = client(&server, fabric);
         let lock = a.atomic_lock("left").unwrap();
-        let guard = lock.try_lock(LEASE).unwrap();
+        let guard = lock.acquire(Exclusive).wait(No).guard().unwrap();
         a.heartbeat(Duration::from_millis(10)).unwrap();
         a.reconnect("127.0.0.1").unwrap();
         a.clone().leave().unwrap();
         assert_eq!(guard.unlock(), Err(Error::Left));
-        assert_eq!(lock.try_lock(LEASE).unwrap_err(), Error::Left);
+        assert_eq!(lock.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Left);
         assert!(a.leave().is_err());
         let b = client(&server, fabric);
-        b.atomic_lock("left").unwrap().try_lock(LEASE).unwrap().unlock().unwrap();
+        b.atomic_lock("left")
+            .unwrap()
+            .acquire(Exclusive)
+            .wait(No)
+            .guard()
+            .unwrap()
+            .unlock()
+            .unwrap();
     }
 }
 
@@ -293,11 +320,46 @@ fn a_lock_that_is_got_while_another_thread_drops_it_can_be_used() {
                 scope.spawn(|| {
                     for _ in 0..200 {
                         let lock = a.atomic_lock("same").unwrap();
-                        let held = lock.try_lock(LEASE).err();
+                        let held = lock.acquire(Exclusive).wait(No).guard().err();
                         assert!(matches!(held, None | Some(Error::Held)), "{fabric:?}: {held:?}");
                     }
                 });
             }
+        });
+    }
+}
+
+#[test]
+fn an_acquire_is_refused_what_its_lock_does_not_have() {
+    let server = server();
+    for fabric in fabrics() {
+        let client = client(&server, fabric);
+        let (atomic, rw) = (client.atomic_lock("a").unwrap(), client.rw_lock("r").unwrap());
+        for wait in [No, Wait::For(LEASE), Wait::Forever] {
+            let shared = atomic.acquire(Shared).wait(wait).guard().map(drop);
+            assert!(matches!(shared, Err(Error::Invalid(_))), "{shared:?}");
+            let leased = rw.acquire(Shared).lease(LEASE).wait(wait).guard().map(drop);
+            assert!(matches!(leased, Err(Error::Invalid(_))), "{leased:?}");
+        }
+        let mut guard = rw.acquire(Exclusive).guard().unwrap();
+        assert_eq!((guard.lease_end_s(), guard.check()), (None, Ok(())));
+        assert!(matches!(guard.extend(LEASE), Err(Error::Invalid(_))));
+        assert_eq!(guard.unlock(), Ok(()), "it is held as before");
+    }
+}
+
+#[test]
+fn a_wait_for_ever_lasts_until_the_lock_is_free() {
+    let server = server();
+    for fabric in fabrics() {
+        let (a, b) = (client(&server, fabric), client(&server, fabric));
+        let (mine, other) = (a.fair_lock("ever").unwrap(), b.fair_lock("ever").unwrap());
+        let held = mine.acquire(Exclusive).guard().unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| other.acquire(Shared).wait(Wait::Forever).guard().map(drop));
+            thread::sleep(Duration::from_millis(20)); // the wait may have begun
+            held.unlock().unwrap();
+            assert_eq!(waits.join().unwrap(), Ok(()));
         });
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::site::{by_itself, Site};
 use common::{config, eventually, fabrics, got, status, X};
 use dlock_client::{
-    Client, Config, FabricChoice, FabricKind, Instance, LockId, LockType, Status::*,
+    Client, Config, FabricChoice, FabricKind, Instance, LockId, LockType, Mode, Status::*,
 };
 
 const LEASE: Duration = Duration::from_secs(600);
@@ -34,8 +34,11 @@ fn a_guard_that_ends_during_a_failover_releases_its_lock() {
                 (a.atomic_lock("a").unwrap(), a.rw_lock("r").unwrap(), a.fair_lock("f").unwrap());
             let (atomic_b, rw_b, fair_b) =
                 (b.atomic_lock("a").unwrap(), b.rw_lock("r").unwrap(), b.fair_lock("f").unwrap());
-            let guards =
-                (atomic.lock(LEASE).unwrap(), rw.write().unwrap(), fair.write(LEASE).unwrap());
+            let guards = (
+                atomic.acquire(Mode::Exclusive).lease(LEASE).guard().unwrap(),
+                rw.acquire(Mode::Exclusive).guard().unwrap(),
+                fair.acquire(Mode::Exclusive).lease(LEASE).guard().unwrap(),
+            );
             // comes back by hand, and is waited for
             let ip = site.address().ip().to_string();
             let late = Instance::init(&config(site.address(), fabric), &ip).unwrap();
@@ -54,9 +57,9 @@ fn a_guard_that_ends_during_a_failover_releases_its_lock() {
             } else {
                 site.start();
             }
-            drop(atomic_b.lock_timeout(LEASE, WAIT).expect(&why));
-            drop(rw_b.write_timeout(WAIT).expect(&why));
-            drop(fair_b.write_timeout(LEASE, WAIT).expect(&why));
+            drop(atomic_b.acquire(Mode::Exclusive).lease(LEASE).wait(WAIT).guard().expect(&why));
+            drop(rw_b.acquire(Mode::Exclusive).wait(WAIT).guard().expect(&why));
+            drop(fair_b.acquire(Mode::Exclusive).lease(LEASE).wait(WAIT).guard().expect(&why));
             if !recovers {
                 assert_eq!(late.reinit(&ip), Success);
             }

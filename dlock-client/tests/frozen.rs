@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use common::{fabrics, got, own_address, server_at, status, ChildPrimary, S, X};
 use dlock_client::{
-    AsyncOp, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
-    Status, View,
+    AsyncOp, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, Mode, ObjectId,
+    OpResult, Status, View, Wait,
 };
 use dlock_server::ServerConfig;
 use Status::*;
@@ -156,12 +156,16 @@ fn a_long_wait_ends_with_the_session_it_is_of() {
             let (holder, waiter) = (join(), join());
             let held = holder.atomic_lock("waited for").unwrap();
             let wanted = waiter.atomic_lock("waited for").unwrap();
-            std::mem::forget(held.try_lock(LEASE).unwrap());
+            std::mem::forget(
+                held.acquire(Mode::Exclusive).lease(LEASE).wait(Wait::No).guard().unwrap(),
+            );
             let bind = own_address();
             let config = ServerConfig { bind, recovery_clients: 1, ..Default::default() };
             let _successor = server_at(primary.0.port, config);
             thread::scope(|scope| {
-                let wait = scope.spawn(|| wanted.lock_timeout(LEASE, 10 * LEASE).map(drop));
+                let wait = scope.spawn(|| {
+                    wanted.acquire(Mode::Exclusive).lease(LEASE).wait(10 * LEASE).guard().map(drop)
+                });
                 // for it to be queued; right without it, too
                 thread::sleep(Duration::from_millis(200));
                 primary.freeze();
@@ -190,8 +194,11 @@ fn a_long_wait_that_cannot_even_begin_is_no_long_wait() {
     let locks = [client.atomic_lock("free").unwrap(), client.atomic_lock("another").unwrap()];
     primary.freeze();
     thread::scope(|scope| {
-        let waits = locks
-            .map(|lock| scope.spawn(move || lock.lock_timeout(LONG, LONG).map(drop).unwrap_err()));
+        let waits = locks.map(|lock| {
+            scope.spawn(move || {
+                lock.acquire(Mode::Exclusive).lease(LONG).wait(LONG).guard().map(drop).unwrap_err()
+            })
+        });
         let start = Instant::now();
         while !waits.iter().all(|wait| wait.is_finished()) && start.elapsed() < LONG / 10 {
             thread::sleep(Duration::from_millis(5));

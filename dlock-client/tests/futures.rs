@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::Arc;
@@ -12,7 +12,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use common::{client, eventually, fabrics, server};
-use dlock_client::{AtomicLock, Client, Error, FabricChoice, FairLock, OwnedGuard, RwLock};
+use dlock_client::Mode::{Exclusive, Shared};
+use dlock_client::Wait::No;
+use dlock_client::{Client, Error, FabricChoice, Lock, LockType, Mode, OwnedGuard};
 
 const LEASE: Duration = Duration::from_secs(600);
 const LONG: Duration = Duration::from_secs(300);
@@ -36,8 +38,8 @@ impl Wake for Unpark {
 }
 
 /// The smallest runtime there is.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
+fn block_on<T>(future: impl IntoFuture<Output = T>) -> T {
+    let mut future = pin!(future.into_future());
     let waker = Waker::from(Unpark::here());
     let start = Instant::now();
     loop {
@@ -51,54 +53,47 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 type Acquire = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-type Exclusive = Result<Box<dyn FnOnce()>, Error>;
+/// With a lease that outlasts a busy machine, where the lock has one.
+fn acquire(lock: &Lock, mode: Mode) -> dlock_client::Acquire<'_> {
+    match lock.lock_type() {
+        LockType::Rw => lock.acquire(mode),
+        LockType::Atomic | LockType::Fair => lock.acquire(mode).lease(LEASE),
+    }
+}
 
-/// A kind of hold: how a future takes it, and how another client asks for it exclusively.
+/// A kind of hold.
+#[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
-    wait: fn(&Client, &'static str, Duration) -> Acquire,
-    try_exclusive: fn(&Client, &'static str) -> Exclusive,
+    mode: Mode,
+    lock: fn(&Client, &'static str) -> Result<Lock, Error>,
+}
+
+impl Kind {
+    fn lock(self, client: &Client) -> Lock {
+        (self.lock)(client, self.name).unwrap()
+    }
+
+    /// How a future takes it.
+    fn wait(self, client: &Client, wait: Duration) -> Acquire {
+        let lock = self.lock(client);
+        Box::pin(async move { acquire(&lock, self.mode).wait(wait).await.map(drop) })
+    }
+
+    /// How another client asks for it exclusively.
+    fn try_exclusive(self, client: &Client) -> Result<OwnedGuard, Error> {
+        acquire(&self.lock(client), Exclusive).wait(No).owned()
+    }
 }
 
 fn kinds() -> [Kind; 5] {
-    let atomic: fn(&Client, &'static str) -> _ = |client, name| {
-        let guard = client.atomic_lock(name).unwrap().try_lock_owned(LEASE)?;
-        Ok(Box::new(move || guard.unlock().unwrap()) as Box<dyn FnOnce()>)
-    };
-    let rw: fn(&Client, &'static str) -> _ = |client, name| {
-        let guard = client.rw_lock(name).unwrap().try_write_owned()?;
-        Ok(Box::new(move || guard.unlock().unwrap()) as Box<dyn FnOnce()>)
-    };
-    let fair: fn(&Client, &'static str) -> _ = |client, name| {
-        let guard = client.fair_lock(name).unwrap().try_write_owned(LEASE)?;
-        Ok(Box::new(move || guard.unlock().unwrap()) as Box<dyn FnOnce()>)
-    };
-    let on_atomic = |client: &Client, name, wait| -> Acquire {
-        let lock: AtomicLock = client.atomic_lock(name).unwrap();
-        Box::pin(async move { lock.lock_timeout_async(LEASE, wait).await.map(drop) })
-    };
-    let on_rw_read = |client: &Client, name, wait| -> Acquire {
-        let lock: RwLock = client.rw_lock(name).unwrap();
-        Box::pin(async move { lock.read_timeout_async(wait).await.map(drop) })
-    };
-    let on_rw_write = |client: &Client, name, wait| -> Acquire {
-        let lock: RwLock = client.rw_lock(name).unwrap();
-        Box::pin(async move { lock.write_timeout_async(wait).await.map(drop) })
-    };
-    let on_fair_read = |client: &Client, name, wait| -> Acquire {
-        let lock: FairLock = client.fair_lock(name).unwrap();
-        Box::pin(async move { lock.read_timeout_async(LEASE, wait).await.map(drop) })
-    };
-    let on_fair_write = |client: &Client, name, wait| -> Acquire {
-        let lock: FairLock = client.fair_lock(name).unwrap();
-        Box::pin(async move { lock.write_timeout_async(LEASE, wait).await.map(drop) })
-    };
+    let of = |name, mode, lock| Kind { name, mode, lock };
     [
-        Kind { name: "atomic", wait: on_atomic, try_exclusive: atomic },
-        Kind { name: "rw read", wait: on_rw_read, try_exclusive: rw },
-        Kind { name: "rw write", wait: on_rw_write, try_exclusive: rw },
-        Kind { name: "fair read", wait: on_fair_read, try_exclusive: fair },
-        Kind { name: "fair write", wait: on_fair_write, try_exclusive: fair },
+        of("atomic", Exclusive, |client, name| client.atomic_lock(name)),
+        of("rw read", Shared, |client, name| client.rw_lock(name)),
+        of("rw write", Exclusive, |client, name| client.rw_lock(name)),
+        of("fair read", Shared, |client, name| client.fair_lock(name)),
+        of("fair write", Exclusive, |client, name| client.fair_lock(name)),
     ]
 }
 
@@ -108,18 +103,19 @@ fn a_future_takes_the_lock_and_its_guard_keeps_others_out() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("f").unwrap(), b.atomic_lock("f").unwrap());
-        let mut guard = block_on(mine.lock_async(LEASE)).unwrap();
-        assert_eq!(other.try_lock(LEASE).unwrap_err(), Error::Held);
+        let mut guard = block_on(acquire(&mine, Exclusive)).unwrap();
+        assert_eq!(acquire(&other, Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         guard.check().unwrap();
         assert_eq!(block_on(guard.unlock_async()), Ok(()));
-        other.try_lock(LEASE).unwrap().unlock().unwrap();
-        let refused = block_on(mine.lock_async(Duration::ZERO)).map(drop);
+        acquire(&other, Exclusive).wait(No).guard().unwrap().unlock().unwrap();
+        let refused = block_on(mine.acquire(Exclusive).lease(Duration::ZERO)).map(drop);
         assert!(matches!(refused, Err(Error::Invalid(_))));
         let (mine, other) = (a.rw_lock("f rw").unwrap(), b.rw_lock("f rw").unwrap());
-        let readers = [block_on(mine.read_async()).unwrap(), block_on(mine.read_async()).unwrap()];
-        assert_eq!(other.try_write().unwrap_err(), Error::Held);
+        let readers =
+            [block_on(acquire(&mine, Shared)).unwrap(), block_on(acquire(&mine, Shared)).unwrap()];
+        assert_eq!(acquire(&other, Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         assert_eq!(readers.map(|reader| block_on(reader.unlock_async())), [Ok(()), Ok(())]);
-        other.try_write().unwrap().unlock().unwrap();
+        acquire(&other, Exclusive).wait(No).guard().unwrap().unlock().unwrap();
     }
 }
 
@@ -129,13 +125,13 @@ fn a_wait_that_is_granted_too_late_or_not_at_all_says_so() {
     for fabric in fabrics() {
         for kind in kinds() {
             let (a, b) = (client(&server, fabric), client(&server, fabric));
-            let release = (kind.try_exclusive)(&b, kind.name).unwrap();
+            let held = kind.try_exclusive(&b).unwrap();
             let short = Duration::from_millis(30);
             let start = Instant::now();
-            assert_eq!(block_on((kind.wait)(&a, kind.name, short)), Err(Error::TimedOut));
+            assert_eq!(block_on(kind.wait(&a, short)), Err(Error::TimedOut));
             assert!(start.elapsed() >= short);
-            release();
-            eventually(BOUND_S, kind.name, || (kind.try_exclusive)(&b, kind.name).is_ok());
+            held.unlock().unwrap();
+            eventually(BOUND_S, kind.name, || kind.try_exclusive(&b).is_ok());
         }
     }
 }
@@ -146,12 +142,12 @@ fn a_waiting_future_is_woken_by_the_hand_over() {
     for fabric in fabrics() {
         for kind in kinds() {
             let (a, b) = (client(&server, fabric), client(&server, fabric));
-            let release = (kind.try_exclusive)(&b, kind.name).unwrap();
-            let mut future = (kind.wait)(&a, kind.name, LONG);
+            let held = kind.try_exclusive(&b).unwrap();
+            let mut future = kind.wait(&a, LONG);
             let waker = Waker::from(Unpark::here());
             let mut context = Context::from_waker(&waker);
             assert!(future.as_mut().poll(&mut context).is_pending());
-            release();
+            held.unlock().unwrap();
             assert_eq!(block_on(future), Ok(()), "{}", kind.name);
         }
     }
@@ -163,13 +159,13 @@ fn a_future_that_waits_does_not_keep_another_one_from_its_lock() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let held = b.atomic_lock("held").unwrap();
-        let guard = held.lock(LEASE).unwrap();
+        let guard = acquire(&held, Exclusive).guard().unwrap();
         let (wanted, free) = (a.atomic_lock("held").unwrap(), a.atomic_lock("free").unwrap());
-        let mut waiting = Box::pin(wanted.lock_timeout_async(LEASE, LONG));
+        let mut waiting = Box::pin(acquire(&wanted, Exclusive).wait(LONG).into_future());
         let waker = Waker::from(Unpark::here());
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         for _ in 0..20 {
-            block_on(block_on(free.lock_async(LEASE)).unwrap().unlock_async()).unwrap();
+            block_on(block_on(acquire(&free, Exclusive)).unwrap().unlock_async()).unwrap();
         }
         guard.unlock().unwrap();
         block_on(waiting).unwrap().unlock().unwrap();
@@ -185,9 +181,9 @@ fn tasks_of_one_client_on_one_thread_count_without_losing_any() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let shared = Arc::new(AtomicU64::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let count = async |lock: FairLock, shared: Arc<AtomicU64>| {
+        let count = async |lock: Lock, shared: Arc<AtomicU64>| {
             for _ in 0..EACH {
-                let guard = lock.write_timeout_async(LEASE, LONG).await.unwrap();
+                let guard = acquire(&lock, Exclusive).wait(LONG).await.unwrap();
                 // a read and a write that only the lock makes one
                 let seen = shared.load(SeqCst);
                 tokio::task::yield_now().await;
@@ -218,8 +214,8 @@ fn drop_while_waiting(fabric: dlock_client::FabricChoice, kind: &Kind, rounds: u
     let server = server();
     let [a, b, c] = [(); 3].map(|()| client(&server, fabric));
     for round in 0..rounds {
-        let release = (kind.try_exclusive)(&b, kind.name).unwrap();
-        let mut future = (kind.wait)(&a, kind.name, LONG);
+        let held = kind.try_exclusive(&b).unwrap();
+        let mut future = kind.wait(&a, LONG);
         let waker = Waker::from(Unpark::here());
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         // from "not begun" over "on its way" to "queued"
@@ -241,16 +237,16 @@ fn drop_while_waiting(fabric: dlock_client::FabricChoice, kind: &Kind, rounds: u
                 drop(future);
             });
             barrier.wait();
-            release();
+            held.unlock().unwrap();
             dropper.join().unwrap();
         } else {
             drop(future);
-            release();
+            held.unlock().unwrap();
         }
         let what = format!("{} is free again, round {round}", kind.name);
-        eventually(BOUND_S, &what, || match (kind.try_exclusive)(&c, kind.name) {
-            Ok(release) => {
-                release();
+        eventually(BOUND_S, &what, || match kind.try_exclusive(&c) {
+            Ok(free) => {
+                free.unlock().unwrap();
                 true
             }
             Err(error) => {
@@ -259,7 +255,7 @@ fn drop_while_waiting(fabric: dlock_client::FabricChoice, kind: &Kind, rounds: u
             }
         });
         // and the client itself can take it anew
-        assert_eq!(block_on((kind.wait)(&a, kind.name, LONG)), Ok(()), "{}", kind.name);
+        assert_eq!(block_on(kind.wait(&a, LONG)), Ok(()), "{}", kind.name);
     }
 }
 
@@ -287,15 +283,15 @@ fn a_guard_that_was_granted_and_not_asked_for_is_released_with_its_future() {
     for fabric in fabrics() {
         for kind in kinds() {
             let (a, b) = (client(&server, fabric), client(&server, fabric));
-            let mut future = (kind.wait)(&a, kind.name, LONG);
+            let mut future = kind.wait(&a, LONG);
             let unpark = Unpark::here();
             let waker = Waker::from(Arc::clone(&unpark));
             assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             eventually(BOUND_S, "the grant is there", || unpark.1.load(SeqCst) > 0);
-            let blocked = (kind.try_exclusive)(&b, kind.name).map(drop);
+            let blocked = kind.try_exclusive(&b).map(drop);
             assert_eq!(blocked, Err(Error::Held), "{}", kind.name);
             drop(future);
-            eventually(BOUND_S, kind.name, || (kind.try_exclusive)(&b, kind.name).is_ok());
+            eventually(BOUND_S, kind.name, || kind.try_exclusive(&b).is_ok());
         }
     }
 }
@@ -306,21 +302,22 @@ fn a_dropped_future_that_was_queued_behind_a_guard_of_its_own_client_lets_the_ne
     for fabric in fabrics() {
         let a = client(&server, fabric);
         let lock = a.atomic_lock("local").unwrap();
-        let guard = block_on(lock.lock_async(LEASE)).unwrap();
+        let guard = block_on(acquire(&lock, Exclusive)).unwrap();
         let waker = Waker::from(Unpark::here());
         let mut context = Context::from_waker(&waker);
-        let mut first = Box::pin(lock.lock_timeout_async(LEASE, LONG));
-        let mut second = Box::pin(lock.lock_timeout_async(LEASE, LONG));
+        let mut first = Box::pin(acquire(&lock, Exclusive).wait(LONG).into_future());
+        let mut second = Box::pin(acquire(&lock, Exclusive).wait(LONG).into_future());
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(second.as_mut().poll(&mut context).is_pending());
         // futures begin in their order: once this one has ended, they are queued
-        let third = lock.lock_timeout_async(LEASE, Duration::from_millis(1));
+        let third = acquire(&lock, Exclusive).wait(Duration::from_millis(1));
         assert_eq!(block_on(third).map(drop), Err(Error::TimedOut));
         drop(first);
         guard.unlock().unwrap();
         let second: OwnedGuard = block_on(second).unwrap();
         thread::scope(|scope| {
-            let thread = scope.spawn(|| lock.lock_timeout(LEASE, LONG).map(|guard| guard.unlock()));
+            let thread = scope
+                .spawn(|| acquire(&lock, Exclusive).wait(LONG).guard().map(|guard| guard.unlock()));
             block_on(second.unlock_async()).unwrap();
             assert_eq!(thread.join().unwrap().map_err(drop), Ok(Ok(())));
         });
@@ -333,13 +330,14 @@ fn a_guard_whose_lease_ended_before_its_future_was_polled_is_not_handed_out() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("late").unwrap(), b.atomic_lock("late").unwrap());
-        let mut future = Box::pin(mine.lock_async(Duration::from_secs(1)));
+        let mut future =
+            Box::pin(mine.acquire(Exclusive).lease(Duration::from_secs(1)).into_future());
         let unpark = Unpark::here();
         let waker = Waker::from(Arc::clone(&unpark));
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         eventually(BOUND_S, "the grant is there", || unpark.1.load(SeqCst) > 0);
         // until the lease is over: another client can take the lock
-        let guard = other.lock_timeout(LEASE, LONG).unwrap();
+        let guard = acquire(&other, Exclusive).wait(LONG).guard().unwrap();
         assert_eq!(block_on(future).map(drop), Err(Error::Lost));
         guard.unlock().unwrap();
     }
@@ -351,12 +349,12 @@ fn futures_of_a_client_that_leaves_end() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let held = b.atomic_lock("left").unwrap();
-        let guard = held.lock(LEASE).unwrap();
+        let guard = acquire(&held, Exclusive).guard().unwrap();
         let lock = a.atomic_lock("left").unwrap();
         let waker = Waker::from(Unpark::here());
         let mut context = Context::from_waker(&waker);
-        let mut waiting = Box::pin(lock.lock_timeout_async(LEASE, LONG));
-        let mut queued = Box::pin(lock.lock_timeout_async(LEASE, LONG));
+        let mut waiting = Box::pin(acquire(&lock, Exclusive).wait(LONG).into_future());
+        let mut queued = Box::pin(acquire(&lock, Exclusive).wait(LONG).into_future());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         assert!(queued.as_mut().poll(&mut context).is_pending());
         a.leave().unwrap();
@@ -374,10 +372,10 @@ fn a_waiting_future_survives_a_reconnect_or_says_that_it_was_cut_off() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let held = b.atomic_lock("again").unwrap();
-        let guard = held.lock(LEASE).unwrap();
+        let guard = acquire(&held, Exclusive).guard().unwrap();
         let lock = a.atomic_lock("again").unwrap();
         let waker = Waker::from(Unpark::here());
-        let mut waiting = Box::pin(lock.lock_timeout_async(LEASE, LONG));
+        let mut waiting = Box::pin(acquire(&lock, Exclusive).wait(LONG).into_future());
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         a.reconnect("127.0.0.1").unwrap();
         guard.unlock().unwrap();
@@ -386,8 +384,8 @@ fn a_waiting_future_survives_a_reconnect_or_says_that_it_was_cut_off() {
             Err(error) => assert_eq!(error, Error::Disconnected),
         }
         // nothing of it is left
-        eventually(BOUND_S, "it is free", || held.try_lock(LEASE).is_ok());
-        block_on(lock.lock_async(LEASE)).unwrap().unlock().unwrap();
+        eventually(BOUND_S, "it is free", || acquire(&held, Exclusive).wait(No).guard().is_ok());
+        block_on(acquire(&lock, Exclusive)).unwrap().unlock().unwrap();
     }
 }
 
@@ -401,12 +399,12 @@ fn futures_at_a_frozen_primary_end_and_can_be_dropped() {
     for fabric in fabrics() {
         let primary = common::ChildPrimary::start("serves_as_child");
         let (a, b) = (primary.client(fabric), primary.client(fabric));
-        let guard = b.atomic_lock("held").unwrap().lock_owned(LEASE).unwrap();
+        let guard = acquire(&b.atomic_lock("held").unwrap(), Exclusive).owned().unwrap();
         let lock = a.atomic_lock("held").unwrap();
         let free = a.fair_lock("free").unwrap();
         let waker = Waker::from(Unpark::here());
-        let mut waiting = Box::pin(lock.lock_async(LEASE));
-        let mut dropped = Box::pin(free.write_timeout_async(LEASE, LONG));
+        let mut waiting = Box::pin(acquire(&lock, Exclusive).into_future());
+        let mut dropped = Box::pin(acquire(&free, Exclusive).wait(LONG).into_future());
         primary.freeze();
         let start = Instant::now();
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -418,8 +416,9 @@ fn futures_at_a_frozen_primary_end_and_can_be_dropped() {
         primary.thaw();
         guard.unlock().unwrap();
         eventually(BOUND_S, "the primary serves again, and nothing is left", || {
-            let other = b.fair_lock("free").unwrap().try_write_owned(LEASE).map(drop);
-            other.is_ok() && block_on(lock.lock_async(LEASE)).map(drop).is_ok()
+            let other =
+                acquire(&b.fair_lock("free").unwrap(), Exclusive).wait(No).owned().map(drop);
+            other.is_ok() && block_on(acquire(&lock, Exclusive)).map(drop).is_ok()
         });
     }
 }
@@ -430,8 +429,24 @@ fn the_futures_can_be_spawned_on_any_runtime() {
     let server = server();
     let a = client(&server, FabricChoice::Tcp);
     let lock = a.fair_lock("send").unwrap();
-    let future = lock.read_async(LEASE);
+    let future = acquire(&lock, Shared);
     is_send(&future);
     let guard = block_on(future).unwrap();
     is_send(&guard.unlock_async());
+}
+
+#[test]
+fn a_future_that_may_not_wait_says_who_is_in_the_way_and_leaves_nothing() {
+    let server = server();
+    for fabric in fabrics() {
+        let (a, b) = (client(&server, fabric), client(&server, fabric));
+        for kind in kinds() {
+            let held = kind.try_exclusive(&b).unwrap();
+            let lock = kind.lock(&a);
+            let refused = block_on(acquire(&lock, kind.mode).wait(No)).map(drop);
+            assert_eq!(refused, Err(Error::Held), "{}", kind.name);
+            held.unlock().unwrap();
+            kind.try_exclusive(&b).unwrap().unlock().unwrap();
+        }
+    }
 }

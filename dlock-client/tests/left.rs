@@ -7,7 +7,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{address_of_thread, desc, fabrics, got, hash, server_at, status, ChildPrimary, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Status::*};
+use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Mode, Status::*, Wait};
 use dlock_server::{Server, ServerConfig};
 
 /// Not a test by itself: the primary that is stopped.
@@ -174,10 +174,16 @@ fn a_lock_object_never_stands_for_a_lock_of_another_name() {
         let other = (0..).map(|i| format!("b{NAME}{i}")).find(|name| hash(name) <= 0).unwrap();
         let _of_b = b.atomic_lock(other.as_str()).unwrap(); // has the number that `lock_a` had
         let of_b = b.atomic_lock(name()).unwrap();
-        let _guard = of_b.try_lock(lease).unwrap();
-        assert!(lock_a.try_lock(lease).is_err(), "{fabric:?}: it was not claimed");
+        let _guard = of_b.acquire(Mode::Exclusive).lease(lease).wait(Wait::No).guard().unwrap();
+        assert!(
+            lock_a.acquire(Mode::Exclusive).lease(lease).wait(Wait::No).guard().is_err(),
+            "{fabric:?}: it was not claimed"
+        );
         let _other = a.atomic_lock(other.as_str());
-        assert!(lock_a.try_lock(lease).is_err(), "{fabric:?}: b holds the lock of that name");
+        assert!(
+            lock_a.acquire(Mode::Exclusive).lease(lease).wait(Wait::No).guard().is_err(),
+            "{fabric:?}: b holds the lock of that name"
+        );
     }
 }
 

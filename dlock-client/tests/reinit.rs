@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{fabrics, got, status, ChildPrimary, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, Status};
+use dlock_client::{FabricChoice, Instance, LockId, LockType, Mode, Status, Wait};
 use Status::*;
 
 /// More messages than a reinit exchanges.
@@ -235,9 +235,11 @@ fn a_wait_goes_on_through_a_reinit_that_fails() {
         let (holder, waiter) = (join(), join());
         let held = holder.atomic_lock("waited for").unwrap();
         let wanted = waiter.atomic_lock("waited for").unwrap();
-        let guard = held.try_lock(LEASE).unwrap();
+        let guard = held.acquire(Mode::Exclusive).lease(LEASE).wait(Wait::No).guard().unwrap();
         thread::scope(|scope| {
-            let wait = scope.spawn(|| wanted.lock_timeout(LEASE, LEASE).map(drop));
+            let wait = scope.spawn(|| {
+                wanted.acquire(Mode::Exclusive).lease(LEASE).wait(LEASE).guard().map(drop)
+            });
             // for it to be queued; right without it, too
             thread::sleep(Duration::from_millis(200));
             for at in [0, 1] {

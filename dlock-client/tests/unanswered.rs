@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::line::Line;
 use common::{desc, eventually, fabrics, got, hash, own_address, status, ChildPrimary, X};
-use dlock_client::{Client, Config, Error, FabricChoice, Instance, LockType, Status::*};
+use dlock_client::{
+    Client, Config, Error, FabricChoice, Instance, LockType, Mode, Status::*, Wait,
+};
 
 /// Not a test by itself: the primary that is stopped.
 #[test]
@@ -84,7 +86,13 @@ fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_sam
         let connect = || Client::with_config(&config, "127.0.0.1").unwrap();
         let (a, b) = (connect(), connect());
         let lock = a.atomic_lock("lock").unwrap();
-        drop(lock.try_lock(Duration::from_secs(60)).unwrap());
+        drop(
+            lock.acquire(Mode::Exclusive)
+                .lease(Duration::from_secs(60))
+                .wait(Wait::No)
+                .guard()
+                .unwrap(),
+        );
         primary.freeze();
         drop(lock); // a line in the log
         primary.thaw();
@@ -94,11 +102,29 @@ fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_sam
             of_b.is_some()
         });
         let of_b = of_b.expect("it was got");
-        let guard = of_b.try_lock(Duration::from_secs(60)).unwrap();
+        let guard = of_b
+            .acquire(Mode::Exclusive)
+            .lease(Duration::from_secs(60))
+            .wait(Wait::No)
+            .guard()
+            .unwrap();
         let of_a = a.atomic_lock("lock").unwrap();
-        assert!(matches!(of_a.try_lock(Duration::from_secs(60)), Err(Error::Held)), "{fabric:?}");
+        assert!(
+            matches!(
+                of_a.acquire(Mode::Exclusive).lease(Duration::from_secs(60)).wait(Wait::No).guard(),
+                Err(Error::Held)
+            ),
+            "{fabric:?}"
+        );
         drop(guard);
-        assert!(of_a.try_lock(Duration::from_secs(60)).is_ok(), "{fabric:?}");
+        assert!(
+            of_a.acquire(Mode::Exclusive)
+                .lease(Duration::from_secs(60))
+                .wait(Wait::No)
+                .guard()
+                .is_ok(),
+            "{fabric:?}"
+        );
     });
 }
 

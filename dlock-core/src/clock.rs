@@ -24,8 +24,9 @@ pub struct ServerTime(pub u64);
 /// Nanoseconds in a second.
 pub const NS: u64 = 1_000_000_000;
 
-/// The fastest drift between two clocks that is allowed for, parts per million.
-pub const DRIFT_PPM: u64 = 500;
+/// The fastest drift between two clocks that is allowed for, parts per million of time on either of
+/// them: 500 of the faster clock's time are 500.25 of the slower one's.
+pub const DRIFT_PPM: u64 = 501;
 /// A coarse reading of a client's own clock is late by at most this many nanoseconds: ten ticks
 /// of a kernel at 100 Hz.
 pub const COARSE_NS_MAX: u64 = 100_000_000;

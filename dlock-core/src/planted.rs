@@ -132,6 +132,9 @@ bugs! {
     PartlyUnjudged =
         "partly-unjudged",
         "a release that leaves a lock held says so only while nobody else can have the lock";
+    FastReleaseUnjudged =
+        "fast-release-unjudged",
+        "a release by one word operation is judged by the horizon after it took effect";
     UnheardUnsettled =
         "unheard-unsettled",
         "what was released without a primary is undone once that answers again";

@@ -9,6 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
+
 use crate::atomic::SharedWord;
 use crate::error::FabricError;
 use crate::net;
@@ -105,7 +107,7 @@ fn echo_once(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
             Some(len) => filled += len,
             None if Instant::now() < spin_until => std::thread::yield_now(),
             None => {
-                sys::poll_until(fd, libc::POLLIN, sys::deadline_in(WAIT))?;
+                sys::poll_until(fd, PollFlags::IN, sys::deadline_in(WAIT))?;
             }
         }
     }

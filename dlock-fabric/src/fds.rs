@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What only Unix sockets can do: carry descriptors, and tell who is on the other end.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
-use crate::sys::{check, poll_until, send_all};
+use rustix::event::PollFlags;
+use rustix::net::{
+    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+
+use crate::sys::{check, now, poll_until, send_all};
 
 /// Lets `/dev/null` take the places of standard input, output and error that are closed, until a
 /// program that this process executes: else a descriptor that is made next gets such a number, and
@@ -32,14 +39,8 @@ pub fn occupy_standard() {
 /// Descriptors that one message may carry.
 pub const FDS_MAX: usize = 4;
 
-/// Room for the control data of [`FDS_MAX`] descriptors, aligned as `cmsghdr` must be.
-const CONTROL_WORDS: usize = 8;
-const _: () = {
-    let payload = (FDS_MAX * size_of::<RawFd>()) as u32;
-    // SAFETY: computes a number, accesses nothing.
-    assert!(unsafe { libc::CMSG_SPACE(payload) } as usize <= CONTROL_WORDS * 8);
-    assert!(align_of::<libc::cmsghdr>() <= align_of::<u64>());
-};
+/// Room for the control data of [`FDS_MAX`] descriptors.
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
 
 /// Sends bytes with descriptors attached to the first of them, all of it by the deadline.
 ///
@@ -58,46 +59,19 @@ pub fn send_with_fds(
     if fds.is_empty() {
         return send_all(socket, bytes, deadline);
     }
+    let mut room = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
-        match send_first(socket, bytes, fds) {
-            Ok(sent) => return send_all(socket, &bytes[sent..], deadline),
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock if Instant::now() < deadline => {
-                    poll_until(socket, libc::POLLOUT, deadline)?;
-                }
-                io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
-                _ => return Err(error),
-            },
+        match now("sendmsg", || sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))? {
+            Some(sent) => return send_all(socket, &bytes[sent..], deadline),
+            None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
+            None => poll_until(socket, PollFlags::OUT, deadline).map(drop)?,
         }
     }
-}
-
-fn send_first(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut control = [0u64; CONTROL_WORDS];
-    let payload = size_of_val(fds) as u32;
-    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut message = empty_message();
-    message.msg_iov = &mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: computes a number, accesses nothing.
-    message.msg_controllen = unsafe { libc::CMSG_SPACE(payload) } as _;
-    // SAFETY: the control buffer has room for one header with FDS_MAX descriptors (asserted
-    // above), and a BorrowedFd is a transparent RawFd.
-    let sent = unsafe {
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(payload) as _;
-        std::ptr::copy_nonoverlapping(
-            fds.as_ptr().cast::<u8>(),
-            libc::CMSG_DATA(header),
-            payload as usize,
-        );
-        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-    };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Receives what is there, and the descriptors that came with it (closed on exec). `None`:
@@ -111,66 +85,27 @@ pub fn receive_with_fds(
     into: &mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> io::Result<Option<usize>> {
-    let mut control = [0u64; CONTROL_WORDS];
-    let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let mut message = empty_message();
-    message.msg_iov = &mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control) as _;
-    let received = loop {
-        // SAFETY: all parts of the message are valid for writes of their lengths.
-        let rc = unsafe {
-            libc::recvmsg(
-                socket.as_raw_fd(),
-                &mut message,
-                libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC,
-            )
-        };
-        if let Ok(len) = usize::try_from(rc) {
-            break len;
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock => return Ok(None),
-            _ => return Err(error),
-        }
-    };
+    let mut room = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received =
+        now("recvmsg", || recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags))?;
+    let Some(received) = received else { return Ok(None) };
     // Everything that came is owned from here on, and closed on every early return.
-    let came = owned_fds(&message);
-    if message.msg_flags & libc::MSG_CTRUNC != 0 || fds.len() + came.len() > FDS_MAX {
+    let came: Vec<OwnedFd> = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    if is_cut || fds.len() + came.len() > FDS_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }
     fds.extend(came);
-    Ok(Some(received))
-}
-
-fn owned_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
-    // SAFETY: `message` was filled by the kernel; its control buffer is alive.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a header within the buffer, whose
-        // length the kernel wrote; a descriptor in SCM_RIGHTS is new and this process's alone.
-        unsafe {
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let bytes =
-                    ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-                let data = libc::CMSG_DATA(header).cast::<RawFd>();
-                for index in 0..bytes / size_of::<RawFd>() {
-                    fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
-                }
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
-    }
-    fds
-}
-
-fn empty_message() -> libc::msghdr {
-    // SAFETY: zero (null, no length) is a valid value of every field.
-    unsafe { MaybeUninit::zeroed().assume_init() }
+    Ok(Some(received.bytes))
 }
 
 /// Who connected, as the kernel saw it then.
@@ -213,10 +148,12 @@ impl Credentials {
 
 /// The effective user of this process.
 fn me() -> u32 {
-    // SAFETY: no arguments, cannot fail.
+    // SAFETY: no arguments.
     unsafe { libc::geteuid() }
 }
 
+/// An option that `rustix` does not have, or not for a peer in a pid namespace that this process
+/// cannot see: its number is 0 there.
 fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
@@ -280,8 +217,8 @@ impl PeerProcess {
     pub fn is_gone(&self) -> bool {
         match &self.identity {
             Identity::Pidfd(fd) => {
-                let ended = poll_until(fd.as_fd(), libc::POLLIN, Instant::now());
-                ended.is_ok_and(|events| events & (libc::POLLIN | libc::POLLHUP) != 0)
+                let ended = poll_until(fd.as_fd(), PollFlags::IN, Instant::now());
+                ended.is_ok_and(|events| events.intersects(PollFlags::IN | PollFlags::HUP))
             }
             Identity::Started { pid, ticks } => match process_stat(*pid) {
                 Some(stat) => stat.ticks != *ticks || stat.ended,
@@ -307,11 +244,9 @@ impl PeerProcess {
 }
 
 fn by_number(pid: i32) -> Identity {
-    // SAFETY: a system call without pointers.
-    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if let Ok(raw @ 0..) = RawFd::try_from(raw) {
-        // SAFETY: a descriptor just made (closed on exec by default), with no other owner.
-        return Identity::Pidfd(unsafe { OwnedFd::from_raw_fd(raw) });
+    let opened = Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+    if let Some(Ok(fd)) = opened {
+        return Identity::Pidfd(fd);
     }
     match process_stat(pid) {
         Some(stat) => Identity::Started { pid, ticks: stat.ticks },
@@ -321,8 +256,9 @@ fn by_number(pid: i32) -> Identity {
 
 /// Whether the peer of a stream socket has not hung up; one system call.
 pub fn is_open(socket: BorrowedFd<'_>) -> bool {
-    let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR;
-    poll_until(socket, libc::POLLRDHUP, Instant::now()).is_ok_and(|events| events & gone == 0)
+    let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+    poll_until(socket, PollFlags::RDHUP, Instant::now())
+        .is_ok_and(|events| !events.intersects(gone))
 }
 
 /// What the system tells of a process by its number.
@@ -332,6 +268,8 @@ pub struct ProcessStat {
     /// A zombie whose last thread has ended. One whose first thread has ended alone is a zombie by
     /// its state, too, and lives.
     pub ended: bool,
+    /// A signal or a debugger has stopped it.
+    pub stopped: bool,
 }
 
 /// Of the process that has this number now; `None`: there is none, or it cannot be seen.
@@ -341,7 +279,8 @@ pub fn process_stat(pid: i32) -> Option<ProcessStat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
     let ended = matches!(*state, "Z" | "X") && threads.parse::<u32>().ok()? <= 1;
-    Some(ProcessStat { ticks: started.parse().ok()?, ended })
+    let stopped = matches!(*state, "T" | "t");
+    Some(ProcessStat { ticks: started.parse().ok()?, ended, stopped })
 }
 
 #[cfg(test)]
@@ -381,7 +320,7 @@ mod tests {
         assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), None);
         drop(a);
         // Another test's child may have a copy of the descriptor for a moment.
-        poll_until(b.as_fd(), libc::POLLIN, soon()).unwrap();
+        poll_until(b.as_fd(), PollFlags::IN, soon()).unwrap();
         assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(0));
     }
 
@@ -401,8 +340,8 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         drop((fds, other));
         // Every copy is closed: the other end of the pair sees it.
-        let events = poll_until(watched.as_fd(), libc::POLLIN, soon()).unwrap();
-        assert!(events & libc::POLLHUP != 0);
+        let events = poll_until(watched.as_fd(), PollFlags::IN, soon()).unwrap();
+        assert!(events.contains(PollFlags::HUP));
     }
 
     #[test]
@@ -438,7 +377,7 @@ mod tests {
         drop(child.stdin.take());
         // Not reaped yet: ended all the same.
         if let Some(fd) = known[0].pidfd() {
-            poll_until(fd, libc::POLLIN, soon()).unwrap();
+            poll_until(fd, PollFlags::IN, soon()).unwrap();
             assert!(known.iter().all(PeerProcess::is_gone));
         }
         child.wait().unwrap();

@@ -13,6 +13,7 @@ use std::time::Instant;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, Attached};
 use dlock_core::status::Status;
+use rustix::event::PollFlags;
 
 use crate::error::FabricError;
 use crate::fds;
@@ -150,7 +151,7 @@ fn receive(
             Some(len) => return Ok(len),
             None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
             None => {
-                poll_until(socket, libc::POLLIN, deadline)?;
+                poll_until(socket, PollFlags::IN, deadline)?;
             }
         }
     }

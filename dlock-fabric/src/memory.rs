@@ -18,23 +18,28 @@
 //! A *gate* is 0 while chains may be executed, else the status to refuse them with, by its number
 //! in the protocol. It stops those that look; it is no fence for those that have looked already.
 
-use std::ffi::CStr;
+use std::ffi::{c_void, CStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
 
 use dlock_core::codec::{status_from_wire, status_to_wire};
 use dlock_core::counters::{Counter, Told, TOLD_MAX};
 use dlock_core::ids::Handle;
 use dlock_core::status::Status;
 use dlock_core::word_op::WordAddr;
+use rustix::fs::{
+    fcntl_add_seals, fcntl_get_seals, flock, fstat, ftruncate, memfd_create, FlockOperation,
+    MemfdFlags, SealFlags,
+};
+use rustix::io::Errno;
+use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use crate::atomic::{self, SharedWord};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::owner_mutex::{self, OWNER_WORD};
-use crate::sys;
 
 /// Bytes of the header file: a page of most machines, and part of one where they are larger.
 const HEADER_BYTES: usize = 4 * 1024;
@@ -83,7 +88,7 @@ impl SlotMemory {
     pub fn create(slots: u32) -> Result<Self, FabricError> {
         let bytes = Self::bytes(slots)?;
         let file = memory_file(c"dlock-slots", bytes)?;
-        seal(file.as_fd(), SEALS).map_err(not_sealed(bytes))?;
+        fcntl_add_seals(&file, SEALS).map_err(not_sealed(bytes))?;
         let map = Mapping::of_file(file.as_fd(), bytes)?;
         let (header_file, header) = written_here_alone(c"dlock-header", HEADER_BYTES)?;
         let files = Some(SlotFiles { header: header_file, slots: file });
@@ -181,7 +186,7 @@ impl LedgerMemory {
     pub fn create(entries: u32) -> Result<Self, FabricError> {
         let bytes = Self::bytes(entries);
         let fd = memory_file(c"dlock-ledger", bytes)?;
-        seal(fd.as_fd(), SEALS).map_err(not_sealed(bytes))?;
+        fcntl_add_seals(&fd, SEALS).map_err(not_sealed(bytes))?;
         let map = Mapping::of_file(fd.as_fd(), bytes)?;
         Ok(Self { map, fd: Some(fd), entries }.with_header())
     }
@@ -241,15 +246,15 @@ impl LedgerMemory {
         let fd = self.fd.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let file = File::options().read(true).write(true).open(path)?;
-        flock(file.as_fd(), libc::LOCK_SH | libc::LOCK_NB)?;
+        flock(&file, FlockOperation::NonBlockingLockShared)?;
         Ok(file.into())
     }
 
     /// Whether what was [lent](Self::lend) may still be open, or mapped, somewhere.
     pub(crate) fn is_lent(&self) -> bool {
         let Some(fd) = &self.fd else { return false };
-        match flock(fd.as_fd(), libc::LOCK_EX | libc::LOCK_NB) {
-            Ok(()) => flock(fd.as_fd(), libc::LOCK_UN).is_err(),
+        match flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => flock(fd, FlockOperation::Unlock).is_err(),
             Err(_) => true,
         }
     }
@@ -332,33 +337,23 @@ fn gate_word(status: Option<Status>) -> u64 {
 }
 
 /// No file of ours changes its size, or its seals.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A file in memory of this size, closed on exec.
 fn memory_file(name: &CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
-    let failed = |what| move |source| FabricError::Memory { what, bytes, source };
-    // SAFETY: `name` is a C string.
-    let fd =
-        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    let fd = sys::check(fd).map_err(failed("create a shared memory file"))?;
-    // SAFETY: a descriptor just made, with no other owner.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    file.set_len(bytes as u64).map_err(failed("size a shared memory file"))?;
-    Ok(file.into())
+    let failed =
+        |what| move |source: Errno| FabricError::Memory { what, bytes, source: source.into() };
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(failed("create a shared memory file"))?;
+    ftruncate(&file, bytes as u64).map_err(failed("size a shared memory file"))?;
+    Ok(file)
 }
 
-fn seal(fd: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
-    // SAFETY: an operation on a descriptor, without pointers.
-    sys::check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
-}
-
-fn flock(fd: BorrowedFd<'_>, operation: libc::c_int) -> io::Result<()> {
-    // SAFETY: an operation on a descriptor, without pointers.
-    sys::check(unsafe { libc::flock(fd.as_raw_fd(), operation) }).map(drop)
-}
-
-fn not_sealed(bytes: usize) -> impl FnOnce(io::Error) -> FabricError {
-    move |source| FabricError::Memory { what: "seal a shared memory file", bytes, source }
+fn not_sealed<E: Into<io::Error>>(bytes: usize) -> impl FnOnce(E) -> FabricError {
+    move |source| {
+        let source = source.into();
+        FabricError::Memory { what: "seal (fcntl) a shared memory file", bytes, source }
+    }
 }
 
 /// A file that can be written through this mapping alone, and a descriptor of it.
@@ -368,10 +363,10 @@ fn not_sealed(bytes: usize) -> impl FnOnce(io::Error) -> FabricError {
 fn written_here_alone(name: &CStr, bytes: usize) -> Result<(OwnedFd, Mapping), FabricError> {
     let file = memory_file(name, bytes)?;
     let map = Mapping::of_file(file.as_fd(), bytes)?;
-    match seal(file.as_fd(), SEALS | libc::F_SEAL_FUTURE_WRITE) {
+    match fcntl_add_seals(&file, SEALS | SealFlags::FUTURE_WRITE) {
         Ok(()) => Ok((file, map)),
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            seal(file.as_fd(), SEALS).map_err(not_sealed(bytes))?;
+        Err(Errno::INVAL) => {
+            fcntl_add_seals(&file, SEALS).map_err(not_sealed(bytes))?;
             Ok((read_only(file.as_fd()).map_err(not_sealed(bytes))?, map))
         }
         Err(error) => Err(not_sealed(bytes)(error)),
@@ -385,17 +380,13 @@ fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Refuses a file that is not exactly of this size for ever.
 fn check_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), FabricError> {
-    // SAFETY: an operation on a descriptor, without pointers.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    let fixed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    if seals < 0 || seals & fixed != fixed {
+    let fixed = SealFlags::SHRINK | SealFlags::GROW;
+    let seals = fcntl_get_seals(fd)
+        .map_err(|_| FabricError::MemoryRefused("its seals cannot be read (fcntl)"))?;
+    if !seals.contains(fixed) {
         return Err(FabricError::MemoryRefused("it could change its size"));
     }
-    // SAFETY: zero is a valid value of every field of `stat`.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is a valid place for the answer.
-    let rc = unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) };
-    if rc != 0 || u64::try_from(stat.st_size) != Ok(bytes as u64) {
+    if !fstat(fd).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(bytes as u64)) {
         return Err(FabricError::MemoryRefused("it has another size than announced"));
     }
     Ok(())
@@ -416,37 +407,43 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn of_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, FabricError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        Self::new(bytes, protection, libc::MAP_SHARED, fd.as_raw_fd())
+        // SAFETY: a new mapping at an address the kernel chooses; nothing is replaced.
+        Self::made(bytes, || unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0)
+        })
     }
 
     fn of_file_to_read(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, FabricError> {
-        Self::new(bytes, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd())
+        // SAFETY: as above.
+        Self::made(bytes, || unsafe {
+            mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, fd, 0)
+        })
     }
 
     fn anonymous(bytes: usize) -> Result<Self, FabricError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Self::new(bytes, protection, flags, -1)
+        // SAFETY: as above.
+        Self::made(bytes, || unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+        })
     }
 
-    fn new(
+    /// What `map` has mapped at an address of the kernel's choice, kept from forked children.
+    fn made(
         bytes: usize,
-        protection: libc::c_int,
-        flags: libc::c_int,
-        fd: libc::c_int,
+        map: impl FnOnce() -> rustix::io::Result<*mut c_void>,
     ) -> Result<Self, FabricError> {
-        let failed = |source| FabricError::Memory { what: "map shared memory", bytes, source };
-        // SAFETY: a new mapping at an address the kernel chooses; nothing is replaced.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
-        let base = match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => base,
-            _ => return Err(failed(io::Error::last_os_error())),
+        let failed = |source: Errno| FabricError::Memory {
+            what: "map shared memory",
+            bytes,
+            source: source.into(),
         };
-        let map = Self { base, bytes, owner: Owner::current() };
+        let base = NonNull::new(map().map_err(failed)?.cast::<u8>()).ok_or(Errno::NOMEM);
+        let map = Self { base: base.map_err(failed)?, bytes, owner: Owner::current() };
         // SAFETY: exactly the mapping made above.
-        let rc = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
-        sys::check(rc).map_err(failed)?;
+        unsafe { madvise(map.base.as_ptr().cast(), bytes, Advice::LinuxDontFork) }
+            .map_err(failed)?;
         Ok(map)
     }
 
@@ -464,8 +461,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // A forked child has no such mapping, and may have another at this address.
         if self.owner.is_here() {
-            // SAFETY: exactly the mapping made in `new`; references to it borrow `self`.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+            // SAFETY: exactly the mapping that `made` was given; references to it borrow `self`.
+            let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
 }

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Listening and connecting, always with a time limit.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use dlock_core::limits::CONTROL_WAIT_S;
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::FabricError;
-use crate::sys::{check, deadline_in, set_option};
+use crate::sys::{deadline_in, named};
 
 /// How long connecting and attaching may take.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
 /// Connections that may wait to be accepted: all clients of a primary may come at once.
-const BACKLOG: libc::c_int = 1_024;
+const BACKLOG: i32 = 1_024;
 
 /// Listens on an address of this host, IPv4 or IPv6; port 0: any free one.
 ///
@@ -46,8 +49,9 @@ pub(crate) fn connect_until(
 ) -> Result<TcpStream, FabricError> {
     let failed = |source| FabricError::connect(addr, source);
     let wait = left(until);
-    let stream = TcpStream::connect_timeout(&addr, wait).map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
+    let stream =
+        TcpStream::connect_timeout(&addr, wait).map_err(|error| failed(not_connected(error)))?;
+    stream.set_nodelay(true).map_err(|error| failed(named("setsockopt", error)))?;
     Ok(stream)
 }
 
@@ -68,10 +72,10 @@ fn left(until: Option<Instant>) -> Duration {
 /// # Errors
 /// What the socket says.
 pub fn set_keepalive(socket: BorrowedFd<'_>) -> io::Result<()> {
-    set_option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 9)?;
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 6)
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepcnt(socket, 9)?;
+    Ok(sockopt::set_tcp_keepintvl(socket, Duration::from_secs(6))?)
 }
 
 /// Listens on an abstract Unix socket: it has a name and no file, and ends with its process.
@@ -104,58 +108,56 @@ pub(crate) fn connect_abstract_until(
 }
 
 fn connect_abstract_io(name: &[u8], wait: Duration) -> io::Result<UnixStream> {
-    // The name fits: the standard library has the same limit, and checks it.
-    UnixAddr::from_abstract_name(name)?;
-    // SAFETY: a system call without pointers.
-    let raw =
-        check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: a descriptor just made, with no other owner.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let addr = SocketAddrUnix::new_abstract_name(name)?;
+    let fd = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     // A full backlog blocks connect for as long as sending may block.
-    let wait = libc::timeval {
-        tv_sec: wait.as_secs() as libc::time_t,
-        tv_usec: wait.subsec_micros() as libc::suseconds_t,
-    };
-    // SAFETY: `wait` is valid for reads of the length given.
-    check(unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_SNDTIMEO,
-            std::ptr::from_ref(&wait).cast(),
-            size_of::<libc::timeval>() as libc::socklen_t,
-        )
-    })?;
-    // SAFETY: zero is a valid value of every field.
-    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, from) in addr.sun_path[1..].iter_mut().zip(name) {
-        *to = *from as libc::c_char;
-    }
-    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    loop {
-        // SAFETY: `addr` is a valid address of `len` bytes.
-        let rc = unsafe {
-            libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len as libc::socklen_t)
-        };
-        match check(rc) {
-            Ok(_) => return Ok(UnixStream::from(fd)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            Err(error) => return Err(error),
-        }
+    sockopt::set_socket_timeout(&fd, Timeout::Send, Some(wait))?;
+    match rustix::io::retry_on_intr(|| rustix::net::connect(&fd, &addr)) {
+        Ok(()) => Ok(UnixStream::from(fd)),
+        Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
+        Err(error) => Err(error.into()),
     }
 }
 
+/// Listening again only changes the backlog.
 fn deepen(listener: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: a system call without pointers; listening again only changes the backlog.
-    check(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) }).map(drop)
+    Ok(rustix::net::listen(listener, BACKLOG)?)
 }
 
 fn abstract_text(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
+}
+
+/// Why there is no TCP connection: unless the peer or the network takes none, with the calls that
+/// making one needs.
+pub fn not_connected(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::ConnectionRefused
+        | ErrorKind::ConnectionReset
+        | ErrorKind::TimedOut
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::AddrNotAvailable => error,
+        _ => named("socket, ioctl, connect or poll", error),
+    }
+}
+
+/// The other end has closed the connection, or is gone: no call was refused.
+pub fn is_end(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::NotConnected
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::TimedOut
+    )
 }
 
 #[cfg(test)]

@@ -7,20 +7,24 @@
 //!                          └▶ counted; the count is logged when lines are delivered again
 //!   exit, flush ── wait until the queue is empty, FLUSH_MAX at most
 //! ```
-//! The thread starts with the first line. Where the system refuses it, it is tried again with each
-//! line, and until then a line is delivered at once if that needs no waiting. A forked child has
-//! none of its parent's threads, and its parent's lines are not its own: it has a queue of its own.
+//! The thread starts with a line, and ends a second after the last one. Where the system refuses
+//! it, it is tried again with each line, and until then a line is delivered at once if that needs
+//! no waiting. A forked child has none of its parent's threads, and its parent's lines are not its
+//! own: it has a queue of its own.
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use log::Level;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 
-use crate::sys::{deadline_in, poll_raw};
+use crate::sys::{deadline_in, poll_until};
 use crate::threads::spawn_without_signals;
 
 /// Lines that may wait.
@@ -30,6 +34,8 @@ pub const LINES_BYTES_MAX: usize = 1 << 20;
 /// How long the end of a process waits for its last lines to be delivered.
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
+/// How long the thread waits for another line before it ends.
+const IDLE: Duration = Duration::from_secs(1);
 /// Bytes that a pipe takes as a whole, if it takes any (`PIPE_BUF`).
 const PIPE_BUF: usize = 4_096;
 
@@ -133,7 +139,9 @@ impl Sink {
         queue.changed.notify_all();
     }
 
-    /// Whether all was delivered in that time.
+    /// Waits for the delivery of all lines, and tells whether all were delivered in that time. If
+    /// the log thread makes no progress, this thread delivers the rest: it may be the log thread
+    /// itself, which panics.
     fn flush(&'static self, wait: Duration) -> bool {
         let until = deadline_in(wait);
         let loaded = self.queue.load();
@@ -148,7 +156,11 @@ impl Sink {
         }
         while state.has_thread && (state.is_busy || !state.is_idle()) {
             if queue.changed.wait_until(&mut state, until).timed_out() {
-                return false;
+                if state.is_busy {
+                    return false;
+                }
+                self.deliver_at_once(&mut state);
+                break;
             }
         }
         state.lines.is_empty()
@@ -184,11 +196,14 @@ impl Sink {
         let of_thread = Arc::clone(queue);
         match spawn_without_signals("dlock-log", move || self.run(&of_thread)) {
             Ok(()) => state.has_thread = true,
-            Err(_) => {
-                while state.lines.front().is_some_and(|line| (self.deliver)(line, false)) {
-                    state.pop();
-                }
-            }
+            Err(_) => self.deliver_at_once(state),
+        }
+    }
+
+    /// Delivers what needs no waiting.
+    fn deliver_at_once(&self, state: &mut State) {
+        while state.lines.front().is_some_and(|line| (self.deliver)(line, false)) {
+            state.pop();
         }
     }
 
@@ -198,7 +213,11 @@ impl Sink {
         loop {
             if state.is_idle() {
                 queue.changed.notify_all();
-                queue.changed.wait(&mut state);
+                let is_over = queue.changed.wait_for(&mut state, IDLE).timed_out();
+                if is_over && state.is_idle() {
+                    state.has_thread = false;
+                    return;
+                }
                 continue;
             }
             state.is_busy = true;
@@ -221,7 +240,7 @@ impl Sink {
 /// Writes a line to standard error: a [`Deliver`].
 pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
     let until = if may_wait { deadline_in(Duration::MAX) } else { Instant::now() };
-    write_until(libc::STDERR_FILENO, line.text.as_bytes(), until).is_ok()
+    write_until(io::stderr().as_fd(), line.text.as_bytes(), until).is_ok()
 }
 
 /// Writes a line to standard output; it is lost if that takes longer.
@@ -229,38 +248,32 @@ pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
 /// # Errors
 /// `TimedOut`; what the file says.
 pub fn to_stdout_within(line: &str, wait: Duration) -> io::Result<()> {
-    write_until(libc::STDOUT_FILENO, line.as_bytes(), deadline_in(wait))
+    write_until(io::stdout().as_fd(), line.as_bytes(), deadline_in(wait))
 }
 
 /// Writes all of it. A file of a storage that does not answer may take longer, and a pipe that
 /// another process fills meanwhile.
-fn write_until(fd: libc::c_int, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        match poll_raw(fd, libc::POLLOUT, until) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+        match poll_until(fd, PollFlags::OUT, until) {
+            Ok(events) if events.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => {}
             Err(_) if Instant::now() < until => {} // the write itself waits
             Err(error) => return Err(error),
         }
         let part = &bytes[..bytes.len().min(PIPE_BUF)];
-        match without_sigpipe(|| {
-            // SAFETY: `part` is valid for reads of its length.
-            usize::try_from(unsafe { libc::write(fd, part.as_ptr().cast(), part.len()) })
-                .map_err(|_| io::Error::last_os_error())
-        }) {
+        match without_sigpipe(|| rustix::io::write(fd, part)) {
             Ok(len) => bytes = &bytes[len..],
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock if Instant::now() < until => {}
-                _ => return Err(error),
-            },
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if Instant::now() < until => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
 }
 
 /// Writes without the signal for a pipe that has no reader, whose default ends the process.
-fn without_sigpipe<T>(write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // SAFETY: zero is a valid value of a signal set.
     let mut pipe: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -274,8 +287,7 @@ fn without_sigpipe<T>(write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         libc::sigismember(&pending, libc::SIGPIPE) == 1
     };
     let result = write();
-    let is_broken = matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
-    if is_broken && !was_pending {
+    if matches!(result, Err(Errno::PIPE)) && !was_pending {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: takes the signal that the write has raised in this thread, and does not wait.
         unsafe { libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once) };
@@ -303,7 +315,6 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver, Sender};
 
     use super::*;
-    use crate::sys::check;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -349,10 +360,41 @@ mod tests {
         for number in 0..3 {
             STUCK.put(line(&number.to_string()));
         }
+        while !STUCK.mine().state.lock().is_busy {
+            std::thread::yield_now();
+        }
         assert!(!STUCK.flush(Duration::from_millis(10)));
         drop(shut);
         assert!(STUCK.flush(SOON));
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["0", "1", "2"]);
+    }
+
+    #[test]
+    fn a_thread_that_has_nothing_to_deliver_ends_and_the_next_line_has_another() {
+        static SINK: Sink = Sink::new(|_, may_wait| may_wait);
+        for _ in 0..2 {
+            SINK.put(line("x"));
+            assert!(SINK.flush(SOON));
+            let until = Instant::now() + SOON;
+            while SINK.mine().state.lock().has_thread {
+                assert!(Instant::now() < until, "the thread goes on");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(SINK.mine().state.lock().lost, 0);
+        }
+    }
+
+    #[test]
+    fn what_a_thread_that_does_not_go_on_has_left_is_delivered_by_the_flush() {
+        static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        static SINK: Sink = Sink::new(|line, may_wait| {
+            HEARD.lock().push(line.text.clone());
+            !may_wait
+        });
+        SINK.mine().state.lock().has_thread = true; // it has panicked before its first line
+        SINK.put(line("the panic"));
+        assert!(SINK.flush(Duration::from_millis(1)));
+        assert_eq!(*HEARD.lock(), ["the panic"]);
     }
 
     #[test]
@@ -378,23 +420,15 @@ mod tests {
 
     #[test]
     fn a_full_pipe_is_given_up_at_the_deadline_and_a_dead_one_raises_no_signal() {
-        let mut ends = [0; 2];
-        // SAFETY: a valid place for two descriptors.
-        check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }).unwrap();
-        let [near, far] = ends.map(|raw| {
-            use std::os::fd::{FromRawFd, OwnedFd};
-            // SAFETY: made above, and nothing else's.
-            unsafe { OwnedFd::from_raw_fd(raw) }
-        });
-        use std::os::fd::AsRawFd;
-        let far = far.as_raw_fd();
+        let (near, far) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let whole = vec![b'x'; 1 << 22];
-        let error = write_until(far, &whole, deadline_in(Duration::from_millis(50))).unwrap_err();
+        let error =
+            write_until(far.as_fd(), &whole, deadline_in(Duration::from_millis(50))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(near);
         // SAFETY: the default of a signal, for this process of one test.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-        let error = write_until(far, b"x", deadline_in(SOON)).unwrap_err();
+        let error = write_until(far.as_fd(), b"x", deadline_in(SOON)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         // SAFETY: as above; what the test harness had.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

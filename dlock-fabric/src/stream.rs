@@ -28,18 +28,21 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dlock_core::ids::Seq;
 use dlock_core::limits::FRAME_LEN_MAX;
+use rustix::event::PollFlags;
+use rustix::net::{shutdown, Shutdown};
 
 use crate::carrier::Carrier;
 use crate::fork::{NotInherited, Owner};
 use crate::frames::FrameBuffer;
 use crate::inbox::{lock, Answer, Broken, Expected, Inbox, Receiver};
+use crate::net::is_end;
 use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
 use crate::tls_session::TlsSession;
 use crate::verbs::{Channel, SealedEnd};
@@ -317,8 +320,8 @@ impl Stream {
         if self.channel.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(CREDIT_PAUSE));
-        } else if poll_until(self.fd.as_fd(), libc::POLLOUT, deadline).is_err() {
-            self.break_off();
+        } else if let Err(error) = poll_until(self.fd.as_fd(), PollFlags::OUT, deadline) {
+            self.lost(&error);
         }
     }
 
@@ -345,11 +348,11 @@ impl Stream {
                 self.sleep_for_completion(channel, deadline)?;
                 continue;
             }
-            let mut events = libc::POLLIN;
+            let mut events = PollFlags::IN;
             if self.has_backlog() {
-                events |= libc::POLLOUT;
+                events |= PollFlags::OUT;
             }
-            if poll_until(self.fd.as_fd(), events, deadline)? & libc::POLLOUT != 0 {
+            if poll_until(self.fd.as_fd(), events, deadline)?.contains(PollFlags::OUT) {
                 self.flush(&mut lock(&self.out));
             }
         }
@@ -392,15 +395,17 @@ impl Stream {
 
     /// It has ended with this.
     fn lost(&self, error: &io::Error) {
-        if error.kind() == ErrorKind::InvalidData && !self.is_broken() {
-            tell_of_rubbish(error);
+        match error.kind() {
+            _ if self.is_broken() => {}
+            ErrorKind::InvalidData => tell_of_rubbish(error),
+            kind if is_end(kind) => {}
+            _ => log::error!("a command channel is given up: {error}"),
         }
         self.break_off();
     }
 
     fn shut_down(&self) {
-        // SAFETY: a system call on a descriptor this owns, without pointers.
-        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        let _ = shutdown(self.fd.as_fd(), Shutdown::Both);
     }
 }
 

@@ -2,8 +2,12 @@
 //! Socket calls that never block longer than they are told, survive signals, and raise none.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{recv, send, RecvFlags, SendFlags};
 
 /// How long a waiting thread looks again and again before it sleeps: longer than a message round
 /// trip between two running threads, much shorter than a time slice. Between two looks it yields:
@@ -18,7 +22,8 @@ pub(crate) fn deadline_in(wait: Duration) -> Instant {
     Instant::now() + wait.min(WAIT_MAX)
 }
 
-/// Bytes of a page.
+/// Bytes of a page. Not by `rustix`, which looks for the vDSO: valgrind hides that, and a library
+/// must bear valgrind.
 pub(crate) fn page_size() -> usize {
     // SAFETY: no arguments that could be wrong.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -51,117 +56,71 @@ pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-fn check_len(rc: isize) -> io::Result<Option<usize>> {
-    if let Ok(len) = usize::try_from(rc) {
-        return Ok(Some(len));
-    }
-    let error = io::Error::last_os_error();
-    match error.kind() {
-        io::ErrorKind::WouldBlock => Ok(None),
-        _ => Err(error),
+/// The error of a call, which it names for the log.
+pub(crate) fn named(call: &str, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    io::Error::new(error.kind(), format!("{call}: {error}"))
+}
+
+/// A call of this name that does not wait, again if a signal came between; `None`: it would have to
+/// wait.
+pub(crate) fn now<T>(
+    name: &str,
+    call: impl FnMut() -> rustix::io::Result<T>,
+) -> io::Result<Option<T>> {
+    match rustix::io::retry_on_intr(call) {
+        Ok(done) => Ok(Some(done)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(named(name, error)),
     }
 }
 
 /// Receives what is there; `None`: nothing yet, `Some(0)`: the peer has closed.
 pub(crate) fn receive_now(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        // SAFETY: `into` is valid for writes of its length.
-        let rc = unsafe {
-            libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
-        };
-        match check_len(rc) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
+    now("recvfrom", || recv(fd, &mut *into, RecvFlags::DONTWAIT).map(|(len, _)| len))
 }
 
 /// Sends what fits; `None`: nothing fits now.
 pub(crate) fn send_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
-    loop {
-        // SAFETY: `bytes` is valid for reads of its length.
-        let rc = unsafe {
-            libc::send(
-                fd.as_raw_fd(),
-                bytes.as_ptr().cast(),
-                bytes.len(),
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
-        match check_len(rc) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
+    now("sendto", || send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
 }
 
-/// Waits until one of `events` (or an error) is there; 0 if the deadline came first.
+/// Waits until one of `events` (or an error) is there; none if the deadline came first.
 pub(crate) fn poll_until(
     fd: BorrowedFd<'_>,
-    events: libc::c_short,
+    events: PollFlags,
     deadline: Instant,
-) -> io::Result<libc::c_short> {
-    poll_raw(fd.as_raw_fd(), events, deadline)
-}
-
-pub(crate) fn poll_raw(
-    fd: RawFd,
-    events: libc::c_short,
-    deadline: Instant,
-) -> io::Result<libc::c_short> {
-    loop {
-        let time = timespec_until(deadline);
-        let mut entry = libc::pollfd { fd, events, revents: 0 };
-        // SAFETY: one valid pollfd; the null mask leaves the signal mask as it is.
-        let rc = unsafe { libc::ppoll(&mut entry, 1, &time, std::ptr::null()) };
-        match check(rc) {
-            Ok(0) => return Ok(0),
-            Ok(_) => return Ok(entry.revents),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+) -> io::Result<PollFlags> {
+    let [events] = poll_all([(fd, events)], deadline)?;
+    Ok(events)
 }
 
 /// Waits until one of two descriptors is readable, or has failed; neither: the deadline came
 /// first.
 pub(crate) fn readable_until(fds: [BorrowedFd<'_>; 2], deadline: Instant) -> io::Result<[bool; 2]> {
-    let [first, second] = fds.map(|fd| (fd, libc::POLLIN));
-    let (first, second) = poll_pair(first, Some(second), deadline)?;
-    Ok([first != 0, second != 0])
+    let events = poll_all(fds.map(|fd| (fd, PollFlags::IN)), deadline)?;
+    Ok(events.map(|events| !events.is_empty()))
 }
 
-/// Waits until one of two descriptors, or of one, has an event that is wanted of it, or has
-/// failed. What each has; both 0: the deadline came first.
-pub(crate) fn poll_pair(
-    (first, wanted): (BorrowedFd<'_>, libc::c_short),
-    second: Option<(BorrowedFd<'_>, libc::c_short)>,
+/// Waits until one of these descriptors has an event that is wanted of it, or has failed. What each
+/// has; none has any: the deadline came first.
+pub(crate) fn poll_all<const N: usize>(
+    fds: [(BorrowedFd<'_>, PollFlags); N],
     deadline: Instant,
-) -> io::Result<(libc::c_short, libc::c_short)> {
+) -> io::Result<[PollFlags; N]> {
+    let mut entries = fds.map(|(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted));
     loop {
-        let time = timespec_until(deadline);
-        // The kernel passes over an entry with a negative number.
-        let (fd, events) = second.map_or((-1, 0), |(fd, wanted)| (fd.as_raw_fd(), wanted));
-        let mut entries = [
-            libc::pollfd { fd: first.as_raw_fd(), events: wanted, revents: 0 },
-            libc::pollfd { fd, events, revents: 0 },
-        ];
-        // SAFETY: two valid pollfds; the null mask leaves the signal mask as it is.
-        let rc = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &time, std::ptr::null()) };
-        match check(rc) {
-            Ok(_) => return Ok((entries[0].revents, entries[1].revents)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut entries, Some(&timespec(left))) {
+            Ok(_) => return Ok(entries.map(|entry| entry.revents())),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(named("ppoll", error)),
         }
     }
 }
 
-fn timespec_until(deadline: Instant) -> libc::timespec {
-    let left = deadline.saturating_duration_since(Instant::now());
-    libc::timespec {
-        tv_sec: left.as_secs() as libc::time_t,
-        tv_nsec: left.subsec_nanos() as libc::c_long,
-    }
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
 /// Receives at least one byte, spinning briefly before it sleeps; `None`: the deadline came
@@ -182,7 +141,7 @@ pub(crate) fn receive_until(
         std::thread::yield_now();
     }
     while Instant::now() < deadline {
-        poll_until(fd, libc::POLLIN, deadline)?;
+        poll_until(fd, PollFlags::IN, deadline)?;
         if let Some(len) = receive_now(fd, into)? {
             return Ok(Some(len));
         }
@@ -197,7 +156,7 @@ pub(crate) fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8], deadline: Instant) 
             Some(len) => bytes = &bytes[len..],
             None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
             None => {
-                poll_until(fd, libc::POLLOUT, deadline)?;
+                poll_until(fd, PollFlags::OUT, deadline)?;
             }
         }
     }
@@ -217,25 +176,5 @@ pub(crate) fn receive_all(
             Some(len) => into = &mut into[len..],
         }
     }
-    Ok(())
-}
-
-/// Sets an integer socket option.
-pub(crate) fn set_option(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: `value` is valid for reads of the length given.
-    check(unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            std::ptr::from_ref(&value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    })?;
     Ok(())
 }

@@ -3,6 +3,9 @@
 
 use std::io;
 
+use rustix::process::Pid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+
 use crate::sys::check;
 
 /// CPUs the system is configured with, whether they are online or not; at least 1.
@@ -15,16 +18,9 @@ pub fn cpus_configured() -> usize {
 /// CPUs that this process may run on: its first thread, since others may have been pinned. At least
 /// 1. What a container is allowed in time is not considered.
 pub fn cpus_of_process() -> usize {
-    // SAFETY: zero is a valid value: the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: no arguments.
-    let first = unsafe { libc::getpid() };
-    // SAFETY: `set` is valid for writes of its size.
-    let rc = unsafe { libc::sched_getaffinity(first, size_of::<libc::cpu_set_t>(), &mut set) };
-    match rc {
-        // SAFETY: `set` is valid for reads.
-        0 => usize::try_from(unsafe { libc::CPU_COUNT(&set) }).unwrap_or(1).max(1),
-        _ => cpus_configured(), // more than a set can name, or the first thread has ended
+    match sched_getaffinity(Pid::from_raw(std::process::id() as i32)) {
+        Ok(set) => usize::try_from(set.count()).unwrap_or(1).max(1),
+        Err(_) => cpus_configured(), // more than a set can name, or the first thread has ended
     }
 }
 
@@ -34,17 +30,14 @@ pub fn cpus_of_process() -> usize {
 /// `InvalidInput` for no CPU, or one beyond what a CPU set can name; what the system says
 /// (`EINVAL` if none of them may be used by this process).
 pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
-    if cpus.is_empty() || cpus.iter().any(|&cpu| cpu >= libc::CPU_SETSIZE as usize) {
+    if cpus.is_empty() || cpus.iter().any(|&cpu| cpu >= CpuSet::MAX_CPU) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: zero is a valid value: the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut set = CpuSet::new();
     for &cpu in cpus {
-        // SAFETY: `cpu` is below CPU_SETSIZE, checked above.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
+        set.set(cpu);
     }
-    // SAFETY: `set` is valid for reads of its size; 0 means the calling thread.
-    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// The calling thread runs only while a CPU has nothing else to run (`SCHED_IDLE`).
@@ -75,9 +68,7 @@ pub fn run_before_all(thread: libc::pid_t) -> io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn raise_file_limit() -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place for the answer.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    let mut limit = limit_of(libc::RLIMIT_NOFILE)?;
     if limit.rlim_cur < limit.rlim_max {
         limit.rlim_cur = limit.rlim_max;
         // SAFETY: `limit` is valid for reads.
@@ -138,9 +129,9 @@ impl ProcessLimits {
     /// # Errors
     /// What the system says.
     pub fn of_this_process() -> io::Result<Self> {
-        let locked = soft_limit(libc::RLIMIT_MEMLOCK)?;
+        let locked = limit_of(libc::RLIMIT_MEMLOCK)?.rlim_cur;
         Ok(Self {
-            files: soft_limit(libc::RLIMIT_NOFILE)?,
+            files: limit_of(libc::RLIMIT_NOFILE)?.rlim_cur,
             // One of them is the folder's own.
             files_open: std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64,
             locked_bytes: (locked != libc::RLIM_INFINITY && !may_lock_memory()).then_some(locked),
@@ -148,11 +139,12 @@ impl ProcessLimits {
     }
 }
 
-fn soft_limit(resource: libc::__rlimit_resource_t) -> io::Result<u64> {
+/// A limit of this process. The `getrlimit` of `rustix` panics if the system denies the call.
+pub(crate) fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place for the answer.
     check(unsafe { libc::getrlimit(resource, &mut limit) })?;
-    Ok(limit.rlim_cur)
+    Ok(limit)
 }
 
 /// Whether this process has CAP_IPC_LOCK.
@@ -172,7 +164,7 @@ mod tests {
     fn a_thread_can_be_pinned_to_a_cpu_it_may_use_and_to_no_other() {
         let result = std::thread::spawn(|| {
             assert!(pin_current_thread(&[]).is_err());
-            assert!(pin_current_thread(&[libc::CPU_SETSIZE as usize]).is_err());
+            assert!(pin_current_thread(&[CpuSet::MAX_CPU]).is_err());
             // Some configured CPU is usable: this thread runs.
             (0..cpus_configured()).any(|cpu| pin_current_thread(&[cpu]).is_ok())
         });

@@ -27,6 +27,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use dlock_core::ids::ClientId;
+use rustix::event::PollFlags;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
@@ -126,8 +127,8 @@ impl TlsSession {
         loop {
             let events = match self.shake(&mut Socket(socket))? {
                 Shake::Done => return Ok(()),
-                Shake::Reads => libc::POLLIN,
-                Shake::Writes => libc::POLLOUT,
+                Shake::Reads => PollFlags::IN,
+                Shake::Writes => PollFlags::OUT,
             };
             wait(socket, events, deadline)?;
         }
@@ -246,8 +247,9 @@ impl TlsSession {
             match self.read(&mut Socket(socket), into) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let events = if self.has_backlog() { libc::POLLOUT } else { 0 };
-                    wait(socket, libc::POLLIN | events, deadline)?;
+                    let events =
+                        if self.has_backlog() { PollFlags::OUT } else { PollFlags::empty() };
+                    wait(socket, PollFlags::IN | events, deadline)?;
                     self.flush_some(socket)?;
                 }
                 read => return read,
@@ -275,7 +277,7 @@ impl TlsSession {
                 Ok(None) => return Ok(()),
                 Ok(Some(len)) => sealed += len,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    wait(socket, libc::POLLOUT, deadline).map_err(|error| (sealed, error))?;
+                    wait(socket, PollFlags::OUT, deadline).map_err(|error| (sealed, error))?;
                 }
                 Err(error) => return Err((sealed, error)),
             }
@@ -372,7 +374,7 @@ impl Write for Socket<'_> {
     }
 }
 
-fn wait(socket: BorrowedFd<'_>, events: libc::c_short, deadline: Instant) -> io::Result<()> {
+fn wait(socket: BorrowedFd<'_>, events: PollFlags, deadline: Instant) -> io::Result<()> {
     if Instant::now() >= deadline {
         return Err(ErrorKind::TimedOut.into());
     }

@@ -8,10 +8,12 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use crate::sys::{check, poll_pair};
+use rustix::event::{eventfd, EventfdFlags, PollFlags};
+
+use crate::sys::poll_all;
 
 /// What a thread sleeps on. A forked child has a copy, by which it would wake its parent's thread.
 #[derive(Debug)]
@@ -36,31 +38,29 @@ impl Wake {
     /// # Errors
     /// There are too many of them.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no memory is passed.
-        let raw = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: a descriptor just made, with no other owner.
-        Ok(Self { event: unsafe { OwnedFd::from_raw_fd(raw) } })
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event })
     }
 
     /// The thread does not sleep on, or does not begin to.
     pub fn wake(&self) {
-        let one = 1_u64;
         // A counter that is full has woken it already.
-        // SAFETY: eight bytes of a local.
-        unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
     /// Sleeps. What has come of `connection` and was not read does not end it.
     pub fn sleep(&self, connection: Option<BorrowedFd<'_>>, deadline: Instant) -> Woken {
-        let watched = connection.map(|connection| (connection, libc::POLLRDHUP));
-        match poll_pair((self.event.as_fd(), libc::POLLIN), watched, deadline) {
-            Ok((called, _)) if called != 0 => {
-                let mut count = 0_u64;
-                // SAFETY: eight bytes of a local.
-                unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let event = (self.event.as_fd(), PollFlags::IN);
+        let seen = match connection {
+            Some(connection) => poll_all([event, (connection, PollFlags::RDHUP)], deadline),
+            None => poll_all([event], deadline).map(|[called]| [called, PollFlags::empty()]),
+        };
+        match seen {
+            Ok([called, _]) if !called.is_empty() => {
+                let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
                 Woken::Called
             }
-            Ok((_, ended)) if ended != 0 => Woken::Ended,
+            Ok([_, ended]) if !ended.is_empty() => Woken::Ended,
             // No memory in the kernel: as if the time had come.
             Ok(_) | Err(_) => Woken::Late,
         }

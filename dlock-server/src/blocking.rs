@@ -2,6 +2,7 @@
 //! Work that may wait, on a thread of its own. The runtime's own pool panics where the system
 //! refuses a thread.
 
+use std::any::Any;
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::thread::Builder;
@@ -13,13 +14,18 @@ use tokio::sync::oneshot;
 /// sockets for signals, and panics where it gets none: a hook for panics must not abort here.
 ///
 /// # Errors
-/// What the system says where it refuses a descriptor.
+/// What the system says where it refuses a descriptor, and which calls make it.
 pub fn runtime(
     set: impl FnOnce(&mut RuntimeBuilder) -> &mut RuntimeBuilder,
 ) -> io::Result<Runtime> {
     let make = || set(RuntimeBuilder::new_current_thread().enable_io().enable_time()).build();
-    let refused = |_| Err(io::Error::other("no descriptors for signals (socketpair)"));
-    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(refused)
+    let refused = |panic: Box<dyn Any + Send>| {
+        let words = panic.downcast_ref::<String>().map_or("it panics", String::as_str);
+        Err(io::Error::other(words))
+    };
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(refused).map_err(|error| {
+        io::Error::new(error.kind(), format!("epoll, eventfd, socketpair, fcntl: {error}"))
+    })
 }
 
 /// Does this on a thread of its own, which goes on if the future is dropped.

@@ -114,6 +114,9 @@ pub struct ServerConfig {
     /// file beside it with `.clients` at the end of its name, who the clients are: a primary that
     /// finds some there recovers what they hold before it serves.
     pub state_file: Option<PathBuf>,
+    /// State files that a predecessor may have had instead, because it was started with another
+    /// environment: if one is later than this primary's own, its clients are recovered, too.
+    pub earlier_state_files: Vec<PathBuf>,
 }
 
 impl Default for ServerConfig {
@@ -144,6 +147,7 @@ impl Default for ServerConfig {
             admin_socket: None,
             admin_for_group: false,
             state_file: None,
+            earlier_state_files: Vec::new(),
         }
     }
 }

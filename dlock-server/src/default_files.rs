@@ -83,7 +83,7 @@ impl DefaultFiles {
     }
 
     /// State files of primaries on this port that other variables of the environment name, or
-    /// another machine id.
+    /// another machine id: one may be the predecessor's.
     pub fn other_state_files(&self, port: u16, chosen: &Path) -> Vec<PathBuf> {
         let home = self.home.as_deref().map(|home| home.join(".local/state"));
         let folders = [self.state_home.clone(), home].into_iter().flatten();
@@ -94,7 +94,9 @@ impl DefaultFiles {
             let end = path.file_name().and_then(|file| file.to_str()?.strip_prefix(&name));
             end.is_some_and(|end| end.is_empty() || end.starts_with('-') && !end.contains('.'))
         };
-        let entries = folders.chain(system).filter_map(|folder| fs::read_dir(folder).ok());
+        // no primary has used a folder that is not this user's alone
+        let folders = folders.chain(system).filter(|folder| self.is_own(folder).is_ok());
+        let entries = folders.filter_map(|folder| fs::read_dir(folder).ok());
         let paths = entries.flatten().flatten().map(|entry| entry.path());
         let mut others: Vec<_> = paths.filter(is_of_port).filter(|path| path != chosen).collect();
         others.sort();
@@ -253,6 +255,7 @@ mod tests {
         let home = of_home.home.as_ref().unwrap().join(".local/state");
         let before = home.join(format!("dlock/epoch-21616{}", machine().unwrap()));
         fs::create_dir_all(before.parent().unwrap()).unwrap();
+        std::os::unix::fs::chown(before.parent().unwrap(), Some(of_home.uid), None).unwrap();
         fs::write(&before, "1").unwrap();
         fs::write(before.with_extension("clients"), "").unwrap();
         fs::write(home.join("dlock/epoch-2161"), "1").unwrap();
@@ -261,6 +264,9 @@ mod tests {
         let chosen = folder.path().join("state/dlock/epoch-21616");
         assert_eq!(now.other_state_files(21_616, &chosen), std::slice::from_ref(&before));
         assert!(now.other_state_files(21_616, &before).is_empty());
+        let mode = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(before.parent().unwrap(), mode).unwrap();
+        assert!(now.other_state_files(21_616, &chosen).is_empty(), "others may have put it there");
     }
 
     #[test]

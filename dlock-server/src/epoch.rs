@@ -81,31 +81,42 @@ fn check_clock(wall_ns: u64) -> Result<(), StartError> {
 }
 
 /// The epoch of a primary that starts now and has the place, written to the state file before it is
-/// used.
+/// used. `after`: the last epoch of a predecessor with another state file.
 ///
 /// # Errors
 /// `StateFile`: it cannot be read or written, is not a state file, or is at its end; the place was
 /// taken meanwhile. `Clock`.
-pub(crate) fn begin(state_file: Option<(&Path, &Ownership)>) -> Result<Epoch, StartError> {
+pub(crate) fn begin(
+    state_file: Option<(&Path, &Ownership)>,
+    after: Option<u64>,
+) -> Result<Epoch, StartError> {
     let wall = wall_ns().max(1);
     check_clock(wall)?;
     let Some((path, place)) = state_file else { return Ok(Epoch(wall)) };
     let failed = |source| StartError::StateFile { path: path.to_path_buf(), source };
     remove_unfinished(path).map_err(failed)?;
-    let next = match last(path).map_err(failed)? {
+    let next = match last(path).map_err(failed)?.max(after) {
         None => 1,
         Some(last) => {
-            last.checked_add(1).ok_or_else(|| failed(invalid("its epoch is the last")))?
+            last.checked_add(1).ok_or_else(|| failed(damaged("its epoch is the last")))?
         }
     };
     let epoch = next.max(wall);
-    let fresh = Fresh::write(path, &format!("epoch {epoch}\n"), 0o644).map_err(failed)?;
-    fresh.put(|| place.check_mine()).map_err(failed)?;
+    keep(path, Epoch(epoch), place).map_err(failed)?;
     Ok(Epoch(epoch))
 }
 
+/// Writes the epoch of the primary that has the place.
+///
+/// # Errors
+/// It cannot be written; the place was taken meanwhile.
+pub(crate) fn keep(path: &Path, epoch: Epoch, place: &Ownership) -> io::Result<()> {
+    let fresh = Fresh::write(path, &format!("epoch {}\n", epoch.0), 0o644)?;
+    fresh.put(|| place.check_mine()).map(drop)
+}
+
 /// The epoch in the file; `None` if there is no file.
-fn last(path: &Path) -> io::Result<Option<u64>> {
+pub(crate) fn last(path: &Path) -> io::Result<Option<u64>> {
     let file = match opened(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -115,10 +126,15 @@ fn last(path: &Path) -> io::Result<Option<u64>> {
     file.take(STATE_BYTES_MAX).read_to_string(&mut text)?;
     let epoch = text.strip_prefix("epoch ").and_then(|rest| rest.strip_suffix('\n'));
     let epoch = epoch.and_then(|number| number.parse().ok());
-    epoch.map(Some).ok_or_else(|| invalid("its content is not a line `epoch NUMBER`"))
+    epoch.map(Some).ok_or_else(|| damaged("its content is not a line `epoch NUMBER`"))
 }
 
-fn invalid(what: &'static str) -> io::Error {
+/// The list of clients is beside it, and is what a recovery needs.
+fn damaged(what: &str) -> io::Error {
+    let what = format!(
+        "{what}; restore it, or remove it, but not the list of clients beside it (.clients): the \
+         next epoch is then the time of the clock"
+    );
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
@@ -145,7 +161,7 @@ mod tests {
 
     fn begun(path: &Path) -> Result<Epoch, StartError> {
         let place = Ownership::take(&list_of(path), &Taking::IfFree).unwrap();
-        begin(Some((path, &place)))
+        begin(Some((path, &place)), None)
     }
 
     #[test]
@@ -166,11 +182,11 @@ mod tests {
         let old = owned(&folder);
         let late = Fresh::write(&path, "epoch 5\n", 0o644).unwrap();
         let new = Ownership::take(&list_of(&path), &Taking::FromAnother(None)).unwrap();
-        let epoch = begin(Some((&path, &new))).unwrap();
+        let epoch = begin(Some((&path, &new)), None).unwrap();
         assert!(late.put(|| Ok(())).is_err(), "its file is gone");
-        assert!(begin(Some((&path, &old))).is_err(), "and it makes no other");
+        assert!(begin(Some((&path, &old)), None).is_err(), "and it makes no other");
         assert_eq!(last(&path).unwrap(), Some(epoch.0));
-        assert!(begin(Some((&path, &new))).unwrap() > epoch);
+        assert!(begin(Some((&path, &new)), None).unwrap() > epoch);
         let is_new = |file: fs::DirEntry| file.path().extension().is_some_and(|end| end == "new");
         assert!(!fs::read_dir(folder.path()).unwrap().flatten().any(is_new), "nothing is left");
     }
@@ -187,7 +203,7 @@ mod tests {
         fs::write(&path, format!("epoch {future}\n")).unwrap();
         assert_eq!(begun(&path).unwrap(), Epoch(future + 1));
         assert_eq!(begun(&path).unwrap(), Epoch(future + 2));
-        assert!(begin(None).unwrap() > Epoch(0));
+        assert!(begin(None, None).unwrap() > Epoch(0));
     }
 
     #[test]
@@ -209,13 +225,16 @@ mod tests {
         let last = format!("epoch {}\n", u64::MAX);
         for wrong in ["", "epoch", "epoch x\n", "epoch 5", "epoch -1\n", "hello\n", last.as_str()] {
             fs::write(&path, wrong).unwrap();
-            assert!(matches!(begun(&path), Err(StartError::StateFile { .. })), "{wrong:?}");
+            let error = begun(&path).unwrap_err();
+            assert!(matches!(error, StartError::StateFile { .. }), "{wrong:?}");
+            assert!(error.to_string().contains("restore it, or remove it"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
         let inner = folder.path().join("folder");
         fs::create_dir(&inner).unwrap();
         assert!(begun(&inner).is_err(), "a folder is no file");
-        assert!(begin(Some((&folder.path().join("no/such/folder"), &owned(&folder)))).is_err());
+        let nowhere = folder.path().join("no/such/folder");
+        assert!(begin(Some((&nowhere, &owned(&folder))), None).is_err());
     }
 
     #[test]

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 
 use dlock_core::status::Status;
 use dlock_fabric::FabricError;
+use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::capacity::Capacity;
 use crate::cpuset::CpuSetError;
 
 /// Why a primary does not start. Nothing of it is left behind.
@@ -54,7 +56,8 @@ pub enum StartError {
     NotPermitted(SocketAddr),
     /// Any other failure of the listener.
     #[error(
-        "cannot listen on {addr}: {call}: {source}; check the address and this host's network"
+        "cannot listen on {addr}: {call}: {source}{}",
+        more_files(source).unwrap_or("; check the address and this host's network")
     )]
     Listen {
         /// Where.
@@ -89,8 +92,16 @@ pub enum StartError {
     )]
     Random(getrandom::Error),
     /// The state file cannot be used.
-    #[error("the state file {path:?}: {source}; check that it is this primary's and that its folder can be written")]
+    #[error("the state file {path:?}: {source}{}", state_remedy(source))]
     StateFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// What a predecessor with another state file has kept cannot be used.
+    #[error("an earlier primary on this port may have had the state file {path:?}, as with another /etc/machine-id, XDG_STATE_HOME or HOME, and it cannot be read: {source}; mend it, or name this primary's own with --state-file")]
+    EarlierStateFile {
         /// Which.
         path: PathBuf,
         /// What is wrong.
@@ -104,6 +115,9 @@ pub enum StartError {
         /// What is wrong.
         source: io::Error,
     },
+    /// The limit of open files leaves room for no client.
+    #[error("it could serve no client: {0}")]
+    NoRoom(Capacity),
     /// The system starts no more threads.
     #[error("cannot start the {0} thread: the limit of threads is reached; raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end other programs of this user")]
     NoThread(&'static str),
@@ -115,6 +129,27 @@ pub enum StartError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+/// What to do if this is the limit of open files.
+fn more_files(source: &io::Error) -> Option<&'static str> {
+    let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+        .then_some("; raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")
+}
+
+/// What to do about a state file; where the reason says it, nothing.
+fn state_remedy(source: &io::Error) -> &'static str {
+    if let Some(more_files) = more_files(source) {
+        return more_files;
+    }
+    match source.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::ResourceBusy => "",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room on its file system, or raise the quota"
+        }
+        _ => "; check that it is this primary's and that its folder can be written",
+    }
 }
 
 impl StartError {
@@ -156,5 +191,21 @@ impl StartError {
             io::ErrorKind::WouldBlock => Self::NoThread(thread),
             _ => Self::Thread { thread, source },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_not_taken_for_a_state_file_of_another_primary() {
+        let said = |source| StartError::StateFile { path: "state".into(), source }.to_string();
+        let of = |errno: Errno| said(io::Error::from(errno));
+        assert!(of(Errno::MFILE).ends_with("(ulimit -n, LimitNOFILE= of the unit)"));
+        assert!(of(Errno::NOSPC).contains("make room"));
+        assert!(of(Errno::ACCESS).contains("check that it is this primary's"));
+        let damaged = said(io::Error::new(io::ErrorKind::InvalidData, "it is damaged; restore it"));
+        assert_eq!(damaged, "the state file \"state\": it is damaged; restore it");
     }
 }

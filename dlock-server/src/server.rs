@@ -105,11 +105,11 @@ impl Server {
         };
         let capacity = capacity(&config, &memory, &offers)?;
         let clock = ServerClock::start();
-        let Found { keeper, mut clients, is_lost } =
-            roster::found(state_file.as_deref(), taking, place)?;
+        let Found { keeper, mut clients, is_lost, after } =
+            roster::found(state_file.as_deref(), &config.earlier_state_files, taking, place)?;
         // Last, so that a primary that cannot start uses no epoch up; and not before the place is
         // this one's: no other primary begins a later one that could serve before this one does.
-        let epoch = epoch::begin(state_file.as_deref().zip(place.as_deref()))?;
+        let epoch = epoch::begin(state_file.as_deref().zip(place.as_deref()), after)?;
         clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
         let known = clients.values().filter(|kept| kept.has_locks).count();
         if known > capacity.clients {
@@ -129,7 +129,7 @@ impl Server {
         let host = device.map(|(host, _)| host);
         let awaited: Vec<_> =
             clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();
-        let (roster, receipts) = Roster::start(keeper, clients.clone())
+        let (roster, receipts) = Roster::start(keeper, clients.clone(), epoch)
             .map_err(|source| StartError::thread("roster", source))?;
         roster.tell(Change::Started);
         let files = Arc::new(FilesLeft::new(&capacity));
@@ -427,7 +427,11 @@ fn capacity(
         Memory::Cpu(_) => 0,
     };
     let (clients_max, shm) = (config.clients_max, offers.let_map());
-    Ok(Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits))
+    let capacity = Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits);
+    match capacity.clients {
+        0 => Err(StartError::NoRoom(capacity)),
+        _ => Ok(capacity),
+    }
 }
 
 /// What the command thread serves with.

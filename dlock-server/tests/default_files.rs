@@ -33,6 +33,7 @@ impl User {
     fn dlockd(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
         command.env("XDG_STATE_HOME", self.state_home()).env("XDG_RUNTIME_DIR", &self.home);
+        command.env("HOME", &self.home);
         command.env_remove("NOTIFY_SOCKET");
         command.args(["--verbs=off", "--listen", &self.address.ip().to_string()]);
         command.args(["--port", &self.address.port().to_string()]).args(arguments);
@@ -181,6 +182,64 @@ fn a_list_that_is_removed_while_its_primary_serves_is_written_again() {
     let list = user.list();
     fs::remove_file(&list).unwrap();
     eventually("it is written again", || list.exists());
+    running.end(Signal::KILL);
+    let _running = user.start(&[]);
+    assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
+}
+
+/// The host has another machine id by now, or the primary another environment.
+#[test]
+fn the_clients_of_a_predecessor_with_another_state_file_are_recovered() {
+    let other_id = |user: &User| {
+        let folder = user.state_home().join("dlock");
+        let port = user.address.port();
+        for name in files(&folder) {
+            let end = name.find('.').map_or("", |at| &name[at..]);
+            let other = format!("epoch-{port}-{}{end}", "0123456789abcdef".repeat(2));
+            fs::rename(folder.join(name), folder.join(other)).unwrap();
+        }
+    };
+    let other_home = |user: &User| {
+        fs::create_dir(user.home.join(".local")).unwrap();
+        fs::rename(user.state_home(), user.home.join(".local/state")).unwrap();
+    };
+    for name in ["other-id", "other-home"] {
+        let user = User::new(name);
+        let running = user.start(&[]);
+        let (mut peer, session) = Peer::init(user.address);
+        peer.get("held", LockType::Atomic);
+        running.end(Signal::KILL);
+        match name {
+            "other-id" => other_id(&user),
+            _ => other_home(&user),
+        }
+        // and it ends before its recovery does
+        user.start(&[]).end(Signal::KILL);
+        let running = user.start(&[]);
+        assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady), "{name}");
+        let back = Peer::connect(user.address).call(common::reinit(&session));
+        assert!(matches!(back, ControlReply::Session(_)), "{name}: {back:?}");
+        assert!(user.asks("recover").contains("\"ok\":true"));
+        running.end(Signal::TERM);
+    }
+}
+
+#[test]
+fn a_state_folder_that_is_removed_while_its_primary_serves_is_made_again() {
+    let user = User::new("folder-removed");
+    let running = user.start(&[]);
+    let (mut peer, _) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    let folder = user.state_home().join("dlock");
+    let mut before = files(&folder);
+    let epoch = fs::read(user.list().with_extension("")).unwrap();
+    fs::remove_dir_all(user.state_home()).unwrap();
+    eventually("a client is let in", || Peer::try_init(user.address).is_ok());
+    let mut after = files(&folder);
+    before.sort();
+    after.sort();
+    assert_eq!(before, after);
+    assert_eq!(fs::read(user.list().with_extension("")).unwrap(), epoch);
     running.end(Signal::KILL);
     let _running = user.start(&[]);
     assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));

@@ -78,6 +78,20 @@ fn a_signal_that_is_ignored_at_the_start_does_not_end_it() {
 }
 
 #[test]
+fn a_limit_of_open_files_that_leaves_room_for_no_client_ends_the_start() {
+    for limit in [8, 9, 10, 16, 24, 48] {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -n {limit}; exec timeout 60 \"$0\" --port=0 --verbs=off");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_dlockd")]).stdin(Stdio::null());
+        let output = shell.output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{limit}: {errors}");
+        let last = errors.lines().last().unwrap();
+        assert!(last.starts_with("dlockd: ") && last.contains("ulimit -"), "{limit}: {errors}");
+    }
+}
+
+#[test]
 fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
     // `open` of a storage that does not answer: the system has none for a test
     let library = File::new("hangs", "").0.with_extension("so");

@@ -297,7 +297,7 @@ fn a_standby_whose_start_fails_in_its_place_serves_when_the_cause_is_mended() {
             false => p.kill(),
         }
         let until = Instant::now() + Duration::from_secs(20);
-        while s.errors().matches("who had locks is lost").count() < 3 {
+        while s.errors().matches("who has locks is not known").count() < 3 {
             assert!(Instant::now() < until, "it does not try again: {}", s.errors());
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -5,14 +5,15 @@
 #
 #   tests/c/run.sh PREFIX [NAME...]      NAME: only tests whose name contains it
 #
-#   FABRIC=NAME            which executor the clients use, or auto; default: each that needs no device
+#   FABRIC=NAME            which executor the clients use, or auto, and only what one is needed for;
+#                          default: each that needs no device, and what needs none
 #   DURATION=SECONDS       of each contention test (4; what the issue wants to see is 40)
 #   VALGRIND=1             run the programs under valgrind instead, the long ones left out
 #   TLS=1                  run the programs under TLS instead: FABRIC, or all fabrics, with certificates
 #                          that are made for it by openssl
 #   JOBS=N                 compilations at a time
 #   BUILD_ONLY=FOLDER      compile into it, run nothing
-#   BUILT=FOLDER           run what was compiled there, and only what a fabric is needed for
+#   BUILT=FOLDER           run the programs in this folder, which BUILD_ONLY has compiled
 #   DLOCK_PROGRESS=1       also lines that begin with `progress: `, as it goes on
 #
 # Prints a line per test and, last, `N passed, N failed, N skipped`.
@@ -295,8 +296,8 @@ tls_on() { # FABRIC
     for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
         state_table identity good_guest strangers forked cost least_stack limits; do
         case $fabric/$name in
-        # as above; and without TLS, which these turn off, nothing is sealed
-        tls/sealed/limits) [ -n "${RXE_VM:-}" ] && continue ;;
+        # as below; and without TLS, which these turn off, nothing is sealed
+        tls/sealed/limits | tls/sealed/one_process_cpp17) [ -n "${RXE_VM:-}" ] && continue ;;
         tls/sealed/unset_fields | tls/sealed/prebuilt) continue ;;
         esac
         test_case "$fabric/$name" "$built/$name"
@@ -376,8 +377,11 @@ run_on() { # FABRIC
         state_table identity good_guest strangers forked cost least_stack limits descriptors \
         no_libcrypto; do
         # 1,000 clients need more memory than the others' virtual machine has: tests/rxe/cases/limits.sh
-        case $fabric/$name in verbs/descriptors | auto/descriptors) continue ;; esac
-        [ "$fabric/$name" = verbs/limits ] && [ -n "${RXE_VM:-}" ] && continue
+        # A standard of C++ makes no difference to verbs.
+        case ${RXE_VM:+guest/}$fabric/$name in
+        verbs/descriptors | auto/descriptors) continue ;;
+        guest/verbs/descriptors | guest/verbs/limits | guest/verbs/one_process_cpp17) continue ;;
+        esac
         test_case "$fabric/$name" "$built/$name"
     done
     cert_verify_on "$fabric"
@@ -400,7 +404,7 @@ if [ -n "${BUILD_ONLY:-}" ]; then
     build_all
     exit
 fi
-if [ -z "${VALGRIND:-}${TLS:-}${BUILT:-}" ]; then
+if [ -z "${VALGRIND:-}${TLS:-}${FABRIC:-}" ]; then
     for header in dlock_client_api.h dlock_server_api.h dlock_types.h dlock_log.h; do
         for standard in c11 c17 c2x c++11 c++17 c++20; do
             test_case "header/$header/$standard" header_alone "$standard" "$header"
@@ -448,7 +452,7 @@ fabrics_together() {
 }
 
 if [ -n "${BUILT:-}" ] || build_all; then
-    if [ -z "${VALGRIND:-}${TLS:-}${BUILT:-}" ]; then
+    if [ -z "${VALGRIND:-}${TLS:-}${FABRIC:-}" ]; then
         for name in abi_layout abi_layout_c17 abi_layout_cpp11 abi_layout_cpp17 abi_layout_cpp20; do
             test_case "$name" "$built/$name"
         done

@@ -7,7 +7,8 @@
 #   verbs_smoke            if <infiniband/verbs.h> is here
 #   prefix                 the installed C libraries: $PREFIX if it is set, else built
 #   exclusion, stopped, capture   cases/NAME.c, linked against it
-#   c/                     the C and C++ programs of tests/c, linked against it
+#   c/                     the C and C++ programs of tests/c, linked against it: $BUILT if it is
+#                          set, else built
 #
 #   tests/rxe/build.sh FOLDER
 set -euo pipefail
@@ -60,5 +61,9 @@ for name in exclusion stopped capture; do
         -L"$PREFIX/lib64" -Wl,-rpath,"$PREFIX/lib64" -ldlocks -ldlockc -ldlockm
 done
 rm -rf "$bin/c"
-BUILD_ONLY=$bin/c tests/c/run.sh "$PREFIX"
+if [ -n "${BUILT:-}" ]; then
+    ln -s "$BUILT" "$bin/c"
+else
+    BUILD_ONLY=$bin/c tests/c/run.sh "$PREFIX"
+fi
 echo "built: $bin"

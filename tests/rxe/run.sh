@@ -13,6 +13,7 @@
 #                           how long it takes in all has no bound: the machine may be busy
 #   RXE_BIN=FOLDER          built already, by tests/rxe/build.sh FOLDER
 #   PREFIX=FOLDER           dlock is installed there (build.sh)
+#   BUILT=FOLDER            the C and C++ programs are compiled there (build.sh)
 #   STOPS, FAILOVERS, OPERATIONS, MIXED_S, DURATION    how long some cases are (`make soak` has long
 #                           ones); each says its own default
 #   RXE_VM_DEV, RXE_VM_IP, RXE_VM_GID_INDEX    --here: the device, if it is not the first one

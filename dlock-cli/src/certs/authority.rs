@@ -82,7 +82,7 @@ impl Authority {
             Failure::new(FAILED, format_args!("{}: {cause}", path.display()), remedy)
         };
         let der = CertificateDer::from_pem_slice(&store.read(&path)?)
-            .map_err(|error| foreign(&format!("{error:?}")))?;
+            .map_err(|error| foreign(&store::no_pem(&error)))?;
         let parsed = Certificate::from_der(&der).map_err(|error| foreign(&error.to_string()))?;
         let tbs = parsed.tbs_certificate();
         let text = Zeroizing::new(store.read(&store.path(store::CA_KEY))?);
@@ -157,7 +157,7 @@ impl Authority {
         };
         let text = store.read(&path).map_err(|failure| broken(failure.to_string()))?;
         let der = CertificateRevocationListDer::from_pem_slice(&text)
-            .map_err(|error| broken(format!("{error:?}")))?;
+            .map_err(|error| broken(store::no_pem(&error)))?;
         let list = CertificateList::<x509_cert::certificate::Rfc5280>::from_der(&der)
             .map_err(|error| broken(error.to_string()))?;
         let list = list.tbs_cert_list;
@@ -188,7 +188,7 @@ impl Authority {
             Failure::new(FAILED, format_args!("{}: {cause}", path.display()), remedy)
         };
         let text = std::fs::read(path).map_err(|error| broken(error.to_string()))?;
-        let der = CertificateDer::from_pem_slice(&text).map_err(|e| broken(format!("{e:?}")))?;
+        let der = CertificateDer::from_pem_slice(&text).map_err(|e| broken(store::no_pem(&e)))?;
         let parsed = Certificate::from_der(&der).map_err(|error| broken(error.to_string()))?;
         let tbs = parsed.tbs_certificate();
         if tbs.subject() == tbs.issuer() {

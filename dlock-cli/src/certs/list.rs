@@ -73,15 +73,14 @@ fn end(time: Time) -> (String, i64, &'static str) {
 
 fn certificate(path: &Path) -> Result<Certificate, Failure> {
     let text = fs::read(path).map_err(|error| broken(path, error))?;
-    let der = CertificateDer::from_pem_slice(&text);
-    let der = der.map_err(|error| broken(path, format_args!("{error:?}")))?;
+    let der = CertificateDer::from_pem_slice(&text).map_err(|e| broken(path, store::no_pem(&e)))?;
     Certificate::from_der(&der).map_err(|error| broken(path, error))
 }
 
 fn list(store: &Store) -> Result<CertificateList<Rfc5280>, Failure> {
     let path = store.path(store::CA_CRL);
     let der = CertificateRevocationListDer::from_pem_slice(&store.read(&path)?);
-    let der = der.map_err(|error| broken(&path, format_args!("{error:?}")))?;
+    let der = der.map_err(|error| broken(&path, store::no_pem(&error)))?;
     CertificateList::from_der(&der).map_err(|error| broken(&path, error))
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
 use rustix::fs::{flock, FlockOperation};
+use rustls_pki_types::pem;
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, FAILED};
@@ -121,6 +122,14 @@ pub fn pem(label: &str, der: &[u8]) -> Zeroizing<String> {
     }
     text.push_str(&format!("-----END {label}-----\n"));
     text
+}
+
+/// Why a file has no block of PEM.
+pub fn no_pem(error: &pem::Error) -> String {
+    match error {
+        pem::Error::NoItemsFound => "it is empty, or has no such block of PEM".to_string(),
+        error => format!("it is no PEM file: {error}"),
+    }
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {

@@ -2,9 +2,8 @@
 //! A scene: certificates decide who gets in, and rules what they may do.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
-use dlock_client::{Client, Config, Error, FabricChoice};
+use dlock_client::{Client, Config, Error, FabricChoice, Mode, Wait};
 use dlock_core::fabric::FabricKind;
 use dlock_core::rights::{Quotas, Right, Rule};
 use dlock_server::{Server, ServerConfig, VerbsUse};
@@ -80,7 +79,7 @@ trait Locks {
 impl Locks for Client {
     fn lock(&self, name: &str) -> Result<(), Error> {
         let lock = self.atomic_lock(name)?;
-        let taken = lock.try_lock(Duration::from_secs(10)).map(drop);
+        let taken = lock.acquire(Mode::Exclusive).wait(Wait::No).guard().map(drop);
         taken
     }
 }

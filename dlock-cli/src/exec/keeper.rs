@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_client::{AtomicLock, Client, Error, FairLock, Guard, Mode, RwGuard, RwLock};
+use dlock_client::{Client, Error, Guard, Lock, LockType, Mode, Wait};
 
 use super::keeper_watch::Watch;
 use super::times;
@@ -42,19 +42,6 @@ const AGAIN_EVERY: Duration = Duration::from_secs(1);
 /// How much longer than it may take to stop a COMMAND whose hold a recovery refused that waits.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
-/// A lock of any kind.
-enum Lock {
-    Atomic(AtomicLock),
-    Rw(RwLock),
-    Fair(FairLock),
-}
-
-/// A hold on it: with a lease, or for as long as the session lives.
-enum Held<'a> {
-    Lease(Guard<'a>),
-    Session(RwGuard<'a>),
-}
-
 /// What the main thread is told.
 pub enum Event {
     /// COMMAND is dead, and the lock can be released.
@@ -64,12 +51,15 @@ pub enum Event {
     Refused(SyncSender<()>),
 }
 
+/// What the keeper needs besides its process.
+const KEEPER: &str = "the keeper's threads and its timer (timerfd_create)";
+
 /// Runs the keeper; the exit code, which says why there is no lock.
 pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let exec = &keeper.exec;
     let end = exec.wait.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
     let (watch, tells, events) =
-        Watch::start(keeper).map_err(|error| Failure::not_started("the keeper", &error))?;
+        Watch::start(keeper).map_err(|error| Failure::not_started(KEEPER, &error))?;
     let client = client(exec)?;
     let held_up = Arc::clone(&watch);
     client.before_refused(move || hold_up(&held_up, &tells)); // from before the acquire on
@@ -154,9 +144,9 @@ fn told_of_a_wait<T: Send>(what: &str, wait: impl FnOnce() -> T) -> T {
 fn find(client: &Client, exec: &Exec) -> Result<Lock, Failure> {
     let name = OsStr::as_bytes(&exec.name);
     let lock = match exec.kind {
-        Type::Atomic => client.atomic_lock(name).map(Lock::Atomic),
-        Type::Rw => client.rw_lock(name).map(Lock::Rw),
-        Type::Fair => client.fair_lock(name).map(Lock::Fair),
+        Type::Atomic => client.atomic_lock(name),
+        Type::Rw => client.rw_lock(name),
+        Type::Fair => client.fair_lock(name),
     };
     lock.map_err(|error| {
         let cause = format!("lock '{}': {error}", exec.name.to_string_lossy());
@@ -180,7 +170,7 @@ fn acquire<'a>(
     client: &Client,
     exec: &Exec,
     until: (Option<Instant>, &Watch),
-) -> Result<(Held<'a>, u64), Error> {
+) -> Result<(Guard<'a>, u64), Error> {
     let name = exec.name.to_string_lossy();
     let what = format!("the lock '{name}': another client holds it, or the primary is silent");
     told_of_a_wait(&what, || wait_for(lock, client, exec, until))
@@ -206,12 +196,12 @@ fn wait_for<'a>(
     client: &Client,
     exec: &Exec,
     (end, watch): (Option<Instant>, &Watch),
-) -> Result<(Held<'a>, u64), Error> {
+) -> Result<(Guard<'a>, u64), Error> {
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let may_go_on = left.is_none_or(|left| !left.is_zero());
-        match lock.acquire(exec.mode.into(), lease(exec), left.unwrap_or(LONG)) {
-            Ok(mut held) => match held.extend(client, lease(exec)) {
+        match try_for(lock, exec, left.unwrap_or(LONG)) {
+            Ok(mut held) => match extend(&mut held, client, lease(exec)) {
                 Ok(end_ns) if may_start(watch, end_ns, || held.is_known_lost()) => {
                     return Ok((held, end_ns));
                 }
@@ -226,65 +216,43 @@ fn wait_for<'a>(
     }
 }
 
-impl Lock {
-    fn acquire(&self, mode: Mode, lease: Duration, wait: Duration) -> Result<Held<'_>, Error> {
-        let once = wait.is_zero();
-        match (self, mode) {
-            (Lock::Atomic(lock), _) if once => lock.try_lock(lease).map(Held::Lease),
-            (Lock::Atomic(lock), _) => lock.lock_timeout(lease, wait).map(Held::Lease),
-            (Lock::Fair(lock), Mode::Shared) if once => lock.try_read(lease).map(Held::Lease),
-            (Lock::Fair(lock), Mode::Shared) => lock.read_timeout(lease, wait).map(Held::Lease),
-            (Lock::Fair(lock), Mode::Exclusive) if once => lock.try_write(lease).map(Held::Lease),
-            (Lock::Fair(lock), Mode::Exclusive) => lock.write_timeout(lease, wait).map(Held::Lease),
-            (Lock::Rw(lock), Mode::Shared) if once => lock.try_read().map(Held::Session),
-            (Lock::Rw(lock), Mode::Shared) => lock.read_timeout(wait).map(Held::Session),
-            (Lock::Rw(lock), Mode::Exclusive) if once => lock.try_write().map(Held::Session),
-            (Lock::Rw(lock), Mode::Exclusive) => lock.write_timeout(wait).map(Held::Session),
-        }
+fn try_for<'a>(lock: &'a Lock, exec: &Exec, wait: Duration) -> Result<Guard<'a>, Error> {
+    let wait = if wait.is_zero() { Wait::No } else { Wait::For(wait) };
+    match lock.lock_type() {
+        LockType::Atomic => lock.acquire(Mode::Exclusive).lease(lease(exec)),
+        LockType::Fair => lock.acquire(exec.mode.into()).lease(lease(exec)),
+        LockType::Rw => lock.acquire(exec.mode.into()),
     }
+    .wait(wait)
+    .guard()
 }
 
-impl Held<'_> {
-    /// Extends the lease, after making sure that the primary is still there: the words in
-    /// shared memory can be changed without it, but a successor would not know of it. Until when
-    /// the lock is surely held, counted from before the request.
-    ///
-    /// A read-write lock has no lease: it is held until the session's horizon, unless it was lost
-    /// while this client was away. Past the horizon no lease counts either: a successor of the
-    /// primary does not know of it.
-    fn extend(&mut self, client: &Client, lease: Duration) -> Result<u64, Error> {
-        let mut asked_ns = times::now_ns();
-        client.heartbeat(ALIVE)?;
-        if let Held::Lease(guard) = self {
-            asked_ns = times::now_ns();
-            guard.extend(lease)?;
-        }
-        let now_ns = times::now_ns(); // before it is asked how much is left
-        let horizon_ns = match (client.horizon_left(), &*self) {
-            (Some(left), _) => now_ns.saturating_add(times::ns(left)),
-            (None, Held::Lease(_)) => u64::MAX,
-            // the primary may end it whenever it likes, and could not tell
-            (None, Held::Session(_)) => return Err(Error::VersionMismatch),
-        };
-        if let Held::Session(guard) = self {
-            guard.check()?; // last: it was held until now, and so it is until that horizon
-        }
-        Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
+/// Extends the lease, after making sure that the primary is still there: the words in shared memory
+/// can be changed without it, but a successor would not know of it. Until when the lock is surely
+/// held, counted from before the request.
+///
+/// A read-write lock has no lease: it is held until the session's horizon, unless it was lost while
+/// this client was away. Past the horizon no lease counts either: a successor of the primary does
+/// not know of it.
+fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64, Error> {
+    let has_lease = held.lease_end_s().is_some();
+    let mut asked_ns = times::now_ns();
+    client.heartbeat(ALIVE)?;
+    if has_lease {
+        asked_ns = times::now_ns();
+        held.extend(lease)?;
     }
-
-    fn is_known_lost(&self) -> bool {
-        match self {
-            Held::Lease(guard) => guard.is_known_lost(),
-            Held::Session(guard) => guard.check() == Err(Error::Lost),
-        }
+    let now_ns = times::now_ns(); // before it is asked how much is left
+    let horizon_ns = match client.horizon_left() {
+        Some(left) => now_ns.saturating_add(times::ns(left)),
+        None if has_lease => u64::MAX,
+        // the primary may end it whenever it likes, and could not tell
+        None => return Err(Error::VersionMismatch),
+    };
+    if !has_lease {
+        held.check()?; // last: it was held until now, and so it is until that horizon
     }
-
-    fn release(self) -> Result<(), Error> {
-        match self {
-            Held::Lease(guard) => guard.unlock(),
-            Held::Session(guard) => guard.unlock(),
-        }
-    }
+    Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
 }
 
 /// A recovering successor has refused the lock, or the session's horizon had passed. COMMAND is
@@ -318,7 +286,7 @@ fn ends_within(wait: Duration, events: &Receiver<Event>) -> bool {
 /// Extends the lock until told to stop, then releases it; tells when it is lost.
 fn keep(
     client: &Client,
-    mut held: Held<'_>,
+    mut held: Guard<'_>,
     exec: &Exec,
     mut end_ns: u64,
     events: Receiver<Event>,
@@ -337,10 +305,10 @@ fn keep(
                 }
                 break;
             }
-            Ok(Event::Refused(_)) => continue, // another lock, or none: it is asked at once
-            Err(RecvTimeoutError::Timeout) => {}
+            // Another lock, or none: it is asked at once.
+            Ok(Event::Refused(_)) | Err(RecvTimeoutError::Timeout) => {}
         }
-        match held.extend(client, lease(exec)) {
+        match extend(&mut held, client, lease(exec)) {
             Ok(later_ns) => {
                 end_ns = later_ns;
                 watch.until(end_ns);
@@ -358,7 +326,7 @@ fn keep(
         }
     }
     drop(events); // a successor goes on: COMMAND has ended, or runs on
-    if let Err(error) = held.release() {
+    if let Err(error) = held.unlock() {
         log::warn!("the lock could not be released: {error}");
     }
 }

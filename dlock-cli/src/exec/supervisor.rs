@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use dlock_fabric::fds::process_stat;
 use dlock_fabric::signals::is_ignored;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::{ioctl_fionbio, Errno};
@@ -51,17 +52,21 @@ const PASSED_ON: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// Runs `dlock exec`; the exit code.
 pub fn run(exec: &Exec) -> Result<u8, Failure> {
-    set_child_subreaper(Some(getpid())).map_err(Failure::plain)?;
-    let mut wakes = Wakes::new().map_err(Failure::plain)?;
-    wakes.watch(SIGCHLD).map_err(Failure::plain)?;
-    let mut supervisor = Supervisor::new(exec, wakes)
-        .map_err(|error| Failure::not_started("the keeper of the lock", &error))?;
+    set_child_subreaper(Some(getpid()))
+        .map_err(|error| Failure::of_call("prctl", "COMMAND cannot be watched", error))?;
+    let mut wakes = Wakes::new()?;
+    wakes.watch(SIGCHLD)?;
+    let mut supervisor = Supervisor::new(exec, wakes)?;
     if let Some(code) = supervisor.await_lock()? {
         return Ok(code);
     }
     let code = supervisor.start().and_then(|()| supervisor.watch());
     supervisor.dismiss_keeper(None);
     code
+}
+
+fn no_signals(call: &str) -> impl FnOnce(io::Error) -> Failure + '_ {
+    move |error| Failure::of_call(call, "cannot wait for signals", error)
 }
 
 /// The signals that came, and something to poll for them.
@@ -72,16 +77,18 @@ struct Wakes {
 }
 
 impl Wakes {
-    fn new() -> io::Result<Self> {
-        let (inner, outer) = UnixStream::pair()?;
-        inner.set_nonblocking(true)?;
+    fn new() -> Result<Self, Failure> {
+        let (inner, outer) = UnixStream::pair().map_err(no_signals("socketpair"))?;
+        inner.set_nonblocking(true).map_err(no_signals("ioctl"))?;
         Ok(Self { inner, outer, came: Vec::new() })
     }
 
-    fn watch(&mut self, number: i32) -> io::Result<()> {
+    fn watch(&mut self, number: i32) -> Result<(), Failure> {
         let came = Arc::new(AtomicBool::new(false));
-        flag::register(number, Arc::clone(&came))?; // before the wake-up for it
-        low_level::pipe::register(number, self.outer.try_clone()?)?;
+        // before the wake-up for it
+        flag::register(number, Arc::clone(&came)).map_err(no_signals("sigaction"))?;
+        let outer = self.outer.try_clone().map_err(no_signals("fcntl"))?;
+        low_level::pipe::register(number, outer).map_err(no_signals("sigaction or fcntl"))?;
         self.came.push((number, came));
         Ok(())
     }
@@ -132,8 +139,9 @@ struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    fn new(exec: &'a Exec, wakes: Wakes) -> io::Result<Self> {
-        let timer = Timer::new()?;
+    fn new(exec: &'a Exec, wakes: Wakes) -> Result<Self, Failure> {
+        let no_timer = |error| Failure::of_call("timerfd_create", "cannot watch the lease", error);
+        let timer = Timer::new().map_err(no_timer)?;
         Ok(Self {
             exec,
             keeper: Keeper::start()?,
@@ -183,10 +191,14 @@ impl<'a> Supervisor<'a> {
                 return Ok(None);
             }
             if until_ns.is_some_and(|until_ns| times::now_ns() >= until_ns) {
+                let stopped = self.stopped_keeper();
                 self.dismiss_keeper(until_ns);
                 let name = self.exec.name.to_string_lossy();
-                let cause = format!("lock '{name}': the primary has not answered in time");
-                let remedy = "look whether it runs and can be reached: dlock status";
+                let (cause, remedy) = match &stopped {
+                    Some(stopped) => (stopped.as_str(), "leave that process alone"),
+                    None => ("the primary has not answered in time", failure::SILENT),
+                };
+                let cause = format!("lock '{name}': {cause}");
                 return Err(Failure::new(failure::NOT_GOT, cause, remedy));
             }
             self.next_event(until_ns);
@@ -197,7 +209,7 @@ impl<'a> Supervisor<'a> {
         // One that is ignored stays so, also for COMMAND: by nohup, or in the background.
         for number in PASSED_ON.into_iter().filter(|number| !is_ignored(*number)) {
             // Before the start: a signal that comes right after it must not end this process.
-            self.wakes.watch(number).map_err(Failure::plain)?;
+            self.wakes.watch(number)?;
         }
         let before_ns = match (self.times, self.exec.on_lost) {
             (Some(times), OnLost::Kill) => times.term_ns,
@@ -212,7 +224,9 @@ impl<'a> Supervisor<'a> {
         if self.has_group {
             command.process_group(0);
         }
-        let child = command.spawn().map_err(|error| Failure::not_started("COMMAND", &error))?;
+        let child = command
+            .spawn()
+            .map_err(|error| Failure::not_started("COMMAND (pipe2, fork)", &error))?;
         let pid = Pid::from_child(&child); // `next_event` waits for it, as for all processes
         self.command = Some(pid);
         let group = if self.has_group { pid.as_raw_nonzero().get() } else { 0 };
@@ -282,8 +296,17 @@ impl<'a> Supervisor<'a> {
     }
 
     fn tell_loss(&self, result: &str) {
-        let cause = self.lost.as_deref().unwrap_or("the primary did not extend its lease in time");
+        let stopped = self.stopped_keeper();
+        let cause = self.lost.as_deref().or(stopped.as_deref());
+        let cause = cause.unwrap_or("the primary did not extend its lease in time");
         logging::say(format_args!("the lock is lost ({cause}): {result}"));
+    }
+
+    /// That the process which holds the lock is stopped, if it is: the primary is not to blame.
+    fn stopped_keeper(&self) -> Option<String> {
+        let pid = self.keeper.pid.as_raw_nonzero().get();
+        let is_stopped = process_stat(pid).is_some_and(|stat| stat.stopped);
+        is_stopped.then(|| format!("its keeper, process {pid} of `dlock`, was stopped by a signal"))
     }
 
     /// Kills COMMAND and what it started; whether all of it has ended, or cannot be ended.
@@ -408,7 +431,7 @@ impl<'a> Supervisor<'a> {
 impl Keeper {
     /// The same command line, with other words for the command. It has no part in the signals of
     /// a terminal.
-    fn start() -> io::Result<Self> {
+    fn start() -> Result<Self, Failure> {
         let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
         let at = arguments.iter().position(|word| word == "exec").unwrap_or(0);
         let own = getpid().as_raw_nonzero();
@@ -419,10 +442,13 @@ impl Keeper {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
-            .spawn()?;
-        let gone = || io::Error::from(ErrorKind::BrokenPipe);
-        let output = child.stdout.take().ok_or_else(gone)?;
-        ioctl_fionbio(&output, true)?;
+            .spawn()
+            .map_err(|error| {
+                Failure::not_started("the keeper of the lock (pipe2, fork)", &error)
+            })?;
+        let output = child.stdout.take().expect("it is a pipe");
+        let not_heard = |error| Failure::of_call("ioctl", "the keeper cannot be heard", error);
+        ioctl_fionbio(&output, true).map_err(not_heard)?;
         Ok(Self {
             pid: Pid::from_child(&child),
             input: child.stdin.take(),

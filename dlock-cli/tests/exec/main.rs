@@ -322,6 +322,8 @@ fn a_keeper_that_is_stopped_costs_the_lock_and_command_is_dead_in_time() {
     scene.touch("end-b");
     assert_eq!(second.code("the other"), Some(0));
     assert_eq!(first.code("without its keeper"), Some(76));
+    let said = fs::read_to_string(scene.at("stderr.a")).unwrap();
+    assert!(said.contains("was stopped by a signal") && !said.contains("primary"), "{said}");
     scene.assert_no_overlap("a stopped keeper");
 }
 

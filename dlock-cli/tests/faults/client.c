@@ -18,7 +18,7 @@
 
 #include "dlock_client_api.h"
 
-enum { BESIDE = 99, LEASE_S = 10, PATIENCE_S = 30 };
+enum { BESIDE = 99, LEASE_S = 10, PATIENCE_S = 15 };
 
 static int client_id, lock_id, file;
 static bool is_got;
@@ -104,7 +104,7 @@ static int take(void)
     return status;
 }
 
-/* Is the lock still held? A primary that recovers is waited for. */
+/* Is the lock still held? A primary that recovers is waited for, half as long as it waits itself. */
 static int keep(void)
 {
     struct lock_request more = {lock_id, EXTEND_LOCK_EXCLUSIVE, LEASE_S};

@@ -91,7 +91,9 @@ impl Instance {
             return Ok(Arc::new(instance));
         };
         let wake = Wake::new().map_err(|error| {
-            log::error!("a client that finds its primary by itself needs one more file: {error}");
+            log::error!(
+                "a client that finds its primary by itself needs one more file (eventfd): {error}"
+            );
             Status::Error
         })?;
         // one that is stopped does not keep it from the others

@@ -26,10 +26,10 @@
 use super::{Now, ServerTime, DRIFT_PPM};
 use crate::planted::{self, Bug};
 
-/// What drift may add to ε before the server clock is asked again, nanoseconds.
-const DRIFT_TOLERATED_NS: u64 = 500_000;
+/// What drift may add to ε before the server clock is asked again, nanoseconds: 1 s of drift.
+const DRIFT_TOLERATED_NS: u64 = DRIFT_PPM * 1_000;
 /// The same for a peer that is far away, however far: 20 s of drift.
-const DRIFT_TOLERATED_NS_MAX: u64 = 10_000_000;
+const DRIFT_TOLERATED_NS_MAX: u64 = 20 * DRIFT_TOLERATED_NS;
 
 /// What a client knows of the server clock from one exchange of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,10 +218,24 @@ mod tests {
     }
 
     #[test]
-    fn uncertainty_grows_by_500_ppm_of_the_age() {
+    fn uncertainty_grows_by_the_drift_of_the_age() {
         let estimate = ClockEstimate::from_exchange(0, 2_000, ServerTime(NS));
         let fresh = estimate.uncertainty_ns(2_000);
-        assert_eq!(estimate.uncertainty_ns(2_000 + 1_000_000) - fresh, 500);
+        assert_eq!(estimate.uncertainty_ns(2_000 + 1_000_000) - fresh, DRIFT_PPM);
+    }
+
+    #[test]
+    fn a_clock_that_is_slow_or_fast_by_500_ppm_of_the_other_one_stays_within_the_uncertainty() {
+        let slow = |at_ns: u64| at_ns - at_ns / 2_000;
+        let fast = |at_ns: u64| at_ns + at_ns / 2_000;
+        for local in [slow, fast] {
+            let estimate = ClockEstimate::from_exchange(0, local(2_000), ServerTime(1_000));
+            for at in [NS, 66 * NS, 3_600 * NS, 86_400 * NS] {
+                let now = estimate.at(local(at));
+                let error_ns = now.time.0.abs_diff(at);
+                assert!(error_ns <= now.uncertainty_ns, "{error_ns} {now:?}");
+            }
+        }
     }
 
     #[test]

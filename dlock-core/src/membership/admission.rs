@@ -5,7 +5,7 @@ use super::member::{Member, Process};
 use super::prepared::Target;
 use super::{
     Effect, Ending, Exit, Gone, MemberMemory, Membership, State, EVICTION_LOOKS_MAX,
-    FILES_PER_CLIENT, FILES_PER_MAPPING, ID_ATTEMPTS_MAX, PROCESSES_MAX,
+    FILES_PER_CLIENT, ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
 use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN, VERSION_WORDS};
@@ -413,7 +413,7 @@ impl Membership {
                 let has_too_many =
                     living().count() >= PROCESSES_MAX && !living().any(|p| p.pid == pid);
                 // it may come over a fabric that takes no more than what it has
-                let has_room = member.has_mapped || self.has_files(FILES_PER_MAPPING);
+                let has_room = self.has_files(member.more_files_for(pid));
                 match has_too_many || !has_room {
                     true => Status::ServerNoResource,
                     false => Status::Success,
@@ -483,14 +483,15 @@ impl Membership {
         let until = (version >= 2).then_some(until);
         let mut watch = None;
         if let Some(JoiningProcess { pid, .. }) = joining.process {
-            self.mapping += u64::from(!std::mem::replace(&mut member.has_mapped, true));
             // the same number is the same process while the one known has not ended
             let is_same = |p: &Process| p.pid == pid && !p.has_ended;
             if pid.is_none() || !member.processes.iter().any(is_same) {
                 self.processes += 1;
                 let number = self.processes;
+                self.mapping_files -= member.mapping_files();
                 member.processes.retain(|p| !p.has_ended); // they have the memory no more
                 member.processes.push(Process { number, pid, has_ended: false });
+                self.mapping_files += member.mapping_files();
                 watch = Some(number);
             }
         }

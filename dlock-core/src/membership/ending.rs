@@ -187,8 +187,8 @@ impl Membership {
             self.effects.push_back(Effect::Fence { client });
         }
         // nothing is due for a member that is being undone
-        let has_mapped = self.members.remove(&client).is_some_and(|member| member.has_mapped);
-        self.mapping -= u64::from(has_mapped);
+        let member = self.members.remove(&client);
+        self.mapping_files -= member.map_or(0, |member| member.mapping_files());
         self.effects.extend([Effect::Keep(Change::Left { client }), Effect::Forget { client }]);
     }
 }

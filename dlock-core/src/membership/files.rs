@@ -2,22 +2,48 @@
 //! The descriptors that members take of the primary's process: a client for which there are none is
 //! refused before anything fails for want of one.
 
+use super::member::{Member, Process};
 use super::Membership;
 
 /// Descriptors that every member takes at its primary: its control connection and its command
 /// channel.
 pub const FILES_PER_CLIENT: u64 = 2;
 /// Descriptors that it takes beside them once it has mapped the memory: its ledger and its process.
-pub const FILES_PER_MAPPING: u64 = 2;
+pub const FILES_PER_MAPPING: u64 = FILES_PER_LEDGER + FILES_PER_PROCESS;
+const FILES_PER_LEDGER: u64 = 1;
+/// Descriptors for each process that has mapped the memory for it.
+const FILES_PER_PROCESS: u64 = 1;
 
 impl Membership {
     /// Descriptors that are kept free for them, or that they take.
     pub fn files(&self) -> u64 {
-        self.members.len() as u64 * FILES_PER_CLIENT + self.mapping * FILES_PER_MAPPING
+        self.members.len() as u64 * FILES_PER_CLIENT + self.mapping_files
     }
 
     /// Whether that many more are left.
     pub(super) fn has_files(&self, more: u64) -> bool {
         self.files().saturating_add(more) <= self.rules.files_max
+    }
+}
+
+impl Member {
+    /// Descriptors that it takes because processes have mapped the memory for it. Those of ended
+    /// processes are closed when another one maps it.
+    pub(super) fn mapping_files(&self) -> u64 {
+        match self.processes.len() as u64 {
+            0 => 0,
+            processes => FILES_PER_LEDGER + processes * FILES_PER_PROCESS,
+        }
+    }
+
+    /// How many further descriptors the primary needs if this process maps the lock memory for the
+    /// client. The descriptor of a process that has ended is closed first, and counts as free.
+    pub(super) fn more_files_for(&self, pid: Option<i32>) -> u64 {
+        let has_place = |p: &Process| p.has_ended || pid.is_some() && p.pid == pid;
+        match self.processes.is_empty() {
+            true => FILES_PER_MAPPING,
+            false if self.processes.iter().any(has_place) => 0,
+            false => FILES_PER_PROCESS,
+        }
     }
 }

@@ -102,9 +102,8 @@ pub(super) struct Member {
     pub(super) channels: u64,
     /// The fabric of its last channel.
     pub(super) fabric: Option<FabricKind>,
+    /// Processes that have mapped the lock memory for this client.
     pub(super) processes: Vec<Process>,
-    /// It has mapped the memory.
-    pub(super) has_mapped: bool,
     /// Queue pairs of it could not be fenced yet.
     pub(super) unfenced: bool,
     /// Seconds; 0: unlimited.
@@ -144,7 +143,6 @@ impl Member {
             channels: 0,
             fabric: None,
             processes: Vec::new(),
-            has_mapped: false,
             unfenced: false,
             horizon_s: 0,
             until: UNLIMITED,

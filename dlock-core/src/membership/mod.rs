@@ -198,8 +198,8 @@ pub struct Membership {
     looked_at: Option<ClientId>,
     /// Processes that were watched.
     processes: u64,
-    /// Members that have mapped the memory, whether they have it still or not.
-    mapping: u64,
+    /// Descriptors that members take because they have mapped the memory, or had.
+    mapping_files: u64,
 }
 
 impl Membership {
@@ -214,7 +214,7 @@ impl Membership {
             effects: VecDeque::new(),
             looked_at: None,
             processes: 0,
-            mapping: 0,
+            mapping_files: 0,
         }
     }
 

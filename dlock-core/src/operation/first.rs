@@ -171,7 +171,8 @@ impl LockEntry {
         begun: Now,
         local_ns: impl FnOnce() -> u64,
     ) -> Option<OpResult> {
-        let has_end = cas.deadline_s.is_some() || begun.horizon_ns != u64::MAX;
+        let has_horizon = begun.horizon_ns != u64::MAX && !planted::is(Bug::FastReleaseUnjudged);
+        let has_end = cas.deadline_s.is_some() || has_horizon;
         let deadline_s = cas.deadline_s.unwrap_or(u32::MAX);
         match has_end && !lease::runs_coarsely(deadline_s, begun, local_ns()) {
             true => None,

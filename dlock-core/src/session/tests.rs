@@ -179,7 +179,7 @@ fn a_lock_at_a_successor_is_claimed_on_the_clock_its_deadline_is_of() {
     let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
     let claim = binding.claim(&mut entry, new);
     // deadline 1005, valid through its second; now 1003 there, perhaps, for drift, a little less
-    assert_eq!(claim.held.map(|held| held.left_ns), Some(3 * NS + 500_500));
+    assert_eq!(claim.held.map(|held| held.left_ns), Some(3 * NS + 501_501));
     // a second failover before it was claimed: still the clock of the first
     assert!(!binding.moves_to(Epoch(5), new));
     assert_eq!(binding.claim(&mut entry, new).held, claim.held);
@@ -274,13 +274,13 @@ fn claims_of_locks_that_are_in_use_are_to_be_repeated() {
 fn a_client_gives_up_before_its_primary_does_whatever_the_network_did() {
     let mut beats = Heartbeats::new(10 * NS, 100 * NS);
     assert_eq!(beats.next_ns(), 100 * NS + 10 * NS / 4);
-    assert_eq!(beats.horizon_ns(), 110 * NS - 105_000_500);
+    assert_eq!(beats.horizon_ns(), 110 * NS - 105_010_501);
     beats.sent(103 * NS);
-    assert_eq!(beats.horizon_ns(), 110 * NS - 105_000_500, "not answered yet");
+    assert_eq!(beats.horizon_ns(), 110 * NS - 105_010_501, "not answered yet");
     beats.answered(103 * NS);
-    assert_eq!(beats.horizon_ns(), 113 * NS - 105_000_500, "from before it was sent");
+    assert_eq!(beats.horizon_ns(), 113 * NS - 105_010_501, "from before it was sent");
     beats.answered(101 * NS);
-    assert_eq!(beats.horizon_ns(), 113 * NS - 105_000_500, "a late answer takes nothing back");
+    assert_eq!(beats.horizon_ns(), 113 * NS - 105_010_501, "a late answer takes nothing back");
     let mut unlimited = Heartbeats::new(0, 100 * NS);
     assert_eq!((unlimited.next_ns(), unlimited.horizon_ns()), (u64::MAX, u64::MAX));
     for beats in [&mut beats, &mut unlimited] {

@@ -189,6 +189,30 @@ fn clients_that_map_the_memory_take_more_of_the_descriptors_and_are_refused_befo
 }
 
 #[test]
+fn each_process_that_maps_the_memory_for_a_client_takes_a_descriptor() {
+    let mut site = Site::new();
+    let all = Rules::of(site.primary.config());
+    site.members = Membership::new(Rules { files_max: 6, ..all });
+    let peer = site.join(Shm, 0);
+    let attach = attach_of(peer);
+    let maps = |site: &mut Site, pid| {
+        let joining = Joining::by(peer.fabric, Some(pid), true);
+        match site.members.may_attach(&site.primary, &attach, joining) {
+            Status::Success => Ok(site.members.finish_attach(&attach, joining).unwrap().watch),
+            refused => Err(refused),
+        }
+    };
+    assert_eq!(site.members.files(), 4);
+    let [second, third] = [2, 3].map(|pid| maps(&mut site, pid).unwrap().unwrap());
+    assert_eq!(site.members.files(), 6);
+    assert_eq!(maps(&mut site, 4), Err(Status::ServerNoResource));
+    assert_eq!(maps(&mut site, 3), Ok(None), "it has what it needs");
+    site.members.process_ended(peer.id, second);
+    assert!(maps(&mut site, 4).is_ok_and(|watch| watch > Some(third)));
+    assert_eq!(site.members.files(), 6, "what told of the end of the other is closed");
+}
+
+#[test]
 fn so_many_processes_may_have_the_memory_for_one_client() {
     let mut site = Site::new();
     let peer = site.join(Shm, 0);

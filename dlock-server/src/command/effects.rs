@@ -7,10 +7,11 @@ use dlock_core::ids::ClientId;
 use dlock_core::membership::{Effect, Exit, Fencing, MemberMemory};
 use dlock_core::status::Status;
 use mio::unix::SourceFd;
+use std::mem;
 use std::os::fd::AsRawFd;
 
 use super::turns::Who;
-use super::{Core, Worker};
+use super::{Core, Process, Worker};
 use crate::log_limit::{limited, Cause};
 
 impl Worker {
@@ -120,21 +121,29 @@ impl Worker {
         self.turns.add(client);
     }
 
-    fn forget(&mut self, client: ClientId) {
-        if let Some(sockets) = self.sockets.remove(&client) {
-            for one in &sockets.processes {
-                let (Some(token), Some(fd)) = (one.token, one.process.pidfd()) else { continue };
-                if let Some(clients) = self.pidfds.get_mut(&token) {
-                    clients.retain(|other| *other != client);
-                    if !clients.is_empty() {
-                        continue;
-                    }
+    /// Looks no longer at these processes of the client, and closes what tells of their ends.
+    pub(super) fn unwatch(&mut self, client: ClientId, which: impl Fn(&Process) -> bool) {
+        let Some(sockets) = self.sockets.get_mut(&client) else { return };
+        let (unwatched, watched) = mem::take(&mut sockets.processes).into_iter().partition(which);
+        sockets.processes = watched;
+        let unwatched: Vec<Process> = unwatched;
+        for one in &unwatched {
+            let (Some(token), Some(fd)) = (one.token, one.process.pidfd()) else { continue };
+            if let Some(clients) = self.pidfds.get_mut(&token) {
+                clients.retain(|other| *other != client);
+                if !clients.is_empty() {
+                    continue;
                 }
-                self.pidfds.remove(&token);
-                // Closing it, next, takes it out of the poll as well.
-                let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
             }
+            self.pidfds.remove(&token);
+            // Closing it, next, takes it out of the poll as well.
+            let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
         }
+    }
+
+    fn forget(&mut self, client: ClientId) {
+        self.unwatch(client, |_| true);
+        self.sockets.remove(&client);
         self.turns.remove(client);
         let Core { primary, memory, .. } = &mut self.core;
         primary.collect_last(memory, client);

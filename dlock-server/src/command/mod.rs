@@ -260,7 +260,8 @@ impl Worker {
                 wait = Duration::ZERO;
             }
             let looked = self.look(&mut events, wait);
-            looked.map_err(|error| format!("it cannot wait for its sockets: {error}"))?;
+            looked
+                .map_err(|error| format!("it cannot wait for its sockets: epoll_wait: {error}"))?;
         }
         self.inbox.why().map_or(Ok(()), Err)
     }

@@ -362,6 +362,11 @@ impl Worker {
     fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
         let process = roster::process(peer.pid);
         self.roster.tell(Change::Mapped { client, process });
+        let processes = self.sockets.get(&client).map(|sockets| &sockets.processes[..]);
+        let gone = processes.unwrap_or_default().iter().filter(|one| one.process.is_gone());
+        let gone: Vec<u64> = gone.map(|one| one.number).collect();
+        gone.iter().for_each(|&number| self.members.process_ended(client, number));
+        self.unwatch(client, |one| gone.contains(&one.number));
         // Another client of the same process: one descriptor tells of its end to both. The same
         // number is the same process while the one known is not gone.
         let is_same =

@@ -23,14 +23,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dlock_core::control::Secret;
-use dlock_core::ids::{ClientId, Identity};
+use dlock_core::ids::{ClientId, Epoch, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
 use super::files::opened;
 use super::fresh::{remove_unfinished, Fresh};
 use super::owner::{home, is_at, Ownership};
-use super::{Keeper, Place};
+use super::{state_file_of, Keeper, Place};
+use crate::epoch;
 
 const HEAD: &str = "dlock clients 3 ";
 /// Of a list that knows no certificates, and does not say when a primary has started: it is read,
@@ -67,15 +68,9 @@ impl FileKeeper {
     /// It is no such file, or cannot be read.
     pub(crate) fn open(path: &Path, ownership: Arc<Ownership>) -> io::Result<(Self, Clients)> {
         remove_unfinished(path)?;
-        let home = home();
-        let path = path.to_path_buf();
-        let mut keeper = Self { path, home, ownership, file: None, lines: 0, is_lost: false };
-        let clients = match opened(&keeper.path, OpenOptions::new().read(true)) {
-            Ok(file) => keeper.read(file)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Clients::new(),
-            Err(error) => return Err(error),
-        };
-        Ok((keeper, clients))
+        let (clients, is_lost) = read(path)?.unwrap_or_default();
+        let (path, home) = (path.to_path_buf(), home());
+        Ok((Self { path, home, ownership, file: None, lines: 0, is_lost }, clients))
     }
 
     /// Writes the first list, or the first one after a list was lost.
@@ -90,51 +85,6 @@ impl FileKeeper {
     /// Whether these are not all clients: a list was lost, and no recovery has ended since.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
-    }
-
-    fn read(&mut self, file: File) -> io::Result<Clients> {
-        let mut bytes = Vec::new();
-        file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > BYTES_MAX {
-            return Err(invalid("it is larger than any list"));
-        }
-        let text = String::from_utf8(bytes).map_err(|_| invalid("it is no text"))?;
-        // a line without its end is one that a crash has cut off
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        let mut lines = whole.lines();
-        let head = lines.next().unwrap_or_default();
-        let of_1 = head.strip_prefix(HEAD_1);
-        let of_2 = || head.strip_prefix(HEAD_2);
-        let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
-            // a primary puts a whole file there: one that is empty, or cut off here, is damaged
-            return Err(invalid(
-                match [HEAD, HEAD_2, HEAD_1].iter().any(|h| h.starts_with(&text)) {
-                    true => {
-                        "it has no first line: who had locks is lost, unless it can be restored; \
-                         remove it, and say `dlock recover --now`, to give all these locks up"
-                    }
-                    false => "its first line is not that of a list of clients",
-                },
-            ));
-        };
-        let mut clients = Clients::new();
-        for (n, line) in lines.enumerate() {
-            if line == LOST {
-                self.is_lost = true;
-                continue;
-            }
-            let change = parsed(line);
-            let change = change.ok_or_else(|| invalid(&format!("line {} is no change", n + 2)))?;
-            self.is_lost &= !matches!(change, Change::Only { .. });
-            change.apply(&mut clients);
-        }
-        if of_1.is_some() {
-            clients.values_mut().for_each(|kept| kept.has_locks = true);
-        }
-        if home != self.home || home.is_empty() {
-            clients.values_mut().for_each(|kept| kept.processes.clear());
-        }
-        Ok(clients)
     }
 
     /// A fresh file takes the place of the list.
@@ -171,6 +121,15 @@ impl Keeper for FileKeeper {
         self.file.as_ref().is_some_and(|file| is_at(file, &self.path))
     }
 
+    fn restore(&mut self, clients: &Clients, epoch: Epoch) -> io::Result<()> {
+        self.ownership.remake()?;
+        self.rewrite(clients)?; // first: where an epoch is, there is a list
+        match state_file_of(&self.path) {
+            Some(state_file) => epoch::keep(&state_file, epoch, &self.ownership),
+            None => Ok(()),
+        }
+    }
+
     fn place(&self) -> Arc<dyn Place> {
         Arc::clone(&self.ownership) as Arc<dyn Place>
     }
@@ -193,6 +152,55 @@ impl FileKeeper {
         }
         Ok(())
     }
+}
+
+/// The clients in a list, and whether there may be others; `None`: there is no such file. What
+/// processes of another boot, host or namespace do is not known.
+///
+/// # Errors
+/// It is no list, or cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<Option<(Clients, bool)>> {
+    let mut bytes = Vec::new();
+    let file = match opened(path, OpenOptions::new().read(true)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(damaged("it is larger than any list"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
+    // A crash may have cut off the last line: one without a line end does not count.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut lines = whole.lines();
+    let head = lines.next().unwrap_or_default();
+    let of_1 = head.strip_prefix(HEAD_1);
+    let of_2 = || head.strip_prefix(HEAD_2);
+    let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
+        // a primary puts a whole file there: one that is empty, or cut off here, is damaged
+        return Err(damaged(match [HEAD, HEAD_2, HEAD_1].iter().any(|h| h.starts_with(&text)) {
+            true => "it has no first line",
+            false => "its first line is not that of a list of clients",
+        }));
+    };
+    let (mut clients, mut is_lost, here) = (Clients::new(), false, super::owner::home());
+    for (n, line) in lines.enumerate() {
+        if line == LOST {
+            is_lost = true;
+            continue;
+        }
+        let change = parsed(line);
+        let change = change.ok_or_else(|| damaged(&format!("line {} is no change", n + 2)))?;
+        is_lost &= !matches!(change, Change::Only { .. });
+        change.apply(&mut clients);
+    }
+    if of_1.is_some() {
+        clients.values_mut().for_each(|kept| kept.has_locks = true);
+    }
+    if home != here || home.is_empty() {
+        clients.values_mut().for_each(|kept| kept.processes.clear());
+    }
+    Ok(Some((clients, is_lost)))
 }
 
 /// The shortest history that makes these clients: those first that were heard of first.
@@ -319,8 +327,13 @@ fn bytes<const N: usize>(word: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+/// Who had locks is lost, unless the file can be restored.
+fn damaged(what: &str) -> io::Error {
+    let what = format!(
+        "{what}: who has locks is not known; restore it, or, to give up all that its clients hold, \
+         remove it, and say `dlock recover --now` when the primary has started"
+    );
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 #[cfg(test)]
@@ -519,7 +532,8 @@ mod tests {
             "dlock cl",
         ] {
             fs::write(&path, wrong).unwrap();
-            assert!(open(&path, &Taking::IfFree).is_err(), "{wrong:?}");
+            let error = open(&path, &Taking::IfFree).expect_err(wrong).to_string();
+            assert!(error.contains("restore it") && error.contains("recover --now"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
         let large = File::create(&path).unwrap();

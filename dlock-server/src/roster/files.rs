@@ -75,7 +75,7 @@ fn is_own(uid: u32) -> bool {
 }
 
 fn odd() -> io::Error {
-    invalid("it is no file")
+    invalid("it is no file; move it away, or name another state file (--state-file)")
 }
 
 fn invalid(what: &'static str) -> io::Error {
@@ -140,10 +140,10 @@ mod tests {
         assert_eq!(resolved(&link), target);
         let place = Ownership::take(&list_of(&link), &Taking::IfFree).unwrap();
         // as that of another user, which is not resolved
-        epoch::begin(Some((&link, &place))).unwrap_err();
+        epoch::begin(Some((&link, &place)), None).unwrap_err();
         assert!(!target.exists());
         fs::write(&target, "epoch 1\n").unwrap();
-        epoch::begin(Some((&link, &place))).unwrap_err();
+        epoch::begin(Some((&link, &place)), None).unwrap_err();
         assert_eq!(fs::read_to_string(&target).unwrap(), "epoch 1\n");
     }
 

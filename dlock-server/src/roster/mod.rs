@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use dlock_core::ids::Epoch;
 use dlock_core::roster::{Change, Clients};
 use log::Level;
 use tokio::sync::watch;
@@ -40,6 +41,9 @@ pub(crate) use owner::{has_ended, owner, process, signature, Ownership, Taking};
 /// keep what could not be kept.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
+/// The end of the name of a list of clients.
+const LIST: &str = ".clients";
+
 /// What holds the list of clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
     /// Keeps these changes; `clients`: what they make of everything.
@@ -51,6 +55,15 @@ pub(crate) trait Keeper: Send + 'static {
     /// Whether what was kept is where it was.
     fn is_in_place(&self) -> bool {
         true
+    }
+
+    /// Makes a state folder again that was removed, with the list of these clients and the epoch of
+    /// this primary.
+    ///
+    /// # Errors
+    /// It is not certain that the folder was removed, or it cannot be made.
+    fn restore(&mut self, _clients: &Clients, _epoch: Epoch) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Whose clients these are.
@@ -81,7 +94,12 @@ pub(crate) enum Whose {
 
 /// Where the clients are of a primary with this state file, which is [`resolved`].
 pub(crate) fn list_of(state_file: &Path) -> PathBuf {
-    owner::beside(state_file, ".clients")
+    owner::beside(state_file, LIST)
+}
+
+/// The state file that this list is beside.
+fn state_file_of(list: &Path) -> Option<PathBuf> {
+    list.file_name()?.to_str()?.strip_suffix(LIST).map(|name| list.with_file_name(name))
 }
 
 /// The way to the writer thread. Without one nothing is kept.
@@ -150,13 +168,14 @@ impl Receipts {
 }
 
 impl Roster {
-    /// Begins with these clients.
+    /// Begins with these clients, at a primary of this epoch.
     ///
     /// # Errors
     /// There can be no thread.
     pub(crate) fn start(
         keeper: Option<Box<dyn Keeper>>,
         clients: Clients,
+        epoch: Epoch,
     ) -> io::Result<(Self, Receipts)> {
         let (progress, written) = watch::channel(Written::default());
         let told = Arc::new(AtomicU64::new(0));
@@ -169,7 +188,7 @@ impl Roster {
             return Ok((Self { changes: None, told, thread: None }, receipts));
         };
         let (sender, receiver) = channel();
-        let work = move || write(keeper, clients, &receiver, &progress);
+        let work = move || write(keeper, (clients, epoch), &receiver, &progress);
         let thread = Builder::new().name("dlock-roster".to_string()).spawn(work)?;
         Ok((Self { changes: Some(sender), told, thread: Some(thread) }, receipts))
     }
@@ -195,7 +214,7 @@ impl Drop for Roster {
 
 fn write(
     mut keeper: Box<dyn Keeper>,
-    mut clients: Clients,
+    (mut clients, epoch): (Clients, Epoch),
     changes: &Receiver<Change>,
     progress: &watch::Sender<Written>,
 ) {
@@ -207,13 +226,10 @@ fn write(
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 let whose = place.whose();
-                if whose == Whose::Unseen {
-                    limited!(
-                        Cause::Roster,
-                        Level::Error,
-                        "no client is answered: whether another primary has taken this one's place \
-                         cannot be seen; make its state file reachable again"
-                    );
+                if whose == Whose::Unseen && restores(&mut *keeper, &clients, epoch) {
+                    written.is_failing = false;
+                    progress.send_replace(written);
+                    continue;
                 }
                 if !written.is_replaced && whose == Whose::Anothers {
                     written.is_replaced = true;
@@ -239,7 +255,11 @@ fn write(
         let together: Vec<Change> = first.into_iter().chain(changes.try_iter()).collect();
         together.iter().for_each(|change| change.apply(&mut clients));
         written.changes += together.len() as u64;
-        let kept = keeper.keep(&together, &clients);
+        let mut kept = keeper.keep(&together, &clients);
+        let is_unseen = kept.is_err() && place.whose() == Whose::Unseen;
+        if is_unseen && restores(&mut *keeper, &clients, epoch) {
+            kept = Ok(());
+        }
         written.is_failing = kept.is_err();
         written.is_replaced |= kept.is_err() && place.whose() == Whose::Anothers;
         if let Err(error) = kept {
@@ -251,6 +271,26 @@ fn write(
         }
         progress.send_replace(written);
     }
+}
+
+/// Makes a removed state folder again, and logs that, or why it cannot be made.
+fn restores(keeper: &mut dyn Keeper, clients: &Clients, epoch: Epoch) -> bool {
+    let restored = keeper.restore(clients, epoch);
+    match &restored {
+        Ok(()) => limited!(
+            Cause::Roster,
+            Level::Error,
+            "the folder of the state file was removed while this primary serves: it is made again; \
+             leave it to the primary"
+        ),
+        Err(error) => limited!(
+            Cause::Roster,
+            Level::Error,
+            "no client is answered: whether another primary has taken this one's place cannot be \
+             seen: {error}"
+        ),
+    }
+    restored.is_ok()
 }
 
 #[cfg(test)]
@@ -321,7 +361,7 @@ mod tests {
     async fn what_could_not_be_kept_is_kept_as_soon_as_it_can_be() {
         let fails = Arc::new(AtomicU64::new(3));
         let keeper: Box<dyn Keeper> = Box::new(Full(Arc::clone(&fails)));
-        let (roster, mut receipts) = Roster::start(Some(keeper), Clients::new()).unwrap();
+        let (roster, mut receipts) = Roster::start(Some(keeper), Clients::new(), Epoch(1)).unwrap();
         roster.tell(joined(1, 1));
         assert_eq!(receipts.all_kept().await, Err(()));
         let kept = receipts.written.wait_for(|written| !written.is_failing).await;
@@ -333,7 +373,7 @@ mod tests {
     async fn changes_are_kept_together_and_who_waits_is_told_or_refused() {
         let seen = Arc::new(Mutex::new((Vec::new(), false)));
         let keeper: Box<dyn Keeper> = Box::new(Slow(Arc::clone(&seen)));
-        let (roster, receipts) = Roster::start(Some(keeper), Clients::new()).unwrap();
+        let (roster, receipts) = Roster::start(Some(keeper), Clients::new(), Epoch(1)).unwrap();
         (0..100).for_each(|n| roster.tell(joined(n + 1, 1)));
         assert_eq!(receipts.all_kept().await, Ok(()));
         assert!(seen.lock().unwrap().0.len() < 50, "they are written together");
@@ -348,7 +388,7 @@ mod tests {
         assert!(!receipts.is_failing());
         drop(roster);
         assert_eq!(seen.lock().unwrap().0.iter().sum::<usize>(), 102);
-        let (none, receipts) = Roster::start(None, Clients::new()).unwrap();
+        let (none, receipts) = Roster::start(None, Clients::new(), Epoch(1)).unwrap();
         none.tell(joined(1, 1));
         assert_eq!(receipts.all_kept().await, Ok(()));
     }

@@ -10,10 +10,11 @@
 //! old one learns it as soon as it goes on. Of several that want to, one at a time
 //! (`FILE.clients.taking`) looks whether the list is still that primary's, and takes it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dlock_core::roster::Process;
 use dlock_fabric::fds::process_stat;
@@ -43,22 +44,27 @@ pub(crate) enum Taking {
 /// That a list is this primary's.
 #[derive(Debug)]
 pub(crate) struct Ownership {
-    /// Locked while this lives.
-    file: File,
+    held: Mutex<Held>,
     path: PathBuf,
-    /// The folder of the file. Another primary may reach it by another path.
-    folder: File,
     /// The signature that was in the file before this primary's.
     before: Option<String>,
     /// Whose lock it is: a child that a fork has made must not take it away.
     process: u32,
 }
 
+#[derive(Debug)]
+struct Held {
+    /// Locked while this lives.
+    file: File,
+    /// The folder of the file. Another primary may reach it by another path.
+    folder: File,
+}
+
 impl Drop for Ownership {
     /// A child between its fork and its program, which has the descriptor, too, keeps no lock.
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            unlock(&self.file);
+            unlock(&self.held().file);
         }
     }
 }
@@ -76,7 +82,7 @@ impl Ownership {
             })?;
             let owned = Self::unsigned(file, path.clone(), list)?;
             match owned.lock() {
-                Ok(()) if is_at(&owned.file, &path) => break owned,
+                Ok(()) if is_at(&owned.held().file, &path) => break owned,
                 Ok(()) => {} // another file was put there meanwhile
                 Err(error) if is_busy(&error) => match taking {
                     Taking::FromAnother(from) => return Self::replace(list, path, from.as_deref()),
@@ -95,22 +101,17 @@ impl Ownership {
 
     /// Of this file, which is at this path or is to be put there.
     fn unsigned(file: File, path: PathBuf, list: &Path) -> io::Result<Self> {
-        let flags = (rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH).bits() as i32;
-        let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder(&path))?;
-        Ok(Self { file, path, folder, before: signature(list), process: std::process::id() })
+        let held = Mutex::new(Held { file, folder: open_folder(&path)? });
+        Ok(Self { held, path, before: signature(list), process: std::process::id() })
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes down whose the list is.
     fn sign(&self) -> io::Result<()> {
-        let me = process(Some(std::process::id() as i32));
-        let text = format!("{HEAD}{} {} {}", me.pid, me.started, home());
-        // as long as the one before: there is no moment in which it is neither
-        self.write(&format!("{text:<SIGNATURE_LEN$}\n"))
-    }
-
-    fn write(&self, text: &str) -> io::Result<()> {
-        self.file.write_all_at(text.as_bytes(), 0)?;
-        self.file.set_len(text.len() as u64)
+        write(&self.held().file, &own_signature())
     }
 
     /// Puts the signature back that was there before: the start of this primary has failed.
@@ -118,7 +119,7 @@ impl Ownership {
     /// # Errors
     /// The file cannot be written: it seems to be this process's for as long as that lives.
     pub(crate) fn give_back(&self) -> io::Result<()> {
-        self.write(self.before.as_deref().unwrap_or_default())
+        write(&self.held().file, self.before.as_deref().unwrap_or_default())
     }
 
     /// Puts its own file in the place of another primary's: the one that `from` names, if any.
@@ -140,8 +141,70 @@ impl Ownership {
     }
 
     fn lock(&self) -> io::Result<()> {
-        lock(&self.file, "another primary has it, and may be stopped: end that process first")
+        let who_has_it = "another primary has it, and may be stopped: end that process first";
+        lock(&self.held().file, who_has_it)
     }
+
+    /// Makes the folder again that was removed, and this primary's lock in it: no other primary
+    /// can have reached the folder that is gone.
+    ///
+    /// # Errors
+    /// It is not known that it was removed, it cannot be made, or another primary has made it.
+    pub(crate) fn remake(&self) -> io::Result<()> {
+        let folder = folder(&self.path);
+        let gone = self.held().folder.metadata()?;
+        if gone.nlink() > 0 {
+            return Err(io::Error::other("its folder is out of reach; make it reachable again"));
+        }
+        let there = folder.ancestors().find_map(|above| fs::metadata(above).ok());
+        if there.is_none_or(|there| there.dev() != gone.dev()) {
+            // that of another host may be mounted here again
+            return Err(io::Error::other(
+                "its folder was removed, and its file system is not there any more; mount that, \
+                 or end this primary and start it again when all its clients have ended",
+            ));
+        }
+        let made = || {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            let new = beside(&self.path, &format!(".{}.new", std::process::id()));
+            let file = lock_file(&new)?;
+            let locked = lock(&file, "another primary has it");
+            let signed = locked.and_then(|()| write(&file, &own_signature()));
+            // it takes the place of no other one
+            let put = signed.and_then(|()| fs::hard_link(&new, &self.path));
+            let _ = fs::remove_file(&new); // of no use any more
+            put.and_then(|()| Ok(Held { file, folder: open_folder(&self.path)? }))
+        };
+        let made = made().map_err(|error| {
+            let why = format!(
+                "its folder was removed, and cannot be made again: {error}; make the folder {} for \
+                 the user of this primary, which goes on then",
+                folder.display()
+            );
+            io::Error::new(error.kind(), why)
+        })?;
+        *self.held() = made;
+        Ok(())
+    }
+}
+
+/// The line by which the lock file names this process.
+fn own_signature() -> String {
+    let me = process(Some(std::process::id() as i32));
+    let text = format!("{HEAD}{} {} {}", me.pid, me.started, home());
+    // as long as the one before: there is no moment in which it is neither
+    format!("{text:<SIGNATURE_LEN$}\n")
+}
+
+fn write(file: &File, text: &str) -> io::Result<()> {
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
+}
+
+/// The folder of this file, opened.
+fn open_folder(path: &Path) -> io::Result<File> {
+    let flags = (rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH).bits() as i32;
+    OpenOptions::new().read(true).custom_flags(flags).open(folder(path))
 }
 
 /// The folder of a file.
@@ -204,7 +267,7 @@ impl Ownership {
     }
 
     fn is(&self, dev: u64, ino: u64) -> Whose {
-        match self.file.metadata() {
+        match self.held().file.metadata() {
             Ok(mine) if (mine.dev(), mine.ino()) == (dev, ino) => Whose::Mine,
             Ok(_) => Whose::Anothers,
             Err(_) => Whose::Unseen,
@@ -214,10 +277,12 @@ impl Ownership {
     /// The path leads nowhere: the file was removed, or the folder is out of reach.
     fn whose_in_folder(&self) -> Whose {
         let name = self.path.file_name().unwrap_or_default();
-        match rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let there = |folder| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        let there = there(&self.held().folder);
+        match there {
             Ok(there) => self.is(there.st_dev as _, there.st_ino as _),
             // no file was put there, unless the folder itself is gone
-            Err(Errno::NOENT) => match self.folder.metadata() {
+            Err(Errno::NOENT) => match self.held().folder.metadata() {
                 Ok(folder) if folder.nlink() > 0 => Whose::Mine,
                 _ => Whose::Unseen,
             },
@@ -380,6 +445,30 @@ mod tests {
         assert_eq!((taken.whose(), restored.whose()), (Whose::Anothers, Whose::Mine));
     }
 
+    #[test]
+    fn a_folder_that_was_removed_is_made_again_unless_another_primary_has() {
+        let folder = TempFolder::new("owner-removed");
+        let list = folder.path().join("a/b/list");
+        fs::create_dir_all(list.parent().unwrap()).unwrap();
+        let owned = Ownership::take(&list, &Taking::IfFree).unwrap();
+        assert!(owned.remake().is_err(), "it is there");
+        fs::remove_dir_all(folder.path().join("a")).unwrap();
+        assert_eq!(owned.whose(), Whose::Unseen);
+        owned.remake().unwrap();
+        assert_eq!((owned.whose(), owner(&list)), (Whose::Mine, Some(me())));
+        assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
+        assert_eq!(fs::read_dir(list.parent().unwrap()).unwrap().count(), 1);
+        fs::remove_dir_all(folder.path().join("a")).unwrap();
+        fs::write(folder.path().join("a"), "in the way").unwrap();
+        let why = owned.remake().unwrap_err().to_string();
+        assert!(why.contains("make the folder"), "{why}");
+        fs::remove_file(folder.path().join("a")).unwrap();
+        fs::create_dir_all(list.parent().unwrap()).unwrap();
+        let next = Ownership::take(&list, &Taking::IfFree).unwrap();
+        owned.remake().unwrap_err();
+        assert_eq!((owned.whose(), next.whose()), (Whose::Anothers, Whose::Mine));
+    }
+
     /// Two standbys of one primary, both told to take its place.
     #[test]
     fn of_two_that_take_the_place_of_the_same_primary_one_does() {
@@ -421,14 +510,14 @@ mod tests {
         let folder = TempFolder::new("owner-inherited");
         let list = folder.path().join("clients");
         let owned = Ownership::take(&list, &Taking::IfFree).unwrap();
-        let inherited = owned.file.try_clone().unwrap();
+        let inherited = owned.held().file.try_clone().unwrap();
         assert!(Ownership::take(&list, &Taking::IfFree).is_err_and(|error| is_busy(&error)));
         drop(owned);
         Ownership::take(&list, &Taking::IfFree).unwrap();
         drop(inherited);
         // what a child drops is its parent's
         let mut owned = Ownership::take(&list, &Taking::IfFree).unwrap();
-        let mine = owned.file.try_clone().unwrap();
+        let mine = owned.held().file.try_clone().unwrap();
         owned.process += 1;
         drop(owned);
         assert!(Ownership::take(&list, &Taking::IfFree).is_err_and(|error| is_busy(&error)));

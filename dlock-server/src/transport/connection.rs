@@ -106,8 +106,9 @@ pub(super) fn listen_unix() -> Result<(UnixListener, Vec<u8>), StartError> {
     let random: String = random.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("dlock-{}-{random}", std::process::id()).into_bytes();
     let listener = net::listen_abstract(&name)?;
-    listener
-        .set_nonblocking(true)
-        .map_err(|source| StartError::Thread { thread: "control", source })?;
+    listener.set_nonblocking(true).map_err(|error| {
+        let source = io::Error::new(error.kind(), format!("fcntl: {error}"));
+        StartError::Thread { thread: "control", source }
+    })?;
     Ok((listener, name))
 }

@@ -7,6 +7,6 @@ bin=${RXE_BIN:?}
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 # Everything takes longer here; the deadlines of the programs are against hanging.
-TLS=1 FABRIC=sealed BUILT=$bin/c DURATION="${DURATION:-4}" DLOCK_TEST_SLOWNESS=5 bash tests/c/run.sh "$bin/prefix" |
+TLS=1 FABRIC=sealed BUILT=$bin/c DURATION="${DURATION:-1}" DLOCK_TEST_SLOWNESS=5 bash tests/c/run.sh "$bin/prefix" |
     sed -u -E 's/^([0-9]+ passed.*)/  \1/' | tee "$said"
 tail -n 1 "$said" | grep -Eq '^  [1-9][0-9]* passed, 0 failed'

@@ -15,8 +15,8 @@ use super::phases::{holder, holds, Pair};
 use super::refusal::{cells_of, cells_of_resources, Cell, Refusal};
 use super::scene::{build, dlockd, start, Program, Scene, SERVE};
 use super::{
-    calls_of_each_thread, has_strace, is_of_a_library, judge, run, tell, visit, visit_is_sound,
-    Calls, HANG,
+    calls_of_each_thread, has_strace, is_of_a_library, is_told, judge, run, tell, visit,
+    visit_is_sound, Calls, HANG,
 };
 use crate::common::DLOCK;
 
@@ -200,15 +200,22 @@ fn dlock_exec_that_ends_is_refused_things() {
 
 // ---- a client in C ------------------------------------------------------------------------------
 
+/// The library in C: the one that is installed below `DLOCK_PREFIX`, else built by cargo.
+fn library() -> PathBuf {
+    if let Some(prefix) = std::env::var_os("DLOCK_PREFIX") {
+        return Path::new(&prefix).join("lib64/libdlockc.so");
+    }
+    build(&["-p", "dlock-ffi-client"]);
+    Path::new(DLOCK).with_file_name("libdlockc.so")
+}
+
 /// The program of client.c, which is compiled into this folder; `None`: there is no C compiler.
 fn compiled(scene: &Scene) -> Option<PathBuf> {
     if !Command::new("cc").arg("--version").output().is_ok_and(|of| of.status.success()) {
         tell("skipped: there is no C compiler");
         return None;
     }
-    build(&["-p", "dlock-ffi-client"]);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = Path::new(DLOCK).with_file_name("libdlockc.so");
+    let (root, library) = (Path::new(env!("CARGO_MANIFEST_DIR")), library());
     for name in ["libdlockc.so", "libdlockc.so.0"] {
         std::os::unix::fs::symlink(&library, scene.at(name)).unwrap();
     }
@@ -240,6 +247,27 @@ impl Steps {
         status.map(Some).ok_or(format!("{name}: {line}"))
     }
 
+    /// Does these steps while a call is refused. A step that fails must name that call in its
+    /// log. The result: whether the client has joined the primary.
+    fn is_refused(&mut self, steps: &[&str], refusal: &Refusal<'_>) -> Result<bool, String> {
+        let mut is_begun = true;
+        for &step in steps {
+            let status = self.step(step)?;
+            is_begun &= step != "init" || status == Some(0);
+            let has_failed = status.is_some_and(|status| status != 0) && step != "drop";
+            if !has_failed || !refusal.has_stderr() {
+                continue;
+            }
+            if !self.0.says(|said| is_told(refusal.call(), said)) {
+                let said = self.0.said();
+                return Err(format!(
+                    "{step} is {status:?}, and what was refused is not told: {said}"
+                ));
+            }
+        }
+        Ok(is_begun)
+    }
+
     /// A step that must succeed now, some tries later at the latest.
     fn succeeds(&mut self, name: &str) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(25);
@@ -259,6 +287,33 @@ impl Steps {
     }
 }
 
+/// The steps of each phase: before it, in it, and after it, when nothing is refused any more.
+fn steps_of(phase: Phase) -> [&'static [&'static str]; 3] {
+    match phase {
+        Phase::Start | Phase::Handshake => [&[], &["init"], &["take", "keep", "drop", "end"]],
+        Phase::Serving => [&["init"], &["take", "keep", "drop"], &["take", "keep", "drop", "end"]],
+        Phase::Failover => [&["init", "take"], &["keep"], &["keep", "drop", "end"]],
+        Phase::Exit => [&["init", "take"], &["drop", "end"], &[]],
+    }
+}
+
+/// The program's command line in this phase.
+fn command_of(
+    scene: &Scene,
+    (phase, fabric): (Phase, &str),
+    program: &Path,
+    primaries: &Primaries,
+) -> Command {
+    let (ip, port) = primaries.first().rsplit_once(':').expect("an address");
+    let mut command = Command::new(program);
+    command.args([ip, port, &scene.file("alone")]);
+    if phase == Phase::Handshake {
+        command.arg(scene.pki());
+    }
+    command.env("DLOCK_FABRIC", fabric).env("DLOCK_PRIMARIES", primaries.addresses());
+    command
+}
+
 fn c(
     scene: &Scene,
     (phase, fabric): (Phase, &str),
@@ -266,23 +321,11 @@ fn c(
     program: &Path,
 ) -> Result<(), String> {
     let primaries = Primaries::new(scene, phase);
-    let (ip, port) = primaries.first().rsplit_once(':').expect("an address");
-    let mut command = Command::new(program);
-    command.args([ip, port, &scene.file("alone")]);
-    let tls = if phase == Phase::Handshake { scene.tls("app") } else { Vec::new() };
-    if phase == Phase::Handshake {
-        command.arg(scene.pki());
-    }
-    command.env("DLOCK_FABRIC", fabric).env("DLOCK_PRIMARIES", primaries.addresses());
     let before = Calls::new();
     let mut refusal = Refusal::new(cell, scene, &before);
+    let command = command_of(scene, (phase, fabric), program, &primaries);
     let mut client = Steps(refusal.spawn(&command, &scene.at("said")));
-    let (prepared, steps): (&[&str], &[&str]) = match phase {
-        Phase::Start | Phase::Handshake => (&[], &["init"]),
-        Phase::Serving => (&["init"], &["take", "keep", "drop"]),
-        Phase::Failover => (&["init", "take"], &["keep"]),
-        Phase::Exit => (&["init", "take"], &["drop", "end"]),
-    };
+    let [prepared, refused, after] = steps_of(phase);
     for step in prepared {
         assert_eq!(client.step(step)?, Some(0), "{step}: {}", client.0.said());
     }
@@ -290,21 +333,8 @@ fn c(
     if phase == Phase::Failover {
         primaries.fail_over();
     }
-    let mut is_begun = true;
-    for step in steps {
-        let status = client.step(step)?;
-        is_begun &= step != &"init" || status == Some(0);
-        let has_failed = status.is_some_and(|status| status != 0) && step != &"drop";
-        if has_failed && refusal.has_stderr() && !client.0.has_said_something() {
-            return Err(format!("{step} is {status:?} without a word"));
-        }
-    }
+    let is_begun = client.is_refused(refused, &refusal)?;
     refusal.end();
-    let after: &[&str] = match phase {
-        Phase::Start | Phase::Handshake | Phase::Serving => &["take", "keep", "drop", "end"],
-        Phase::Failover => &["keep", "drop", "end"],
-        Phase::Exit => &[],
-    };
     if !is_begun {
         client.succeeds("init")?;
     }
@@ -317,6 +347,7 @@ fn c(
         result?;
     }
     is_sound_at_its_end(&mut client.0, &refusal)?;
+    let tls = if phase == Phase::Handshake { scene.tls("app") } else { Vec::new() };
     others_get_it(scene, primaries.last(), &tls)
 }
 

@@ -34,10 +34,11 @@ const HANG: Duration = Duration::from_secs(60);
 /// A primary ends within a second; a signal whose delivery was denied is sent again.
 const SIGNAL_LOST: Duration = Duration::from_secs(8);
 /// The calls that are not denied: those before the program exists and at its end, those that cannot
-/// fail, and three for whose errors the C library has no answer. It takes the error of `brk` for an
+/// fail, and four for whose errors the C library has no answer. It takes the error of `brk` for an
 /// address. It aborts on an error of `futex` that is not of a wait, and in a new thread that cannot
-/// register its `rseq`.
-const NOT_DENIED: [&str; 14] = [
+/// register its `rseq`. It does not look at the error of `rt_sigprocmask`, by which a thread that
+/// has started another lets signals through again.
+const NOT_DENIED: [&str; 15] = [
     "execve",
     "exit",
     "exit_group",
@@ -52,6 +53,7 @@ const NOT_DENIED: [&str; 14] = [
     "brk",
     "futex",
     "rseq",
+    "rt_sigprocmask",
 ];
 
 /// Where a library that is not ours panics, and with which words. The process ends at once, and its
@@ -66,6 +68,23 @@ const ENDS_AT_ONCE: [(&str, &str); 8] = [
     ("mmap", "failed to allocate an alternative stack"),            // std, a new thread
     ("mprotect", "failed to set up alternative stack guard page"),  // std, a new thread
     ("sigaltstack", "failed to set alternative stack"),             // std, a new thread
+];
+
+/// Words that name a call, beside its own name: what the C library or a manual page calls it, and
+/// what it is made for. A new thread, and a new process, needs a stack.
+const NAMES: [(&str, &[&str]); 12] = [
+    ("clone3", &["fork", "thread", "threads", "processes"]),
+    ("epoll_create1", &["epoll"]),
+    ("epoll_ctl", &["epoll"]),
+    ("eventfd2", &["eventfd"]),
+    ("getrandom", &["random"]),
+    ("mmap", &["fork", "thread", "threads", "processes"]),
+    ("mprotect", &["fork", "thread", "threads", "processes"]),
+    ("openat", &["open", "read"]),
+    ("readlink", &["path"]), // each part of a path is looked at
+    ("rt_sigaction", &["sigaction"]),
+    ("statx", &["read"]), // how long the file is
+    ("wait4", &["waitpid"]),
 ];
 
 /// The long run, which must not pass without strace.
@@ -101,14 +120,21 @@ fn judge(call: &str, ended: Option<ExitStatus>, said: &str) -> Result<(), String
         _ if said.contains("panicked") => Err("a panic".into()),
         (Some(0), _) => Ok(()),
         (Some(_), _) if said.trim().is_empty() => Err(format!("{status} without a word")),
-        (Some(_), _) => {
-            if !call.is_empty() && !said.contains(call) && !said.contains("os error") {
-                tell(&format!("faults: unnamed {call}: {said}"));
-            }
-            Ok(())
-        }
+        (Some(_), _) if !is_told(call, said) => Err(format!("{status}, and no line names {call}")),
+        (Some(_), _) => Ok(()),
         (None, signal) => Err(format!("it is killed by signal {signal:?}")),
     }
+}
+
+/// A line names the call that was refused; without one, something is said.
+fn is_told(call: &str, said: &str) -> bool {
+    if call.is_empty() {
+        return !said.is_empty();
+    }
+    let others = NAMES.iter().find(|names| names.0 == call).map_or(&[][..], |names| names.1);
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut words = said.split(|c| !is_word(c));
+    words.any(|word| word == call || others.contains(&word))
 }
 
 /// It has panicked where it may.
@@ -224,10 +250,15 @@ fn ends(program: &mut Program, call: &str) -> Result<(), String> {
     if program.ended(Duration::ZERO).is_none() {
         program.terminate();
     }
-    let ended = program.ended(SIGNAL_LOST).or_else(|| {
-        program.terminate(); // the first one may have been denied
-        program.ended(HANG)
-    });
+    let mut ended = program.ended(SIGNAL_LOST);
+    // each thread may have been denied the delivery of one, and the kernel chooses the thread
+    for _ in 0..program.threads() {
+        ended = ended.or_else(|| {
+            program.terminate();
+            program.ended(SIGNAL_LOST)
+        });
+    }
+    let ended = ended.or_else(|| program.ended(HANG));
     let said = program.said();
     judge(call, ended, &said).map_err(|why| format!("{why}: {said}"))
 }

@@ -28,6 +28,8 @@ enum Phase {
 const RELOAD: Duration = Duration::from_secs(3);
 /// A standby that is refused things for longer would cost the holder its lock.
 const TAKES_OVER: Duration = Duration::from_secs(3);
+/// How long a program may take to write its last lines and to end.
+const ABORTS: Duration = Duration::from_secs(10);
 /// Longer than the lease of each visit, which may be what is left of an earlier one.
 const AFTER: [&str; 4] = ["--wait", "15", "--fabric", "tcp"];
 
@@ -96,114 +98,169 @@ pub fn holds(holder: &Program) {
 }
 
 fn one(scene: &Scene, phase: Phase, cell: Option<&Cell>, before: &Calls) -> Result<(), String> {
-    let mut refusal = Refusal::new(cell, scene, before);
-    let mut command = Command::new(dlockd());
-    let mut pair = None;
-    let is_tls = matches!(phase, Phase::Handshake | Phase::Reload);
-    if phase == Phase::Failover {
-        let pair = pair.insert(Pair::new(scene));
-        command.args(pair.second.get_args());
-    } else {
-        command.args(SERVE);
+    let mut case = Case::prepared(scene, phase, Refusal::new(cell, scene, before));
+    if phase != Phase::Start {
+        case.refusal.begin(&[case.program.child.id()]);
     }
-    if is_tls {
-        command.args(scene.tls("node"));
+    if phase == Phase::Exit {
+        return case.exits();
     }
-    let said = scene.at("said");
-    let mut program = match phase {
-        Phase::Start => refusal.spawn_refused(&command, &said),
-        _ => refusal.spawn(&command, &said),
-    };
-    let client = if is_tls { scene.tls("app") } else { Vec::new() };
-    let options = |of: &[&'static str]| -> Vec<String> {
-        of.iter().map(|&option| option.to_string()).chain(client.clone()).collect()
-    };
-    let sound = |address: &str, of: &[&'static str]| {
-        let options = options(of);
-        visit_is_sound(scene, address, &options.iter().map(String::as_str).collect::<Vec<_>>())
-    };
-    let mut address = match phase {
-        Phase::Failover => None,
-        _ => serves(&program),
-    };
-    let mut holder = None;
-    if let Some(pair) = &pair {
+    case.goes_through()?;
+    if phase != Phase::Start {
+        case.refusal.end();
+    }
+    case.has_taken_over()?;
+    case.holder_keeps_its_lock()?;
+    case.serves_on()?;
+    ended(&mut case.program, &case.refusal)
+}
+
+/// A primary of which something is refused in one phase.
+struct Case<'a> {
+    scene: &'a Scene,
+    phase: Phase,
+    refusal: Refusal<'a>,
+    program: Program,
+    /// Where it serves; `None`: it does not, or not yet.
+    address: Option<String>,
+    /// Of a failover: both primaries, and a client that holds the lock.
+    pair: Option<(Pair, Program)>,
+}
+
+impl<'a> Case<'a> {
+    /// Up to the phase. During a start it has been refused all that is to be.
+    fn prepared(scene: &'a Scene, phase: Phase, mut refusal: Refusal<'a>) -> Self {
+        let mut command = Command::new(dlockd());
+        let pair = (phase == Phase::Failover).then(|| Pair::new(scene));
+        match &pair {
+            Some(pair) => command.args(pair.second.get_args()),
+            None => command.args(SERVE),
+        };
+        if has_tls(phase) {
+            command.args(scene.tls("node"));
+        }
+        let said = scene.at("said");
+        let program = match phase {
+            Phase::Start => refusal.spawn_refused(&command, &said),
+            _ => refusal.spawn(&command, &said),
+        };
+        let Some(pair) = pair else {
+            let address = serves(&program);
+            return Self { scene, phase, refusal, program, address, pair: None };
+        };
         is_standby(&program);
-        let held = Program::spawn_piped(&mut self::holder(scene, &pair.both()), &scene.at("held"));
+        let held = Program::spawn_piped(&mut holder(scene, &pair.both()), &scene.at("held"));
         holds(&held);
-        holder = Some(held);
+        Self { scene, phase, refusal, program, address: None, pair: Some((pair, held)) }
     }
-    if phase != Phase::Start {
-        refusal.begin(&[program.child.id()]);
+
+    /// The options of a client.
+    fn options(&self, of: &[&str]) -> Vec<String> {
+        let tls = if has_tls(self.phase) { self.scene.tls("app") } else { Vec::new() };
+        of.iter().map(ToString::to_string).chain(tls).collect()
     }
-    match (phase, &address) {
-        (Phase::Start | Phase::Serving, Some(address)) => {
-            for fabric in ["tcp", "shm"] {
-                sound(address, &["--wait", "2", "--fabric", fabric])?;
+
+    fn sound(&self, address: &str, of: &[&str]) -> Result<i32, String> {
+        let options = self.options(of);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        visit_is_sound(self.scene, address, &options)
+    }
+
+    /// It ends while it is refused things.
+    fn exits(mut self) -> Result<(), String> {
+        let result = ended(&mut self.program, &self.refusal);
+        drop(self.program);
+        self.refusal.ended();
+        result
+    }
+
+    /// The phase itself.
+    fn goes_through(&mut self) -> Result<(), String> {
+        if self.phase == Phase::Failover {
+            return self.takes_over();
+        }
+        let Some(address) = self.address.clone() else { return Ok(()) }; // its end is judged
+        match self.phase {
+            Phase::Start | Phase::Serving => {
+                for fabric in ["tcp", "shm"] {
+                    self.sound(&address, &["--wait", "2", "--fabric", fabric])?;
+                }
+            }
+            Phase::Reload => {
+                self.reloads();
+                self.sound(&address, &["--wait", "2"])?;
+            }
+            _ => drop(self.sound(&address, &["--wait", "2"])?),
+        }
+        Ok(())
+    }
+
+    fn takes_over(&mut self) -> Result<(), String> {
+        let Some((pair, _)) = &self.pair else { unreachable!("of a failover") };
+        pair.first.signal(Signal::KILL);
+        self.address = serves_within(&self.program, TAKES_OVER);
+        if let Some(address) = &self.address {
+            self.sound(address, &["--wait", "1", "--fabric", "tcp"])?;
+        }
+        Ok(())
+    }
+
+    /// Until it says that it has, or may have been denied the signal.
+    fn reloads(&mut self) {
+        self.program.signal(Signal::HUP);
+        let until = Instant::now() + RELOAD;
+        while self.refusal.has_stderr()
+            && !self.program.said().contains("loaded again")
+            && self.program.is_there()
+            && Instant::now() < until
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A standby that could not take over tries again, or has ended.
+    fn has_taken_over(&mut self) -> Result<(), String> {
+        if self.phase == Phase::Failover && self.address.is_none() {
+            self.address = serves(&self.program);
+            // A program that aborts closes its output a moment before it has ended.
+            if self.address.is_none() && self.program.ended(ABORTS).is_none() {
+                return Err(format!("it does not take over: {}", self.program.said()));
             }
         }
-        (Phase::Handshake, Some(address)) => drop(sound(address, &["--wait", "2"])?),
-        (Phase::Failover, _) => {
-            let pair = pair.as_mut().expect("of a failover");
-            pair.first.signal(Signal::KILL);
-            address = serves_within(&program, TAKES_OVER);
-            if let Some(address) = &address {
-                sound(address, &["--wait", "1", "--fabric", "tcp"])?;
-            }
-        }
-        (Phase::Reload, Some(address)) => {
-            program.signal(Signal::HUP);
-            let until = Instant::now() + RELOAD;
-            while refusal.has_stderr()
-                && !program.said().contains("loaded again")
-                && program.is_there()
-                && Instant::now() < until
-            {
-                thread::sleep(Duration::from_millis(5));
-            }
-            sound(address, &["--wait", "2"])?;
-        }
-        (Phase::Exit, _) => {
-            let result = ended(&mut program, &refusal);
-            drop(program);
-            refusal.ended();
-            return result;
-        }
-        (_, None) => {} // its end is judged
+        Ok(())
     }
-    if phase != Phase::Start {
-        refusal.end();
-    }
-    if address.is_none() && phase == Phase::Failover {
-        address = serves(&program); // it tries again
-        if address.is_none() && program.is_there() {
-            return Err(format!("it does not take over: {}", program.said()));
-        }
-    }
-    if let Some(holder) = holder {
-        let is_there = program.is_there();
-        let mut holder = holder;
+
+    fn holder_keeps_its_lock(&mut self) -> Result<(), String> {
+        let Some((_, holder)) = &mut self.pair else { return Ok(()) };
+        let is_there = self.program.is_there();
         let was_there = holder.is_there();
         holder.close_input();
         let code = holder.ended(HANG).ok_or("the holder hangs")?.code();
-        if is_there && (!was_there || code != Some(0)) {
-            return Err(format!("the holder has lost its lock: {code:?}: {}", holder.said()));
+        match is_there && (!was_there || code != Some(0)) {
+            true => Err(format!("the holder has lost its lock: {code:?}: {}", holder.said())),
+            false => Ok(()),
         }
     }
-    match address {
-        Some(address) if program.is_there() => {
-            let options: Vec<String> = options(&AFTER);
-            let options: Vec<&str> = options.iter().map(String::as_str).collect();
-            let code = visit(scene, &address, &options)?;
-            if code != 0 && program.is_there() {
-                let visitor = std::fs::read_to_string(scene.at("visit")).unwrap_or_default();
-                let said = program.said();
-                return Err(format!("it does not serve any more: {code}: {visitor}; {said}",));
-            }
+
+    /// Unless it has ended, which is judged, it gives the lock to a client.
+    fn serves_on(&mut self) -> Result<(), String> {
+        let Some(address) = self.address.clone().filter(|_| self.program.is_there()) else {
+            return Ok(());
+        };
+        let options = self.options(&AFTER);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let code = visit(self.scene, &address, &options)?;
+        if code == 0 || !self.program.is_there() {
+            return Ok(());
         }
-        _ => {}
+        let visitor = std::fs::read_to_string(self.scene.at("visit")).unwrap_or_default();
+        let said = self.program.said();
+        Err(format!("it does not serve any more: {code}: {visitor}; {said}"))
     }
-    ended(&mut program, &refusal)
+}
+
+fn has_tls(phase: Phase) -> bool {
+    matches!(phase, Phase::Handshake | Phase::Reload)
 }
 
 /// Its end, judged; whose words are lost cannot have said why.

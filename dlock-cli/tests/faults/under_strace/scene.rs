@@ -152,17 +152,23 @@ impl Program {
         }
     }
 
+    /// How many threads it has.
+    pub fn threads(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/task", self.child.id())).map_or(0, Iterator::count)
+    }
+
     pub fn is_there(&mut self) -> bool {
         self.ended(Duration::ZERO).is_none()
     }
 
-    /// What is logged is written by a thread of its own.
-    pub fn has_said_something(&self) -> bool {
+    /// Waits until the program has said this, and tells whether it has. A thread writes the log, so
+    /// a line may come a moment late.
+    pub fn says(&self, is_so: impl Fn(&str) -> bool) -> bool {
         let until = Instant::now() + LOGGED;
-        while self.said().is_empty() && Instant::now() < until {
+        while !is_so(&self.said()) && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
-        !self.said().is_empty()
+        is_so(&self.said())
     }
 
     pub fn said(&self) -> String {

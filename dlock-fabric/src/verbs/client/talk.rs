@@ -11,7 +11,7 @@
 //!
 //! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -179,8 +179,7 @@ impl Talk {
     }
 
     fn shut_down(&self) {
-        // SAFETY: a system call on a descriptor this owns, without pointers.
-        unsafe { libc::shutdown(self.liveness.as_raw_fd(), libc::SHUT_RDWR) };
+        let _ = rustix::net::shutdown(self.liveness.as_fd(), rustix::net::Shutdown::Both);
     }
 
     /// Neither closed nor spoken on.

@@ -10,11 +10,14 @@
 
 use std::ffi::{c_int, CStr};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
+
+use rustix::event::PollFlags;
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 use super::context::Context;
 use super::error::VerbsError;
@@ -248,12 +251,10 @@ impl Channel {
         let raw = unsafe { (lib.create_comp_channel)(context.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last(what))?;
         let channel = Self { raw, context: Arc::clone(context) };
-        let fd = channel.as_fd().as_raw_fd();
-        // SAFETY: an operation on a descriptor, without pointers.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-        // SAFETY: as above. Several threads may wait; none may block in `get_cq_event`.
-        let rc = unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
-        sys::check(rc).map_err(|source| VerbsError::call(what, source))?;
+        // Several threads may wait; none may block in `get_cq_event`.
+        fcntl_getfl(channel.as_fd())
+            .and_then(|flags| fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK))
+            .map_err(|source| VerbsError::call(what, source.into()))?;
         Ok(Arc::new(channel))
     }
 
@@ -269,9 +270,9 @@ impl Channel {
                 return Ok(true);
             }
             let what = "wait for a completion";
-            let events = sys::poll_until(self.as_fd(), libc::POLLIN, deadline)
+            let events = sys::poll_until(self.as_fd(), PollFlags::IN, deadline)
                 .map_err(|source| VerbsError::call(what, source))?;
-            if events == 0 {
+            if events.is_empty() {
                 return Ok(false);
             }
         }

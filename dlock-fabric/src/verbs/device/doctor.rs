@@ -304,10 +304,8 @@ pub fn look() -> Findings {
 }
 
 fn memlock_bytes() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place for the answer.
-    let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    let bytes = crate::threads::limit_of(libc::RLIMIT_MEMLOCK).ok()?.rlim_cur;
+    (bytes != libc::RLIM_INFINITY).then_some(bytes)
 }
 
 /// What may be locked in memory, if that is limited for this process.

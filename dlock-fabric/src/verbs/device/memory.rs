@@ -7,16 +7,18 @@
 //! A device writes when it likes. So registered memory is never borrowed as `&[u8]`: it is
 //! accessed by [`SharedWord`] or copied through raw pointers.
 
-use std::io;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use super::context::Context;
 use super::error::{VerbsError, REGISTER};
 use super::ffi::{self, ibv_mr, ibv_pd};
 use crate::atomic::{self, SharedWord};
 use crate::fork::Owner;
-use crate::sys;
+use crate::sys::page_size;
 
 /// A group of registrations and queue pairs: a key is worth nothing outside its group.
 #[derive(Debug)]
@@ -234,23 +236,18 @@ impl Pages {
     /// # Errors
     /// `Call` if the system has no memory.
     pub fn new(bytes: usize) -> Result<Arc<Self>, VerbsError> {
-        let failed = |source| VerbsError::call("map memory for a device", source);
-        let page = sys::page_size();
-        let bytes = bytes.max(1).checked_next_multiple_of(page);
-        let bytes = bytes.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let failed = |source: Errno| VerbsError::call("map memory for a device", source.into());
+        let bytes = bytes.max(1).checked_next_multiple_of(page_size());
+        let bytes = bytes.ok_or(Errno::INVAL).map_err(failed)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address the kernel chooses; nothing is replaced.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        let base = match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => base,
-            _ => return Err(failed(io::Error::last_os_error())),
-        };
-        let pages = Self { base, bytes, owner: Owner::current() };
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
+        let base = NonNull::new(base.map_err(failed)?.cast::<u8>()).ok_or(Errno::NOMEM);
+        let pages = Self { base: base.map_err(failed)?, bytes, owner: Owner::current() };
         // SAFETY: exactly the mapping made above. A child that shared the pages until one of the
         // two writes would take them away from the device.
-        let rc = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
-        sys::check(rc).map_err(failed)?;
+        unsafe { madvise(pages.base.as_ptr().cast(), bytes, Advice::LinuxDontFork) }
+            .map_err(failed)?;
         Ok(Arc::new(pages))
     }
 
@@ -308,7 +305,7 @@ impl Drop for Pages {
         // A forked child has no such mapping, and may have another at this address.
         if self.owner.is_here() {
             // SAFETY: exactly the mapping made in `new`; references to it borrow `self`.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+            let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
 }
@@ -331,7 +328,7 @@ mod tests {
     #[test]
     fn pages_are_zero_and_keep_what_is_put_there() {
         let pages = Pages::new(1).unwrap();
-        assert_eq!(pages.words().len() * 8, sys::page_size());
+        assert_eq!(pages.words().len() * 8, page_size());
         assert!(pages.words().iter().all(|word| word.load() == 0));
         pages.put(3, b"abc");
         let mut copy = b"x".to_vec();

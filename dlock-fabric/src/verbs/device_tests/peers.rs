@@ -9,6 +9,8 @@ use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 
+use rustix::event::PollFlags;
+
 use super::session::*;
 use super::*;
 use crate::error::FabricError;
@@ -313,7 +315,8 @@ fn a_sleeping_primary_is_woken_by_a_request() {
     let mut arrivals = Vec::new();
     host.arm().unwrap();
     assert_eq!(host.poll(&mut arrivals).unwrap(), 0);
-    let asleep = |ms| sys::poll_until(host.fd(), libc::POLLIN, sys::deadline_in(ms)).unwrap() == 0;
+    let asleep =
+        |ms| sys::poll_until(host.fd(), PollFlags::IN, sys::deadline_in(ms)).unwrap().is_empty();
     assert!(asleep(Duration::ZERO));
     session.exec.send(&resolve(1)).unwrap();
     assert!(!asleep(PATIENCE));

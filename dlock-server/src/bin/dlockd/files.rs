@@ -36,16 +36,7 @@ pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<()
                 )
             })?;
             log::info!("a primary that is started again recovers what is held from {path:?}");
-            let others = files.other_state_files(server.port, &path);
-            if let (false, Some(other)) = (path.exists(), others.first()) {
-                log::warn!(
-                    "{path:?} is new, and {other:?} is there from a primary on this port that was \
-                     started with other variables (XDG_STATE_HOME, HOME) or another \
-                     /etc/machine-id: what its clients hold is not known here, and may be given to \
-                     others; to recover it stop this primary, and start one with \
-                     --state-file {other:?}"
-                );
-            }
+            server.earlier_state_files = files.other_state_files(server.port, &path);
             server.state_file = Some(path);
         }
     }

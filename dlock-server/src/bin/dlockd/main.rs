@@ -72,8 +72,12 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         log::warn!("the limit of open files cannot be raised: {error}");
     }
     std::panic::set_hook(Box::new(|_| {})); // the next line tells of it as an error
-    let runtime = dlock_server::runtime(|builder| builder)
-        .map_err(|error| format!("cannot wait for signals (socketpair, epoll_create): {error}"))?;
+    let runtime = dlock_server::runtime(|builder| builder).map_err(|error| {
+        format!(
+            "cannot wait for signals (socketpair, epoll_create): {error}; raise the limit of \
+                 open files (ulimit -n, LimitNOFILE= of the unit)"
+        )
+    })?;
     abort_on_panic();
     let ended = runtime.block_on(async {
         // Before it serves: a signal right after the ready line is a clean stop, too.
@@ -222,7 +226,7 @@ fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
 }
 
 fn no_signals(error: std::io::Error) -> String {
-    format!("cannot wait for signals: {error}")
+    format!("cannot wait for signals: sigaction: {error}")
 }
 
 /// A panic in any thread ends the process, after its message.

@@ -9,6 +9,7 @@
 use dlock_core::clock::Now;
 use dlock_core::lock::{FastCas, Op, Step};
 use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
+use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome};
 use dlock_core::words::LedgerEntry;
 
@@ -94,6 +95,7 @@ impl Sys {
         let as_of_now = Now { horizon_ns: t.horizon_ns, ..begun };
         if matches!(outcome, Outcome::Done(values) if values[0] == cas.expect) {
             if let Some(result) = entry.fast_end(cas, as_of_now, || coarse) {
+                self.released_by_one(c, l, result.status);
                 return self.finish(c, l, result);
             }
         }
@@ -110,5 +112,15 @@ impl Sys {
         }
         let started = Operation::after_fast(entry, t.op, outcome, begun, now, bounds);
         self.started(c, l, started);
+    }
+
+    /// A release by one word operation is told, which may have changed the memory of a dead
+    /// primary.
+    fn released_by_one(&mut self, c: usize, l: usize, status: Status) {
+        let is_release = self.clients[c].threads[l].op == Op::Unlock && status == Status::Success;
+        if is_release && !self.is_by_a_wrong_clock(c, l) {
+            let verdict = self.oracle.released_by_one(l, self.who(c), self.now);
+            verdict.unwrap_or_else(|why| self.fail(why));
+        }
     }
 }

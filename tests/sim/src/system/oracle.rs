@@ -9,6 +9,7 @@
 //! ```
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
+use dlock_core::clock::COARSE_NS_MAX;
 use dlock_core::control::Place;
 use dlock_core::message::Mode;
 
@@ -349,6 +350,23 @@ impl Oracle {
             Some(other) => Err(format!(
                 "loss: lock {lock}: client {who:#x} is told at {now} that it has released it, was \
                  not answered, and {other:#x} has it"
+            )),
+        }
+    }
+
+    /// A release by one word operation is told as a success.
+    ///
+    /// # Errors
+    /// If another client was told that it has the lock, and the horizon of this one was over when
+    /// it read its clock, however coarsely.
+    pub fn released_by_one(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
+        let is_over = self.horizon_of(lock, who).saturating_add(COARSE_NS_MAX) <= now;
+        let taken_by = self.told(lock, who).and_then(|told| told.taken_by);
+        match taken_by.filter(|_| is_over) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "loss: lock {lock}: client {who:#x} is told at {now} that it has released it, is \
+                 past its horizon, and {other:#x} has it"
             )),
         }
     }

@@ -34,7 +34,7 @@ impl Sys {
         let mut now = clock.now(self.now);
         let error = now.time.0.abs_diff(self.server_now().0);
         let known = self.clients[c].epoch == self.epoch && self.alive;
-        debug_assert!(
+        assert!(
             clock.jumped > 0
                 || !known
                 || self.bugs.monotonic_clock

@@ -7,16 +7,16 @@
 
 use std::time::Duration;
 
-use dlock_client::{Client, Config, Error, FairLock};
+use dlock_client::{Client, Config, Error, Lock, Mode};
 
 const LEASE: Duration = Duration::from_secs(30);
 const TASKS: u32 = 8;
 
 /// Waits for the lock, but no longer than for something else that may come first: a future that is
 /// dropped leaves the queue.
-async fn work(lock: FairLock, task: u32) -> Result<(), Error> {
+async fn work(lock: Lock, task: u32) -> Result<(), Error> {
     tokio::select! {
-        guard = lock.write_timeout_async(LEASE, Duration::from_secs(60)) => {
+        guard = lock.acquire(Mode::Exclusive).lease(LEASE).wait(Duration::from_secs(60)) => {
             let guard = guard?;
             println!("task {task}: nobody else writes");
             tokio::time::sleep(Duration::from_millis(20)).await;

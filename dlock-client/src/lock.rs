@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A lock, and how it is acquired.
+//!
+//! ```text
+//!   Lock ──acquire(mode)──▶ Acquire ──lease, wait──▶ guard()   Guard, borrows the lock
+//!                                                    owned()   OwnedGuard, keeps it
+//!                                                    .await    OwnedGuard, on any runtime
+//! ```
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use dlock_core::ids::LockId;
+use dlock_core::limits::LOCK_WAIT_S;
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+
+use crate::client::lease_s;
+use crate::error::Error;
+use crate::guard::{Guard, Hold, Keep, OwnedGuard, RW_HAS_NO_LEASE};
+use crate::instance::GuardWait;
+use crate::reference::Reference;
+use crate::tasks::Acquiring;
+
+/// The lease of an acquire that names none.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// How long an acquire waits that does not say it.
+pub const WAIT_DEFAULT: Duration = Duration::from_secs(LOCK_WAIT_S);
+
+/// [`Wait::Forever`] in a clock's terms: a century.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+/// The lease in the word operations of a read-write lock. Nothing reads it.
+const NO_LEASE: u32 = 1;
+
+/// How long an acquire may wait for other holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: one attempt.
+    No,
+    /// For this long at most.
+    For(Duration),
+    /// Until the lock is granted, or the client cannot get it any more.
+    Forever,
+}
+
+impl From<Duration> for Wait {
+    fn from(wait: Duration) -> Self {
+        Self::For(wait)
+    }
+}
+
+/// A lock of the primary. Clones, and locks of the same name and client, are one lock; when the
+/// last of them is dropped, the primary is told.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    reference: Arc<Reference>,
+    id: LockId,
+    lock_type: LockType,
+}
+
+impl Lock {
+    pub(crate) fn new(reference: Arc<Reference>, id: LockId, lock_type: LockType) -> Self {
+        Self { reference, id, lock_type }
+    }
+
+    /// The lock's number at the primary.
+    pub fn id(&self) -> LockId {
+        self.id
+    }
+
+    /// Its type.
+    pub fn lock_type(&self) -> LockType {
+        self.lock_type
+    }
+
+    /// Begins to say how the lock is to be acquired; [`Acquire::guard`], [`Acquire::owned`] or
+    /// `.await` acquires it. An atomic lock has no shared mode: that is `Invalid`.
+    #[inline]
+    pub fn acquire(&self, mode: Mode) -> Acquire<'_> {
+        Acquire { lock: self, mode, lease: None, wait: Wait::For(WAIT_DEFAULT) }
+    }
+}
+
+/// An acquire that has not begun.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use dlock_client::{Client, Config, Mode, Wait};
+/// # async fn acquires(client: Client) -> Result<(), dlock_client::Error> {
+/// let table = client.fair_lock("table 7")?;
+/// let reader = table.acquire(Mode::Shared).guard()?;
+/// drop(reader);
+/// let lease = Duration::from_secs(10);
+/// let writer = table.acquire(Mode::Exclusive).lease(lease).wait(Wait::No).owned()?;
+/// drop(writer);
+/// let writer = table.acquire(Mode::Exclusive).wait(Duration::from_secs(5)).await?;
+/// writer.unlock_async().await
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is acquired before `guard`, `owned` or `await`"]
+pub struct Acquire<'a> {
+    lock: &'a Lock,
+    mode: Mode,
+    lease: Option<Duration>,
+    wait: Wait,
+}
+
+impl<'a> Acquire<'a> {
+    /// When other clients may have the lock though it was not released: this long after it was
+    /// granted. Rounded up to whole seconds, at least 1 and at most
+    /// [`LEASE_MAX`](crate::LEASE_MAX), which never ends; [`LEASE_DEFAULT`] unless said. A
+    /// read-write lock has no lease: for one, any is `Invalid`.
+    #[inline]
+    pub fn lease(self, lease: Duration) -> Self {
+        Self { lease: Some(lease), ..self }
+    }
+
+    /// How long to wait for other holders; [`WAIT_DEFAULT`] unless said.
+    #[inline]
+    pub fn wait(self, wait: impl Into<Wait>) -> Self {
+        Self { wait: wait.into(), ..self }
+    }
+
+    /// Acquires the lock; the guard borrows it.
+    ///
+    /// # Errors
+    /// `Held` ([`Wait::No`]), `TimedOut`, `Invalid` (the lease, or a shared mode of an atomic
+    /// lock), `NotReady`, `Disconnected`, `Left`, `Removed`, `Denied`.
+    ///
+    /// # Latency
+    /// One round trip for a free lock, none over shared memory; else as long as it waits, and 5 s
+    /// at most beyond that.
+    #[inline]
+    pub fn guard(self) -> Result<Guard<'a>, Error> {
+        self.hold(self.lock.reference.instance()).map(Guard)
+    }
+
+    /// Acquires the lock; the guard keeps it and its client, and can be moved.
+    ///
+    /// # Errors
+    /// As [`guard`](Self::guard).
+    ///
+    /// # Latency
+    /// As `guard`.
+    pub fn owned(self) -> Result<OwnedGuard, Error> {
+        self.hold(Arc::clone(&self.lock.reference)).map(OwnedGuard)
+    }
+
+    #[inline]
+    fn hold<K: Keep>(self, keep: K) -> Result<Hold<K>, Error> {
+        let expire_s = self.expire_s()?;
+        let (id, mode) = (self.lock.id, self.mode);
+        let (result, number) = match self.until() {
+            None => keep.instance().try_guard(id, mode, expire_s),
+            Some(wait) => keep.instance().wait_guard(id, mode, expire_s, Instant::now() + wait),
+        };
+        match result.status {
+            Status::Success | Status::AlreadyLocked => {
+                Ok(Hold::new(keep, id, mode, number, result.view))
+            }
+            Status::Fail | Status::Again if self.wait != Wait::No => Err(Error::TimedOut),
+            status => Err(Error::of(status)),
+        }
+    }
+
+    #[inline]
+    fn expire_s(&self) -> Result<u32, Error> {
+        match (self.lock.lock_type, self.lease) {
+            (LockType::Atomic, _) if self.mode == Mode::Shared => {
+                Err(Error::Invalid("an atomic lock has no shared mode"))
+            }
+            (LockType::Rw, None) => Ok(NO_LEASE),
+            (LockType::Rw, Some(_)) => Err(RW_HAS_NO_LEASE),
+            (_, lease) => lease_s(lease.unwrap_or(LEASE_DEFAULT)),
+        }
+    }
+
+    /// How long it waits; `None`: not at all.
+    #[inline]
+    fn until(&self) -> Option<Duration> {
+        match self.wait {
+            Wait::No => None,
+            Wait::For(wait) => Some(wait.min(FOREVER)),
+            Wait::Forever => Some(FOREVER),
+        }
+    }
+}
+
+impl IntoFuture for Acquire<'_> {
+    type Output = Result<OwnedGuard, Error>;
+    type IntoFuture = AcquireFuture;
+
+    fn into_future(self) -> AcquireFuture {
+        AcquireFuture {
+            wait: self.wait,
+            stage: match self.expire_s() {
+                Ok(expire_s) => Stage::New {
+                    reference: Arc::clone(&self.lock.reference),
+                    id: self.lock.id,
+                    mode: self.mode,
+                    expire_s,
+                    wait: self.until().unwrap_or(Duration::ZERO),
+                },
+                Err(error) => Stage::Refused(error),
+            },
+        }
+    }
+}
+
+/// An acquire as a future, for any runtime; `.await` of an [`Acquire`] makes it. It begins when it
+/// is first polled, and waits from then on. Dropped before its end, it leaves nothing held and
+/// nothing queued.
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct AcquireFuture {
+    wait: Wait,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    New { reference: Arc<Reference>, id: LockId, mode: Mode, expire_s: u32, wait: Duration },
+    Refused(Error),
+    Waiting(Acquiring),
+    Over,
+}
+
+impl Future for AcquireFuture {
+    type Output = Result<OwnedGuard, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut acquiring = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::New { reference, id, mode, expire_s, wait } => {
+                let wait = GuardWait::new(id, mode, expire_s, wait);
+                reference.tasks().acquire(Arc::clone(&reference), wait)?
+            }
+            Stage::Waiting(acquiring) => acquiring,
+            Stage::Refused(error) => return Poll::Ready(Err(error)),
+            Stage::Over => return Poll::Pending, // polled after its end
+        };
+        let polled = Pin::new(&mut acquiring).poll(context);
+        if polled.is_pending() {
+            self.stage = Stage::Waiting(acquiring);
+        }
+        polled.map(|result| match result {
+            Ok(hold) => Ok(OwnedGuard(hold)),
+            Err(Error::TimedOut) if self.wait == Wait::No => Err(Error::Held),
+            Err(error) => Err(error),
+        })
+    }
+}
