@@ -80,7 +80,7 @@ bugs! {
     PassedCounts = "passed-counts", "a share that was counted as done is refused";
     NoTimer =
         "no-timer",
-        "a lock is looked at again while a client may change what it has without a word";
+        "a fair lock that is waited for is looked at again, without a message";
     HighIsTicket = "high-is-ticket", "a number from the divert point on is no ticket";
     LapOverEntries =
         "lap-over-entries",
@@ -365,7 +365,6 @@ pub const UNFOUND: &[Bug] = &[
     Bug::PolledStaysWaiting,
     Bug::ExtendedOnOtherClock,
     Bug::NoteNeedsRight,
-    Bug::NoTimer,
     Bug::ParksUnsaid,
     Bug::ParkedUnwoken,
     Bug::ToldReleaseFails,

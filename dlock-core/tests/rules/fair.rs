@@ -78,7 +78,23 @@ fn a_release_that_was_under_way_when_the_word_was_told_is_seen_by_a_look() {
     // its compare-and-swap fails, and its entry says none: it is dead before it asks
     assert_ne!(w.memory.turn, before);
     w.memory.ledgers.remove(&id(1));
-    assert!(is_granted(&w.pass(NS / 10), 2), "before the look of each second");
+    assert!(is_granted(&w.pass(NS / 10), 2), "soon");
+}
+
+/// A client that is known to have its share has released it by itself: its entry follows.
+#[test]
+fn a_share_that_was_released_before_the_word_was_told_is_seen_by_a_look() {
+    let mut w = fair(3);
+    let given_up = w.take(1, S, 600);
+    let held = w.take(2, S, 600);
+    assert!(is_granted(&w.wait(2, S, held), 2));
+    w.ask(1, Request::Abandon { handle: HANDLE, mode: S, ticket: given_up });
+    w.memory.ledgers.remove(&id(1));
+    let behind = w.take(3, X, 600);
+    w.memory.turn = w.turn().done(S).into_bits();
+    assert!(w.wait(3, X, behind).is_empty(), "a share is open, and client 2 may have it");
+    w.memory.ledgers.remove(&id(2));
+    assert!(is_granted(&w.pass(NS / 10), 3), "soon, not at the end of its lease");
 }
 
 #[test]

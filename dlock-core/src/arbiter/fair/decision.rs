@@ -43,10 +43,8 @@ pub(super) struct Decision<'a> {
     pub(super) answers: Vec<(Waiter, Option<(u32, Ticket)>)>,
     /// There is more to pass.
     pub(super) is_unfinished: bool,
-    /// When a claim or a grace ends that keeps others waiting.
+    /// When to look again.
     pub(super) next: Option<ServerTime>,
-    /// A client that is waited for may change what it has without a word to anybody.
-    pub(super) is_silent: bool,
 }
 
 impl<'a> Decision<'a> {
@@ -61,8 +59,8 @@ impl<'a> Decision<'a> {
             answers,
             is_unfinished: true,
             next: None,
-            is_silent: false,
         };
+        let head = d.fair.head.clone();
         d.refuse();
         for _ in 0..STEPS_MAX {
             if !d.advance() {
@@ -78,6 +76,10 @@ impl<'a> Decision<'a> {
         }
         if view.is_idle(d.turn) {
             d.fair.unsettled = false;
+        }
+        let is_granted = d.answers.iter().any(|(_, grant)| grant.is_some());
+        if is_granted || d.fair.head != head {
+            d.fair.looks = 0;
         }
         d.schedule();
         d
@@ -238,32 +240,22 @@ impl<'a> Decision<'a> {
         known.min().unwrap_or(u32::MAX).min(self.view.taken.mx())
     }
 
-    /// When to look again.
+    /// When to look again: when a claim or a grace ends that keeps others waiting, and now and then,
+    /// since clients change what they have without a message.
     fn schedule(&mut self) {
         if !self.is_wanted() || self.view.is_idle(self.turn) {
             return;
         }
         let now = self.view.now;
-        let mut next: Option<ServerTime> = None;
-        let mut at = |time: ServerTime| {
-            if time > now && time.0 != u64::MAX {
-                next = Some(next.map_or(time, |next| next.min(time)));
-            }
-        };
-        let mut is_silent = false;
-        for (&client, &entry) in &self.view.clients {
+        let ends_of_claims = self.view.clients.iter().filter_map(|(&client, &entry)| {
             let has = self.view.has(&self.fair, client, entry);
-            if let Has::Known { live: true, .. } | Has::Unknown(_) = has {
-                at(entry.until);
-            }
-            is_silent |= matches!(has, Has::Unknown(_));
-        }
-        for record in self.fair.records.values() {
-            match record.status {
-                Status::Granted { deadline_s } => at(ServerTime::expiry_of(deadline_s)),
-                _ => record.grace_end().into_iter().for_each(&mut at),
-            }
-        }
-        (self.next, self.is_silent) = (next, is_silent);
+            matches!(has, Has::Known { live: true, .. } | Has::Unknown(_)).then_some(entry.until)
+        });
+        let ends = self.fair.records.values().filter_map(|record| match record.status {
+            Status::Granted { deadline_s } => Some(ServerTime::expiry_of(deadline_s)),
+            _ => record.grace_end(),
+        });
+        let times = ends_of_claims.chain(ends).chain(self.fair.next_look(now));
+        self.next = times.filter(|&time| time > now && time.0 != u64::MAX).min();
     }
 }

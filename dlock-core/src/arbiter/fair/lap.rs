@@ -13,7 +13,7 @@
 
 use super::super::{end_earlier_wait, Caller, Ctx, LockState, ROUNDS_MAX};
 use super::state::{addr_of, HeldBack, Status as Known, View};
-use super::{look_later, reached, swap, FairState};
+use super::{reached, swap, FairState};
 use crate::clock::NS;
 use crate::limits::FAIR_LANE_END;
 use crate::message::{Mode, Reply};
@@ -99,7 +99,7 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
         return;
     }
     if !view.is_idle(turn) || !state.queue.is_empty() || !is_free {
-        return look_later(ctx, state.fair.looks);
+        return state.fair.next_look(ctx.now).into_iter().for_each(|at| ctx.wake_at(at));
     }
     if !swap(ctx, turn, TurnWord::new()) {
         let soon = ctx.now.plus_ns(1);

@@ -38,12 +38,6 @@ use state::{addr_of, Has, Status as Known, View};
 const LOOKS_MAX: usize = 4;
 /// What one call may take, in units: a word or an entry that is read, or a record that is visited.
 pub const WORK_MAX: u64 = (LOOKS_MAX * (decision::STEPS_MAX + 2) * 3 * CLIENTS_MAX) as u64;
-/// Times between looks by the timer while a client may change what it has without a word to
-/// anybody, nanoseconds.
-const LOOK_AFTER_NS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
-/// The same after so many looks in which nothing had changed.
-const LOOK_SLOWLY_AFTER: u8 = 12;
-const LOOK_SLOWLY_NS: u64 = 1_000_000_000;
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     state.fair.looks = 0;
@@ -286,7 +280,7 @@ pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: Cl
 
 /// The timer: nothing has changed as far as is known.
 pub(super) fn tick(ctx: &mut Ctx<'_>, state: &mut LockState) {
-    state.fair.looks = (state.fair.looks + 1).min(LOOK_SLOWLY_AFTER);
+    state.fair.looks = state.fair.looks.saturating_add(1);
     advance(ctx, state);
 }
 
@@ -324,13 +318,8 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
 
 /// What was decided counts: the word says so.
 fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
-    let Decision { turn, fair, queue, answers, next, is_silent, .. } = d;
-    let is_granted = |(_, grant): &(Waiter, Option<_>)| grant.is_some();
-    if answers.iter().any(is_granted) || fair.head != state.fair.head {
-        state.fair.looks = 0;
-    }
-    let looks = state.fair.looks;
-    (state.fair, state.queue) = (FairState { looks, ..fair }, queue);
+    let Decision { turn, fair, queue, answers, next, .. } = d;
+    (state.fair, state.queue) = (fair, queue);
     let word = turn.into_bits();
     for (waiter, grant) in answers {
         match grant {
@@ -341,24 +330,6 @@ fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
         }
     }
     if let Some(at) = next {
-        ctx.wake_at(at);
-    }
-    if is_silent {
-        look_later(ctx, looks);
-    }
-    if !state.queue.is_empty() {
-        ctx.looks_again();
-    }
-}
-
-/// What is waited for may happen without a word to anybody.
-fn look_later(ctx: &mut Ctx<'_>, looks: u8) {
-    if !planted::is(Bug::NoTimer) {
-        let after_ns = match looks < LOOK_SLOWLY_AFTER {
-            true => LOOK_AFTER_NS[usize::from(looks).min(LOOK_AFTER_NS.len() - 1)],
-            false => LOOK_SLOWLY_NS,
-        };
-        let at = ctx.now.plus_ns(after_ns);
         ctx.wake_at(at);
     }
 }

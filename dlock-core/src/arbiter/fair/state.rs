@@ -16,6 +16,7 @@ use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::limits::{FAIR_GRACE_S, HINDRANCE_S};
 use crate::message::Mode;
+use crate::planted::{self, Bug};
 use crate::word_op::{Word, WordAddr};
 use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 
@@ -23,6 +24,8 @@ use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
 /// A client whose entry is over may stand in the way of the next lap for so long.
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
+/// Times between looks by the timer while a client waits, or something was undone, nanoseconds.
+const LOOK_AFTER_NS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
 /// What is known of a client's ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +119,12 @@ impl FairState {
             && !self.restarts
     }
 
+    /// When to look again, since clients change what they have without a message.
+    pub(super) fn next_look(&self, now: ServerTime) -> Option<ServerTime> {
+        let after_ns = LOOK_AFTER_NS[usize::from(self.looks).min(LOOK_AFTER_NS.len() - 1)];
+        (!planted::is(Bug::NoTimer)).then(|| now.plus_ns(after_ns))
+    }
+
     /// A client whose entry was seen to stand in the way for too long.
     pub(in crate::arbiter) fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let is_over =
@@ -201,7 +210,7 @@ impl FairState {
     pub(super) fn is_passed(&self, client: ClientId, ticket: Ticket) -> bool {
         let passed = self.passed.as_ref();
         passed.is_some_and(|p| ticket.ts < p.below && !p.live.contains(&client))
-            && !crate::planted::is(crate::planted::Bug::PassedCounts)
+            && !planted::is(Bug::PassedCounts)
     }
 }
 
