@@ -52,6 +52,9 @@ impl Primary {
                     continue;
                 }
                 WordOp::Read { addr } | WordOp::ReadPair { addr } => {
+                    // both words of a pair are of the slot that the client has got
+                    let is_pair = matches!(word_op, WordOp::ReadPair { .. });
+                    valid(!is_pair || addr.next().slot() == addr.slot())?;
                     let what = self.what(known, addr.slot())?;
                     self.may_operate(client, what, word_op)?;
                     continue;

@@ -7,7 +7,8 @@ use dlock_core::control::LockGrant;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
 
 /// A site, a tcp client, and a lock that it has got.
@@ -109,5 +110,17 @@ fn a_ticket_that_was_executed_here_is_the_only_one_its_client_has() {
         };
         assert!(!ask(&mut site, 1, 0) && !ask(&mut site, 0, 1), "another one's, perhaps");
         assert!(ask(&mut site, 0, 0), "{:?}", site.out);
+    }
+}
+
+#[test]
+fn a_pair_reaches_no_word_of_the_next_slot() {
+    let (mut site, client, grant) = with(LockType::Fair);
+    for word in [Word::W0, Word::W1, Word::Fence, Word::Gen] {
+        let addr = WordAddr::new(grant.slot, word);
+        let read = Chain::one(WordOp::ReadPair { addr });
+        let may = site.primary.check_chain(site.now, &mut site.memory, client.id, &read);
+        let expected = if word == Word::Gen { Err(Status::Invalid) } else { Ok(false) };
+        assert_eq!(may, expected, "{word:?}");
     }
 }
