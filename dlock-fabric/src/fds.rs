@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-use crate::sys::{check, now, poll_until, send_all};
+use crate::sys::{check, named, now, poll_until, send_all};
 
 /// Lets `/dev/null` take the places of standard input, output and error that are closed, until a
 /// program that this process executes: else a descriptor that is made next gets such a number, and
@@ -166,7 +166,8 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
             value.as_mut_ptr().cast(),
             &mut len,
         )
-    })?;
+    })
+    .map_err(|error| named("getsockopt", error))?;
     if len as usize != size_of::<T>() {
         return Err(io::ErrorKind::InvalidData.into());
     }

@@ -51,15 +51,7 @@ impl<'a> Decision<'a> {
     pub(super) fn of(view: &'a View, mut fair: FairState, queue: VecDeque<Waiter>) -> Self {
         view.drop_over(&mut fair);
         let (turn, answers) = (view.turn, Vec::new());
-        let mut d = Self {
-            view,
-            turn,
-            fair,
-            queue,
-            answers,
-            is_unfinished: true,
-            next: None,
-        };
+        let mut d = Self { view, turn, fair, queue, answers, is_unfinished: true, next: None };
         let head = d.fair.head.clone();
         d.refuse();
         for _ in 0..STEPS_MAX {
