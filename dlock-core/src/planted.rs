@@ -78,6 +78,9 @@ bugs! {
         "live-shares-passed",
         "a share that a client may rely on is not counted as done";
     PassedCounts = "passed-counts", "a share that was counted as done is refused";
+    CountedUntold =
+        "counted-untold",
+        "a client that does not know that its share was counted releases it through the arbiter";
     NoTimer =
         "no-timer",
         "a fair lock that is waited for is looked at again, without a message";

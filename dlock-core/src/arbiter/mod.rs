@@ -101,8 +101,9 @@ struct LockState {
 }
 
 impl LockState {
+    /// Whether the client is to be answered later, if its channel lasts.
     fn has_queued(&self, client: ClientId) -> bool {
-        self.queue.iter().any(|w| w.caller.client == client)
+        self.queue.iter().any(|w| w.caller.client == client) || self.fair.holds_back(client)
     }
 
     fn is_empty(&self) -> bool {

@@ -204,6 +204,19 @@ fn an_exclusive_ticket_behind_shares_waits_for_those_that_may_be_held() {
     assert!(is_granted(&w.pass(SOON_NS), 3));
 }
 
+/// Its clock may have stood still: its compare-and-swap would count another client's share.
+#[test]
+fn a_client_that_may_not_know_that_its_share_was_counted_releases_through_the_arbiter() {
+    let mut w = fair(3);
+    w.take(1, S, 20);
+    let x = w.take(3, X, 600);
+    assert!(w.wait(3, X, x).is_empty());
+    assert!(is_granted(&w.pass(30 * NS), 3));
+    assert!(w.turn().told(), "no client sleeps, and client 1 has not said none");
+    w.memory.ledgers.remove(&id(1));
+    assert!(is_done(&w.release(3, X, x), 3) && !w.turn().told());
+}
+
 #[test]
 fn a_share_that_was_counted_as_done_is_refused() {
     let mut w = fair(3);
@@ -300,6 +313,19 @@ fn who_was_held_back_for_long_gets_a_high_number_from_the_arbiter() {
     assert!(w.wait(2, X, ticket).is_empty());
     w.memory.ledgers.remove(&id(1));
     assert!(is_granted(&w.pass(SOON_NS), 2), "the number between is nobody's");
+}
+
+/// Its answer would be taken for one on the next channel.
+#[test]
+fn who_is_held_back_is_not_answered_on_another_channel() {
+    let mut w = nearly_high(3);
+    w.take(1, X, 600);
+    assert!(asks_for_one(&mut w, 2).is_empty());
+    assert_eq!(w.arbiter.waits_len(id(2)), 1);
+    let out = w.call(|arbiter, now, memory, lock, _, out| {
+        arbiter.drop_waits(now, memory, lock, id(2), out);
+    });
+    assert!(out.is_empty() && w.pass(2 * NS).is_empty());
 }
 
 #[test]

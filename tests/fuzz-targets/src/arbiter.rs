@@ -75,6 +75,11 @@ pub fn run(data: &[u8]) {
     world.end();
 }
 
+/// Whether its answer may come later: while it comes its channel may end, and then none does.
+fn waits(request: &Request) -> bool {
+    matches!(request, Request::Wait { .. } | Request::TakeTicket { .. })
+}
+
 impl World {
     fn new(choice: u8) -> Self {
         let config = PrimaryConfig {
@@ -168,7 +173,7 @@ impl World {
     fn attach(&mut self, client: ClientId, fabric: FabricKind) {
         let is_it = |known: &Known| known.client == client;
         if let Some(known) = self.clients.iter_mut().flatten().find(|known| is_it(known)) {
-            known.unanswered.retain(|_, r| !matches!(r, Request::Wait { .. }));
+            known.unanswered.retain(|_, r| !waits(r));
         }
         let mut out = Vec::new();
         self.primary.attached(self.now, &mut self.memory, client, fabric, &mut out);
@@ -220,7 +225,7 @@ impl World {
         self.primary.command(self.now, &mut self.memory, client, seq, request, &mut out);
         self.take(out);
         let Some(known) = &mut self.clients[at] else { return };
-        let waits = matches!(request, Request::Wait { .. } | Request::Resolve { .. });
+        let waits = waits(&request) || matches!(request, Request::Resolve { .. });
         if !request.has_reply() {
             known.unanswered.remove(&seq);
         }

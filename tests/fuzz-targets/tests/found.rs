@@ -107,7 +107,7 @@ fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
     let mut entry = entry(LockType::Fair);
     let Begin::Run(mut machine, step) = entry.begin(TRY_SHARED, now()) else { panic!() };
     assert!(matches!(step, Step::Chain(_)));
-    let step = machine.outcome(&mut entry, values(&[0]), now());
+    let step = machine.outcome(&mut entry, values(&[0, 0, 0, 0]), now());
     assert!(matches!(step, Step::Done(result) if result.status == Status::Success), "{step:?}");
     let held = entry.state();
     assert_eq!(entry.refs(), 1);

@@ -111,6 +111,12 @@ impl Clients {
         (0..self.list.len()).filter(|&i| self.can_run(i)).collect()
     }
 
+    /// Whether a client has not finished.
+    pub(crate) fn waits(&self) -> bool {
+        let is_done = |c: &Client| c.at >= c.script.len() && matches!(c.doing, Doing::Nothing);
+        self.list.iter().any(|c| !c.gone && !is_done(c))
+    }
+
     /// The client that may die now.
     pub(crate) fn mortal(&self) -> Option<usize> {
         self.mortal.filter(|&i| {

@@ -221,7 +221,8 @@ impl World {
                 + usize::from(has_request)
                 + usize::from(gone.is_some())
                 + usize::from(mortal.is_some());
-            if kinds == 0 && !time {
+            let is_finished = self.without_timers && !self.clients.waits();
+            if kinds == 0 && (!time || is_finished) {
                 return self.quiescent();
             }
             let pick = tape.choose(kinds + usize::from(time));

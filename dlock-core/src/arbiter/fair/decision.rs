@@ -61,8 +61,7 @@ impl<'a> Decision<'a> {
             }
         }
         d.refuse();
-        let sleeps = |w: &Waiter| w.wait != WaitNumber(0);
-        d.turn.set_told(d.queue.iter().any(sleeps) && !planted::is(Bug::SleepersUntold));
+        d.turn.set_told(d.is_arbiters());
         if d.turn != view.turn {
             d.turn.set_parked(false); // clients that sleep on the word look again
         }
@@ -75,6 +74,15 @@ impl<'a> Decision<'a> {
         }
         d.schedule();
         d
+    }
+
+    /// Whether the arbiter alone is to change the word: a client sleeps, or the share of one was
+    /// counted as done that may not know it, as its clock stood still.
+    fn is_arbiters(&self) -> bool {
+        let sleeps = |w: &Waiter| w.wait != WaitNumber(0);
+        let sleeps = self.queue.iter().any(sleeps) && !planted::is(Bug::SleepersUntold);
+        let mut clients = self.view.clients.iter();
+        sleeps || clients.any(|(&client, &entry)| self.fair.may_release_once_more(client, entry))
     }
 
     /// Whether others wait for what clients have, so that it ends when it is over.

@@ -119,6 +119,10 @@ impl FairState {
             && !self.restarts
     }
 
+    pub(in crate::arbiter) fn holds_back(&self, client: ClientId) -> bool {
+        self.held_back.contains_key(&client)
+    }
+
     /// When to look again, since clients change what they have without a message.
     pub(super) fn next_look(&self, now: ServerTime) -> Option<ServerTime> {
         let after_ns = LOOK_AFTER_NS[usize::from(self.looks).min(LOOK_AFTER_NS.len() - 1)];
@@ -204,6 +208,13 @@ impl FairState {
         if let Some(passed) = &mut self.passed {
             passed.live.remove(&client);
         }
+    }
+
+    /// Whether this client, whose entry is this one, may not know that its share was counted as done.
+    pub(super) fn may_release_once_more(&self, client: ClientId, entry: Entry) -> bool {
+        let is_over = entry.entry.claims() == Some(Mode::Shared) && !entry.runs;
+        let may = self.passed.as_ref().is_some_and(|p| is_over && !p.live.contains(&client));
+        may && !entry.is_proxied && !planted::is(Bug::CountedUntold)
     }
 
     /// Whether a share of this client was counted as done.

@@ -42,6 +42,9 @@ impl World {
         let Some(slot) = self.slot_of(lock_type) else { return };
         let addr = WordAddr::new(slot, Word::W0);
         self.memory.set(addr, 0); // not every lane has room for an addition
+        if lock_type == LockType::Fair {
+            self.memory.set(WordAddr::new(slot, Word::W1), 0);
+        }
         let me = self.clients[HOLDER].as_ref().map_or(0, |known| known.client.get());
         let ticket = match (lock_type, mode) {
             (LockType::Atomic, _) => {
