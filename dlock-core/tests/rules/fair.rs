@@ -50,6 +50,8 @@ fn who_has_claimed_its_turn_may_extend_and_release_through_the_arbiter() {
     assert_eq!(w.extend(1, X, first, 0), Some(30));
     assert_eq!(w.extend(1, X, first, 50), Some(50));
     assert_eq!(w.extend(1, X, first, 10), Some(50), "no extend shortens a lease");
+    w.claims(1, X, 1, 60); // it has extended it by itself
+    assert_eq!(w.extend(1, X, first, 0), Some(60), "it was told so");
     let out = w.release(1, X, first);
     assert!(is_done(&out, 1) && is_granted(&out, 2));
     assert!(is_denied(&w.release(1, X, first)));

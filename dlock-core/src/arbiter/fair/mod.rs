@@ -240,7 +240,7 @@ fn extend(
     let granted = state.fair.granted_until(from.client, entry.stamp());
     let old_s = granted.max(Some(entry.deadline_s(ctx.anchor_s))).unwrap_or(0);
     let deadline_s = match expire_s {
-        0 => granted.unwrap_or(old_s),
+        0 => old_s,
         _ => old_s.max(ctx.now.deadline(expire_s)),
     };
     grant(ctx, state, from, (mode, ticket), entry, deadline_s);
