@@ -88,7 +88,9 @@ mod tests {
 
     use dlock_core::clock::ServerTime;
     use dlock_core::codec::{self, Frame};
-    use dlock_core::control::{Attached as Answer, FabricKind, Offers, Secret, Session, VERSION};
+    use dlock_core::control::{
+        Attached as Answer, FabricKind, Offers, Secret, Session, Terms, VERSION,
+    };
     use dlock_core::ids::{ClientId, Epoch};
     use dlock_fabric::ClockEstimate;
 
@@ -116,7 +118,7 @@ mod tests {
             now: ServerTime(0),
             recovering: true,
             offers: Offers::none().with(FabricKind::Shm, &name).with(FabricKind::Tcp, &[]),
-            terms: None,
+            terms: Terms::UNLIMITED,
         };
         (session, primary)
     }

@@ -246,7 +246,7 @@ pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Heard {
     match control.call(ControlRequest::Heartbeat, deadline) {
         Ok(ControlReply::Alive { recovering: true, .. }) => Heard::Recovers,
         Ok(ControlReply::Error(Status::NotReady)) | Err(_) => Heard::Nothing,
-        Ok(_) => Heard::Serves, // one of version 1 says so in its own way
+        Ok(_) => Heard::Serves,
     }
 }
 
@@ -652,7 +652,7 @@ mod tests {
     #[test]
     fn a_call_sends_the_heartbeat_that_is_due_before_its_own_request() {
         let now = dlock_core::clock::ServerTime(1);
-        let alive = reply(1, ControlReply::Alive { now, recovering: false, until: None });
+        let alive = reply(1, ControlReply::Alive { now, recovering: false, until: now });
         let refused = ControlReply::Error(Status::Error); // extends nothing
         let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
         let mut control = connect(addr).unwrap();

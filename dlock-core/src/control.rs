@@ -10,9 +10,8 @@
 //! With verbs and sealed the exchange carries both ends of the queue pairs, and the connection
 //! stays open as liveness connection: if either end closes it, the session's data path ends.
 //!
-//! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` have grown in version 2: fields at
-//! the end, which a peer of version 1 does not send. Fields that a later version adds after them
-//! are skipped.
+//! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may grow: fields that a later
+//! version adds at their ends are skipped.
 //!
 //! A connection is bound to the client that `Init` or `Reinit` gave it; no other request
 //! carries a client id. `secret` keeps anybody else from reinitialising or attaching as a client.
@@ -25,15 +24,9 @@ use crate::status::Status;
 use crate::words::Ticket;
 
 /// The protocol version this library speaks best.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 1;
 /// The oldest protocol version this library speaks.
 pub const VERSION_MIN: u8 = 1;
-/// The first version whose clients know the words of a fair lock: an older one is given no words to
-/// operate on by itself.
-pub const VERSION_WORDS: u8 = 3;
-/// The first version whose primaries note in the ledger what the chains that they execute have
-/// taken and released.
-pub const VERSION_NOTES: u8 = 3;
 
 /// Proof of being a certain client: random, known to the primary and that client.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -119,8 +112,8 @@ pub enum ControlRequest {
         /// `trans_mode_t` of the C API: must be the primary's.
         tp_mode: u8,
         /// The session horizon asked for, seconds. 0: none is named, and it is up to the primary;
-        /// [`HORIZON_FOREVER`] or `None` (version 1): unlimited.
-        horizon_s: Option<u32>,
+        /// [`HORIZON_FOREVER`]: unlimited.
+        horizon_s: u32,
     },
     /// A known client comes back, or comes to a successor.
     Reinit {
@@ -131,7 +124,7 @@ pub enum ControlRequest {
         /// `trans_mode_t` of the C API: must be the primary's.
         tp_mode: u8,
         /// As in `Init`.
-        horizon_s: Option<u32>,
+        horizon_s: u32,
         /// Who it is.
         client: ClientId,
         /// The proof.
@@ -219,11 +212,11 @@ pub struct Session {
     /// The fabrics that the primary offers. Of shm the place is the abstract name of a Unix
     /// socket.
     pub offers: Offers,
-    /// The terms of the session; `None`: it is one of version 1, with an unlimited horizon.
-    pub terms: Option<Terms>,
+    /// The terms of the session.
+    pub terms: Terms,
 }
 
-/// What the primary promises a client of version 2.
+/// What the primary promises a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The session horizon, seconds; 0: unlimited.
@@ -237,7 +230,12 @@ pub struct Terms {
     pub lapses: u32,
 }
 
-/// A client asks for no horizon. (An older primary takes it for its longest, a day.)
+impl Terms {
+    /// Those of a new client without a horizon.
+    pub const UNLIMITED: Self = Self { horizon_s: 0, until: UNLIMITED, lapses: 0 };
+}
+
+/// A client asks for no horizon.
 pub const HORIZON_FOREVER: u32 = u32::MAX;
 
 /// A horizon that is never reached.
@@ -258,8 +256,8 @@ pub enum ControlReply {
         now: ServerTime,
         /// The primary is in recovery.
         recovering: bool,
-        /// See [`Terms::until`]; `None`: a session of version 1.
-        until: Option<ServerTime>,
+        /// See [`Terms::until`]; 0: the peer is no client, and is promised nothing.
+        until: ServerTime,
     },
     /// One result per lock asked for.
     Locks(Vec<Result<LockGrant, Status>>),
@@ -282,8 +280,6 @@ pub struct Attach {
     pub fabric: FabricKind,
     /// The client's queue pairs; there if `fabric` needs a device, and only then.
     pub verbs: Option<VerbsAttach>,
-    /// The version the client speaks; `None`: version 1. The answer is laid out accordingly.
-    pub version: Option<u8>,
 }
 
 /// The answer to [`Attach`]. On a Unix socket its frame carries the file descriptors of the
@@ -301,8 +297,8 @@ pub struct Attached {
     pub clock_offset_ns: u64,
     /// The primary's queue pairs and memory (fabrics that need a device).
     pub verbs: Option<VerbsAttached>,
-    /// See [`Terms::until`]; `None`: a session of version 1, or refused.
-    pub until: Option<ServerTime>,
+    /// See [`Terms::until`]; 0 if refused.
+    pub until: ServerTime,
 }
 
 impl VerbsRegion {
@@ -313,7 +309,8 @@ impl VerbsRegion {
 impl Attached {
     /// Nothing but a status: why the channel is refused.
     pub fn bare(status: Status) -> Self {
-        Self { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs: None, until: None }
+        let (slots, ledger_entries, until) = (0, 0, ServerTime(0));
+        Self { status, slots, ledger_entries, clock_offset_ns: 0, verbs: None, until }
     }
 }
 

@@ -199,8 +199,7 @@ pub trait Executor: Send + Sync {
     }
 
     /// Whether the primary notes in the ledger what the chains of this client on read-write locks
-    /// have taken and released: it executes them, and speaks
-    /// [`VERSION_NOTES`](crate::control::VERSION_NOTES).
+    /// have taken and released: it executes them.
     fn chains_are_noted(&self) -> bool {
         false
     }

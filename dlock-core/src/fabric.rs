@@ -181,9 +181,9 @@ impl Offers {
         FabricKind::ALL.into_iter().filter(|&kind| self.has(kind)).collect()
     }
 
-    /// Those with a number above this one, for the codec.
-    pub(crate) fn above(&self, number: u8) -> &[(u8, Vec<u8>)] {
-        &self.all[self.all.partition_point(|(other, _)| *other <= number)..]
+    /// All of them with their numbers, for the codec.
+    pub(crate) fn all(&self) -> &[(u8, Vec<u8>)] {
+        &self.all
     }
 
     /// Adds one that this library may not know; its number is above all the others.

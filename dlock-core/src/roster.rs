@@ -118,7 +118,7 @@ impl Change {
     /// A client is about to hear that it was let in.
     pub(crate) fn admitted(admission: &Admission, identity: Option<Identity>) -> Self {
         let Admission { client, secret, terms, .. } = *admission;
-        let horizon_s = terms.map_or(0, |terms| terms.horizon_s);
+        let horizon_s = terms.horizon_s;
         match admission.prepared_by {
             Some(proof) => {
                 let proof = Some(proof).filter(|_| !planted::is(Bug::ProofNotKept));
@@ -317,9 +317,9 @@ mod tests {
         }
         assert_eq!(clients[&client].processes, [process], "its end would not be seen");
         assert_eq!(known(&clients)[0].identity, identity);
-        let (secret, terms) = (Secret([1; 16]), None);
+        let (secret, terms) = (Secret([1; 16]), crate::control::Terms::UNLIMITED);
         let admission =
-            Admission { client, secret, version: 2, recovering: false, terms, prepared_by: None };
+            Admission { client, secret, version: 1, recovering: false, terms, prepared_by: None };
         let admitted = Change::admitted(&admission, identity);
         assert_eq!(admitted, Change::Joined { client, secret, horizon_s: 0, identity });
     }

@@ -176,24 +176,11 @@ mod tests {
 
     fn attach() -> Attach {
         let client = ClientId::new(1).expect("a client id");
-        Attach {
-            client,
-            secret: Secret([7; 16]),
-            fabric: FabricKind::Shm,
-            verbs: None,
-            version: None,
-        }
+        Attach { client, secret: Secret([7; 16]), fabric: FabricKind::Shm, verbs: None }
     }
 
     fn attached(status: Status) -> Attached {
-        Attached {
-            status,
-            slots: 1,
-            ledger_entries: 1,
-            clock_offset_ns: 0,
-            verbs: None,
-            until: None,
-        }
+        Attached { slots: 1, ledger_entries: 1, ..Attached::bare(status) }
     }
 
     /// The result of attaching to a primary that sends these bytes.

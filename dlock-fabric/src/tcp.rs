@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, Refresh};
 use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, FabricKind, VERSION_NOTES};
+use dlock_core::control::{Attach, FabricKind};
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::BATCH_MAX;
@@ -42,8 +42,6 @@ const CLOCK_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct TcpExecutor {
     kind: FabricKind,
-    /// The primary's version says that it notes what chains do.
-    notes: bool,
     stream: Stream,
     clock: SharedEstimate,
     /// A `Ping` that was not answered in time.
@@ -134,9 +132,8 @@ impl TcpExecutor {
 
     /// Over a stream on which this was asked for, and granted.
     pub(crate) fn over(attach: &Attach, stream: Stream, clock: ClockEstimate) -> Self {
-        let notes = attach.version >= Some(VERSION_NOTES);
         let clock = SharedEstimate::new(clock);
-        Self { kind: attach.fabric, notes, stream, clock, ping: Mutex::default() }
+        Self { kind: attach.fabric, stream, clock, ping: Mutex::default() }
     }
 
     /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or
@@ -330,7 +327,7 @@ impl Executor for TcpExecutor {
     }
 
     fn chains_are_noted(&self) -> bool {
-        self.notes
+        true
     }
 
     fn name(&self) -> &'static str {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, Attached, FabricKind, Secret};
+use dlock_core::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
 use dlock_core::exec::{Executor, LockMemory, Posted, Single};
 use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::status::Status;
@@ -51,13 +51,8 @@ fn me() -> ClientId {
 /// An executor on the memory, and the primary's end of its socket.
 fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
     let (near, far) = UnixStream::pair().expect("sockets");
-    let attach = Attach {
-        client: me(),
-        secret: Secret([0; 16]),
-        fabric: FabricKind::Shm,
-        verbs: None,
-        version: None,
-    };
+    let attach =
+        Attach { client: me(), secret: Secret([0; 16]), fabric: FabricKind::Shm, verbs: None };
     let now_ns = boot_ns();
     let clock = ClockEstimate::from_exchange(now_ns, now_ns, ServerTime(now_ns));
     let client = std::thread::spawn(move || ShmExecutor::attach_on(near.into(), &attach, clock));
@@ -70,7 +65,7 @@ fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
         ledger_entries: memory.ledger_entries(),
         clock_offset_ns: 0,
         verbs: None,
-        until: None,
+        until: UNLIMITED,
     };
     let shared = memory.share(me()).expect("a ledger");
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{attach, eventually, reinit, server, Peer, PATIENCE};
 use dlock_core::clock::NS;
 use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, ControlReply, ControlRequest, LockGrant};
+use dlock_core::control::{ControlReply, ControlRequest, LockGrant, VERSION};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
@@ -249,18 +249,16 @@ fn a_client_that_stays_away_past_the_grace_finds_its_lease_again_among_strangers
 #[test]
 fn a_client_that_is_silent_past_its_horizon_loses_what_has_no_lease_and_is_told() {
     let server = server(ServerConfig::default());
-    let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 0, Some(1));
+    let (version_min, version_max, tp_mode, horizon_s) = (1, VERSION, 0, 1);
     let init = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s };
     let mut control = Peer::connect(server.local_addr());
     let ControlReply::Session(session) = control.call(init) else { panic!("not let in") };
-    let terms = session.terms.expect("a session of version 2");
+    let terms = session.terms;
     assert_eq!((terms.horizon_s, terms.lapses), (1, 0));
     assert!(terms.until > session.now && terms.until <= session.now.plus_ns(NS));
     let lock = control.get("rw", LockType::Rw);
-    let version = Some(2);
-    let attached = Attach { version, ..attach(&session) };
-    let (mut channel, attached) = Peer::attach(server.local_addr(), attached);
-    assert!(attached.until >= Some(terms.until));
+    let (mut channel, attached) = Peer::attach(server.local_addr(), attach(&session));
+    assert!(attached.until >= terms.until);
     let owner = RwWord::new().with_client(session.client.get()).into_bits();
     let addr = WordAddr::new(lock.slot, Word::W0);
     let taken = channel.execute(Chain::one(WordOp::Cas { addr, expect: 0, swap: owner }));

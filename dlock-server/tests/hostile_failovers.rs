@@ -12,10 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{desc, Peer};
+use common::{desc, Peer, INIT};
 use dlock_core::codec::Frame;
 use dlock_core::control::{
-    Claim, ControlReply, ControlRequest, HeldClaim, Session, HORIZON_FOREVER,
+    Claim, ControlReply, ControlRequest, HeldClaim, Session, HORIZON_FOREVER, VERSION,
 };
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::message::{LockType, Mode};
@@ -169,9 +169,9 @@ fn init(at: SocketAddr, horizon_s: u32) -> (Peer, Session) {
     let mut peer = Peer::connect(at);
     let request = ControlRequest::Init {
         version_min: 1,
-        version_max: 2,
+        version_max: VERSION,
         tp_mode: 0,
-        horizon_s: Some(asked(horizon_s)),
+        horizon_s: asked(horizon_s),
     };
     match peer.call(request) {
         ControlReply::Session(session) => (peer, session),
@@ -182,9 +182,9 @@ fn init(at: SocketAddr, horizon_s: u32) -> (Peer, Session) {
 fn back(session: &Session, horizon_s: u32) -> ControlRequest {
     ControlRequest::Reinit {
         version_min: 1,
-        version_max: 2,
+        version_max: VERSION,
         tp_mode: 0,
-        horizon_s: Some(asked(horizon_s)),
+        horizon_s: asked(horizon_s),
         client: session.client,
         secret: session.secret,
     }
@@ -351,10 +351,8 @@ fn a_limit_of_the_size_of_files_ends_no_primary() {
     let (pid, limit) = (Pid::from_child(&p.child), Some(300));
     let limit = Rlimit { current: limit, maximum: limit };
     rustix::process::prlimit(Some(pid), Resource::Fsize, limit).unwrap();
-    let horizon_s = Some(HORIZON_FOREVER);
-    let request = ControlRequest::Init { version_min: 1, version_max: 2, tp_mode: 0, horizon_s };
     let refused = (0..8).any(|_| {
-        let answer = Peer::connect(p.at).call(request.clone());
+        let answer = Peer::connect(p.at).call(INIT);
         matches!(answer, ControlReply::Error(_))
     });
     assert!(refused, "{}", folder.list());

@@ -8,10 +8,10 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use common::{attach, reinit, server, Peer, INIT};
+use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame, HEADER_LEN, MAGIC};
 use dlock_core::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session, VERSION,
-    VERSION_WORDS,
 };
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
@@ -53,37 +53,32 @@ fn a_client_is_let_in_asks_and_leaves() {
 fn versions_are_negotiated_and_refused_at_once() {
     let server = server(ServerConfig::default());
     let init = |version_min, version_max| {
-        let request =
-            ControlRequest::Init { version_min, version_max, tp_mode: 0, horizon_s: None };
+        let request = ControlRequest::Init { version_min, version_max, tp_mode: 0, horizon_s: 0 };
         Peer::connect(server.local_addr()).call(request)
     };
-    for (min, max, version) in [(1, 1, 1), (0, 1, 1), (0, 255, 3), (1, 9, 3), (2, 2, 2)] {
+    for (min, max) in [(1, 1), (0, 1), (0, 255), (1, 2)] {
         match init(min, max) {
-            ControlReply::Session(session) => {
-                assert_eq!(session.version, version);
-                assert_eq!(session.terms.is_some(), version >= 2);
-                let is_told = |kind| session.offers.has(kind);
-                assert!(is_told(FabricKind::Tcp));
-                assert_eq!(is_told(FabricKind::Shm), version >= VERSION_WORDS);
-            }
+            ControlReply::Session(session) => assert_eq!(session.version, VERSION),
             other => panic!("{min} to {max}: {other:?}"),
         }
     }
-    for (min, max) in [(4, 9), (0, 0), (1, 0)] {
+    for (min, max) in [(2, 9), (0, 0), (1, 0)] {
         assert_eq!(init(min, max), ControlReply::Error(Status::VersionMismatch));
     }
-    // A client that cannot even frame as we do.
-    let mut bytes = bytes_of(&Frame::Control(Seq(77), INIT));
-    bytes[2] = 9;
-    let mut stranger = Peer::connect(server.local_addr());
-    stranger.write(&bytes);
-    stranger.is_refused(77, Status::VersionMismatch);
-    let mut bytes = bytes_of(&Frame::Control(Seq(78), ControlRequest::Heartbeat));
-    bytes[2] = 9;
-    let mut stranger = Peer::connect(server.local_addr());
-    stranger.write(&bytes);
-    stranger.receive().expect("a status");
-    assert_eq!(stranger.receive(), None);
+    // Clients that cannot even frame as we do.
+    for version in [0, 2] {
+        let mut bytes = bytes_of(&Frame::Control(Seq(77), INIT));
+        bytes[2] = version;
+        let mut stranger = Peer::connect(server.local_addr());
+        stranger.write(&bytes);
+        stranger.is_refused(77, Status::VersionMismatch);
+        let mut bytes = bytes_of(&Frame::Control(Seq(78), ControlRequest::Heartbeat));
+        bytes[2] = version;
+        let mut stranger = Peer::connect(server.local_addr());
+        stranger.write(&bytes);
+        stranger.receive().expect("a status");
+        assert_eq!(stranger.receive(), None);
+    }
 }
 
 #[test]
@@ -110,7 +105,8 @@ fn bytes_that_are_no_frame_get_a_status_and_a_closed_connection() {
         bytes.to_vec()
     };
     let trailing = {
-        let mut bytes = with(4, good[4] + 1);
+        let mut bytes = bytes_of(&Frame::Control(Seq(5), ControlRequest::Heartbeat));
+        bytes[4] += 1;
         bytes.push(0);
         bytes
     };
@@ -204,7 +200,7 @@ fn an_unbound_connection_can_ask_for_nothing_and_touches_nobody() {
     // but whether the primary serves, once
     let mut peer = Peer::connect(server.local_addr());
     let alive = peer.call(ControlRequest::Heartbeat);
-    let ControlReply::Alive { recovering: false, until: None, .. } = alive else {
+    let ControlReply::Alive { recovering: false, until: ServerTime(0), .. } = alive else {
         panic!("{alive:?}");
     };
     assert_eq!(peer.receive(), None, "the connection is closed");
@@ -418,18 +414,10 @@ fn who_asks_without_end_waits_and_the_others_do_not() {
     assert!(peer.is_alive());
 }
 
-/// A session of version 2 that a client asks for beside the one it has.
+/// A session that a client asks for beside the one it has.
 fn prepared(server: &Server, session: &Session) -> (Peer, Session) {
     let mut peer = Peer::connect(server.local_addr());
-    let request = ControlRequest::Reinit {
-        version_min: 1,
-        version_max: 2,
-        tp_mode: 0,
-        horizon_s: Some(0),
-        client: session.client,
-        secret: session.secret,
-    };
-    match peer.call(request) {
+    match peer.call(reinit(session)) {
         ControlReply::Session(prepared) => (peer, prepared),
         other => panic!("not let in again: {other:?}"),
     }
@@ -442,8 +430,7 @@ fn a_prepared_session_is_served_once_its_client_has_shown_that_it_has_the_answer
     let mut channel = Peer::channel(server.local_addr(), &session);
     let (mut new, prepared) = prepared(&server, &session);
     assert_ne!(prepared.secret, session.secret);
-    let confirms = Attach { version: Some(2), ..attach(&prepared) };
-    let (mut next, attached) = Peer::attach(server.local_addr(), confirms);
+    let (mut next, attached) = Peer::attach(server.local_addr(), attach(&prepared));
     assert_eq!(attached.status, Status::Success);
     next.send(&Frame::Request(Seq(1), Request::Ping));
     assert!(channel.pings() && old.is_alive(), "what the new one sends ends nothing");
@@ -461,8 +448,7 @@ fn a_reinit_that_its_client_gives_up_leaves_the_old_session_alone() {
     let mut channel = Peer::channel(server.local_addr(), &session);
     for attaches in [false, true] {
         let (new, prepared) = prepared(&server, &session);
-        let confirms = Attach { version: Some(2), ..attach(&prepared) };
-        let next = attaches.then(|| Peer::attach(server.local_addr(), confirms).0);
+        let next = attaches.then(|| Peer::attach(server.local_addr(), attach(&prepared)).0);
         drop(new);
         // that is noticed: the primary closes what was made for it
         if let Some(mut next) = next {

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Peer, PATIENCE};
-use dlock_core::control::{ControlReply, ControlRequest};
+use dlock_core::control::{ControlReply, ControlRequest, VERSION};
 use dlock_core::message::LockType;
 use dlock_server::{Server, ServerConfig};
 use rustix::process::{kill_process, Pid, Signal};
@@ -194,8 +194,8 @@ fn a_primary_that_recovers_does_not_say_that_it_serves() {
         ..ServerConfig::default()
     });
     let mut client = Peer::connect(server.local_addr());
-    let horizon_s = Some(300);
-    let (version_min, version_max, tp_mode) = (1, 2, 0);
+    let horizon_s = 300;
+    let (version_min, version_max, tp_mode) = (1, VERSION, 0);
     let init = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s };
     let ControlReply::Session(session) = client.call(init) else { panic!("it is let in") };
     client.get("held", LockType::Atomic);

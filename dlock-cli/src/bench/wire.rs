@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use dlock_client::TlsUse;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session, VERSION,
-    VERSION_MIN,
+    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session,
+    HORIZON_FOREVER, VERSION, VERSION_MIN,
 };
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
@@ -142,7 +142,7 @@ pub const INIT: ControlRequest = ControlRequest::Init {
     version_min: VERSION_MIN,
     version_max: VERSION,
     tp_mode: 0,
-    horizon_s: None,
+    horizon_s: HORIZON_FOREVER,
 };
 
 impl Peer {
@@ -211,7 +211,7 @@ pub fn session(control: &mut Wire) -> Result<Session, Failure> {
 
 pub fn attach(session: &Session) -> Frame {
     let (client, secret, fabric) = (session.client, session.secret, FabricKind::Tcp);
-    Frame::Attach(Attach { client, secret, fabric, verbs: None, version: None })
+    Frame::Attach(Attach { client, secret, fabric, verbs: None })
 }
 
 pub fn attached(channel: &mut Wire) -> Result<(), Failure> {

@@ -78,9 +78,7 @@ impl Place<'_> {
     fn request(&self, fabric: FabricKind) -> Attach {
         let Session { client, secret, .. } = *self.session;
         // the executor of verbs brings its queue pairs itself
-        // one of version 1 does not know this field
-        let version = Some(self.session.version).filter(|&version| version >= 2);
-        Attach { client, secret, fabric, verbs: None, version }
+        Attach { client, secret, fabric, verbs: None }
     }
 }
 

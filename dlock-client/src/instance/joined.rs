@@ -75,7 +75,7 @@ pub(super) struct To<'a> {
 /// The request of a client that comes for the first time.
 pub(super) fn init(config: &ClientConfig) -> ControlRequest {
     let (version_min, version_max) = (VERSION_MIN, VERSION);
-    let horizon_s = Some(config.effective_horizon_s());
+    let horizon_s = config.effective_horizon_s();
     ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode, horizon_s }
 }
 
@@ -105,12 +105,9 @@ pub(super) fn join(
     let place = Place { config, session: &session, primary, clock, tls, until: until_attached };
     match attach(&place, choice, said) {
         Ok(Attached { exec, verbs }) => {
-            // a primary of version 1 does not know the request
-            let asks_readers = config.exact_views && session.version >= 2;
             let Session { client, secret, epoch, anchor_s, recovering, terms, .. } = session;
             log::info!("client {client}: data path over {}", exec.name());
-            let (horizon_s, lapses) = terms.map_or((0, 0), |t| (t.horizon_s, t.lapses));
-            let pulse = Arc::new(Pulse::new(u64::from(horizon_s) * NS, sent_ns));
+            let pulse = Arc::new(Pulse::new(u64::from(terms.horizon_s) * NS, sent_ns));
             control.extends(&pulse);
             let exec = wrapped(wrap, exec);
             let link = SessionState {
@@ -121,9 +118,9 @@ pub(super) fn join(
                 anchor_s,
                 secret,
                 recovering,
-                lapses,
+                lapses: terms.lapses,
                 pulse,
-                asks_readers,
+                asks_readers: config.exact_views,
             };
             Ok(Joined { client, control, link, until })
         }

@@ -222,7 +222,7 @@ impl Instance {
             version_min: VERSION_MIN,
             version_max: VERSION,
             tp_mode: self.config.tp_mode,
-            horizon_s: Some(self.config.effective_horizon_s()),
+            horizon_s: self.config.effective_horizon_s(),
             client: link.client,
             secret: link.secret,
         };

@@ -2,12 +2,11 @@
 //! The two frames that make a connection a command channel.
 //!
 //! ```text
-//!   Attach    client, secret, fabric [, chains, messages?, ring] (, version)
-//!   Attached  status, slots, ledger entries, clock offset, verbs? (, until)
-//!             [ ]: fabrics that need a device          ( ): layout 2 alone
+//!   Attach    client, secret, fabric [, chains, messages?, ring]
+//!   Attached  status, slots, ledger entries, clock offset, verbs?, until
+//!             [ ]: fabrics that need a device
 //! ```
 
-use super::control::put_some;
 use super::wire::{Reader, Writer};
 use super::FrameError;
 use crate::clock::ServerTime;
@@ -32,13 +31,7 @@ pub(super) fn attach(r: &mut Reader<'_>) -> Read<Attach> {
         true => Some(verbs_attach(r)?),
         false => None,
     };
-    Ok(Attach { client, secret, fabric, verbs, version: None })
-}
-
-/// Of layout 2.
-pub(super) fn grown_attach(r: &mut Reader<'_>) -> Read<Attach> {
-    let attach = attach(r)?;
-    Ok(Attach { version: Some(r.u8()?), ..attach })
+    Ok(Attach { client, secret, fabric, verbs })
 }
 
 pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
@@ -56,7 +49,6 @@ pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
         w.option(verbs.messages, |w, endpoint| put_endpoint(w, &endpoint));
         put_ring(w, verbs.ring_slots, verbs.message_bytes);
     }
-    put_some(w, attach.version, |w, version| w.u8(version));
 }
 
 fn verbs_attach(r: &mut Reader<'_>) -> Read<VerbsAttach> {
@@ -72,14 +64,8 @@ pub(super) fn attached(r: &mut Reader<'_>) -> Read<Attached> {
         ledger_entries: r.u32()?,
         clock_offset_ns: r.u64()?,
         verbs: r.option("verbs", verbs_attached)?,
-        until: None,
+        until: ServerTime(r.u64()?),
     })
-}
-
-/// Of layout 2.
-pub(super) fn grown_attached(r: &mut Reader<'_>) -> Read<Attached> {
-    let attached = attached(r)?;
-    Ok(Attached { until: Some(ServerTime(r.u64()?)), ..attached })
 }
 
 pub(super) fn put_attached(w: &mut Writer<'_>, attached: &Attached) {
@@ -94,7 +80,7 @@ pub(super) fn put_attached(w: &mut Writer<'_>, attached: &Attached) {
         put_region(w, verbs.ledger);
         put_ring(w, verbs.ring_slots, verbs.message_bytes);
     });
-    put_some(w, attached.until, |w, until| w.u64(until.0));
+    w.u64(attached.until.0);
 }
 
 fn verbs_attached(r: &mut Reader<'_>) -> Read<VerbsAttached> {

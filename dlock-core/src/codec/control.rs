@@ -3,12 +3,12 @@
 
 use super::wire::{Reader, Writer};
 use super::FrameError;
-use crate::clock::{ServerTime, NS};
+use crate::clock::ServerTime;
 use crate::control::{
     Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Place,
     Secret, Session, Terms,
 };
-use crate::fabric::{FabricKind, Offers, OFFERS_MAX};
+use crate::fabric::{Offers, OFFERS_MAX};
 use crate::ids::Epoch;
 use crate::message::LockType;
 use crate::status::Status;
@@ -28,13 +28,13 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
             version_min: r.u8()?,
             version_max: r.u8()?,
             tp_mode: r.u8()?,
-            horizon_s: None,
+            horizon_s: r.u32()?,
         },
         REINIT => R::Reinit {
             version_min: r.u8()?,
             version_max: r.u8()?,
             tp_mode: r.u8()?,
-            horizon_s: None,
+            horizon_s: r.u32()?,
             client: r.client()?,
             secret: Secret(r.array()?),
         },
@@ -43,8 +43,7 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
         4 => R::Heartbeat,
         5 => R::GetLocks(list(r, DESC_BYTES_MIN, desc)?),
         6 => R::ReleaseLocks(list(r, 4, Reader::lock)?),
-        7 => R::UpdateLocks(list(r, CLAIM_BYTES_MIN, |r| claim(r, held_claim_1))?),
-        12 => R::UpdateLocks(list(r, CLAIM_BYTES_MIN, |r| claim(r, held_claim))?),
+        7 => R::UpdateLocks(list(r, CLAIM_BYTES_MIN, claim)?),
         8 => R::ObjectCreate { name: r.name()?, lease_s: lease(r)?, init: r.u64()? },
         9 => R::ObjectGet { name: r.name()?, lease_s: lease(r)? },
         10 => R::ObjectRelease(r.object()?),
@@ -58,13 +57,13 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
     match request {
         R::Init { version_min, version_max, tp_mode, horizon_s } => {
             w.bytes(&[INIT, *version_min, *version_max, *tp_mode]);
-            put_some(w, *horizon_s, |w, horizon_s| w.u32(horizon_s));
+            w.u32(*horizon_s);
         }
         R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret } => {
             w.bytes(&[REINIT, *version_min, *version_max, *tp_mode]);
+            w.u32(*horizon_s);
             w.client(*client);
             w.bytes(&secret.0);
-            put_some(w, *horizon_s, |w, horizon_s| w.u32(horizon_s));
         }
         R::ReinitDone => w.u8(2),
         R::Deinit => w.u8(3),
@@ -78,7 +77,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
             w.list(locks, |w, lock| w.i32(lock.0));
         }
         R::UpdateLocks(claims) => {
-            w.u8(12);
+            w.u8(7);
             w.list(claims, put_claim);
         }
         R::ObjectCreate { name, lease_s, init } => {
@@ -100,48 +99,6 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
             w.u8(11);
             w.i32(object.0);
         }
-    }
-}
-
-/// An `Init` or `Reinit` of layout 2; no other request has grown.
-pub(super) fn grown_request(r: &mut Reader<'_>) -> Read<ControlRequest> {
-    use ControlRequest as R;
-    let mut request = request(r)?;
-    match &mut request {
-        R::Init { horizon_s, .. } | R::Reinit { horizon_s, .. } => *horizon_s = Some(r.u32()?),
-        _ => return Err(FrameError::Invalid("control request of version 2")),
-    }
-    Ok(request)
-}
-
-/// A `Session` or `Alive` of layout 2; no other reply has grown.
-pub(super) fn grown_reply(r: &mut Reader<'_>) -> Read<ControlReply> {
-    use ControlReply as R;
-    let mut reply = reply(r)?;
-    match &mut reply {
-        R::Session(session) => {
-            session.terms =
-                Some(Terms { horizon_s: r.u32()?, until: ServerTime(r.u64()?), lapses: r.u32()? });
-            let mut ahead = r.clone();
-            if let Ok(offers) = more_offers(&mut ahead) {
-                *r = ahead;
-                offers.into_iter().for_each(|(number, place)| session.offers.push(number, place));
-            }
-        }
-        R::Alive { until, .. } => *until = Some(ServerTime(r.u64()?)),
-        _ => return Err(FrameError::Invalid("control reply of version 2")),
-    }
-    Ok(reply)
-}
-
-/// A field of layout 2; without it the frame is one of layout 1.
-pub(super) fn put_some<T>(
-    w: &mut Writer<'_>,
-    value: Option<T>,
-    put: impl FnOnce(&mut Writer<'_>, T),
-) {
-    if let Some(value) = value {
-        put(w, value);
     }
 }
 
@@ -169,7 +126,11 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<ControlReply> {
         ERROR => R::Error(r.status()?),
         1 => R::Session(session(r)?),
         2 => R::Done,
-        3 => R::Alive { now: ServerTime(r.u64()?), recovering: r.bool("recovering")?, until: None },
+        3 => R::Alive {
+            now: ServerTime(r.u64()?),
+            recovering: r.bool("recovering")?,
+            until: ServerTime(r.u64()?),
+        },
         4 => R::Locks(list(r, 5, lock_result)?),
         5 => R::Statuses(list(r, 4, Reader::status)?),
         6 => R::Created(r.object()?),
@@ -199,7 +160,7 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &ControlReply) {
             w.u8(3);
             w.u64(now.0);
             w.bool(*recovering);
-            put_some(w, *until, |w, until| w.u64(until.0));
+            w.u64(until.0);
         }
         R::Locks(results) => {
             w.u8(4);
@@ -262,21 +223,8 @@ fn lease(r: &mut Reader<'_>) -> Read<u32> {
 /// Bytes of the shortest claim: id, descriptor, and whether anything is held.
 const CLAIM_BYTES_MIN: usize = 4 + DESC_BYTES_MIN + 1;
 
-fn claim(r: &mut Reader<'_>, held: impl FnOnce(&mut Reader<'_>) -> Read<HeldClaim>) -> Read<Claim> {
-    Ok(Claim { lock: r.lock()?, desc: desc(r)?, held: r.option("claim", held)? })
-}
-
-/// As version 1 has told it: it claims no place in a queue, and does not say when, nor by whom, a
-/// hold was granted.
-fn held_claim_1(r: &mut Reader<'_>) -> Read<HeldClaim> {
-    let mode = r.mode()?;
-    let left_ns = match r.u32()? {
-        u32::MAX => u64::MAX,
-        left_s => u64::from(left_s) * NS,
-    };
-    let place = |r: &mut Reader<'_>| Ok(Place { epoch: Epoch(0), ticket: r.ticket()? });
-    let fair = r.option("fair claim", place)?;
-    Ok(HeldClaim { age_ms: u32::MAX, fair, ..HeldClaim::hold(mode, left_ns) })
+fn claim(r: &mut Reader<'_>) -> Read<Claim> {
+    Ok(Claim { lock: r.lock()?, desc: desc(r)?, held: r.option("claim", held_claim)? })
 }
 
 fn held_claim(r: &mut Reader<'_>) -> Read<HeldClaim> {
@@ -349,56 +297,31 @@ fn session(r: &mut Reader<'_>) -> Read<Session> {
         now: ServerTime(r.u64()?),
         recovering: r.bool("recovering")?,
         offers: offers(r)?,
-        terms: None,
+        terms: Terms { horizon_s: r.u32()?, until: ServerTime(r.u64()?), lapses: r.u32()? },
     })
 }
 
-/// The offers of version 1: a field each.
+/// How many, then number and place of each, numbers ascending. Unknown numbers are kept.
 fn offers(r: &mut Reader<'_>) -> Read<Offers> {
-    let mut offers = Offers::none();
-    if let Some(name) = r.option("shm socket", |r| r.short_bytes("shm socket"))? {
-        offers = offers.with(FabricKind::Shm, &name);
-    }
-    for (kind, field) in [(FabricKind::Tcp, "tcp"), (FabricKind::Verbs, "verbs")] {
-        if r.bool(field)? {
-            offers = offers.with(kind, &[]);
-        }
-    }
-    Ok(offers)
-}
-
-/// The largest number of a fabric that has a field of its own.
-const FIELDS_LAST: u8 = FabricKind::Verbs as u8;
-
-/// The offers of other fabrics: how many, then number and place of each, numbers ascending. A
-/// primary that has none says nothing, and then this may be a field that is not known here.
-fn more_offers(r: &mut Reader<'_>) -> Read<Vec<(u8, Vec<u8>)>> {
-    let count = usize::from(r.u8()?);
-    if count > OFFERS_MAX {
-        return Err(FrameError::Invalid("offers"));
-    }
-    let mut offers: Vec<(u8, Vec<u8>)> = Vec::with_capacity(count);
+    let (count, mut offers) = (usize::from(r.u8()?), Offers::none());
     for _ in 0..count {
-        let (number, len) = (r.u8()?, r.u8()?);
-        if number <= offers.last().map_or(FIELDS_LAST, |(last, _)| *last) {
+        let (number, place) = (r.u8()?, r.short_bytes()?);
+        let is_next = offers.all().last().is_none_or(|(last, _)| *last < number);
+        if count > OFFERS_MAX || !is_next {
             return Err(FrameError::Invalid("offers"));
         }
-        offers.push((number, r.bytes(usize::from(len))?.to_vec()));
+        offers.push(number, place);
     }
     Ok(offers)
 }
 
-fn put_more_offers(w: &mut Writer<'_>, offers: &[(u8, Vec<u8>)]) {
-    if offers.is_empty() {
-        return;
-    }
+fn put_offers(w: &mut Writer<'_>, offers: &Offers) {
+    let offers = offers.all();
     assert!(offers.len() <= OFFERS_MAX, "{} offers", offers.len());
     w.u8(offers.len() as u8);
     for (number, place) in offers {
-        assert!(place.len() <= 255, "a place of {} bytes", place.len());
         w.u8(*number);
-        w.u8(place.len() as u8);
-        w.bytes(place);
+        w.short_bytes(place);
     }
 }
 
@@ -410,13 +333,8 @@ fn put_session(w: &mut Writer<'_>, session: &Session) {
     w.u32(session.anchor_s);
     w.u64(session.now.0);
     w.bool(session.recovering);
-    w.option(session.offers.place(FabricKind::Shm), |w, name| w.short_bytes(name));
-    w.bool(session.offers.has(FabricKind::Tcp));
-    w.bool(session.offers.has(FabricKind::Verbs));
-    put_some(w, session.terms, |w, terms| {
-        w.u32(terms.horizon_s);
-        w.u64(terms.until.0);
-        w.u32(terms.lapses);
-        put_more_offers(w, session.offers.above(FIELDS_LAST));
-    });
+    put_offers(w, &session.offers);
+    w.u32(session.terms.horizon_s);
+    w.u64(session.terms.until.0);
+    w.u32(session.terms.lapses);
 }

@@ -12,17 +12,10 @@
 //!   0x04 Note     handle, entry
 //!   0x05 Request  seq, request     0x85 Reply         seq, reply
 //! ```
-//! Every value has exactly one encoding. The version in the header is that of the frame's layout:
-//! 2 for the frames that have grown in version 2 and carry what is new in it, 1 for all others,
-//! so that a peer of version 1 understands everything that it can be told. A payload of layout 1
-//! is consumed to its last byte; one of layout 2 may go on after its content, with fields of a
-//! later version, which are skipped.
-//!
-//! ```text
-//!   layout 2:  Init, Reinit   + horizon_s:u32            Attach    + version:u8
-//!              Session        + horizon_s:u32, until:u64, lapses:u32
-//!              Alive          + until:u64                Attached  + until:u64
-//! ```
+//! Every value has exactly one encoding. The version in the header is that of the frame's layout.
+//! The payloads of `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may go on after
+//! their content, with fields of a later version, which are skipped; all others are consumed to
+//! their last byte.
 //!
 //! Two layouts are the same in all versions for ever, so that strangers can part politely:
 //! the beginning of `Init` and `Reinit` (`seq:u64, tag:u8 = 0 | 1, version_min:u8,
@@ -55,9 +48,8 @@ pub const HEADER_LEN: usize = 8;
 /// The first two bytes of every frame.
 pub const MAGIC: [u8; 2] = *b"DL";
 
-/// The layouts of frames, as the version byte of their headers.
-const LAYOUT_1: u8 = 1;
-const LAYOUT_2: u8 = 2;
+/// The version of the layout of frames, in the third byte of their headers.
+const LAYOUT: u8 = 1;
 
 /// What a frame carries; the direction is part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,14 +79,6 @@ pub enum Kind {
     /// A `ControlReply` frame whose header has another version. Only a refusal can be decoded.
     /// Never on the wire itself.
     ForeignControlReply = 0xff,
-    /// A `Control` frame of layout 2: `Init` or `Reinit`. Never on the wire itself.
-    Control2 = 0x71,
-    /// An `Attach` frame of layout 2. Never on the wire itself.
-    Attach2 = 0x72,
-    /// A `ControlReply` frame of layout 2: `Session` or `Alive`. Never on the wire itself.
-    ControlReply2 = 0xf1,
-    /// An `Attached` frame of layout 2. Never on the wire itself.
-    Attached2 = 0xf2,
 }
 
 impl Kind {
@@ -222,11 +206,7 @@ pub fn header(bytes: &[u8; HEADER_LEN]) -> Result<Header, FrameError> {
     }
     let kind = Kind::from_wire(raw_kind).ok_or(FrameError::Kind(raw_kind))?;
     let kind = match kind {
-        kind if version == LAYOUT_1 => kind,
-        Kind::Control if version == LAYOUT_2 => Kind::Control2,
-        Kind::ControlReply if version == LAYOUT_2 => Kind::ControlReply2,
-        Kind::Attach if version == LAYOUT_2 => Kind::Attach2,
-        Kind::Attached if version == LAYOUT_2 => Kind::Attached2,
+        kind if version == LAYOUT => kind,
         Kind::Control => Kind::ForeignControl,
         Kind::ControlReply => Kind::ForeignControlReply,
         _ => return Err(FrameError::ForeignVersion(version)),
@@ -250,10 +230,6 @@ pub fn decode(kind: Kind, payload: &[u8]) -> Result<Frame, FrameError> {
         Kind::ControlReply => Frame::ControlReply(r.seq()?, control::reply(&mut r)?),
         Kind::Attach => Frame::Attach(attach::attach(&mut r)?),
         Kind::Attached => Frame::Attached(attach::attached(&mut r)?),
-        Kind::Control2 | Kind::ControlReply2 | Kind::Attach2 | Kind::Attached2 => {
-            // what follows was added by a later version
-            return grown(kind, &mut r);
-        }
         Kind::Batch => {
             let mut chains = Vec::new();
             Frame::Batch(data::batch(&mut r, &mut chains)?, chains)
@@ -268,38 +244,20 @@ pub fn decode(kind: Kind, payload: &[u8]) -> Result<Frame, FrameError> {
         Kind::ForeignControl => return Err(control::foreign_request(&mut r)?),
         Kind::ForeignControlReply => Frame::ControlReply(r.seq()?, control::refusal(&mut r)?),
     };
-    r.end()?;
+    if !may_grow(&frame) {
+        r.end()?;
+    }
     Ok(frame)
 }
 
-/// A frame of layout 2.
-fn grown(kind: Kind, r: &mut Reader<'_>) -> Result<Frame, FrameError> {
-    Ok(match kind {
-        Kind::Control2 => Frame::Control(r.seq()?, control::grown_request(r)?),
-        Kind::ControlReply2 => Frame::ControlReply(r.seq()?, control::grown_reply(r)?),
-        Kind::Attach2 => Frame::Attach(attach::grown_attach(r)?),
-        _ => Frame::Attached(attach::grown_attached(r)?),
-    })
-}
-
-/// The layout a frame is written in: the oldest that has room for what it carries.
-fn layout_of(frame: &Frame) -> u8 {
+/// Whether a later version may add fields to it.
+fn may_grow(frame: &Frame) -> bool {
     use ControlReply as A;
     use ControlRequest as R;
-    let is_grown = match frame {
-        Frame::Control(_, R::Init { horizon_s, .. } | R::Reinit { horizon_s, .. }) => {
-            horizon_s.is_some()
-        }
-        Frame::ControlReply(_, A::Session(session)) => session.terms.is_some(),
-        Frame::ControlReply(_, A::Alive { until, .. }) => until.is_some(),
-        Frame::Attach(attach) => attach.version.is_some(),
-        Frame::Attached(attached) => attached.until.is_some(),
-        _ => false,
-    };
-    if is_grown {
-        LAYOUT_2
-    } else {
-        LAYOUT_1
+    match frame {
+        Frame::Control(_, request) => matches!(request, R::Init { .. } | R::Reinit { .. }),
+        Frame::ControlReply(_, reply) => matches!(reply, A::Session(_) | A::Alive { .. }),
+        frame => matches!(frame, Frame::Attach(_) | Frame::Attached(_)),
     }
 }
 
@@ -334,7 +292,6 @@ pub fn decode_outcomes(payload: &[u8], outcomes: &mut Vec<Outcome>) -> Result<Se
 /// items, a name of more than `DESC_LEN_MAX` bytes, verbs for another fabric): the builder of
 /// frames has checked them.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
-    let start = out.len();
     match frame {
         Frame::Control(seq, request) => framed(Kind::Control, out, |w| {
             w.seq(*seq);
@@ -363,7 +320,6 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
             data::put_reply(w, reply);
         }),
     }
-    out[start + 2] = layout_of(frame);
 }
 
 /// Appends a `Batch` frame.
@@ -402,7 +358,7 @@ pub fn encode_outcomes(seq: Seq, outcomes: &[Outcome], out: &mut Vec<u8>) {
 /// Appends the header, the payload, and then the payload's length in the header.
 fn framed(kind: Kind, out: &mut Vec<u8>, payload: impl FnOnce(&mut Writer<'_>)) {
     let start = out.len();
-    out.extend_from_slice(&[MAGIC[0], MAGIC[1], LAYOUT_1, kind as u8, 0, 0, 0, 0]);
+    out.extend_from_slice(&[MAGIC[0], MAGIC[1], LAYOUT, kind as u8, 0, 0, 0, 0]);
     payload(&mut Writer::new(out));
     let len = out.len() - start - HEADER_LEN;
     assert!(len <= FRAME_LEN_MAX - HEADER_LEN, "a frame of {len} bytes");

@@ -2,6 +2,7 @@
 use super::*;
 use crate::clock::ServerTime;
 use crate::control::*;
+use crate::fabric::OFFERS_MAX;
 use crate::ids::*;
 use crate::limits::*;
 use crate::message::*;
@@ -168,11 +169,11 @@ impl Gen {
             now: ServerTime(self.next()),
             recovering: self.bool(),
             offers,
-            terms: self.bool().then(|| Terms {
+            terms: Terms {
                 horizon_s: self.u32(),
                 until: ServerTime(self.next()),
                 lapses: self.u32(),
-            }),
+            },
         }
     }
 }
@@ -185,7 +186,7 @@ const REPLIES: usize = 6;
 fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
     use ControlRequest as R;
     let (version_min, version_max, tp_mode) = (g.next() as u8, g.next() as u8, g.next() as u8);
-    let horizon_s = g.bool().then(|| g.u32());
+    let horizon_s = g.u32();
     match variant {
         0 => R::Init { version_min, version_max, tp_mode, horizon_s },
         1 => {
@@ -214,7 +215,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
         3 => R::Alive {
             now: ServerTime(g.next()),
             recovering: g.bool(),
-            until: g.bool().then(|| ServerTime(g.next())),
+            until: ServerTime(g.next()),
         },
         4 => R::Locks(g.list(|g| {
             let grant = LockGrant {
@@ -290,8 +291,7 @@ fn one_of_each(g: &mut Gen) -> Vec<Frame> {
     for fabric in FabricKind::ALL.into_iter().chain([FabricKind::Verbs]) {
         let verbs = fabric.needs_device().then(|| g.verbs_attach());
         let (client, secret) = (g.client(), g.secret());
-        let version = g.bool().then(|| g.next() as u8);
-        frames.push(Frame::Attach(Attach { client, secret, fabric, verbs, version }));
+        frames.push(Frame::Attach(Attach { client, secret, fabric, verbs }));
     }
     for has_verbs in [false, true] {
         frames.push(Frame::Attached(Attached {
@@ -300,7 +300,7 @@ fn one_of_each(g: &mut Gen) -> Vec<Frame> {
             ledger_entries: g.u32(),
             clock_offset_ns: g.next(),
             verbs: has_verbs.then(|| g.verbs_attached()),
-            until: g.bool().then(|| ServerTime(g.next())),
+            until: ServerTime(g.next()),
         }));
     }
     frames.push(Frame::Batch(seq, g.list(Gen::chain)));
@@ -375,7 +375,7 @@ fn a_payload_with_one_byte_more_is_refused() {
     for frame in one_of_each(&mut Gen(3)) {
         let mut bytes = encoded(&frame);
         bytes.push(0);
-        if bytes[2] == 2 {
+        if may_grow(&frame) {
             assert_eq!(decoded_payload(&bytes), Ok(frame), "of a later version");
             continue;
         }
@@ -395,13 +395,11 @@ fn whatever_one_flipped_bit_decodes_to_has_just_this_encoding() {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             if let Ok(other) = decoded(&flipped) {
-                let is_claim = matches!(other, Frame::Control(_, ControlRequest::UpdateLocks(_)));
+                let again = encoded(&other);
                 // fields of a later version are skipped, and an unknown version is parted from
-                match flipped[2] {
-                    1 if is_claim => {} // those of version 1 are told as those of version 2
-                    1 => assert_eq!(encoded(&other), flipped, "bit {bit} of {frame:?}"),
-                    2 => {
-                        let again = encoded(&other);
+                match (flipped[2], may_grow(&other)) {
+                    (LAYOUT, false) => assert_eq!(again, flipped, "bit {bit} of {frame:?}"),
+                    (LAYOUT, true) => {
                         assert!(flipped[HEADER_LEN..].starts_with(&again[HEADER_LEN..]));
                     }
                     _ => {}
@@ -421,14 +419,14 @@ fn noise_of_every_kind_is_decoded_without_panic() {
             if len > 8 {
                 noise[8] %= 16; // a tag that exists, more often than not
             }
-            let mut head = [b'D', b'L', 1 + g.bool() as u8, raw, 0, 0, 0, 0];
+            let mut head = [b'D', b'L', LAYOUT, raw, 0, 0, 0, 0];
             head[4..].copy_from_slice(&(len as u32).to_le_bytes());
             let Ok(header) = header(&head) else { continue };
             if let Ok(frame) = decode(header.kind, &noise) {
                 let again = encoded(&frame);
-                match head[2] {
-                    1 => assert_eq!(&again[HEADER_LEN..], noise),
-                    _ => assert!(noise.starts_with(&again[HEADER_LEN..])),
+                match may_grow(&frame) {
+                    false => assert_eq!(&again[HEADER_LEN..], noise),
+                    true => assert!(noise.starts_with(&again[HEADER_LEN..])),
                 }
             }
         }
@@ -479,8 +477,7 @@ fn verbs_payload(change: impl FnOnce(&mut VerbsAttach)) -> Result<Frame, FrameEr
     let mut verbs = VerbsAttach { messages: None, ..g.verbs_attach() };
     change(&mut verbs);
     let (client, secret, fabric) = (g.client(), g.secret(), FabricKind::Verbs);
-    let (verbs, version) = (Some(verbs), None);
-    decoded(&encoded(&Frame::Attach(Attach { client, secret, fabric, verbs, version })))
+    decoded(&encoded(&Frame::Attach(Attach { client, secret, fabric, verbs: Some(verbs) })))
 }
 
 #[test]
@@ -499,9 +496,7 @@ fn queue_pairs_and_rings_out_of_their_bounds_are_refused() {
     assert_eq!(verbs_payload(|v| v.message_bytes = VERBS_MESSAGE_BYTES_MAX + 1), ring);
     let mut verbs = Gen(8).verbs_attached();
     verbs.ledger = VerbsRegion { base: u64::MAX, bytes: 1, rkey: 0 };
-    let (status, verbs) = (Status::Success, Some(verbs));
-    let attached =
-        Attached { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs, until: None };
+    let attached = Attached { verbs: Some(verbs), ..Attached::bare(Status::Success) };
     let result = decoded(&encoded(&Frame::Attached(attached)));
     assert_eq!(result, Err(FrameError::Invalid("region")));
 }
@@ -524,7 +519,10 @@ fn a_wrong_header_is_refused() {
     assert_eq!(header(b"DL\x01\x06\0\0\0\0"), Err(FrameError::Kind(6)));
     assert_eq!(header(b"DL\x01\x7f\0\0\0\0"), Err(FrameError::Kind(0x7f)));
     assert_eq!(header(b"DL\x01\xff\0\0\0\0"), Err(FrameError::Kind(0xff)));
-    assert_eq!(header(b"DL\x02\x03\0\0\0\0"), Err(FrameError::ForeignVersion(2)));
+    for (version, kind) in [(0, 2), (0, 3), (2, 3), (2, 0x82)] {
+        let head = [b'D', b'L', version, kind, 0, 0, 0, 0];
+        assert_eq!(header(&head), Err(FrameError::ForeignVersion(version)));
+    }
     let len_max = FRAME_LEN_MAX - HEADER_LEN;
     let mut head = *b"DL\x01\x01\0\0\0\0";
     head[4..].copy_from_slice(&(len_max as u32).to_le_bytes());
@@ -535,25 +533,29 @@ fn a_wrong_header_is_refused() {
 
 #[test]
 fn a_client_of_another_version_can_be_told_so() {
-    // Tag, version range, and then what version 9 has there.
-    for tag in [0, 1] {
+    // Tag, version range, and then what that version has there.
+    for (version, tag) in [(0, 0), (0, 1), (2, 0), (2, 1)] {
         let mut bytes = b"DL\x09\x01\x0e\0\0\0\x2a\0\0\0\0\0\0\0".to_vec();
-        bytes.extend_from_slice(&[tag, 7, 9, 0xff, 0xfe, 0xfd]);
-        let expected = FrameError::Version { seq: Seq(42), min: 7, max: 9 };
+        bytes[2] = version;
+        bytes.extend_from_slice(&[tag, version, 9, 0xff, 0xfe, 0xfd]);
+        let expected = FrameError::Version { seq: Seq(42), min: version, max: 9 };
         assert_eq!(decoded(&bytes), Err(expected));
+        bytes[HEADER_LEN + 8] = 2; // a request of it that is none of the two
+        assert!(matches!(decoded(&bytes), Err(FrameError::Invalid(_))));
     }
-    let later = b"DL\x09\x01\x09\0\0\0\x2a\0\0\0\0\0\0\0\x02";
-    assert!(matches!(decoded(later), Err(FrameError::Invalid(_))));
 }
 
 #[test]
 fn a_primary_of_another_version_can_say_so() {
-    let mut bytes = b"DL\x09\x81\x0d\0\0\0\x2a\0\0\0\0\0\0\0\0".to_vec();
-    bytes.extend_from_slice(&status_to_wire(Status::VersionMismatch).to_le_bytes());
-    let expected = ControlReply::Error(Status::VersionMismatch);
-    assert_eq!(decoded(&bytes), Ok(Frame::ControlReply(Seq(42), expected)));
-    bytes[16] = 2;
-    assert!(matches!(decoded(&bytes), Err(FrameError::Invalid(_))));
+    for version in [0, 2] {
+        let mut bytes = b"DL\x09\x81\x0d\0\0\0\x2a\0\0\0\0\0\0\0\0".to_vec();
+        bytes[2] = version;
+        bytes.extend_from_slice(&status_to_wire(Status::VersionMismatch).to_le_bytes());
+        let expected = ControlReply::Error(Status::VersionMismatch);
+        assert_eq!(decoded(&bytes), Ok(Frame::ControlReply(Seq(42), expected)));
+        bytes[16] = 2;
+        assert!(matches!(decoded(&bytes), Err(FrameError::Invalid(_))));
+    }
 }
 
 #[test]
@@ -572,23 +574,39 @@ fn the_largest_frames_fit() {
 }
 
 #[test]
-fn fabrics_without_a_field_of_their_own_are_offered_in_layout_2_and_kept_if_they_are_unknown() {
-    let mut g = Gen(11);
-    let mut session = g.session();
-    session.terms = Some(Terms { horizon_s: 1, until: ServerTime(2), lapses: 3 });
-    let without = Frame::ControlReply(Seq(1), ControlReply::Session(session.clone()));
-    session.offers.push(200, b"place".to_vec());
-    session.offers.push(201, Vec::new());
-    let with = Frame::ControlReply(Seq(1), ControlReply::Session(session));
-    let bytes = encoded(&with);
-    assert_eq!(decode(Kind::ControlReply2, &bytes[HEADER_LEN..]), Ok(with));
-    assert!(bytes[HEADER_LEN..].starts_with(&encoded(&without)[HEADER_LEN..]), "at the end");
-    // what is no list of offers is a field of a later version, and is skipped
-    for noise in [&[17][..], &[1, 2, 0], &[2, 9, 0, 9, 0], &[1, 9, 5, 0], &[1]] {
-        let payload = [&encoded(&without)[HEADER_LEN..], noise].concat();
-        assert_eq!(decode(Kind::ControlReply2, &payload), Ok(without.clone()), "{noise:?}");
+fn fields_of_a_later_version_are_skipped() {
+    let mut g = Gen(10);
+    let mut frames: Vec<Frame> =
+        [0, 1].map(|v| Frame::Control(Seq(1), control_request(&mut g, v))).into();
+    frames.extend([1, 3].map(|v| Frame::ControlReply(Seq(1), control_reply(&mut g, v))));
+    let is_last = |frame: &Frame| matches!(frame, Frame::Attach(_) | Frame::Attached(_));
+    frames.extend(one_of_each(&mut g).into_iter().filter(is_last));
+    for frame in frames {
+        let bytes = [&encoded(&frame)[..], b"what comes later"].concat();
+        assert_eq!(decoded_payload(&bytes), Ok(frame));
     }
-    // a list, and then such a field
-    let payload = [&bytes[HEADER_LEN..], &[7; 3]].concat();
-    assert_eq!(decode(Kind::ControlReply2, &payload), decode(Kind::ControlReply2, &bytes[8..]));
+}
+
+#[test]
+fn offers_that_are_unknown_are_kept_and_those_out_of_order_or_bounds_are_refused() {
+    let session = |offers: &[(u8, &[u8])]| {
+        let mut session = Gen(11).session();
+        session.offers = Offers::none();
+        offers.iter().for_each(|(number, place)| session.offers.push(*number, place.to_vec()));
+        Frame::ControlReply(Seq(1), ControlReply::Session(session))
+    };
+    let longest = [7; 255];
+    let known = session(&[(0, b"shm"), (1, b""), (200, &longest)]);
+    assert_eq!(decoded(&encoded(&known)), Ok(known));
+    let invalid = Err(FrameError::Invalid("offers"));
+    for wrong in [&[(1, &b""[..]), (0, b"")][..], &[(9, b"a"), (9, b"b")]] {
+        assert_eq!(decoded(&encoded(&session(wrong))), invalid);
+    }
+    let numbers: Vec<(u8, &[u8])> = (0..OFFERS_MAX as u8).map(|n| (n, &b""[..])).collect();
+    let mut bytes = encoded(&session(&numbers));
+    assert_eq!(decoded(&bytes), Ok(session(&numbers)));
+    let before = encoded(&session(&[])).len() - 4 - 8 - 4 - 1; // the terms, and the count
+    assert_eq!(usize::from(bytes[before]), OFFERS_MAX);
+    bytes[before] += 1;
+    assert_eq!(decoded(&bytes), invalid);
 }

@@ -107,11 +107,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Up to 255 bytes, not none.
-    pub fn short_bytes(&mut self, field: &'static str) -> Read<Vec<u8>> {
+    pub fn short_bytes(&mut self) -> Read<Vec<u8>> {
         let len = usize::from(self.u8()?);
-        if len == 0 {
-            return Err(FrameError::Invalid(field));
-        }
         self.bytes(len).map(<[u8]>::to_vec)
     }
 
@@ -203,7 +200,7 @@ impl<'a> Writer<'a> {
     }
 
     pub fn short_bytes(&mut self, bytes: &[u8]) {
-        assert!((1..=255).contains(&bytes.len()), "a socket name of {} bytes", bytes.len());
+        assert!(bytes.len() <= 255, "a place of {} bytes", bytes.len());
         self.u8(bytes.len() as u8);
         self.bytes(bytes);
     }

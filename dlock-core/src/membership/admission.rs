@@ -8,7 +8,7 @@ use super::{
     FILES_PER_CLIENT, ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
-use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN, VERSION_WORDS};
+use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN};
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Identity};
 use crate::planted::{self, Bug};
@@ -59,8 +59,8 @@ pub struct Admission {
     pub version: u8,
     /// The primary is in recovery.
     pub recovering: bool,
-    /// What it is promised; `None`: it is of version 1.
-    pub terms: Option<Terms>,
+    /// What it is promised.
+    pub terms: Terms,
     /// The connection is that of a prepared session, for which the client has shown this proof: it
     /// speaks for the client once [`Membership::is_shown`] says so. That proof stays one until the
     /// client is known to use the new one.
@@ -121,8 +121,8 @@ pub struct Channel {
     pub number: u64,
     /// Watch the process under this number; `None`: there is none, or it is watched already.
     pub watch: Option<u64>,
-    /// Until when the silence of this session is nothing to act on; `None`: it is of version 1.
-    pub until: Option<ServerTime>,
+    /// Until when the silence of this session is nothing to act on.
+    pub until: ServerTime,
     /// It is that of a prepared session: nothing that it brings is served before the session has
     /// taken the place of the one before ([`Effect::Switch`]).
     pub is_prepared: bool,
@@ -170,7 +170,7 @@ impl Membership {
         if tp_mode != self.rules.tp_mode {
             return Err(Status::Error);
         }
-        let horizon_s = self.rules.horizon_s(horizon_s.filter(|_| version >= 2));
+        let horizon_s = self.rules.horizon_s(horizon_s);
         let Caller { control, identity, names } = caller.into();
         let wanted = Wanted { version, horizon_s, control, identity };
         match back {
@@ -201,14 +201,14 @@ impl Membership {
         };
         primary.add_client(client)?;
         primary.enters(client, identity, names);
-        self.members.insert(client, Member::new(secret, wanted.version, wanted.control));
+        self.members.insert(client, Member::new(secret, wanted.control));
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
             if let Some(until) = primary.promised_until(client) {
                 member.is_promised(until);
             }
         });
-        let admission = self.welcome(now, primary, client, back.is_some());
+        let admission = self.welcome(now, primary, (client, version), back.is_some());
         Ok(self.admitted(admission, identity))
     }
 
@@ -249,7 +249,6 @@ impl Membership {
         }
         let has_session = member.has_session();
         let was_cut_off = matches!(member.state, State::Fenced(_) | State::Ending(_));
-        let cannot_be_told = wanted.version < 2 && member.lapses > 0;
         match member.state {
             // it would keep others waiting again, and its horizon would begin anew
             State::Fenced(Exit::Hindered) => return Err(Status::NotReady),
@@ -260,7 +259,7 @@ impl Membership {
             {
                 return Err(Status::NotReady);
             }
-            _ if !member.may_return() || cannot_be_told => return Err(Status::ClientRemoved),
+            _ if !member.may_return() => return Err(Status::ClientRemoved),
             _ => {}
         }
         // whatever was prepared before, its client has given it up
@@ -281,9 +280,9 @@ impl Membership {
             member.control = Some(wanted.control);
             member.state = State::Present;
             (member.is_quiet, member.lags) = (false, false);
-            (member.version, member.horizon_s) = (wanted.version, wanted.horizon_s);
+            member.horizon_s = wanted.horizon_s;
         });
-        Ok(self.welcome(now, primary, client, true))
+        Ok(self.welcome(now, primary, (client, wanted.version), true))
     }
 
     /// What a client is told that is let in.
@@ -291,7 +290,7 @@ impl Membership {
         &mut self,
         now: ServerTime,
         primary: &mut Primary,
-        client: ClientId,
+        (client, version): (ClientId, u8),
         is_back: bool,
     ) -> Admission {
         if is_back {
@@ -302,11 +301,10 @@ impl Membership {
         let told = self.with(client, |member| {
             member.heard(now);
             let (horizon_s, until) = (member.horizon_s, member.until);
-            let terms = Terms { horizon_s, until, lapses: member.lapses };
-            (member.secret, member.version, (member.version >= 2).then_some(terms))
+            (member.secret, Terms { horizon_s, until, lapses: member.lapses })
         });
         // every caller has just entered it
-        let (secret, version, terms) = told.expect("a member is welcomed");
+        let (secret, terms) = told.expect("a member is welcomed");
         let recovering = primary.is_recovering();
         Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
@@ -380,11 +378,9 @@ impl Membership {
         let Some(member) = self.members.get(&attach.client) else {
             return Status::ClientRemoved;
         };
-        let version = match (self.target(attach), member.prepared) {
-            (None, _) => return Status::Error,
-            (Some(Target::Prepared | Target::Moves), Some(prepared)) => prepared.version,
-            _ => member.version,
-        };
+        if self.target(attach).is_none() {
+            return Status::Error;
+        }
         // a process of this host shows its credentials to the transport, and no certificate
         if joining.process.is_none() && !member.is_of(joining.identity) {
             return Status::Error;
@@ -400,8 +396,6 @@ impl Membership {
         }
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
-            // it would take the words of others for what they are not
-            _ if version < VERSION_WORDS => Status::VersionMismatch,
             // nothing would keep it from words that it has no right to
             _ if !primary.may_map(attach.client) => Status::Denied,
             // such memory cannot refuse chains: nobody is let near it in recovery
@@ -443,11 +437,11 @@ impl Membership {
         let prepared = member.prepared;
         let channel = match target {
             Target::Session => member.channel,
-            Target::Prepared => prepared.and_then(|prepared| prepared.channel),
-            Target::Moves => {
+            Target::Prepared if planted::is(Bug::MovesUnshown) => {
                 self.take_place(now, primary, client);
                 return Status::Success;
             }
+            Target::Prepared => prepared.and_then(|prepared| prepared.channel),
         };
         self.effects.push_back(Effect::CloseChannel { client, channel });
         Status::Success
@@ -467,20 +461,19 @@ impl Membership {
             return Err(Status::Error);
         }
         let (number, fabric) = (member.channels + 1, Some(attach.fabric));
-        let (version, until) = match (target, &mut member.prepared) {
+        let until = match (target, &mut member.prepared) {
             (Some(Target::Prepared), Some(prepared)) => {
                 (prepared.channel, prepared.fabric) = (Some(number), fabric);
-                (prepared.version, prepared.until)
+                prepared.until
             }
             (Some(Target::Session), _) => {
                 (member.channel, member.fabric) = (Some(number), fabric);
-                (member.version, member.until)
+                member.until
             }
             _ => return Err(Status::Error),
         };
         member.channels = number;
         let is_prepared = target == Some(Target::Prepared);
-        let until = (version >= 2).then_some(until);
         let mut watch = None;
         if let Some(JoiningProcess { pid, .. }) = joining.process {
             // the same number is the same process while the one known has not ended

@@ -67,11 +67,10 @@ pub(super) struct Process {
 pub(super) struct Prepared {
     /// Its control connection.
     pub(super) control: u64,
-    /// What tells its `Attach` from one of the session before; of version 1 the same.
+    /// What tells its `Attach` from one of the session before.
     pub(super) secret: Secret,
     /// What the client has shown, and keeps if it does not hear that it has moved.
     pub(super) proof: Secret,
-    pub(super) version: u8,
     /// Seconds; 0: unlimited.
     pub(super) horizon_s: u32,
     /// What the client was told of its horizon.
@@ -92,7 +91,6 @@ pub(super) struct Member {
     pub(super) previous: Option<Secret>,
     /// The session that is to replace this one.
     pub(super) prepared: Option<Prepared>,
-    pub(super) version: u8,
     pub(super) state: State,
     /// Its control connection.
     pub(super) control: Option<u64>,
@@ -130,13 +128,12 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(secret: Secret, version: u8, control: u64) -> Self {
+    pub(super) fn new(secret: Secret, control: u64) -> Self {
         Self {
             secret,
             identity: None,
             previous: None,
             prepared: None,
-            version,
             state: State::Present,
             control: Some(control),
             channel: None,
@@ -249,14 +246,13 @@ mod tests {
     #[test]
     fn a_channel_that_has_ended_is_forgotten_by_the_session_whose_it_is_alone() {
         let secret = Secret([7; 16]);
-        let mut member = Member::new(secret, 2, 1);
+        let mut member = Member::new(secret, 1);
         let (until, ends) = (UNLIMITED, UNLIMITED);
         member.channel = Some(1);
         member.prepared = Some(Prepared {
             control: 2,
             secret,
             proof: secret,
-            version: 2,
             horizon_s: 0,
             until,
             ends,

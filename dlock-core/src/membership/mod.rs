@@ -25,30 +25,29 @@
 //!
 //! | state | `Init`¹ | `Reinit` | requests² | `Attach` | others' `Init`, no place free |
 //! |---|---|---|---|---|---|
-//! | Present | | Success⁶ | served | served³ | `ServerNoResource` |
-//! | Absent | | Success⁶ | `Error` | served³ | takes its place if it has nothing |
+//! | Present | | Success⁵ | served | served³ | `ServerNoResource` |
+//! | Absent | | Success⁵ | `Error` | served³ | takes its place if it has nothing |
 //! | Ending(Evict) | | Success | `Error` | `ClientRemoved` | waits |
 //! | Ending(Fence), Ending(Lapse) | | Success | `Error` | `ClientRemoved` | `ServerNoResource` |
-//! | Fenced | | Success⁷ | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Fenced | | Success⁶ | `Error` | `ClientRemoved` | `ServerNoResource` |
 //! | Lapsing | | `NotReady` | `Error` | `ClientRemoved` | `ServerNoResource` |
-//! | Lingering | | Success⁴ | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Lingering | | Success | `Error` | `ClientRemoved` | `ServerNoResource` |
 //! | Ending(All) | | `ClientRemoved` | `Error` | `ClientRemoved` | `ServerNoResource` |
 //! | Undoing | | `ClientRemoved` | `Error` | `ClientRemoved` | waits |
-//! | not known | Success⁵ | `ClientRemoved`⁵ | `Error` | `ClientRemoved` | |
+//! | not known | Success⁴ | `ClientRemoved`⁴ | `Error` | `ClientRemoved` | |
 //!
 //! ¹ is always a new client. ² On a control connection that is not, or not any more, the client's.
-//! ³ As far as fabric, secret and recovery permit. ⁴ A client of version 1, which cannot be told
-//! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
-//! ⁶ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
-//! prepared keeps its place. ⁷ A client that has kept others waiting would do so again, and is
+//! ³ As far as fabric, secret and recovery permit. ⁴ In recovery `NotReady` and Success.
+//! ⁵ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
+//! prepared keeps its place. ⁶ A client that has kept others waiting would do so again, and is
 //! answered `NotReady`. A wrong secret is answered `Error` in every state, and so is the right
 //! one on a connection whose certificate is not that of the one that registered the client. Where
 //! the primary has [rules](crate::rights), `Init` with a certificate that none of them names is
 //! answered `Denied`, and so is `Attach` by a client that is not allowed everything in memory that
 //! it would reach itself.
 //!
-//! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
-//! 2 carries the server time until which the primary does not act on its silence. Nothing but
+//! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client carries
+//! the server time until which the primary does not act on its silence. Nothing but
 //! requests on the control connection extends it, and neither a connection that ends nor fencing
 //! cuts it short (the client may live, and rely on it): a member that is *cut off* before that is
 //! fenced, and keeps everything until then. Without a horizon (drop-in programs) silence ends
@@ -162,13 +161,12 @@ impl Rules {
         }
     }
 
-    /// The session horizon of a client that asks for this one; 0: unlimited. A client of version 1
-    /// knows none.
-    fn horizon_s(&self, asked: Option<u32>) -> u32 {
+    /// The session horizon of a client that asks for this one; 0: unlimited.
+    fn horizon_s(&self, asked: u32) -> u32 {
         match asked {
-            None | Some(HORIZON_FOREVER) => 0,
-            Some(0) if self.recovers_by_itself => HORIZON_S_DEFAULT,
-            Some(horizon_s) => horizon_s.min(HORIZON_S_MAX),
+            HORIZON_FOREVER => 0,
+            0 if self.recovers_by_itself => HORIZON_S_DEFAULT,
+            horizon_s => horizon_s.min(HORIZON_S_MAX),
         }
     }
 }
@@ -243,10 +241,9 @@ impl Membership {
         self.members.is_empty()
     }
 
-    /// Until when the silence of this client is nothing to act on; `None`: it is of version 1.
+    /// Until when the silence of this client is nothing to act on; `None`: it is not known.
     pub fn until(&self, client: ClientId) -> Option<ServerTime> {
-        let member = self.members.get(&client)?;
-        (member.version >= 2).then_some(member.until)
+        self.members.get(&client).map(|member| member.until)
     }
 
     /// Whether this control connection speaks for this client.
@@ -272,8 +269,8 @@ impl Membership {
         let mut reply = primary.control(now, mem, client, request, out);
         self.is_given(client, &reply);
         self.with(client, |member| member.heard(now));
-        if let ControlReply::Alive { until, .. } = &mut reply {
-            *until = self.until(client);
+        if let (ControlReply::Alive { until, .. }, Some(told)) = (&mut reply, self.until(client)) {
+            *until = told;
         }
         if primary.has_told_all(client) {
             self.with(client, |member| member.owes_claims = false);

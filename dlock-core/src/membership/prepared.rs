@@ -4,7 +4,7 @@
 //! ```text
 //!   client ──Reinit──▶ prepared: a secret of its own, one for each member
 //!          ◀─Session─                                     the session before goes on as it was:
-//!          ──Attach{its secret, version 2}──▶ its channel    its connections, waits, horizon
+//!          ──Attach{its secret}─────────────▶ its channel    its connections, waits, horizon
 //!          ◀─Attached─        (not served yet)
 //!          ──any request on its control connection──▶ it takes the place: the old connections
 //!          ◀─answer─                                  are closed and fenced, then it is answered
@@ -28,9 +28,7 @@
 //! * *The primary dies in between*: both sessions end with it. What is promised in either (the
 //!   later horizon) held until then.
 //!
-//! A client of version 1, or one that does not tell its version in `Attach`, sends no request of
-//! its own accord: its `Attach` takes the place. A member without connections has nothing to be
-//! protected: its `Reinit` lets it in at once.
+//! A member without connections has nothing to be protected: its `Reinit` lets it in at once.
 
 use super::admission::{Admission, Wanted};
 use super::member::{is_same, Prepared};
@@ -55,8 +53,6 @@ pub(super) enum Target {
     Session,
     /// The prepared one, whose client will say when it has moved.
     Prepared,
-    /// The prepared one, which takes its place now.
-    Moves,
 }
 
 impl Membership {
@@ -75,12 +71,10 @@ impl Membership {
             _ => now.plus_ns(u64::from(horizon_s) * NS),
         };
         self.with(client, |member| {
-            let secret = if version >= 2 { fresh } else { member.secret };
             member.prepared = Some(Prepared {
                 control,
-                secret,
+                secret: fresh,
                 proof,
-                version,
                 horizon_s,
                 until,
                 ends: now.plus_ns(PREPARED_S * NS),
@@ -91,8 +85,7 @@ impl Membership {
             member.until = member.until.max(until);
             member.is_promised(until);
             let terms = Terms { horizon_s, until, lapses: member.lapses };
-            let terms = (version >= 2).then_some(terms);
-            let recovering = primary.is_recovering();
+            let (secret, recovering) = (fresh, primary.is_recovering());
             Admission { client, secret, version, recovering, terms, prepared_by: Some(proof) }
         })
     }
@@ -131,12 +124,11 @@ impl Membership {
         self.effects.push_back(Effect::Keep(Change::Moved { client }));
         self.effects.push_back(Effect::Switch { client, fabric });
         self.with(client, |member| {
-            let is_new = !is_same(prepared.secret, prepared.proof);
-            member.previous = is_new.then_some(prepared.proof);
+            member.previous = Some(prepared.proof);
             member.secret = prepared.secret;
             member.state = State::Present;
             (member.is_quiet, member.lags) = (false, false);
-            (member.version, member.horizon_s) = (prepared.version, prepared.horizon_s);
+            member.horizon_s = prepared.horizon_s;
             member.fabric = fabric.or(member.fabric);
             member.heard(now);
         });
@@ -177,11 +169,7 @@ impl Membership {
         let is_session = is_same(member.secret, attach.secret);
         let prepared = member.prepared.filter(|prepared| is_same(prepared.secret, attach.secret));
         match prepared {
-            Some(_) if planted::is(Bug::MovesUnshown) => Some(Target::Moves),
-            Some(prepared) if prepared.version >= 2 && attach.version >= Some(2) => {
-                Some(Target::Prepared)
-            }
-            Some(_) => Some(Target::Moves),
+            Some(_) => Some(Target::Prepared),
             None => is_session.then_some(Target::Session),
         }
     }

@@ -273,7 +273,10 @@ impl Primary {
                 self.registry.objects.disown(client);
                 ControlReply::Done
             }
-            R::Heartbeat => ControlReply::Alive { now, recovering: self.recovering, until: None },
+            R::Heartbeat => {
+                let (recovering, until) = (self.recovering, ServerTime(0)); // Membership fills it in
+                ControlReply::Alive { now, recovering, until }
+            }
             R::GetLocks(descs) => {
                 mem.visited(self.quota_work(client));
                 self.get_locks(mem, client, &descs)

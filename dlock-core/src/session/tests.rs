@@ -2,7 +2,7 @@
 use super::*;
 use crate::clock::{Now, ServerTime, NS};
 use crate::control::{
-    Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Offers, Secret,
+    Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Offers, Secret, Terms,
 };
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::{Begin, EntryState, LockEntry, Op, OpResult, Step};
@@ -16,7 +16,6 @@ fn client() -> ClientId {
     ClientId::new(7).unwrap()
 }
 
-/// Those of version 1, which whatever is added leaves as they are.
 fn all_offers() -> Offers {
     let kinds = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
     kinds.into_iter().fold(Offers::none(), |offers, kind| offers.with(kind, &[1]))
@@ -36,7 +35,7 @@ fn session() -> Session {
         now: ServerTime(1_000 * NS),
         recovering: false,
         offers: all_offers(),
-        terms: None,
+        terms: Terms::UNLIMITED,
     }
 }
 
@@ -77,8 +76,10 @@ fn a_session_is_that_of_the_client_that_asked() {
     assert_eq!(accept(refused, None), Err(Status::BadResponse), "a refusal is no success");
     let refused = ControlReply::Error(Status::ServerNoResource);
     assert_eq!(accept(refused, None), Err(Status::ServerNoResource), "why, is told");
-    let newer = Session { version: VERSION + 1, ..session() };
-    assert_eq!(accept(ControlReply::Session(newer), None), Err(Status::VersionMismatch));
+    for version in [VERSION_MIN - 1, VERSION + 1] {
+        let other = Session { version, ..session() };
+        assert_eq!(accept(ControlReply::Session(other), None), Err(Status::VersionMismatch));
+    }
 }
 
 #[test]

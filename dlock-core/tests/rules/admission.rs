@@ -4,7 +4,7 @@
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::NS;
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, HORIZON_FOREVER, UNLIMITED, VERSION,
+    Attach, ControlReply, ControlRequest, FabricKind, Terms, HORIZON_FOREVER, UNLIMITED,
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Seq};
@@ -245,8 +245,7 @@ fn a_client_that_names_no_horizon_has_one_of_a_primary_that_recovers_by_itself()
         let cases = [(0, unnamed_s), (7, 7), (HORIZON_FOREVER, 0), (100_000, HORIZON_S_MAX)];
         for (asked_s, horizon_s) in cases {
             let admission = site.open_twice(&init(asked_s)).unwrap();
-            let told_s = admission.terms.map(|terms| terms.horizon_s);
-            assert_eq!(told_s, Some(horizon_s), "asked for {asked_s}");
+            assert_eq!(admission.terms.horizon_s, horizon_s, "asked for {asked_s}");
             let until = match horizon_s {
                 0 => UNLIMITED,
                 _ => START.plus_ns(u64::from(horizon_s) * NS),
@@ -261,10 +260,10 @@ fn a_promise_is_not_made_shorter_by_a_shorter_horizon() {
     let mut site = Site::new();
     let peer = site.join(Tcp, 60);
     assert_eq!(site.members.until(peer.id), Some(START.plus_ns(60 * NS)));
-    assert!(site.open_twice(&reinit(peer, VERSION, 5)).is_ok());
+    assert!(site.open_twice(&reinit(peer, 5)).is_ok());
     assert_eq!(site.members.until(peer.id), Some(START.plus_ns(60 * NS)));
     site.until(START.plus_ns(58 * NS));
-    assert!(site.open_twice(&reinit(peer, VERSION, 5)).is_ok());
+    assert!(site.open_twice(&reinit(peer, 5)).is_ok());
     assert_eq!(site.members.until(peer.id), Some(START.plus_ns(63 * NS)));
 }
 
@@ -317,7 +316,7 @@ fn a_lease_that_ends_with_the_lapse_keeps_nothing() {
 fn a_client_is_told_to_wait_for_its_lapse_unless_it_must_go_altogether() {
     let mut site = Site::new();
     let peer = lapsing(&mut site);
-    let back = reinit(peer, VERSION, 10);
+    let back = reinit(peer, 10);
     let answer = |site: &mut Site| {
         let Site { members, primary, memory, now, .. } = site;
         let secret = dlock_core::control::Secret([7; 16]);
@@ -348,35 +347,18 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_until_they_are() {
     assert!(finish(&mut site).is_ok());
 }
 
-/// A frame with a horizon is one of version 2.
 #[test]
-fn a_channel_tells_its_horizon_to_a_client_that_has_one() {
-    for version in [1, 2] {
-        let mut site = Site::new();
-        let init = ControlRequest::Init {
-            version_min: 1,
-            version_max: version,
-            tp_mode: 0,
-            horizon_s: (version == 2).then_some(3),
-        };
-        let session = site.open_twice(&init).unwrap();
-        let (client, secret) = (session.client, session.secret);
-        let attach = Attach {
-            client,
-            secret,
-            fabric: Tcp,
-            verbs: None,
-            version: (version == 2).then_some(2),
-        };
-        let channel = site.members.finish_attach(&attach, Joining::over(Tcp)).unwrap();
-        assert_eq!(channel.until, session.terms.map(|terms| terms.until), "version {version}");
-        assert_eq!(channel.until.is_some(), version == 2);
-    }
+fn a_channel_tells_the_horizon_of_its_session() {
+    let mut site = Site::new();
+    let session = site.open_twice(&init(3)).unwrap();
+    let attach = attach_of(site.peer(session, Tcp));
+    let channel = site.members.finish_attach(&attach, Joining::over(Tcp)).unwrap();
+    assert_eq!([channel.until, session.terms.until], [START.plus_ns(3 * NS); 2]);
 }
 
 fn attach_of(peer: Peer) -> Attach {
     let Peer { id: client, secret, fabric, .. } = peer;
-    Attach { client, secret, fabric, verbs: None, version: Some(VERSION) }
+    Attach { client, secret, fabric, verbs: None }
 }
 
 #[test]
@@ -396,8 +378,7 @@ fn a_stranger_is_no_member() {
     let stranger = ClientId::new(77).unwrap();
     assert_eq!(site.members.remove(stranger), Err(Status::ClientRemoved));
     let secret = dlock_core::control::Secret([7; 16]);
-    let attach =
-        Attach { client: stranger, secret, fabric: Tcp, verbs: None, version: Some(VERSION) };
+    let attach = Attach { client: stranger, secret, fabric: Tcp, verbs: None };
     let refused = site.members.finish_attach(&attach, Joining::over(Tcp)).map(drop);
     assert_eq!(refused, Err(Status::ClientRemoved));
     assert_eq!(site.members.state(stranger), None);
@@ -494,8 +475,8 @@ fn nobody_gets_queue_pairs_while_the_primary_recovers() {
     site.primary = dlock_core::primary::Primary::new(config);
     let client = ClientId::new(77).unwrap();
     let secret = dlock_core::control::Secret([7; 16]);
-    let back = Peer { id: client, secret, control: 1, fabric: Tcp, terms: None };
-    let admission = site.open_twice(&reinit(back, VERSION, 0)).unwrap();
+    let back = Peer { id: client, secret, control: 1, fabric: Tcp, terms: Terms::UNLIMITED };
+    let admission = site.open_twice(&reinit(back, 0)).unwrap();
     for (fabric, status) in [(Verbs, Status::NotReady), (Tcp, Status::Success)] {
         let attach = attach_of(site.peer(admission, fabric));
         let may = site.members.may_attach(&site.primary, &attach, Joining::over(fabric));
@@ -510,7 +491,7 @@ fn a_client_that_is_about_to_come_back_is_not_evicted() {
         let mut site = Site::with(None, Orphans::Lease, 1);
         let peer = site.join(Tcp, 0);
         if comes_back {
-            assert!(site.open_twice(&reinit(peer, VERSION, 0)).is_ok());
+            assert!(site.open_twice(&reinit(peer, 0)).is_ok());
         }
         site.lose(peer, Gone::Closed);
         assert!(matches!(site.state(peer), Some(State::Absent { .. })));
@@ -541,7 +522,7 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
         for shown in identities {
             let is_own = shown == own;
             let Peer { id: client, secret, fabric, .. } = peer;
-            let attach = Attach { client, secret, fabric, verbs: None, version: Some(VERSION) };
+            let attach = Attach { client, secret, fabric, verbs: None };
             let may = |joining: Joining| {
                 site.members.may_attach(&site.primary, &attach, joining) == Status::Success
             };
@@ -550,7 +531,7 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
             let joining = Joining::by(Shm, Some(1), true).shown(shown);
             let may_map = site.members.may_attach(&site.primary, &mapping, joining);
             assert_eq!(may_map, Status::Success, "its process has shown its credentials");
-            let back = open(&mut site, &reinit(peer, VERSION, 10), 2, shown);
+            let back = open(&mut site, &reinit(peer, 10), 2, shown);
             assert_eq!(back.is_ok(), is_own, "{own:?} {shown:?}");
             if !is_own {
                 assert_eq!(back, Err(Status::Error), "as with a wrong secret");

@@ -5,7 +5,7 @@
 
 use crate::common::site::{init, reinit, w0, Peer, Site, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{Attach, ControlRequest, FabricKind, Secret, Terms, VERSION};
+use dlock_core::control::{Attach, ControlRequest, FabricKind, Secret, Terms};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::{HINDRANCE_S, LOOK_S};
 use dlock_core::membership::{
@@ -68,7 +68,7 @@ fn who_is_fenced_keeps_what_has_no_lease_until_the_horizon_that_it_knows() {
         site.until(until);
         assert!(matches!(site.state(peer), Some(State::Lingering { .. })), "it has a lease");
         assert!(!has_rw(&mut site, other, peer));
-        assert_eq!(site.come_back(peer).unwrap().terms.unwrap().lapses, 1);
+        assert_eq!(site.come_back(peer).unwrap().terms.lapses, 1);
         assert_eq!(site.members.assert_consistent(), Ok(()));
     }
 }
@@ -100,7 +100,7 @@ fn who_was_fenced_for_its_certificate_comes_back_to_what_it_has() {
     fence(&mut site, peer, Exit::Revoked);
     site.until(at_s(HORIZON_S - 1));
     let back = site.come_back(peer).unwrap();
-    assert_eq!((site.state(back), back.terms.unwrap().lapses), (Some(State::Present), 0));
+    assert_eq!((site.state(back), back.terms.lapses), (Some(State::Present), 0));
     site.until(at_s(HORIZON_S + 1));
     assert!(has_rw(&mut site, other, peer));
 }
@@ -109,8 +109,8 @@ fn who_was_fenced_for_its_certificate_comes_back_to_what_it_has() {
 fn a_session_that_was_prepared_counts_for_the_horizon_of_who_is_fenced() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 1);
-    let promised = site.open_twice(&reinit(peer, VERSION, HORIZON_S as u32)).unwrap().terms;
-    assert_eq!(promised.unwrap().until, at_s(HORIZON_S));
+    let promised = site.open_twice(&reinit(peer, HORIZON_S as u32)).unwrap().terms;
+    assert_eq!(promised.until, at_s(HORIZON_S));
     fence(&mut site, peer, Exit::Hindered);
     site.until(at_s(HORIZON_S - 1));
     assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
@@ -207,11 +207,11 @@ fn a_session_without_a_horizon_takes_none_away_that_was_told() {
         let other = site.join(Tcp, 0);
         let peer = site.join(Verbs, HORIZON_S as u32);
         site.take_rw(peer);
-        site.open_twice(&reinit(peer, VERSION, 0)).unwrap();
+        site.open_twice(&reinit(peer, 0)).unwrap();
         fence(&mut site, peer, why);
         assert_eq!(site.state(peer), Some(State::Fenced(why)));
         if why == Exit::Revoked {
-            site.open_twice(&reinit(peer, 1, 0)).unwrap();
+            site.open_twice(&reinit(peer, 0)).unwrap();
             assert_eq!(site.state(peer), Some(State::Present));
             site.members.hinders(peer.id);
             site.settle();
@@ -232,7 +232,7 @@ fn a_session_with_a_shorter_horizon_takes_none_away_that_was_told() {
         let mut peer = site.join(Verbs, HORIZON_S as u32);
         site.take_rw(peer);
         for horizon_s in between.into_iter().chain([2]) {
-            let terms = peer.terms.map(|terms| Terms { horizon_s, ..terms });
+            let terms = Terms { horizon_s, ..peer.terms };
             peer = site.come_back(Peer { terms, ..peer }).unwrap();
         }
         site.until(at_s(1));
@@ -255,7 +255,7 @@ fn a_silent_client_keeps_what_it_has_until_the_latest_horizon_that_it_was_told()
         let mut peer = site.join(Verbs, HORIZON_S as u32);
         site.take_rw(peer);
         for horizon_s in between.into_iter().chain([2]) {
-            let terms = peer.terms.map(|terms| Terms { horizon_s, ..terms });
+            let terms = Terms { horizon_s, ..peer.terms };
             peer = site.come_back(Peer { terms, ..peer }).unwrap();
         }
         site.until(at_s(HORIZON_S - 1));
@@ -275,10 +275,10 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_and_tried_again() {
     assert_eq!(site.state(peer), Some(State::Ending(Ending::Fence(Exit::Revoked))));
     let Site { members, primary, memory, now, .. } = &mut site;
     let draws = Draws { secret: Secret([9; 16]), number: &mut || 5 };
-    let request = reinit(peer, VERSION, HORIZON_S as u32);
+    let request = reinit(peer, HORIZON_S as u32);
     assert!(members.open(*now, primary, memory, &request, 99, draws).is_ok());
     let Peer { id: client, secret, fabric, .. } = peer;
-    let attach = Attach { client, secret, fabric, verbs: None, version: Some(VERSION) };
+    let attach = Attach { client, secret, fabric, verbs: None };
     let attached = members.finish_attach(&attach, Joining::over(Verbs)).map(drop);
     assert_eq!(attached, Err(Status::Error), "they may act");
     let effects: Vec<Effect> = std::iter::from_fn(|| members.poll()).collect();
@@ -294,7 +294,7 @@ fn a_client_that_has_asked_for_a_session_without_a_horizon_in_vain_is_silent_pas
     let mut site = Site::new();
     let peer = site.join(Verbs, HORIZON_S as u32);
     site.take_rw(peer);
-    site.open_twice(&reinit(peer, VERSION, 0)).unwrap();
+    site.open_twice(&reinit(peer, 0)).unwrap();
     site.lose(peer, Gone::Silent);
     site.until(at_s(PREPARED_S - 1));
     assert!(matches!(site.state(peer), Some(State::Absent { .. })), "it may come");

@@ -5,8 +5,7 @@
 use crate::common::site::{reinit, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
-    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret, UNLIMITED,
-    VERSION,
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret, Terms, UNLIMITED,
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
@@ -49,8 +48,8 @@ fn comes(site: &mut Site, known: Known) -> Peer {
 
 fn comes_by(site: &mut Site, known: Known, fabric: FabricKind) -> Peer {
     let (id, secret) = (known.client, known.secrets[0]);
-    let peer = Peer { id, secret, control: 0, fabric, terms: None };
-    let admission = site.open_twice(&reinit(peer, VERSION, known.horizon_s)).unwrap();
+    let peer = Peer { id, secret, control: 0, fabric, terms: Terms::UNLIMITED };
+    let admission = site.open_twice(&reinit(peer, known.horizon_s)).unwrap();
     let peer = site.peer(admission, fabric);
     assert_eq!(site.attach(peer), Status::Success);
     peer
@@ -60,7 +59,7 @@ fn comes_by(site: &mut Site, known: Known, fabric: FabricKind) -> Peer {
 fn beats(site: &mut Site, peer: Peer) -> ServerTime {
     let is_recovering = site.primary.is_recovering();
     match site.control(peer, ControlRequest::Heartbeat) {
-        reply @ ControlReply::Alive { until: Some(until), recovering, .. } => {
+        reply @ ControlReply::Alive { until, recovering, .. } => {
             assert!(was_heard(&reply) && recovering == is_recovering);
             until
         }
@@ -110,8 +109,8 @@ fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
     let known = of_old(5, 0);
     let mut site = waiting(&[known]);
     let (id, secret) = (known.client, known.secrets[0]);
-    let peer = Peer { id, secret, control: 0, fabric: Tcp, terms: None };
-    let request = reinit(peer, VERSION, 0);
+    let peer = Peer { id, secret, control: 0, fabric: Tcp, terms: Terms::UNLIMITED };
+    let request = reinit(peer, 0);
     let admission = site.open_twice(&request).unwrap();
     let refused = site.peer(admission, Tcp);
     site.members.has_no_memory(site.now, id, &request);
@@ -276,7 +275,7 @@ fn a_client_that_cannot_be_given_memory_and_does_not_try_again_ends_with_the_gra
     site.lose(peer, Gone::Silent);
     site.until(site.now.plus_ns((GRACE_S + 1) * NS));
     for tries in 0..3 {
-        let request = reinit(peer, VERSION, 0);
+        let request = reinit(peer, 0);
         let admission = site.open_twice(&request).unwrap();
         let refused = site.peer(admission, Tcp);
         site.members.has_no_memory(site.now, peer.id, &request);
@@ -296,8 +295,8 @@ fn a_client_that_has_come_back_and_died_before_it_attached_is_not_waited_for() {
     let other = comes(&mut site, all[1]);
     assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
     let (id, secret) = (all[0].client, all[0].secrets[0]);
-    let peer = Peer { id, secret, control: 0, fabric: Shm, terms: None };
-    let admission = site.open_twice(&reinit(peer, VERSION, 0)).unwrap();
+    let peer = Peer { id, secret, control: 0, fabric: Shm, terms: Terms::UNLIMITED };
+    let admission = site.open_twice(&reinit(peer, 0)).unwrap();
     let dead = site.peer(admission, Shm);
     for client in [other.id, dead.id] {
         assert!(site.primary.is_recovering());
@@ -343,7 +342,7 @@ fn a_recovery_does_not_wait_for_ever_for_a_client_with_a_horizon_that_is_here() 
             assert!(site.effects.contains(&closed), "no answer extends its horizon any more");
             let refused = site.control(slow, ControlRequest::ReinitDone);
             assert_eq!(refused, ControlReply::Error(Status::Error));
-            let again = site.open(&reinit(slow, VERSION, 10));
+            let again = site.open(&reinit(slow, 10));
             assert_eq!(again, Err(Status::NotReady), "nor does another session");
             assert_eq!(beats(&mut site, other), at(s + 10));
             assert!(site.primary.is_recovering());
@@ -384,7 +383,7 @@ fn a_client_that_lags_while_it_is_fenced_does_not_come_back() {
             site.now,
             &mut site.primary,
             &mut site.memory,
-            &reinit(slow, VERSION, 10),
+            &reinit(slow, 10),
             77,
             Draws { secret: Secret([1; 16]), number: &mut || 1 },
         );
@@ -427,7 +426,7 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     site.primary.awaits(site.now, &[], DEADLINE_S);
     let [slow, other] = [5, 6].map(|id| comes(&mut site, of_old(id, 60)));
     site.until(at(31));
-    assert_eq!(site.open(&reinit(slow, VERSION, 60)), Err(Status::NotReady), "it lags");
+    assert_eq!(site.open(&reinit(slow, 60)), Err(Status::NotReady), "it lags");
     let other = site.come_back(other);
     assert!(other.is_err(), "both do");
     let third = comes(&mut site, of_old(7, 60));

@@ -263,5 +263,5 @@ fn lease_of_15_minutes(fabric: FabricKind, cause: Gone, horizon_s: u32) {
         }
     }
     let back = site.come_back(peer).expect("its lease runs");
-    assert_eq!((site.word(&grant), back.terms.unwrap().lapses), (word, 0));
+    assert_eq!((site.word(&grant), back.terms.lapses), (word, 0));
 }

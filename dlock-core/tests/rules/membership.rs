@@ -5,9 +5,8 @@ use crate::common::entry;
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::NS;
 use dlock_core::control::{
-    ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED, VERSION, VERSION_WORDS,
+    ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION, VERSION_MIN,
 };
-use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Effect, Ending, Exit, Gone, Opened, Orphans, State};
 use dlock_core::message::LockType;
@@ -26,54 +25,18 @@ fn removed(result: Result<Peer, Status>) -> bool {
 fn versions_are_negotiated_and_foreign_ones_refused() {
     let mut site = Site::new();
     let request = |version_min, version_max, tp_mode| {
-        let horizon_s = Some(3);
+        let horizon_s = 3;
         ControlRequest::Init { version_min, version_max, tp_mode, horizon_s }
     };
-    for (min, max) in [(VERSION + 1, 9), (0, 0), (3, 1)] {
+    for (min, max) in [(VERSION + 1, 9), (0, VERSION_MIN - 1), (VERSION, VERSION_MIN - 1)] {
         assert_eq!(site.open(&request(min, max, 0)), Err(Status::VersionMismatch));
     }
-    assert_eq!(site.open(&request(1, 2, 1)), Err(Status::Error), "another tp_mode");
+    assert_eq!(site.open(&request(1, 1, 1)), Err(Status::Error), "another tp_mode");
     assert_eq!(site.open(&ControlRequest::Heartbeat), Err(Status::Error));
-    let old = site.open_twice(&request(0, 1, 0)).unwrap();
-    assert_eq!((old.version, old.terms), (1, None), "it knows no horizon, and is promised none");
-    let new = site.open_twice(&request(1, 9, 0)).unwrap();
-    let terms = new.terms.unwrap();
-    assert_eq!((new.version, terms.horizon_s, terms.lapses), (VERSION, 3, 0));
-    assert_eq!(terms.until, START.plus_ns(3 * NS));
-}
-
-/// A client of an older version takes the mark of a relayed lock for a ticket's number. Where the
-/// primary executes its chains it never has to decide by that word.
-#[test]
-fn a_client_that_knows_of_no_relay_gets_no_words_to_operate_on_by_itself() {
-    let horizon_s = Some(3);
-    for version in 1..=VERSION {
-        for fabric in FabricKind::ALL {
-            let mut site = Site::new();
-            let init = ControlRequest::Init {
-                version_min: 1,
-                version_max: version,
-                tp_mode: 0,
-                horizon_s,
-            };
-            let admission = site.open_twice(&init).unwrap();
-            let peer = site.peer(admission, fabric);
-            let is_by_primary = fabric.executes() == Executes::Primary;
-            let status = match is_by_primary || version >= VERSION_WORDS {
-                true => Status::Success,
-                false => Status::VersionMismatch,
-            };
-            assert_eq!(site.attach_as(peer, Some(version)), status, "{fabric} {version}");
-            if status == Status::Success {
-                continue;
-            }
-            // the same beside a session that has a channel, and over tcp after all
-            let tcp = Peer { fabric: Tcp, ..peer };
-            assert_eq!(site.attach_as(tcp, Some(version)), Status::Success);
-            let back = site.open_twice(&reinit(tcp, version, 3)).unwrap();
-            let again = site.peer(back, fabric);
-            assert_eq!(site.attach_as(again, Some(version)), status, "{fabric} {version}");
-        }
+    for (min, max) in [(0, VERSION), (VERSION, VERSION + 1), (0, 9)] {
+        let admission = site.open_twice(&request(min, max, 0)).unwrap();
+        let terms = Terms { horizon_s: 3, until: START.plus_ns(3 * NS), lapses: 0 };
+        assert_eq!((admission.version, admission.terms), (VERSION, terms));
     }
 }
 
@@ -112,7 +75,7 @@ fn every_answer_that_says_so_extends_the_horizon_and_silence_ends_at_it() {
     for second in [4, 8, 12, 16, 20] {
         site.until(START.plus_ns(second * NS));
         let reply = site.control(peer, ControlRequest::Heartbeat);
-        let until = Some(site.now.plus_ns(10 * NS));
+        let until = site.now.plus_ns(10 * NS);
         assert_eq!(reply, ControlReply::Alive { now: site.now, recovering: false, until });
     }
     let until = START.plus_ns(30 * NS);
@@ -139,7 +102,7 @@ fn a_primary_that_stood_still_ends_nobody_who_was_heard_when_it_listened_again()
     );
     let reply = site.control(loud, ControlRequest::Heartbeat);
     let until = site.now.plus_ns(10 * NS);
-    assert!(matches!(reply, ControlReply::Alive { until: Some(u), .. } if u == until), "{reply:?}");
+    assert!(matches!(reply, ControlReply::Alive { until: u, .. } if u == until), "{reply:?}");
     site.members.heard(site.now, queued.id, queued.control);
     site.members.heard(site.now, silent.id, loud.control); // no connection of its own
     assert_eq!(site.members.until(queued.id), Some(until), "it waits for its turn");
@@ -188,7 +151,7 @@ fn without_a_horizon_silence_ends_nothing() {
     let peer = site.join(Tcp, 0);
     let word = site.take_rw(peer);
     let reply = site.control(peer, ControlRequest::Heartbeat);
-    assert!(matches!(reply, ControlReply::Alive { until: Some(UNLIMITED), .. }), "{reply:?}");
+    assert!(matches!(reply, ControlReply::Alive { until: UNLIMITED, .. }), "{reply:?}");
     site.until(START.plus_ns(1_000_000 * NS));
     assert_eq!(site.state(peer), Some(State::Present));
     site.lose(peer, Gone::Silent);
@@ -208,12 +171,10 @@ fn a_client_that_comes_back_is_told_that_what_had_no_lease_has_ended() {
     site.until(START.plus_ns(100 * NS));
     assert!(matches!(site.state(peer), Some(State::Lingering { .. })));
     assert_eq!(site.attach(peer), Status::ClientRemoved, "it must ask first");
-    let old = site.open(&reinit(peer, 1, 0)).map(drop);
-    assert_eq!(old, Err(Status::ClientRemoved), "a client of version 1 cannot be told");
     let back = site.come_back(peer).unwrap();
-    assert_eq!(back.terms.unwrap().lapses, 1);
+    assert_eq!(back.terms.lapses, 1);
     let again = site.come_back(back).unwrap();
-    assert_eq!(again.terms.unwrap().lapses, 1, "an answer that was lost is told again");
+    assert_eq!(again.terms.lapses, 1, "an answer that was lost is told again");
     let grant = site.get(again, "rw", LockType::Rw);
     assert_eq!(site.word(&grant), 0);
     let grant = site.get(again, "leased", LockType::Atomic);
@@ -264,7 +225,7 @@ fn a_living_shm_client_is_quarantined_and_may_come_back() {
     assert!(site.effects.contains(&Effect::Revoke { client: peer.id }));
     let back = site.come_back(peer).unwrap();
     let grant = site.get(back, "rw", LockType::Rw);
-    assert_eq!((site.word(&grant), back.terms.unwrap().lapses), (word, 0));
+    assert_eq!((site.word(&grant), back.terms.lapses), (word, 0));
 }
 
 #[test]
@@ -374,7 +335,7 @@ fn run(g: &mut Gen) {
             (3, Some(holder)) => site.lose(holder.peer, Gone::Closed),
             (4, Some(holder)) => site.lose(holder.peer, Gone::Silent),
             (5, Some(holder)) => {
-                if let Ok(back) = site.open_twice(&reinit(holder.peer, VERSION, 4)) {
+                if let Ok(back) = site.open_twice(&reinit(holder.peer, 4)) {
                     holder.peer = site.peer(back, holder.peer.fabric);
                     site.attach(holder.peer);
                 }

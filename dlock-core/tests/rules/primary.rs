@@ -5,6 +5,7 @@ use crate::common::Memory;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
+    HORIZON_FOREVER,
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
@@ -111,7 +112,7 @@ impl World {
 }
 
 fn init(version_min: u8, version_max: u8, tp_mode: u8) -> ControlRequest {
-    ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: None }
+    ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: HORIZON_FOREVER }
 }
 
 fn reinit(client: ClientId, secret: u8) -> ControlRequest {
@@ -120,7 +121,7 @@ fn reinit(client: ClientId, secret: u8) -> ControlRequest {
         version_min: 1,
         version_max: 1,
         tp_mode: 0,
-        horizon_s: None,
+        horizon_s: HORIZON_FOREVER,
         client,
         secret,
     }

@@ -3,11 +3,9 @@
 
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED, VERSION};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
 use dlock_core::ids::Seq;
-use dlock_core::membership::{
-    Effect, Exit, Gone, Opened, Orphans, State, PREPARED_S, SHOW_WAIT_NS,
-};
+use dlock_core::membership::{Effect, Exit, Gone, Orphans, State, PREPARED_S, SHOW_WAIT_NS};
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::roster::Change;
 use dlock_core::status::Status;
@@ -225,39 +223,15 @@ fn the_secret_that_a_client_had_is_a_proof_until_the_next_one_is_in_use() {
     assert_eq!(site.attach(first), Status::Error, "no proof of being the session");
     let third = site.come_back(first).unwrap();
     assert!(is_served(&mut site, third));
-    let refused = site.open(&reinit(second, VERSION, 0));
+    let refused = site.open(&reinit(second, 0));
     assert_eq!(refused, Err(Status::Error), "its client never had it");
     // here it is not
     let fourth = site.come_back(third).unwrap();
     let fifth = site.come_back(fourth).unwrap();
     for old in [first, second, third] {
-        assert_eq!(site.open(&reinit(old, VERSION, 0)), Err(Status::Error));
+        assert_eq!(site.open(&reinit(old, 0)), Err(Status::Error));
     }
     assert!(is_served(&mut site, fifth));
-}
-
-#[test]
-fn a_client_that_shows_nothing_by_itself_moves_with_its_attach() {
-    // of version 1, and of version 2 that does not say so
-    for (version_max, attach) in [(1, None), (1, Some(1)), (2, None)] {
-        let mut site = Site::new();
-        let old = site.join(Tcp, 0);
-        let Ok(Opened::Admitted(admission)) = site.open(&reinit(old, version_max, 0)) else {
-            panic!("it is known");
-        };
-        assert_eq!(admission.version, version_max);
-        let is_same = admission.secret == old.secret;
-        assert_eq!(is_same, version_max == 1, "it may go on to show the first one");
-        let new = site.peer(admission, Tcp);
-        assert!(is_served(&mut site, old));
-        site.effects.clear();
-        assert_eq!(site.attach_as(new, attach), Status::Success);
-        let closed = Effect::CloseControl { client: old.id, control: old.control };
-        assert!(site.effects.contains(&closed));
-        assert!(is_served(&mut site, new) && !is_served(&mut site, old));
-        assert_eq!(site.attach_as(new, attach), Status::Success, "again, if it is lost");
-        assert!(is_served(&mut site, new));
-    }
 }
 
 /// It was quiet for the grace, and attached a channel to the session that it had.
@@ -332,7 +306,7 @@ fn whatever_ends_a_member_ends_what_is_prepared_before_anything_is_undone() {
         assert!(place(Effect::CloseChannel { client, channel: Some(2) }) < Some(undone));
         assert!(place(Effect::Fence { client }) < Some(undone));
         assert_eq!(site.attach(new), Status::ClientRemoved);
-        assert_eq!(site.open(&reinit(new, VERSION, 0)), Err(Status::ClientRemoved));
+        assert_eq!(site.open(&reinit(new, 0)), Err(Status::ClientRemoved));
     }
 }
 
@@ -341,8 +315,8 @@ fn the_later_of_both_horizons_holds_while_either_session_may_be_the_one_in_use()
     // it is told that its horizon is without end, and may go by that before it can say so
     let mut site = Site::new();
     let old = site.join(Tcp, 10);
-    let unlimited = site.open_twice(&reinit(old, VERSION, 0)).unwrap();
-    assert_eq!(unlimited.terms.unwrap().until, UNLIMITED);
+    let unlimited = site.open_twice(&reinit(old, 0)).unwrap();
+    assert_eq!(unlimited.terms.until, UNLIMITED);
     site.until(ServerTime(at(PREPARED_S).0 - 1));
     assert_eq!(site.state(old), Some(State::Present));
     site.until(at(PREPARED_S));
@@ -350,11 +324,11 @@ fn the_later_of_both_horizons_holds_while_either_session_may_be_the_one_in_use()
     // one that asks for a shorter horizon obeys it once it has moved, and not before
     let mut site = Site::new();
     let old = site.join(Tcp, 0);
-    let terms = site.open_twice(&reinit(old, VERSION, 10)).unwrap().terms.unwrap();
+    let terms = site.open_twice(&reinit(old, 10)).unwrap().terms;
     assert_eq!((terms.until, terms.horizon_s), (at(10), 10));
     site.until(at(20));
     assert_eq!(site.state(old), Some(State::Present));
-    let admission = site.open_twice(&reinit(old, VERSION, 10)).unwrap();
+    let admission = site.open_twice(&reinit(old, 10)).unwrap();
     let new = site.peer(admission, Tcp);
     assert!(is_served(&mut site, new));
     site.until(ServerTime(at(30).0 - 1));
@@ -402,7 +376,7 @@ fn queue_pairs_of_an_attempt_that_was_given_up_end_no_session() {
 fn a_session_with_a_shorter_horizon_cuts_no_promise_short() {
     let mut site = Site::new();
     let old = site.join(Tcp, 60);
-    let admission = site.open_twice(&reinit(old, VERSION, 5)).unwrap();
+    let admission = site.open_twice(&reinit(old, 5)).unwrap();
     let new = site.peer(admission, Tcp);
     assert_eq!(site.attach(new), Status::Success);
     assert!(is_served(&mut site, new));

@@ -6,7 +6,7 @@ use crate::common::Memory;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
-    Secret, VERSION,
+    Secret, HORIZON_FOREVER, VERSION,
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
@@ -90,7 +90,7 @@ impl World {
             version_min: 1,
             version_max: VERSION,
             tp_mode: 0,
-            horizon_s: None,
+            horizon_s: HORIZON_FOREVER,
         };
         self.open(&init, name)
     }
@@ -228,7 +228,7 @@ fn a_claim_needs_the_right_to_what_it_claims() {
     let mut world = World::new(rules(), 2);
     let clients = [(READER, 1), (WRITER, 2)].map(|(name, id)| {
         let (client, secret) = (ClientId::new(id).unwrap(), Secret([7; 16]));
-        let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 0, None);
+        let (version_min, version_max, tp_mode, horizon_s) = (1, VERSION, 0, HORIZON_FOREVER);
         let back =
             ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
         (back, name, client)
@@ -289,7 +289,7 @@ fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
         version_min: 1,
         version_max: VERSION,
         tp_mode: 0,
-        horizon_s: None,
+        horizon_s: HORIZON_FOREVER,
         client: client_of(id),
         secret,
     };
@@ -318,7 +318,7 @@ fn an_identity_claims_no_more_locks_than_it_may_have() {
     let mut world = World::new(rules, 2);
     for (name, id) in [(READER, 1), (WRITER, 2)] {
         let (client, secret) = (ClientId::new(id).unwrap(), Secret([7; 16]));
-        let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 0, None);
+        let (version_min, version_max, tp_mode, horizon_s) = (1, VERSION, 0, HORIZON_FOREVER);
         let back =
             ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
         assert_eq!(world.open(&back, name), Ok(client));
@@ -421,7 +421,7 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
     let (writer, trusted) = (world.join(WRITER).unwrap(), world.join("DNS:all").unwrap());
     let attach = |client| {
         let (secret, fabric) = (Secret([7; 16]), Shm);
-        Attach { client, secret, fabric, verbs: None, version: Some(VERSION) }
+        Attach { client, secret, fabric, verbs: None }
     };
     let joining = Joining::by(Shm, Some(1), true);
     let World { members, primary, .. } = &mut world;

@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dlock_core::clock::ServerTime;
 use dlock_core::codec::Frame;
 use dlock_core::control::{Attach, ControlReply, ControlRequest};
 use dlock_core::counters::Counter;
@@ -199,7 +200,9 @@ async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
         }))
     };
     match mailbox.ask_unless_out(ask).await {
-        Ok(Some(recovering)) => ControlReply::Alive { now: clock.now(), recovering, until: None },
+        Ok(Some(recovering)) => {
+            ControlReply::Alive { now: clock.now(), recovering, until: ServerTime(0) }
+        }
         Ok(None) | Err(_) => ControlReply::Error(Status::NotReady),
     }
 }

@@ -121,7 +121,7 @@ pub(super) fn gone_by(error: &io::Error) -> Gone {
 /// The number of a control request that is wrong after its number.
 fn number_of(kind: Kind, payload: &[u8]) -> Seq {
     match (kind, payload.first_chunk()) {
-        (Kind::Control | Kind::Control2, Some(bytes)) => Seq(u64::from_le_bytes(*bytes)),
+        (Kind::Control, Some(bytes)) => Seq(u64::from_le_bytes(*bytes)),
         _ => Seq(0),
     }
 }

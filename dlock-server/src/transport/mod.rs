@@ -320,7 +320,6 @@ mod tests {
             secret: Secret([0; 16]),
             fabric: FabricKind::Shm,
             verbs: None,
-            version: None,
         };
         let pump = Box::new(StreamPump::new(Box::new(line)));
         let asked = Instant::now();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::{
     Attach, Attached, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session,
-    VERSION,
+    HORIZON_FOREVER, VERSION,
 };
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Reply, Request};
@@ -181,28 +181,26 @@ impl Peer {
     }
 }
 
-pub const INIT: ControlRequest =
-    ControlRequest::Init { version_min: 1, version_max: VERSION, tp_mode: 0, horizon_s: None };
+pub const INIT: ControlRequest = ControlRequest::Init {
+    version_min: 1,
+    version_max: VERSION,
+    tp_mode: 0,
+    horizon_s: HORIZON_FOREVER,
+};
 
 pub fn reinit(session: &Session) -> ControlRequest {
     ControlRequest::Reinit {
         version_min: 1,
         version_max: VERSION,
         tp_mode: 0,
-        horizon_s: None,
+        horizon_s: HORIZON_FOREVER,
         client: session.client,
         secret: session.secret,
     }
 }
 
 pub fn attach(session: &Session) -> Attach {
-    Attach {
-        client: session.client,
-        secret: session.secret,
-        fabric: FabricKind::Tcp,
-        verbs: None,
-        version: None,
-    }
+    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Tcp, verbs: None }
 }
 
 pub fn desc(name: &str, lock_type: LockType) -> LockDesc {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, Attached, FabricKind, Secret};
+use dlock_core::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
 use dlock_core::exec::LockMemory;
 use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
@@ -123,7 +123,7 @@ impl TestPrimary {
 
 /// What a test client says to attach.
 pub fn attach(client: ClientId) -> Attach {
-    Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None, version: None }
+    Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None }
 }
 
 /// The test primaries' clock, known for certain: they are on this host.
@@ -324,7 +324,7 @@ impl Session {
             ledger_entries: memory.ledger_entries(),
             clock_offset_ns: CLOCK_OFFSET_NS,
             verbs: None,
-            until: None,
+            until: UNLIMITED,
         };
         if attach.secret != SECRET {
             attached.status = Status::ClientRemoved;

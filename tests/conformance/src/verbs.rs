@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attached, FabricKind};
+use dlock_core::control::{Attached, FabricKind, UNLIMITED};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
@@ -125,7 +125,7 @@ impl Primary for OnVerbs {
             ledger_entries: HANDLES,
             clock_offset_ns: 0,
             verbs: Some(attached),
-            until: None,
+            until: UNLIMITED,
         };
         let deadline = Instant::now() + Duration::from_secs(5);
         handshake::answer(stream.as_fd(), &attached, None, deadline)?;

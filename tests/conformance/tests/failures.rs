@@ -12,7 +12,7 @@ use dlock_conformance::primary::{
 use dlock_conformance::suite::{run, PATIENCE, THREADS};
 use dlock_conformance::Fixture;
 use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{Attached, FabricKind, Secret};
+use dlock_core::control::{Attached, FabricKind, Secret, UNLIMITED};
 use dlock_core::exec::{Executor, LockMemory, Posted};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::limits::FRAME_LEN_MAX;
@@ -77,7 +77,7 @@ fn rogue_handshake(kind: FabricKind, far: OwnedFd) -> std::fs::File {
         ledger_entries: 4,
         clock_offset_ns: CLOCK_OFFSET_NS,
         verbs: None,
-        until: None,
+        until: UNLIMITED,
     };
     let deadline = Instant::now() + PATIENCE;
     // The mappings of the client keep the memory; its gate is closed when `memory` is dropped,

@@ -8,6 +8,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
 use dlock_core::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Place, Secret,
+    HORIZON_FOREVER,
 };
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
 use dlock_core::membership::{
@@ -121,9 +122,7 @@ impl World {
             true => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
             false => (FabricKind::Shm, Joining::by(FabricKind::Shm, Some(7), true)),
         };
-        // every other client shows by a request that it has moved
-        let version = (self.controls % 2 == 0).then_some(2);
-        let attach = Attach { client, secret, fabric, verbs: None, version };
+        let attach = Attach { client, secret, fabric, verbs: None };
         let (now, primary) = (self.now, &mut self.primary);
         let status = self.members.begin_attach(now, primary, &attach, joining);
         self.settle();
@@ -215,7 +214,7 @@ impl World {
         use ControlRequest as R;
         let tp_mode = self.primary.config().tp_mode;
         let (version_min, version_max) = (1, 1 + tape.flip() as u8);
-        let horizon_s = tape.flip().then_some(3);
+        let horizon_s = if tape.flip() { 3 } else { HORIZON_FOREVER };
         let bound = self.links[link].is_some();
         match (bound, tape.below(14)) {
             (false, 0..=6) => R::Init { version_min, version_max, tp_mode, horizon_s },

@@ -5,8 +5,8 @@ use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::{
     Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
-    LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, VerbsAttach, VerbsAttached,
-    VerbsEndpoint, VerbsRegion, VERSION,
+    LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, Terms, VerbsAttach,
+    VerbsAttached, VerbsEndpoint, VerbsRegion, VERSION,
 };
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
@@ -68,8 +68,8 @@ fn requests(client: ClientId) -> Vec<Frame> {
     let held = HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, 4) };
     let claim = Claim { lock: LockId(77), desc: desc.clone(), held: Some(held) };
     let all = [
-        R::Init { version_min, version_max, tp_mode, horizon_s: None },
-        R::Reinit { version_min, version_max, tp_mode, horizon_s: None, client, secret: SECRET },
+        R::Init { version_min, version_max, tp_mode, horizon_s: 9 },
+        R::Reinit { version_min, version_max, tp_mode, horizon_s: 9, client, secret: SECRET },
         R::ReinitDone,
         R::Deinit,
         R::Heartbeat,
@@ -83,14 +83,14 @@ fn requests(client: ClientId) -> Vec<Frame> {
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::Control(SEQ, r)).collect();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        let attach = Attach { client, secret: SECRET, fabric, verbs: None, version: None };
+        let attach = Attach { client, secret: SECRET, fabric, verbs: None };
         frames.push(Frame::Attach(attach));
     }
     for messages in [None, Some(endpoint(2))] {
         let verbs =
             VerbsAttach { chains: endpoint(1), messages, ring_slots: 32, message_bytes: 256 };
         let (fabric, verbs) = (FabricKind::Verbs, Some(verbs));
-        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric, verbs, version: None }));
+        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric, verbs }));
     }
     frames
 }
@@ -112,7 +112,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
             .with(FabricKind::Shm, b"socket")
             .with(FabricKind::Tcp, &[])
             .with(FabricKind::Verbs, &[]),
-        terms: None,
+        terms: Terms { horizon_s: 9, until: ServerTime(5), lapses: 1 },
     };
     let (lock, slot, object) = (LockId(77), Slot(5), ObjectId(8));
     let grant = LockGrant { lock, handle: HANDLE, slot, word: 6, already: true };
@@ -120,7 +120,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         C::Error(Status::VersionMismatch),
         C::Session(session),
         C::Done,
-        C::Alive { now: ServerTime(9), recovering: true, until: None },
+        C::Alive { now: ServerTime(9), recovering: true, until: ServerTime(9) },
         C::Locks(vec![Ok(grant), Err(Status::ServerNoResource)]),
         C::Statuses(vec![Status::Success, Status::Fail]),
         C::Created(object),
@@ -137,9 +137,10 @@ fn replies(client: ClientId) -> Vec<Frame> {
         ring_slots: 32,
         message_bytes: 256,
     };
+    let until = ServerTime(9);
     for verbs in [None, Some(verbs)] {
         let attached =
-            Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1, verbs, until: None };
+            Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1, verbs, until };
         frames.push(Frame::Attached(attached));
     }
     frames

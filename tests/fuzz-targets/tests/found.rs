@@ -126,13 +126,12 @@ fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
 fn fields_of_a_later_version_are_dropped() {
     use dlock_core::codec::{self, Frame, Kind, HEADER_LEN};
     use dlock_core::control::ControlRequest;
-    let init =
-        ControlRequest::Init { version_min: 1, version_max: 3, tp_mode: 0, horizon_s: Some(9) };
+    let init = ControlRequest::Init { version_min: 1, version_max: 3, tp_mode: 0, horizon_s: 9 };
     let mut bytes = Vec::new();
     codec::encode(&Frame::Control(Seq(7), init.clone()), &mut bytes);
     bytes.extend([1, 2, 3]);
     let payload = &bytes[HEADER_LEN..];
-    assert_eq!(codec::decode(Kind::Control2, payload), Ok(Frame::Control(Seq(7), init)));
-    let later = [&[11][..], payload].concat(); // the kind of the first byte is Control2
+    assert_eq!(codec::decode(Kind::Control, payload), Ok(Frame::Control(Seq(7), init)));
+    let later = [&[0][..], payload].concat(); // the kind of the first byte is Control
     dlock_fuzz_targets::frames::run(&later);
 }

@@ -31,7 +31,7 @@ pub struct Peer {
     pub secret: Secret,
     pub control: u64,
     pub fabric: FabricKind,
-    pub terms: Option<Terms>,
+    pub terms: Terms,
 }
 
 pub struct Site {
@@ -217,16 +217,12 @@ impl Site {
 
     /// Attaches as a client that will show that it has the answer.
     pub fn attach(&mut self, peer: Peer) -> Status {
-        self.attach_as(peer, Some(VERSION))
-    }
-
-    pub fn attach_as(&mut self, peer: Peer, version: Option<u8>) -> Status {
         let joining = match peer.fabric {
             FabricKind::Shm => Joining::by(peer.fabric, Some(peer.id.get() as i32), true),
             fabric => Joining::over(fabric),
         };
         let Peer { id: client, secret, fabric, .. } = peer;
-        let attach = Attach { client, secret, fabric, verbs: None, version };
+        let attach = Attach { client, secret, fabric, verbs: None };
         let status = self.members.begin_attach(self.now, &mut self.primary, &attach, joining);
         self.settle();
         if status != Status::Success {
@@ -256,8 +252,8 @@ impl Site {
     }
 
     pub fn come_back(&mut self, peer: Peer) -> Result<Peer, Status> {
-        let horizon_s = peer.terms.map_or(0, |terms| terms.horizon_s);
-        let admission = self.open_twice(&reinit(peer, VERSION, horizon_s))?;
+        let horizon_s = peer.terms.horizon_s;
+        let admission = self.open_twice(&reinit(peer, horizon_s))?;
         let peer = self.peer(admission, peer.fabric);
         assert_eq!(self.attach(peer), Status::Success);
         let reply = self.control(peer, ControlRequest::Heartbeat);
@@ -267,8 +263,8 @@ impl Site {
 
     /// Asks for a session beside the one that the peer has.
     pub fn ask_back(&mut self, peer: Peer) -> Result<Peer, Status> {
-        let horizon_s = peer.terms.map_or(0, |terms| terms.horizon_s);
-        let admission = self.open_twice(&reinit(peer, VERSION, horizon_s))?;
+        let horizon_s = peer.terms.horizon_s;
+        let admission = self.open_twice(&reinit(peer, horizon_s))?;
         Ok(self.peer(admission, peer.fabric))
     }
 
@@ -393,16 +389,15 @@ pub fn w0(grant: &LockGrant) -> WordAddr {
 }
 
 pub fn init(horizon_s: u32) -> ControlRequest {
-    let horizon_s = Some(horizon_s);
     ControlRequest::Init { version_min: 1, version_max: VERSION, tp_mode: 0, horizon_s }
 }
 
-pub fn reinit(peer: Peer, version_max: u8, horizon_s: u32) -> ControlRequest {
+pub fn reinit(peer: Peer, horizon_s: u32) -> ControlRequest {
     ControlRequest::Reinit {
         version_min: 1,
-        version_max,
+        version_max: VERSION,
         tp_mode: 0,
-        horizon_s: Some(horizon_s),
+        horizon_s,
         client: peer.id,
         secret: peer.secret,
     }

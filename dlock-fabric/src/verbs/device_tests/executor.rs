@@ -333,7 +333,7 @@ fn an_attach_that_nobody_answers_ends_when_it_is_to() {
         VerbsOptions { until: Some(began + Duration::from_millis(500)), ..Default::default() };
     let (near, _silent) = UnixStream::pair().unwrap();
     let (client, secret) = (ClientId::new(1).unwrap(), Secret([7; 16]));
-    let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None, version: None };
+    let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None };
     let attached = VerbsExecutor::attach_on(&options, near.into(), &attach, exact_clock());
     assert!(matches!(attached, Err(FabricError::TimedOut)), "{attached:?}");
     assert!(began.elapsed() < crate::net::CONNECT_WAIT, "it took as long as without that");

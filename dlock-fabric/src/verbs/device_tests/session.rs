@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{Attach, Attached, FabricKind, Secret};
+use dlock_core::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Seq, Slot};
 use dlock_core::message::{Reply, Request};
@@ -57,7 +57,7 @@ impl Site {
         let options = VerbsOptions { shared_qp: self.shared_qp, ..options };
         let (near, line) = UnixStream::pair().unwrap();
         let fabric = FabricKind::Tcp; // the executor sets it right
-        let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None, version: None };
+        let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None };
         std::thread::scope(|scope| {
             let exec = scope.spawn(move || {
                 VerbsExecutor::attach_on(&options, near.into(), &attach, exact_clock()).unwrap()
@@ -86,7 +86,7 @@ impl Site {
             ledger_entries: ENTRIES,
             clock_offset_ns: 0,
             verbs: Some(verbs),
-            until: None,
+            until: UNLIMITED,
         };
         handshake::answer(line.as_fd(), &attached, None, until).unwrap();
         peer

@@ -3,8 +3,7 @@
 //! simulator has models of. It decides nothing: `dlock-core::membership` does.
 
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION,
-    VERSION_MIN,
+    Attach, ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{
@@ -178,17 +177,17 @@ impl World {
         let Some(Session { id, .. }) = sessions.find(is_it).copied() else {
             return Some(Answer::Closed);
         };
-        // an Attach in recovery, which the simulator's cards permit, is refused by the members
+        // a client that does not attach first shows that it has the session before it does
         let moves = match ask {
-            Ask::Attach(.., tells) => self.sys.recovering && !tells,
+            Ask::Attach(.., attaches_first) => !attaches_first,
             _ => true,
         };
         if let Some(primary) = self.primary.as_mut().filter(|_| moves) {
             self.members.is_shown(self.sys.server_now(), primary, id, conn.into());
             self.settle_members();
         }
-        if let Ask::Attach(gen, fabric, secret, tells) = ask {
-            return Some(self.attach(c, (id, secret), gen, fabric, tells));
+        if let Ask::Attach(gen, fabric, secret, _) = ask {
+            return Some(self.attach(c, (id, secret), gen, fabric));
         }
         if !self.members.speaks(id, conn.into()) {
             return Some(Answer::Closed);
@@ -240,7 +239,7 @@ impl World {
             },
             Ask::Heartbeat => match call(sys, ControlRequest::Heartbeat) {
                 ControlReply::Alive { now, until, recovering } => {
-                    Answer::Alive(now, until.unwrap_or(UNLIMITED), recovering)
+                    Answer::Alive(now, until, recovering)
                 }
                 ControlReply::Error(status) => {
                     if self.members.speaks(id, conn.into()) {
@@ -300,10 +299,10 @@ impl World {
         reinit: Option<(ClientId, Secret)>,
     ) -> Result<Answer, Status> {
         let (version_min, version_max, tp_mode) = (VERSION_MIN, VERSION, 0);
-        let horizon_s = Some(match self.sys.plan.horizons_vary {
+        let horizon_s = match self.sys.plan.horizons_vary {
             true => self.sys.rng.range(1, 12) as u32,
             false => self.sys.plan.horizon_s,
-        });
+        };
         let request = match reinit {
             None => ControlRequest::Init { version_min, version_max, tp_mode, horizon_s },
             Some((client, secret)) => ControlRequest::Reinit {
@@ -385,14 +384,13 @@ impl World {
             sys.after(ns, Ev::Lost(client, inc, conn)); // nobody is at the other end any more
         }
         sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
-        let unlimited = Terms { horizon_s: 0, until: UNLIMITED, lapses: 0 };
         Ok(Answer::Joined {
             id,
             secret: admitted.secret,
             epoch: sys.epoch,
             anchor_s: self.primary.as_ref().map_or(0, |primary| primary.config().anchor_s),
             now: sys.server_now(),
-            terms: admitted.terms.unwrap_or(unlimited),
+            terms: admitted.terms,
             recovering: admitted.recovering,
             gen,
         })
@@ -433,7 +431,6 @@ impl World {
         (id, secret): (ClientId, Secret),
         gen: u32,
         fabric: Fabric,
-        tells: bool,
     ) -> Answer {
         let process = &self.sys.clients[c];
         let carrier = fabric;
@@ -446,9 +443,7 @@ impl World {
             Fabric::Verbs => (FabricKind::Verbs, Joining::over(FabricKind::Verbs)),
         };
         let joining = joining.shown(self.sys.certificate(c).0);
-        // without a version it moves with this, and not with its next request
-        let version = tells.then_some(VERSION);
-        let attach = Attach { client: id, secret, fabric, verbs: None, version };
+        let attach = Attach { client: id, secret, fabric, verbs: None };
         let now = self.sys.server_now();
         let Some(primary) = &mut self.primary else { return Answer::Closed };
         let status = match self.members.begin_attach(now, primary, &attach, joining) {

@@ -178,7 +178,7 @@ pub struct Plan {
     pub standby: bool,
     /// Clients have certificates, and the primary has rules.
     pub rules: bool,
-    /// Clients say when they have moved to a session that was prepared.
+    /// Clients attach to a session that was prepared before they show that they have it.
     pub prepares: bool,
     /// Of a thousand idle moments of a client's control thread, so many ask for another session.
     pub renews: u32,

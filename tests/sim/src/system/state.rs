@@ -86,8 +86,8 @@ pub(crate) enum Ask {
         reinit: Option<(ClientId, Secret)>,
         gen: u32,
     },
-    /// A second connection is to become this command channel, over this fabric; `true`: the client
-    /// says when it has moved.
+    /// A second connection is to become this command channel, over this fabric; `false`: with it
+    /// comes a request that shows that the client has the session.
     Attach(u32, Fabric, Secret, bool),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
