@@ -274,8 +274,8 @@ impl Primary {
                 ControlReply::Done
             }
             R::Heartbeat => {
-                let (recovering, until) = (self.recovering, ServerTime(0)); // Membership fills it in
-                ControlReply::Alive { now, recovering, until }
+                let until = ServerTime(0); // the membership fills it in
+                ControlReply::Alive { now, recovering: self.recovering, until }
             }
             R::GetLocks(descs) => {
                 mem.visited(self.quota_work(client));

@@ -240,8 +240,8 @@ impl<'a> Decision<'a> {
         known.min().unwrap_or(u32::MAX).min(self.view.taken.mx())
     }
 
-    /// When to look again: when a claim or a grace ends that keeps others waiting, and now and then,
-    /// since clients change what they have without a message.
+    /// When to look again: when a claim or a grace ends that keeps others waiting, and now and
+    /// then, since clients change what they have without a message.
     fn schedule(&mut self) {
         if !self.is_wanted() || self.view.is_idle(self.turn) {
             return;
