@@ -350,10 +350,17 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_until_they_are() {
 #[test]
 fn a_channel_tells_the_horizon_of_its_session() {
     let mut site = Site::new();
-    let session = site.open_twice(&init(3)).unwrap();
-    let attach = attach_of(site.peer(session, Tcp));
-    let channel = site.members.finish_attach(&attach, Joining::over(Tcp)).unwrap();
-    assert_eq!([channel.until, session.terms.until], [START.plus_ns(3 * NS); 2]);
+    let first = site.open_twice(&init(9)).unwrap();
+    let prepared = site.open_twice(&reinit(site.peer(first, Tcp), 3)).unwrap();
+    for (session, seconds, is_prepared) in [(first, 9, false), (prepared, 3, true)] {
+        let attach = attach_of(site.peer(session, Tcp));
+        let channel = site.members.finish_attach(&attach, Joining::over(Tcp)).unwrap();
+        assert_eq!(
+            (channel.until, channel.is_prepared),
+            (START.plus_ns(seconds * NS), is_prepared)
+        );
+        assert_eq!(session.terms.until, channel.until);
+    }
 }
 
 fn attach_of(peer: Peer) -> Attach {
