@@ -210,7 +210,7 @@ impl FairState {
         }
     }
 
-    /// Whether this client, whose entry is this one, may not know that its share was counted as done.
+    /// Whether this client, with this entry, may not know that its share was counted as done.
     pub(super) fn may_release_once_more(&self, client: ClientId, entry: Entry) -> bool {
         let is_over = entry.entry.claims() == Some(Mode::Shared) && !entry.runs;
         let may = self.passed.as_ref().is_some_and(|p| is_over && !p.live.contains(&client));
