@@ -53,6 +53,7 @@ causes! {
     Removed = "clients that were removed",
     Lapsed = "clients whose leases alone were kept",
     Roster = "clients that could not be written down",
+    Name = "looks at a name that another user has",
     Admin = "admin connections that could not be accepted",
 }
 

@@ -30,7 +30,7 @@ use crate::config::{cpus, Rule, ServerConfig};
 use crate::control::{self, secure, Recovery, ServerInfo};
 use crate::cpuset::CpuSet;
 use crate::device;
-use crate::epoch::{self, ServerClock};
+use crate::epoch::ServerClock;
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
@@ -105,11 +105,8 @@ impl Server {
         };
         let capacity = capacity(&config, &memory, &offers)?;
         let clock = ServerClock::start();
-        let Found { keeper, mut clients, is_lost, after } =
+        let Found { keeper, mut clients, is_lost, epoch } =
             roster::found(state_file.as_deref(), &config.earlier_state_files, taking, place)?;
-        // Last, so that a primary that cannot start uses no epoch up; and not before the place is
-        // this one's: no other primary begins a later one that could serve before this one does.
-        let epoch = epoch::begin(state_file.as_deref().zip(place.as_deref()), after)?;
         clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
         let known = clients.values().filter(|kept| kept.has_locks).count();
         if known > capacity.clients {
@@ -129,7 +126,7 @@ impl Server {
         let host = device.map(|(host, _)| host);
         let awaited: Vec<_> =
             clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();
-        let (roster, receipts) = Roster::start(keeper, clients.clone(), epoch)
+        let (roster, receipts) = Roster::start(keeper, clients.clone())
             .map_err(|source| StartError::thread("roster", source))?;
         roster.tell(Change::Started);
         let files = Arc::new(FilesLeft::new(&capacity));

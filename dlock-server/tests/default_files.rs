@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -173,20 +173,6 @@ fn primaries_of_one_user_on_two_ports_run_side_by_side() {
     assert_eq!(epochs.count(), 2, "{states:?}");
 }
 
-#[test]
-fn a_list_that_is_removed_while_its_primary_serves_is_written_again() {
-    let user = User::new("list-removed");
-    let running = user.start(&[]);
-    let (mut peer, _) = Peer::init(user.address);
-    peer.get("held", LockType::Atomic);
-    let list = user.list();
-    fs::remove_file(&list).unwrap();
-    eventually("it is written again", || list.exists());
-    running.end(Signal::KILL);
-    let _running = user.start(&[]);
-    assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
-}
-
 /// The host has another machine id by now, or the primary another environment.
 #[test]
 fn the_clients_of_a_predecessor_with_another_state_file_are_recovered() {
@@ -240,6 +226,53 @@ fn a_state_folder_that_is_removed_while_its_primary_serves_is_made_again() {
     after.sort();
     assert_eq!(before, after);
     assert_eq!(fs::read(user.list().with_extension("")).unwrap(), epoch);
+    running.end(Signal::KILL);
+    let _running = user.start(&[]);
+    assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
+}
+
+/// Two primaries of one state, on two addresses; the first is stopped, so that it makes nothing
+/// again before the second looks.
+#[test]
+fn a_second_primary_does_not_begin_where_the_state_of_the_first_was_removed() {
+    let user = User::new("removed-twice");
+    let other = User {
+        home: user.home.join("other"),
+        address: (Ipv4Addr::LOCALHOST, user.address.port()).into(),
+    };
+    std::os::unix::fs::symlink(&user.home, &other.home).unwrap();
+    let running = user.start(&[]);
+    let (mut peer, _) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    let pid = Pid::from_child(&running.0);
+    kill_process(pid, Signal::STOP).unwrap();
+    fs::remove_dir_all(user.state_home()).unwrap();
+    let why = other.fails(&[]);
+    assert!(why.contains(&format!("process {}", pid.as_raw_nonzero())), "{why}");
+    assert!(why.contains("end that process first"), "{why}");
+    kill_process(pid, Signal::CONT).unwrap();
+    eventually("a client is let in", || Peer::try_init(user.address).is_ok());
+    fs::remove_file(&other.home).unwrap();
+    running.end(Signal::KILL);
+    let _running = user.start(&[]);
+    assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
+}
+
+/// Each file of its state, and all of them.
+#[test]
+fn what_is_removed_of_a_state_while_its_primary_serves_is_written_again() {
+    let user = User::new("file-removed");
+    let running = user.start(&[]);
+    let (mut peer, _) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    let list = user.list();
+    let [lock, epoch] = [list.with_extension("clients.lock"), list.with_extension("")];
+    let before = [&lock, &epoch].map(|file| fs::read(file).unwrap());
+    for removed in [vec![&list], vec![&lock], vec![&epoch], vec![&list, &lock, &epoch]] {
+        removed.iter().for_each(|file| fs::remove_file(file).unwrap());
+        eventually("they are written again", || removed.iter().all(|file| file.exists()));
+    }
+    assert_eq!([&lock, &epoch].map(|file| fs::read(file).unwrap()), before);
     running.end(Signal::KILL);
     let _running = user.start(&[]);
     assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));

@@ -30,8 +30,9 @@ use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 use super::files::opened;
 use super::fresh::{remove_unfinished, Fresh};
 use super::owner::{home, is_at, Ownership};
-use super::{state_file_of, Keeper, Place};
+use super::{Keeper, Place};
 use crate::epoch;
+use crate::error::StartError;
 
 const HEAD: &str = "dlock clients 3 ";
 /// Of a list that knows no certificates, and does not say when a primary has started: it is read,
@@ -55,6 +56,8 @@ pub(crate) struct FileKeeper {
     lines: usize,
     /// These are not all clients, as long as no recovery has ended.
     is_lost: bool,
+    /// The state file, and what it has to say.
+    epoch: Option<(PathBuf, Epoch)>,
 }
 
 /// That these are not all clients.
@@ -70,7 +73,8 @@ impl FileKeeper {
         remove_unfinished(path)?;
         let (clients, is_lost) = read(path)?.unwrap_or_default();
         let (path, home) = (path.to_path_buf(), home());
-        Ok((Self { path, home, ownership, file: None, lines: 0, is_lost }, clients))
+        let (file, lines, epoch) = (None, 0, None);
+        Ok((Self { path, home, ownership, file, lines, is_lost, epoch }, clients))
     }
 
     /// Writes the first list, or the first one after a list was lost.
@@ -80,6 +84,11 @@ impl FileKeeper {
     pub(crate) fn begin(&mut self, is_lost: bool, clients: &Clients) -> io::Result<()> {
         self.is_lost = is_lost;
         self.rewrite(clients)
+    }
+
+    /// Keeps the epoch, too, in this state file.
+    pub(crate) fn keep_epoch(&mut self, state_file: &Path, epoch: Epoch) {
+        self.epoch = Some((state_file.to_path_buf(), epoch));
     }
 
     /// Whether these are not all clients: a list was lost, and no recovery has ended since.
@@ -110,24 +119,17 @@ impl FileKeeper {
 
 impl Keeper for FileKeeper {
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
-        self.ownership.check_mine()?;
         self.is_lost &= !changes.iter().any(|change| matches!(change, Change::Only { .. }));
-        self.write(changes, clients)?;
-        // who takes its place reads the list after that: it has read either this, or this fails
-        self.ownership.check_mine()
+        let kept = self.keep_all(changes, clients);
+        kept.map_err(|source| {
+            let (kind, path) = (source.kind(), self.path.clone());
+            io::Error::new(kind, StartError::StateFile { path, source }.to_string())
+        })
     }
 
     fn is_in_place(&self) -> bool {
-        self.file.as_ref().is_some_and(|file| is_at(file, &self.path))
-    }
-
-    fn restore(&mut self, clients: &Clients, epoch: Epoch) -> io::Result<()> {
-        self.ownership.remake()?;
-        self.rewrite(clients)?; // first: where an epoch is, there is a list
-        match state_file_of(&self.path) {
-            Some(state_file) => epoch::keep(&state_file, epoch, &self.ownership),
-            None => Ok(()),
-        }
+        let is_list = self.file.as_ref().is_some_and(|file| is_at(file, &self.path));
+        self.ownership.is_in_place() && is_list && !self.lacks_epoch()
     }
 
     fn place(&self) -> Arc<dyn Place> {
@@ -136,6 +138,22 @@ impl Keeper for FileKeeper {
 }
 
 impl FileKeeper {
+    fn keep_all(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
+        self.ownership.hold()?;
+        self.write(changes, clients)?; // first: where an epoch is, there is a list
+        if let Some((state_file, epoch)) = self.epoch.as_ref().filter(|_| self.lacks_epoch()) {
+            epoch::keep(state_file, *epoch, &self.ownership)?;
+        }
+        // who takes its place reads the list after that: it has read either this, or this fails
+        self.ownership.check_mine()
+    }
+
+    /// Whether the state file was removed.
+    fn lacks_epoch(&self) -> bool {
+        let is_gone = |(path, _): &(PathBuf, Epoch)| std::fs::symlink_metadata(path).is_err();
+        self.epoch.as_ref().is_some_and(is_gone)
+    }
+
     fn write(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         let is_history = self.lines > HISTORY_LINES + 8 * clients.len();
         let file = match &mut self.file {

@@ -70,7 +70,7 @@ pub(crate) fn others_may_write(path: &Path) -> Option<String> {
 }
 
 /// Whether this user can be trusted with files of this primary.
-fn is_own(uid: u32) -> bool {
+pub(super) fn is_own(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 

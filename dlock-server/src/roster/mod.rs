@@ -14,6 +14,7 @@
 mod file;
 mod files;
 mod fresh;
+mod name;
 mod open;
 mod owner;
 
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use dlock_core::ids::Epoch;
 use dlock_core::roster::{Change, Clients};
 use log::Level;
 use tokio::sync::watch;
@@ -57,15 +57,6 @@ pub(crate) trait Keeper: Send + 'static {
         true
     }
 
-    /// Makes a state folder again that was removed, with the list of these clients and the epoch of
-    /// this primary.
-    ///
-    /// # Errors
-    /// It is not certain that the folder was removed, or it cannot be made.
-    fn restore(&mut self, _clients: &Clients, _epoch: Epoch) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     /// Whose clients these are.
     fn place(&self) -> Arc<dyn Place>;
 }
@@ -95,11 +86,6 @@ pub(crate) enum Whose {
 /// Where the clients are of a primary with this state file, which is [`resolved`].
 pub(crate) fn list_of(state_file: &Path) -> PathBuf {
     owner::beside(state_file, LIST)
-}
-
-/// The state file that this list is beside.
-fn state_file_of(list: &Path) -> Option<PathBuf> {
-    list.file_name()?.to_str()?.strip_suffix(LIST).map(|name| list.with_file_name(name))
 }
 
 /// The way to the writer thread. Without one nothing is kept.
@@ -168,14 +154,13 @@ impl Receipts {
 }
 
 impl Roster {
-    /// Begins with these clients, at a primary of this epoch.
+    /// Begins with these clients.
     ///
     /// # Errors
     /// There can be no thread.
     pub(crate) fn start(
         keeper: Option<Box<dyn Keeper>>,
         clients: Clients,
-        epoch: Epoch,
     ) -> io::Result<(Self, Receipts)> {
         let (progress, written) = watch::channel(Written::default());
         let told = Arc::new(AtomicU64::new(0));
@@ -188,7 +173,7 @@ impl Roster {
             return Ok((Self { changes: None, told, thread: None }, receipts));
         };
         let (sender, receiver) = channel();
-        let work = move || write(keeper, (clients, epoch), &receiver, &progress);
+        let work = move || write(keeper, clients, &receiver, &progress);
         let thread = Builder::new().name("dlock-roster".to_string()).spawn(work)?;
         Ok((Self { changes: Some(sender), told, thread: Some(thread) }, receipts))
     }
@@ -214,7 +199,7 @@ impl Drop for Roster {
 
 fn write(
     mut keeper: Box<dyn Keeper>,
-    (mut clients, epoch): (Clients, Epoch),
+    mut clients: Clients,
     changes: &Receiver<Change>,
     progress: &watch::Sender<Written>,
 ) {
@@ -225,72 +210,45 @@ fn write(
             Ok(first) => Some(first),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                let whose = place.whose();
-                if whose == Whose::Unseen && restores(&mut *keeper, &clients, epoch) {
-                    written.is_failing = false;
-                    progress.send_replace(written);
-                    continue;
-                }
-                if !written.is_replaced && whose == Whose::Anothers {
+                if !written.is_replaced && place.whose() == Whose::Anothers {
                     written.is_replaced = true;
                     progress.send_replace(written);
                 }
-                if written.is_replaced {
+                if written.is_replaced || !written.is_failing && keeper.is_in_place() {
                     continue;
-                }
-                if !written.is_failing {
-                    if keeper.is_in_place() {
-                        continue;
-                    }
-                    limited!(
-                        Cause::Roster,
-                        Level::Error,
-                        "the list of clients was removed or exchanged while this primary serves: \
-                         it is written again; leave it to the primary"
-                    );
                 }
                 None // once more
             }
         };
+        // the first list of a primary is not in its place yet
+        let is_removed = written.changes > 0 && !written.is_failing && !keeper.is_in_place();
         let together: Vec<Change> = first.into_iter().chain(changes.try_iter()).collect();
         together.iter().for_each(|change| change.apply(&mut clients));
         written.changes += together.len() as u64;
-        let mut kept = keeper.keep(&together, &clients);
-        let is_unseen = kept.is_err() && place.whose() == Whose::Unseen;
-        if is_unseen && restores(&mut *keeper, &clients, epoch) {
-            kept = Ok(());
-        }
+        let kept = keeper.keep(&together, &clients);
         written.is_failing = kept.is_err();
-        written.is_replaced |= kept.is_err() && place.whose() == Whose::Anothers;
-        if let Err(error) = kept {
-            limited!(
+        match (kept, place.whose()) {
+            (Ok(()), _) if is_removed => limited!(
                 Cause::Roster,
                 Level::Error,
-                "clients are refused: who they are cannot be kept: {error}"
-            );
+                "files of the state were removed or exchanged while this primary serves: they are \
+                 written again; leave them to the primary"
+            ),
+            (Ok(()), _) => {}
+            (Err(_), Whose::Anothers) => written.is_replaced = true,
+            (Err(error), whose) => {
+                let what = match whose {
+                    Whose::Unseen => {
+                        "no client is answered: whether another primary has taken \
+                                      this one's place cannot be seen"
+                    }
+                    _ => "clients are refused: who they are cannot be kept",
+                };
+                limited!(Cause::Roster, Level::Error, "{what}: {error}");
+            }
         }
         progress.send_replace(written);
     }
-}
-
-/// Makes a removed state folder again, and logs that, or why it cannot be made.
-fn restores(keeper: &mut dyn Keeper, clients: &Clients, epoch: Epoch) -> bool {
-    let restored = keeper.restore(clients, epoch);
-    match &restored {
-        Ok(()) => limited!(
-            Cause::Roster,
-            Level::Error,
-            "the folder of the state file was removed while this primary serves: it is made again; \
-             leave it to the primary"
-        ),
-        Err(error) => limited!(
-            Cause::Roster,
-            Level::Error,
-            "no client is answered: whether another primary has taken this one's place cannot be \
-             seen: {error}"
-        ),
-    }
-    restored.is_ok()
 }
 
 #[cfg(test)]
@@ -361,7 +319,7 @@ mod tests {
     async fn what_could_not_be_kept_is_kept_as_soon_as_it_can_be() {
         let fails = Arc::new(AtomicU64::new(3));
         let keeper: Box<dyn Keeper> = Box::new(Full(Arc::clone(&fails)));
-        let (roster, mut receipts) = Roster::start(Some(keeper), Clients::new(), Epoch(1)).unwrap();
+        let (roster, mut receipts) = Roster::start(Some(keeper), Clients::new()).unwrap();
         roster.tell(joined(1, 1));
         assert_eq!(receipts.all_kept().await, Err(()));
         let kept = receipts.written.wait_for(|written| !written.is_failing).await;
@@ -373,7 +331,7 @@ mod tests {
     async fn changes_are_kept_together_and_who_waits_is_told_or_refused() {
         let seen = Arc::new(Mutex::new((Vec::new(), false)));
         let keeper: Box<dyn Keeper> = Box::new(Slow(Arc::clone(&seen)));
-        let (roster, receipts) = Roster::start(Some(keeper), Clients::new(), Epoch(1)).unwrap();
+        let (roster, receipts) = Roster::start(Some(keeper), Clients::new()).unwrap();
         (0..100).for_each(|n| roster.tell(joined(n + 1, 1)));
         assert_eq!(receipts.all_kept().await, Ok(()));
         assert!(seen.lock().unwrap().0.len() < 50, "they are written together");
@@ -388,7 +346,7 @@ mod tests {
         assert!(!receipts.is_failing());
         drop(roster);
         assert_eq!(seen.lock().unwrap().0.iter().sum::<usize>(), 102);
-        let (none, receipts) = Roster::start(None, Clients::new(), Epoch(1)).unwrap();
+        let (none, receipts) = Roster::start(None, Clients::new()).unwrap();
         none.tell(joined(1, 1));
         assert_eq!(receipts.all_kept().await, Ok(()));
     }

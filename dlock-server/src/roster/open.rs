@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dlock_core::ids::Epoch;
 use dlock_core::roster::Clients;
 
 use super::file::read;
@@ -16,7 +17,6 @@ use crate::epoch;
 use crate::error::StartError;
 
 /// Where the clients are kept, and those of the predecessor.
-#[derive(Default)]
 pub(crate) struct Found {
     /// `None`: nowhere.
     pub(crate) keeper: Option<Box<dyn Keeper>>,
@@ -24,8 +24,8 @@ pub(crate) struct Found {
     pub(crate) clients: Clients,
     /// They are not all: the list of the predecessor, or of one before it, was lost.
     pub(crate) is_lost: bool,
-    /// The epoch of a predecessor with another state file.
-    pub(crate) after: Option<u64>,
+    /// That of this primary, which is kept.
+    pub(crate) epoch: Epoch,
 }
 
 /// A predecessor that had another state file.
@@ -36,17 +36,21 @@ struct Earlier {
     is_lost: bool,
 }
 
-/// Takes the list beside this state file. `earlier`: state files that the predecessor may have had.
+/// Takes the list beside this state file, and begins an epoch. `earlier`: state files that the
+/// predecessor may have had.
 ///
 /// # Errors
-/// `StateFile`: it is another primary's, cannot be read, or is no list.
+/// `StateFile`: it is another primary's, cannot be read, or is no list. `Clock`.
 pub(crate) fn found(
     state_file: Option<&Path>,
     earlier: &[PathBuf],
     taking: &Taking,
     place: &mut Option<Arc<Ownership>>,
 ) -> Result<Found, StartError> {
-    let Some(state_file) = state_file else { return Ok(Found::default()) };
+    let Some(state_file) = state_file else {
+        let (clients, epoch) = (Clients::new(), epoch::begin(None, None)?);
+        return Ok(Found { keeper: None, clients, is_lost: false, epoch });
+    };
     let path = list_of(state_file);
     if let Some(what) = others_may_write(&path) {
         log::warn!("{what}: they can take the state of this primary away, or exchange it");
@@ -75,7 +79,7 @@ pub(crate) fn found(
         }
         Ok((keeper, clients, lost))
     });
-    let (keeper, clients, lost) =
+    let (mut keeper, clients, lost) =
         opened.map_err(|source| StartError::StateFile { path: path.clone(), source })?;
     if let Some(lost) = lost {
         log::error!(
@@ -86,8 +90,12 @@ pub(crate) fn found(
             list_of(&lost).display()
         );
     }
+    // Last, so that a primary that cannot start uses no epoch up; and not before the place is this
+    // one's: no other primary begins a later one that could serve before this one does.
+    let epoch = epoch::begin(Some(state_file).zip(place.as_deref()), after)?;
+    keeper.keep_epoch(state_file, epoch);
     let is_lost = keeper.is_lost();
-    Ok(Found { keeper: Some(Box::new(keeper)), clients, is_lost, after })
+    Ok(Found { keeper: Some(Box::new(keeper)), clients, is_lost, epoch })
 }
 
 /// Of the primaries that had one of the `earlier` state files, the one with the latest epoch, if

@@ -9,6 +9,9 @@
 //! gone. Who takes the place of a primary that may only be stopped puts another file there, and the
 //! old one learns it as soon as it goes on. Of several that want to, one at a time
 //! (`FILE.clients.taking`) looks whether the list is still that primary's, and takes it.
+//!
+//! The file may be removed while its primary serves. On this host the primary is known by a name
+//! besides ([`Name`]), so that no other one begins before the file is there again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -23,6 +26,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::files::opened;
+use super::name::{in_use, Name};
 use super::{Place, Whose};
 
 const HEAD: &str = "dlock primary ";
@@ -58,13 +62,17 @@ struct Held {
     file: File,
     /// The folder of the file. Another primary may reach it by another path.
     folder: File,
+    /// `None`: one that was stopped has it, whose place this one has taken; or it is of no use.
+    name: Option<Name>,
 }
 
 impl Drop for Ownership {
     /// A child between its fork and its program, which has the descriptor, too, keeps no lock.
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            unlock(&self.held().file);
+            let held = self.held();
+            unlock(&held.file);
+            held.name.iter().for_each(Name::give_up);
         }
     }
 }
@@ -76,32 +84,46 @@ impl Ownership {
     /// `ResourceBusy`: another one has it. Or its file cannot be made.
     pub(crate) fn take(list: &Path, taking: &Taking) -> io::Result<Self> {
         let path = beside(list, ".lock");
+        let of_lock = |error: io::Error| {
+            io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
+        };
+        let name = match Name::take(&path) {
+            Err(error) if is_busy(&error) => match taking {
+                Taking::FromAnother(_) => None,
+                Taking::IfFree => return Err(error),
+            },
+            name => name.map_err(of_lock)?,
+        };
         let owned = loop {
-            let file = lock_file(&path).map_err(|error| {
-                io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
-            })?;
+            let file = lock_file(&path).map_err(of_lock)?;
             let owned = Self::unsigned(file, path.clone(), list)?;
             match owned.lock() {
-                Ok(()) if is_at(&owned.held().file, &path) => break owned,
+                Ok(()) if is_at(&owned.held().file, &path) => {
+                    if let Err(error) = owned.sign() {
+                        // Half written it may name this process, which would then wait for its own
+                        // end.
+                        let _ = owned.give_back(); // it may fail as well; the first is reported
+                        return Err(error);
+                    }
+                    break owned;
+                }
                 Ok(()) => {} // another file was put there meanwhile
                 Err(error) if is_busy(&error) => match taking {
-                    Taking::FromAnother(from) => return Self::replace(list, path, from.as_deref()),
+                    Taking::FromAnother(from) => {
+                        break Self::replace(list, path, from.as_deref())?;
+                    }
                     Taking::IfFree => return Err(error),
                 },
                 Err(error) => return Err(error),
             }
         };
-        if let Err(error) = owned.sign() {
-            // Half written it may name this process, which would then wait for its own end.
-            let _ = owned.give_back(); // it may fail as well; the first error is to be reported
-            return Err(error);
-        }
+        owned.held().name = name;
         Ok(owned)
     }
 
     /// Of this file, which is at this path or is to be put there.
     fn unsigned(file: File, path: PathBuf, list: &Path) -> io::Result<Self> {
-        let held = Mutex::new(Held { file, folder: open_folder(&path)? });
+        let held = Mutex::new(Held { file, folder: open_folder(&path)?, name: None });
         Ok(Self { held, path, before: signature(list), process: std::process::id() })
     }
 
@@ -125,7 +147,7 @@ impl Ownership {
     /// Puts its own file in the place of another primary's: the one that `from` names, if any.
     fn replace(list: &Path, path: PathBuf, from: Option<&str>) -> io::Result<Self> {
         let turn = lock_file(&beside(list, ".taking"))?;
-        lock(&turn, "another process is just taking its place")?;
+        lock(&turn, || busy("another process is just taking its place"))?;
         if from.is_some() && from != signature(list).as_deref() {
             return Err(replaced());
         }
@@ -141,49 +163,69 @@ impl Ownership {
     }
 
     fn lock(&self) -> io::Result<()> {
-        let who_has_it = "another primary has it, and may be stopped: end that process first";
-        lock(&self.held().file, who_has_it)
+        lock(&self.held().file, || in_use(""))
     }
 
-    /// Makes the folder again that was removed, and this primary's lock in it: no other primary
-    /// can have reached the folder that is gone.
+    /// Whether its file is in its place. Takes the name, if it is free by now.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let mut held = self.held();
+        match &held.name {
+            Some(name) => name.answer(),
+            // another primary that has it finds the file locked
+            None => held.name = Name::take(&self.path).ok().flatten(),
+        }
+        is_at(&held.file, &self.path)
+    }
+
+    /// Puts its file there again, with the folder, if they were removed.
     ///
     /// # Errors
-    /// It is not known that it was removed, it cannot be made, or another primary has made it.
-    pub(crate) fn remake(&self) -> io::Result<()> {
-        let folder = folder(&self.path);
-        let gone = self.held().folder.metadata()?;
-        if gone.nlink() > 0 {
-            return Err(io::Error::other("its folder is out of reach; make it reachable again"));
+    /// It is not certain that they were, they cannot be made, or another primary has made them.
+    pub(crate) fn hold(&self) -> io::Result<()> {
+        if self.whose() == Whose::Anothers {
+            return Err(replaced());
         }
-        let there = folder.ancestors().find_map(|above| fs::metadata(above).ok());
-        if there.is_none_or(|there| there.dev() != gone.dev()) {
-            // that of another host may be mounted here again
-            return Err(io::Error::other(
-                "its folder was removed, and its file system is not there any more; mount that, \
-                 or end this primary and start it again when all its clients have ended",
-            ));
+        let (is_there, mine) = {
+            let held = self.held();
+            (is_at(&held.file, &self.path), held.folder.metadata()?)
+        };
+        if is_there {
+            return Ok(());
+        }
+        let folder = folder(&self.path);
+        let is_mine = |there: fs::Metadata| (there.dev(), there.ino()) == (mine.dev(), mine.ino());
+        let is_there = fs::metadata(folder).is_ok_and(is_mine);
+        let above = folder.ancestors().find_map(|above| fs::metadata(above).ok());
+        let is_same_device = above.is_some_and(|above| above.dev() == mine.dev());
+        if !is_there && (mine.nlink() > 0 || !is_same_device) {
+            let why = format!(
+                "its folder {} is out of reach: it was moved, or a link or mount on the way to it; \
+                 put that back",
+                folder.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let made = || {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
             let new = beside(&self.path, &format!(".{}.new", std::process::id()));
             let file = lock_file(&new)?;
-            let locked = lock(&file, "another primary has it");
+            let locked = lock(&file, || in_use(""));
             let signed = locked.and_then(|()| write(&file, &own_signature()));
             // it takes the place of no other one
             let put = signed.and_then(|()| fs::hard_link(&new, &self.path));
             let _ = fs::remove_file(&new); // of no use any more
-            put.and_then(|()| Ok(Held { file, folder: open_folder(&self.path)? }))
+            put.and_then(|()| Ok((file, open_folder(&self.path)?)))
         };
-        let made = made().map_err(|error| {
+        let (file, folder) = made().map_err(|error| {
             let why = format!(
-                "its folder was removed, and cannot be made again: {error}; make the folder {} for \
-                 the user of this primary, which goes on then",
+                "its folder, or what was in it, was removed, and cannot be made again: {error}; \
+                 make the folder {} for the user of this primary, which goes on then",
                 folder.display()
             );
-            io::Error::new(error.kind(), why)
+            io::Error::new(io::ErrorKind::InvalidData, why)
         })?;
-        *self.held() = made;
+        let mut held = self.held();
+        (held.file, held.folder) = (file, folder);
         Ok(())
     }
 }
@@ -220,9 +262,9 @@ fn lock_file(path: &Path) -> io::Result<File> {
 }
 
 /// Locks it for as long as it is open, if no other process has.
-fn lock(file: &File, who_has_it: &str) -> io::Result<()> {
+fn lock(file: &File, is_held: impl FnOnce() -> io::Error) -> io::Result<()> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(busy(who_has_it)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(is_held()),
         locked => Ok(locked?),
     }
 }
@@ -236,7 +278,7 @@ pub(super) fn replaced() -> io::Error {
     busy("another primary has taken its place")
 }
 
-fn busy(what: &str) -> io::Error {
+pub(super) fn busy(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, what)
 }
 
@@ -440,6 +482,7 @@ mod tests {
         fs::remove_dir_all(&storage).unwrap();
         assert_eq!([stopped.whose(), taken.whose()], [Whose::Unseen; 2]);
         // another folder at its path, as of a storage that was restored
+        drop(stopped); // its name is free
         fs::create_dir(&storage).unwrap();
         let restored = Ownership::take(&other.join("list"), &Taking::IfFree).unwrap();
         assert_eq!((taken.whose(), restored.whose()), (Whose::Anothers, Whose::Mine));
@@ -451,21 +494,35 @@ mod tests {
         let list = folder.path().join("a/b/list");
         fs::create_dir_all(list.parent().unwrap()).unwrap();
         let owned = Ownership::take(&list, &Taking::IfFree).unwrap();
-        assert!(owned.remake().is_err(), "it is there");
         fs::remove_dir_all(folder.path().join("a")).unwrap();
         assert_eq!(owned.whose(), Whose::Unseen);
-        owned.remake().unwrap();
+        owned.hold().unwrap();
         assert_eq!((owned.whose(), owner(&list)), (Whose::Mine, Some(me())));
         assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
         assert_eq!(fs::read_dir(list.parent().unwrap()).unwrap().count(), 1);
         fs::remove_dir_all(folder.path().join("a")).unwrap();
         fs::write(folder.path().join("a"), "in the way").unwrap();
-        let why = owned.remake().unwrap_err().to_string();
+        let why = owned.hold().unwrap_err().to_string();
         assert!(why.contains("make the folder"), "{why}");
         fs::remove_file(folder.path().join("a")).unwrap();
         fs::create_dir_all(list.parent().unwrap()).unwrap();
+        let refused = Ownership::take(&list, &Taking::IfFree).unwrap_err();
+        let process = format!("process {}", std::process::id());
+        assert!(is_busy(&refused) && refused.to_string().contains(&process), "{refused}");
+        assert_eq!(fs::read_dir(list.parent().unwrap()).unwrap().count(), 0);
+        owned.hold().unwrap();
+        // the file alone
+        fs::remove_file(beside(&list, ".lock")).unwrap();
+        assert!(!owned.is_in_place() && owned.is_mine());
+        assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
+        owned.hold().unwrap();
+        assert!(owned.is_in_place());
+        assert_eq!(owner(&list), Some(me()));
+        // a primary of another network namespace does not see the name
+        owned.held().name = None;
+        fs::remove_file(beside(&list, ".lock")).unwrap();
         let next = Ownership::take(&list, &Taking::IfFree).unwrap();
-        owned.remake().unwrap_err();
+        owned.hold().unwrap_err();
         assert_eq!((owned.whose(), next.whose()), (Whose::Anothers, Whose::Mine));
     }
 

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The name of a state on this host: what a removal of its folder does not take from its primary.
+//!
+//! ```text
+//!   @dlock-state-UID-DEVICE-INODE-HASH     an abstract Unix socket, bound by the primary
+//!     DEVICE, INODE   the topmost folder of the file system: it cannot be removed
+//!     HASH            the path of the lock file from there, without links
+//! ```
+//! The name is the same by every path, and in every mount namespace in which that folder is seen.
+//! Another network namespace does not see the socket: there the lock file alone counts.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use dlock_fabric::fds::Credentials;
+use log::Level;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::geteuid;
+
+use super::files::is_own;
+use super::owner::{busy, folder};
+use crate::log_limit::{limited, Cause};
+
+/// Connections that may wait: each is a primary that asks which process has the name.
+const BACKLOG: i32 = 16;
+
+/// The socket, bound for as long as the primary's process lives.
+#[derive(Debug)]
+pub(super) struct Name(OwnedFd);
+
+impl Name {
+    /// Takes the name of the state with this lock file; `None`: the name is of no use, as the
+    /// process that has it is another user's, or has given the state up.
+    ///
+    /// # Errors
+    /// `ResourceBusy`: another process has it. Or it cannot be made, as where the folder of the
+    /// file does not exist.
+    pub(super) fn take(lock: &Path) -> io::Result<Option<Self>> {
+        let address = address(lock)?;
+        let socket = socket()?;
+        match net::bind(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => return held(&address),
+            Err(error) => return Err(error.into()),
+        }
+        net::listen(&socket, BACKLOG)?;
+        Ok(Some(Self(socket)))
+    }
+
+    /// Makes room for more that ask.
+    pub(super) fn answer(&self) {
+        while net::accept(&self.0).is_ok() {}
+    }
+
+    /// Gives it up, also if a child process has inherited the descriptor.
+    pub(super) fn give_up(&self) {
+        let _ = net::shutdown(&self.0, net::Shutdown::Both); // closed, it is so as well
+    }
+}
+
+fn socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// What it means that the name is taken.
+fn held(address: &SocketAddrUnix) -> io::Result<Option<Name>> {
+    let asked = socket()?;
+    match net::connect(&asked, address) {
+        Ok(()) => {}
+        Err(Errno::CONNREFUSED) => return Ok(None), // a child of a primary that has stopped has it
+        // so many have asked that there is no room for one more
+        Err(Errno::AGAIN) => return Err(in_use("")),
+        Err(error) => return Err(error.into()),
+    }
+    let Credentials { pid, uid, .. } = Credentials::of_peer(asked.as_fd())?;
+    let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    if !is_own(uid) {
+        limited!(
+            Cause::Name,
+            Level::Warn,
+            "another user ({uid}){process} has taken the name by which the primary of this state \
+             is known on this host: end that process; until then leave the state folder alone"
+        );
+        return Ok(None);
+    }
+    Err(in_use(&process))
+}
+
+/// Another primary has the state.
+pub(super) fn in_use(process: &str) -> io::Error {
+    busy(&format!("another primary has it{process}, and may be stopped: end that process first"))
+}
+
+/// The address of this state.
+fn address(lock: &Path) -> io::Result<SocketAddrUnix> {
+    let mut top = fs::canonicalize(folder(lock))?;
+    let path = top.join(lock.file_name().unwrap_or_default());
+    let mut of_top = fs::metadata(&top)?;
+    while let Some(above) = top.parent() {
+        let of_above = fs::metadata(above)?;
+        if of_above.dev() != of_top.dev() {
+            break;
+        }
+        (top, of_top) = (above.to_path_buf(), of_above);
+    }
+    let from_top = path.strip_prefix(&top).unwrap_or(&path);
+    let hash = fnv(from_top.as_os_str().as_bytes());
+    let (uid, device, inode) = (geteuid().as_raw(), of_top.dev(), of_top.ino());
+    let name = format!("dlock-state-{uid}-{device:x}-{inode:x}-{hash:016x}");
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+/// FNV-1a, 64 bits: the same in every version of this program.
+fn fnv(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::owner::is_busy;
+    use super::*;
+    use crate::testing::TempFolder;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn the_name_of_a_state_is_one_by_every_path_and_outlasts_its_folder() {
+        let folder = TempFolder::new("name");
+        let state = folder.path().join("above/state");
+        fs::create_dir_all(&state).unwrap();
+        symlink(folder.path().join("above"), folder.path().join("link")).unwrap();
+        let first = Name::take(&state.join("list")).unwrap().unwrap();
+        let by_link = folder.path().join("link/state/list");
+        let why = Name::take(&by_link).unwrap_err();
+        let process = format!("process {}", std::process::id());
+        assert!(is_busy(&why) && why.to_string().contains(&process), "{why}");
+        Name::take(&state.join("other")).unwrap().expect("the name of another state");
+        fs::remove_dir_all(folder.path().join("above")).unwrap();
+        assert_eq!(Name::take(&by_link).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::create_dir_all(&state).unwrap();
+        for _ in 0..2 * BACKLOG {
+            assert!(is_busy(&Name::take(&by_link).unwrap_err()), "also if many have asked");
+        }
+        first.answer();
+        let why = Name::take(&by_link).unwrap_err().to_string();
+        assert!(why.contains(&process), "{why}");
+        drop(first);
+        Name::take(&by_link).unwrap().expect("it is free");
+    }
+
+    /// A child between its fork and its program has the socket, too.
+    #[test]
+    fn a_name_that_was_given_up_keeps_no_primary_away() {
+        let folder = TempFolder::new("name-given-up");
+        let list = folder.path().join("list");
+        let name = Name::take(&list).unwrap().unwrap();
+        let inherited = name.0.try_clone().unwrap();
+        name.give_up();
+        drop(name);
+        assert!(Name::take(&list).unwrap().is_none());
+        drop(inherited);
+        Name::take(&list).unwrap().expect("it is free");
+    }
+}
