@@ -173,17 +173,30 @@ fn primaries_of_one_user_on_two_ports_run_side_by_side() {
     assert_eq!(epochs.count(), 2, "{states:?}");
 }
 
+/// The state has the name of another machine id from now on. The name of its list.
+fn rename_state(list: &Path, id: &str) -> PathBuf {
+    let folder = list.parent().unwrap();
+    let is_of = list.with_extension("").file_name().unwrap().to_str().unwrap().to_string();
+    let port = is_of.split('-').nth(1).unwrap();
+    let other = format!("epoch-{port}-{}", id.repeat(32));
+    for name in files(folder).into_iter().filter(|name| name.starts_with(&is_of)) {
+        fs::rename(folder.join(&name), folder.join(name.replace(&is_of, &other))).unwrap();
+    }
+    folder.join(format!("{other}.clients"))
+}
+
+/// The state has the name again that it had.
+fn rename_back(renamed: &Path, list: &Path) {
+    for end in ["", "clients", "clients.lock"] {
+        fs::rename(renamed.with_extension(end), list.with_extension(end)).unwrap();
+    }
+}
+
 /// The host has another machine id by now, or the primary another environment.
 #[test]
 fn the_clients_of_a_predecessor_with_another_state_file_are_recovered() {
     let other_id = |user: &User| {
-        let folder = user.state_home().join("dlock");
-        let port = user.address.port();
-        for name in files(&folder) {
-            let end = name.find('.').map_or("", |at| &name[at..]);
-            let other = format!("epoch-{port}-{}{end}", "0123456789abcdef".repeat(2));
-            fs::rename(folder.join(name), folder.join(other)).unwrap();
-        }
+        rename_state(&user.list(), "a");
     };
     let other_home = |user: &User| {
         fs::create_dir(user.home.join(".local")).unwrap();
@@ -208,6 +221,50 @@ fn the_clients_of_a_predecessor_with_another_state_file_are_recovered() {
         assert!(user.asks("recover").contains("\"ok\":true"));
         running.end(Signal::TERM);
     }
+}
+
+/// Its machine has one id, another, and the first again: what left meanwhile is not waited for.
+#[test]
+fn a_list_whose_clients_a_later_one_has_all_is_not_waited_for() {
+    let user = User::new("there-and-back");
+    let running = user.start(&[]);
+    let (mut peer, _) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    running.end(Signal::KILL);
+    let list = user.list();
+    let first = rename_state(&list, "a");
+    let running = user.start(&[]);
+    assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
+    assert!(user.asks("recover").contains("\"ok\":true"));
+    eventually("it serves", || Peer::try_init(user.address).is_ok());
+    running.end(Signal::TERM);
+    rename_state(&list, "b");
+    rename_back(&first, &list);
+    let _running = user.start(&[]);
+    assert!(user.asks("status").contains("\"recovering\":false"), "{}", user.asks("status"));
+}
+
+#[test]
+fn a_lost_list_of_a_predecessor_with_another_state_file_can_be_restored() {
+    let user = User::new("list-restored");
+    let running = user.start(&[]);
+    let (mut peer, session) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    running.end(Signal::KILL);
+    let list = rename_state(&user.list(), "a");
+    let kept = fs::read(&list).unwrap();
+    fs::remove_file(&list).unwrap();
+    for _ in 0..2 {
+        let running = user.start(&[]);
+        assert!(user.asks("status").contains("\"list_lost\":true"), "{}", user.asks("status"));
+        running.end(Signal::TERM);
+    }
+    fs::write(&list, kept).unwrap();
+    let _running = user.start(&[]);
+    assert!(user.asks("status").contains("\"list_lost\":false"), "{}", user.asks("status"));
+    assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
+    let back = Peer::connect(user.address).call(common::reinit(&session));
+    assert!(matches!(back, ControlReply::Session(_)), "{back:?}");
 }
 
 #[test]

@@ -12,13 +12,16 @@
 //!   moved 5                                   that is its own now
 //!   started                                   a primary, with the clients above
 //!   left 5
-//!   lost                                      the list before this one was, until `only` is said
+//!   epoch 1732176000000000000                 of the primary
+//!   after 1732175000000000000 17321…          of primaries elsewhere, whose clients are all here
+//!   lost 1732174000000000000                  the list of that primary was, until `only` is said
 //! ```
 //! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
 //! owner's alone: it has the proofs of the clients. Whose it is: `owner.rs`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::num::ParseIntError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +47,11 @@ const HEAD_1: &str = "dlock clients 1 ";
 const BYTES_MAX: u64 = 64 << 20;
 /// Lines of history that are left alone.
 const HISTORY_LINES: usize = 4_096;
+/// Epochs of other primaries that a list names at most.
+const AFTER_MAX: usize = 8;
+const EPOCH: &str = "epoch";
+const AFTER: &str = "after";
+const LOST: &str = "lost";
 
 /// The file.
 #[derive(Debug)]
@@ -54,46 +62,58 @@ pub(crate) struct FileKeeper {
     /// `None`: what it has is not known, and it is written anew.
     file: Option<File>,
     lines: usize,
-    /// These are not all clients, as long as no recovery has ended.
-    is_lost: bool,
-    /// The state file, and what it has to say.
-    epoch: Option<(PathBuf, Epoch)>,
+    origin: Origin,
+    /// It is to have this epoch.
+    state_file: Option<PathBuf>,
 }
 
-/// That these are not all clients.
-const LOST: &str = "lost";
+/// What a list says.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    pub(super) clients: Clients,
+    pub(super) origin: Origin,
+}
+
+/// Where the clients of a list come from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origin {
+    /// The epoch of the list's primary; `None`: the list is of an earlier version.
+    pub(super) epoch: Option<u64>,
+    /// The epochs of primaries with other state files, whose clients are all here.
+    pub(super) after: Vec<u64>,
+    /// These are not all clients: the list of the primary of this epoch was lost, and no recovery
+    /// has ended since.
+    pub(super) lost: Option<u64>,
+}
 
 impl FileKeeper {
-    /// The file, whose owner this primary is, and the clients in it. What processes of another
-    /// boot, host or namespace do is not known.
+    /// The file, whose owner this primary is, and what it says; `None`: it is new. What processes
+    /// of another boot, host or namespace do is not known.
     ///
     /// # Errors
     /// It is no such file, or cannot be read.
-    pub(crate) fn open(path: &Path, ownership: Arc<Ownership>) -> io::Result<(Self, Clients)> {
+    pub(super) fn open(path: &Path, ownership: Arc<Ownership>) -> io::Result<(Self, Option<List>)> {
         remove_unfinished(path)?;
-        let (clients, is_lost) = read(path)?.unwrap_or_default();
+        let list = read(path)?;
         let (path, home) = (path.to_path_buf(), home());
-        let (file, lines, epoch) = (None, 0, None);
-        Ok((Self { path, home, ownership, file, lines, is_lost, epoch }, clients))
+        let (file, lines, state_file) = (None, 0, None);
+        let origin = list.as_ref().map(|list| list.origin.clone()).unwrap_or_default();
+        Ok((Self { path, home, ownership, file, lines, origin, state_file }, list))
     }
 
-    /// Writes the first list, or the first one after a list was lost.
+    /// Writes the first list, or one with what another list says.
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn begin(&mut self, is_lost: bool, clients: &Clients) -> io::Result<()> {
-        self.is_lost = is_lost;
-        self.rewrite(clients)
+    pub(super) fn begin(&mut self, list: &List) -> io::Result<()> {
+        self.origin = list.origin.clone();
+        self.rewrite(&list.clients)
     }
 
-    /// Keeps the epoch, too, in this state file.
-    pub(crate) fn keep_epoch(&mut self, state_file: &Path, epoch: Epoch) {
-        self.epoch = Some((state_file.to_path_buf(), epoch));
-    }
-
-    /// Whether these are not all clients: a list was lost, and no recovery has ended since.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.is_lost
+    /// This is the epoch from now on, which is in this state file.
+    pub(super) fn begun(&mut self, state_file: &Path, epoch: Epoch) {
+        self.origin.epoch = Some(epoch.0);
+        self.state_file = Some(state_file.to_path_buf());
     }
 
     /// A fresh file takes the place of the list.
@@ -108,8 +128,16 @@ impl FileKeeper {
     /// A fresh list, and its lines.
     fn fresh(&self, clients: &Clients) -> io::Result<(Fresh, usize)> {
         let mut text = format!("{HEAD}{}\n", self.home);
-        if self.is_lost {
-            text += &format!("{LOST}\n");
+        let Origin { epoch, after, lost } = &self.origin;
+        let mut after = after.clone();
+        after.sort_by(|a, b| b.cmp(a)); // the latest first
+        after.dedup();
+        after.truncate(AFTER_MAX);
+        let lines = [(EPOCH, epoch.as_slice()), (AFTER, &after), (LOST, lost.as_slice())];
+        for (word, epochs) in lines.into_iter().filter(|(_, epochs)| !epochs.is_empty()) {
+            text += word;
+            text.extend(epochs.iter().map(|epoch| format!(" {epoch}")));
+            text += "\n";
         }
         let changes = history(clients);
         text.extend(changes.iter().map(line));
@@ -119,7 +147,9 @@ impl FileKeeper {
 
 impl Keeper for FileKeeper {
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
-        self.is_lost &= !changes.iter().any(|change| matches!(change, Change::Only { .. }));
+        if changes.iter().any(|change| matches!(change, Change::Only { .. })) {
+            self.origin.lost = None;
+        }
         let kept = self.keep_all(changes, clients);
         kept.map_err(|source| {
             let (kind, path) = (source.kind(), self.path.clone());
@@ -129,7 +159,7 @@ impl Keeper for FileKeeper {
 
     fn is_in_place(&self) -> bool {
         let is_list = self.file.as_ref().is_some_and(|file| is_at(file, &self.path));
-        self.ownership.is_in_place() && is_list && !self.lacks_epoch()
+        self.ownership.is_in_place() && is_list && self.lacking().is_none()
     }
 
     fn place(&self) -> Arc<dyn Place> {
@@ -141,17 +171,17 @@ impl FileKeeper {
     fn keep_all(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         self.ownership.hold()?;
         self.write(changes, clients)?; // first: where an epoch is, there is a list
-        if let Some((state_file, epoch)) = self.epoch.as_ref().filter(|_| self.lacks_epoch()) {
-            epoch::keep(state_file, *epoch, &self.ownership)?;
+        if let (Some(state_file), Some(epoch)) = (self.lacking(), self.origin.epoch) {
+            epoch::keep(state_file, Epoch(epoch), &self.ownership)?;
         }
         // who takes its place reads the list after that: it has read either this, or this fails
         self.ownership.check_mine()
     }
 
-    /// Whether the state file was removed.
-    fn lacks_epoch(&self) -> bool {
-        let is_gone = |(path, _): &(PathBuf, Epoch)| std::fs::symlink_metadata(path).is_err();
-        self.epoch.as_ref().is_some_and(is_gone)
+    /// The state file, if it was removed.
+    fn lacking(&self) -> Option<&Path> {
+        let is_gone = |path: &&Path| std::fs::symlink_metadata(path).is_err();
+        self.state_file.as_deref().filter(is_gone)
     }
 
     fn write(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
@@ -172,12 +202,12 @@ impl FileKeeper {
     }
 }
 
-/// The clients in a list, and whether there may be others; `None`: there is no such file. What
-/// processes of another boot, host or namespace do is not known.
+/// What a list says; `None`: there is no such file. What processes of another boot, host or
+/// namespace do is not known.
 ///
 /// # Errors
 /// It is no list, or cannot be read.
-pub(super) fn read(path: &Path) -> io::Result<Option<(Clients, bool)>> {
+pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
     let mut bytes = Vec::new();
     let file = match opened(path, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -201,24 +231,35 @@ pub(super) fn read(path: &Path) -> io::Result<Option<(Clients, bool)>> {
             false => "its first line is not that of a list of clients",
         }));
     };
-    let (mut clients, mut is_lost, here) = (Clients::new(), false, super::owner::home());
+    let (mut list, here) = (List::default(), super::owner::home());
     for (n, line) in lines.enumerate() {
-        if line == LOST {
-            is_lost = true;
-            continue;
+        let odd_line = || damaged(&format!("line {} is no change", n + 2));
+        let odd = |_: ParseIntError| odd_line();
+        match line.split_once(' ') {
+            Some((EPOCH, epoch)) => list.origin.epoch = Some(epoch.parse().map_err(odd)?),
+            Some((LOST, epoch)) => list.origin.lost = Some(epoch.parse().map_err(odd)?),
+            Some((AFTER, epochs)) => {
+                let epochs: Result<_, _> = epochs.split(' ').map(str::parse).collect();
+                list.origin.after = epochs.map_err(odd)?;
+            }
+            _ if line == LOST => list.origin.lost = Some(0), // of an earlier version
+            _ => {
+                let change = parsed(line).ok_or_else(odd_line)?;
+                if matches!(change, Change::Only { .. }) {
+                    list.origin.lost = None;
+                }
+                change.apply(&mut list.clients);
+            }
         }
-        let change = parsed(line);
-        let change = change.ok_or_else(|| damaged(&format!("line {} is no change", n + 2)))?;
-        is_lost &= !matches!(change, Change::Only { .. });
-        change.apply(&mut clients);
     }
+    let clients = &mut list.clients;
     if of_1.is_some() {
         clients.values_mut().for_each(|kept| kept.has_locks = true);
     }
     if home != here || home.is_empty() {
         clients.values_mut().for_each(|kept| kept.processes.clear());
     }
-    Ok(Some((clients, is_lost)))
+    Ok(Some(list))
 }
 
 /// The shortest history that makes these clients: those first that were heard of first.
@@ -378,7 +419,8 @@ mod tests {
     }
 
     fn open(path: &Path, taking: &Taking) -> io::Result<(FileKeeper, Clients)> {
-        FileKeeper::open(path, Arc::new(Ownership::take(path, taking)?))
+        let (keeper, list) = FileKeeper::open(path, Arc::new(Ownership::take(path, taking)?))?;
+        Ok((keeper, list.map(|list| list.clients).unwrap_or_default()))
     }
 
     fn read(path: &Path) -> Clients {
