@@ -18,10 +18,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dlock_core::membership::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 use dlock_fabric::threads::ProcessLimits;
 
+use crate::config::ServerConfig;
+use crate::error::StartError;
+
 /// Descriptors that are free for what lasts for a moment: the admin socket, the state file.
 const RESERVE: u64 = 16;
 /// Connections that may be open besides those of clients, where descriptors are short.
 const STRANGERS: u64 = 32;
+/// Descriptors that a primary itself opens before it knows how many clients fit, at least.
+const OWN_MIN: u64 = 6;
 /// What one client takes at most.
 const FILES_PER_CLIENT_MAX: u64 = FILES_PER_CLIENT + FILES_PER_MAPPING;
 
@@ -75,7 +80,32 @@ pub struct LockedMemory {
     pub needed: u64,
 }
 
+impl ServerConfig {
+    /// Checks the limit of open files. To be called before anything is opened, so that what cannot
+    /// be opened for want of a descriptor is not taken for the cause.
+    ///
+    /// # Errors
+    /// `NoRoom`: no client would fit. `CallDenied`: the limit cannot be read.
+    pub fn check_room(&self) -> Result<(), StartError> {
+        let mut limits = ProcessLimits::of_this_process().map_err(StartError::limits)?;
+        limits.files_open += OWN_MIN;
+        let needs = Needs { clients_max: self.clients_max, shm: true, locked_bytes: 0 };
+        Capacity::new(needs, &limits).checked().map(drop)
+    }
+}
+
 impl Capacity {
+    /// That there is room for a client.
+    ///
+    /// # Errors
+    /// `NoRoom`.
+    pub(crate) fn checked(self) -> Result<Self, StartError> {
+        match self.clients {
+            0 => Err(StartError::NoRoom(self)),
+            _ => Ok(self),
+        }
+    }
+
     /// Of a process with these limits.
     pub(crate) fn new(needs: Needs, limits: &ProcessLimits) -> Self {
         let wanted = needs.clients_max as u64;

@@ -85,6 +85,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         fds::occupy_standard();
         config.check()?;
+        config.check_room()?;
         let state_file = config.state_file.as_deref().map(roster::resolved);
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
@@ -424,11 +425,7 @@ fn capacity(
         Memory::Cpu(_) => 0,
     };
     let (clients_max, shm) = (config.clients_max, offers.let_map());
-    let capacity = Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits);
-    match capacity.clients {
-        0 => Err(StartError::NoRoom(capacity)),
-        _ => Ok(capacity),
-    }
+    Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits).checked()
 }
 
 /// What the command thread serves with.

@@ -116,6 +116,7 @@ impl StandbyConfig {
 /// is logged, and tried again.
 pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Server, StartError> {
     standby.check(&config)?;
+    config.check_room()?;
     let own = SocketAddr::new(config.bind, config.port);
     if own != standby.of {
         drop::<TcpListener>(listen(own)?); // it can be used

@@ -79,15 +79,23 @@ fn a_signal_that_is_ignored_at_the_start_does_not_end_it() {
 
 #[test]
 fn a_limit_of_open_files_that_leaves_room_for_no_client_ends_the_start() {
-    for limit in [8, 9, 10, 16, 24, 48] {
+    let state = File::new("no-room", "epoch 1\n");
+    let standby = format!("--standby-of=127.0.0.1:9 --state-file={}", state.path());
+    for (limit, role) in (4..=50).step_by(2).flat_map(|n| [(n, ""), (n, &*standby)]) {
         let mut shell = Command::new("sh");
-        let script = format!("ulimit -n {limit}; exec timeout 60 \"$0\" --port=0 --verbs=off");
-        shell.args(["-c", &script, env!("CARGO_BIN_EXE_dlockd")]).stdin(Stdio::null());
+        let program = env!("CARGO_BIN_EXE_dlockd");
+        let script = format!(
+            "ulimit -n {limit}; exec timeout 60 {program} --port=0 \
+             --verbs=off {role}"
+        );
+        shell.args(["-c", &script]).stdin(Stdio::null());
         let output = shell.output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{limit}: {errors}");
         let last = errors.lines().last().unwrap();
-        assert!(last.starts_with("dlockd: ") && last.contains("ulimit -"), "{limit}: {errors}");
+        let told = format!("it could serve no client: the limit of {limit} open files");
+        assert!(last.starts_with("dlockd: ") && last.contains(&told), "{limit}: {errors}");
+        assert!(last.contains("ulimit -n"), "{limit}: {errors}");
     }
 }
 

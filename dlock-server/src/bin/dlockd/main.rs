@@ -71,6 +71,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
     if let Err(error) = threads::raise_file_limit() {
         log::warn!("the limit of open files cannot be raised: {error}");
     }
+    settings.server.check_room().map_err(|error| error.to_string())?;
     std::panic::set_hook(Box::new(|_| {})); // the next line tells of it as an error
     let runtime = dlock_server::runtime(|builder| builder).map_err(|error| {
         format!(
