@@ -82,8 +82,8 @@ pub const SILENT: &str = "look whether it runs and can be reached: dlock status"
 
 /// What to do about [`Status::ServerNoResource`].
 pub const NO_ROOM: &str = "clients_max, locks_max or objects_max of dlockd.toml is reached, or a \
-     quota of a rule: dlock status and the primary's log say which; raise it, or release what is \
-     not needed";
+     quota of a rule, or its state folder is out of reach: dlock status and the primary's log say \
+     which; raise it, release what is not needed, or mend the folder";
 
 /// What to do about [`Status::Denied`].
 pub const DENIED: &str = "use a certificate that has this right, or give it one: [[rules]] in \

@@ -33,8 +33,8 @@ pub enum Error {
     /// The client has left.
     #[error("the client has left its primary")]
     Left,
-    /// The primary has no room for more clients, locks or objects.
-    #[error("the primary has no room for more")]
+    /// The primary has no room for more clients, locks or objects, or cannot write its state.
+    #[error("the primary has no room for more, or cannot write its state")]
     NoResource,
     /// Client and primary have no protocol version in common.
     #[error("client and primary have no protocol version in common")]

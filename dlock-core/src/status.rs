@@ -42,7 +42,7 @@ statuses! {
     AsyncAgain, "the asynchronous operation is not finished: ask again";
     ClientRemoved, "the primary has removed this client";
     VersionMismatch, "no protocol version is common to client and primary";
-    ServerNoResource, "the primary has no room for more";
+    ServerNoResource, "the primary has no room for more, or cannot write its state";
     ObjectExisted, "another client owns an object of this name";
     ObjectCreated, "this client has created the object before";
     ObjectNotCreate, "no object of this name was created";

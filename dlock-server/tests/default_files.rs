@@ -335,6 +335,28 @@ fn what_is_removed_of_a_state_while_its_primary_serves_is_written_again() {
     assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
 }
 
+/// It may be another host's by then: nothing is made in its place.
+#[test]
+fn a_state_folder_that_was_moved_is_named_with_the_remedy() {
+    let user = User::new("folder-moved");
+    let mut child = user.dlockd(&[]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let running = Running(child);
+    errors.find(|line| line.as_ref().unwrap().contains("a primary serves on")).unwrap().unwrap();
+    let folder = user.state_home().join("dlock");
+    let moved = user.state_home().join("moved");
+    fs::rename(&folder, &moved).unwrap();
+    let said = errors.find(|line| line.as_ref().unwrap().contains("clients are refused"));
+    let said = said.unwrap().unwrap();
+    let place = folder.display().to_string();
+    assert!(said.contains(&place) && said.contains("put that back"), "{said}");
+    assert_eq!(Peer::try_init(user.address).err(), Some(Status::ServerNoResource));
+    assert!(!folder.exists());
+    fs::rename(&moved, &folder).unwrap();
+    eventually("a client is let in again", || Peer::try_init(user.address).is_ok());
+    running.end(Signal::TERM);
+}
+
 /// It is lost between two primaries; a third one does not take the second one's list for all.
 #[test]
 fn a_primary_whose_list_of_clients_was_lost_serves_when_an_operator_says_so() {
