@@ -36,7 +36,7 @@ use dlock_fabric::tls::Tls;
 use dlock_fabric::tls_session::{Socket, TlsSession};
 
 use crate::heartbeat::Pulse;
-use crate::host::{connected, Address};
+use crate::host::{connected, Address, Unreached};
 use crate::refused::{is_retry, level_of, reason, refused, sealed};
 
 /// The bound of a control call and of a connect.
@@ -85,6 +85,8 @@ pub(crate) struct Control {
     /// Bytes received and not yet consumed: at most one frame and what came with it.
     received: FrameBuffer,
     broken: bool,
+    /// How loudly it is told that the peer is no primary.
+    foreign_level: log::Level,
     /// What the answers extend.
     pulse: Option<Arc<Pulse>>,
     /// Heartbeats of the library that are out: their numbers, and when they were sent.
@@ -237,17 +239,26 @@ impl Patience {
 
 /// Whether there is a primary at this address, asked without being its client:
 /// connecting and the answer may take so long together.
-pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Heard {
+///
+/// # Errors
+/// Why nothing is heard, in a few words.
+pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Result<Heard, String> {
     let deadline = Instant::now() + wait;
     let patience = Patience { until: Some(deadline), ..Patience::OF_CALL };
-    let Ok(mut control) = Control::connect(peer, patience, log::Level::Debug, tls) else {
-        return Heard::Nothing;
+    let connected = Control::connect(peer, patience, log::Level::Debug, tls);
+    let mut control = connected.map_err(|unreached| unreached.why)?;
+    control.foreign_level = log::Level::Debug; // the caller tells of it
+    let why = match control.call(ControlRequest::Heartbeat, deadline) {
+        Ok(ControlReply::Alive { recovering: true, .. }) => return Ok(Heard::Recovers),
+        Ok(ControlReply::Error(Status::NotReady)) => "it is not ready",
+        Ok(_) => return Ok(Heard::Serves),
+        Err(CallError::Transport) if Instant::now() < deadline => "it has closed the connection",
+        Err(CallError::Transport) => "it is stopped or busy: it has taken the connection alone",
+        Err(CallError::Foreign | CallError::Protocol) => {
+            "it is no dlock primary, or one that wants TLS (DLOCK_TLS_CA)"
+        }
     };
-    match control.call(ControlRequest::Heartbeat, deadline) {
-        Ok(ControlReply::Alive { recovering: true, .. }) => Heard::Recovers,
-        Ok(ControlReply::Error(Status::NotReady)) | Err(_) => Heard::Nothing,
-        Ok(_) => Heard::Serves,
-    }
+    Err(why.into())
 }
 
 impl Control {
@@ -261,19 +272,20 @@ impl Control {
         patience: Patience,
         level: log::Level,
         tls: Option<&Tls>,
-    ) -> Result<Self, Status> {
+    ) -> Result<Self, Unreached> {
         let (stream, peer) = connected(address, patience.connect_deadline(), level)?;
-        stream.set_nodelay(true).map_err(|e| {
-            log::log!(level, "no connection to the primary at {peer}: setsockopt: {e}");
-            Status::Error
-        })?;
+        let unreached = |level, what, why| {
+            log::log!(level, "no {what} to the primary at {peer}: {why}");
+            Unreached { status: Status::Error, why }
+        };
+        stream
+            .set_nodelay(true)
+            .map_err(|error| unreached(level, "connection", format!("setsockopt: {error}")))?;
         let material = tls.cloned();
         let deadline = patience.connect_deadline();
         let tls = tls.map(|tls| sealed(&stream, peer, deadline, tls).map(Box::new)).transpose();
         let tls = tls.map_err(|error| {
-            let level = level_of(&error, level);
-            log::log!(level, "no TLS connection to the primary at {peer}: {}", reason(&error));
-            Status::Error
+            unreached(level_of(&error, level), "TLS connection", reason(&error))
         })?;
         let stream = ShutdownHandle {
             stream: Arc::new(NotInherited::new(stream)),
@@ -288,6 +300,7 @@ impl Control {
             next: 1,
             received,
             broken: false,
+            foreign_level: log::Level::Error,
             pulse: None,
             beats,
         })
@@ -343,7 +356,8 @@ impl Control {
             (Err(CallError::Foreign), _) => {
                 self.broken = true;
                 let peer = self.peer;
-                log::error!(
+                log::log!(
+                    self.foreign_level,
                     "the peer at {peer} is no dlock primary, or one that wants TLS (DLOCK_TLS_CA): \
                      check address and port"
                 );
@@ -499,7 +513,7 @@ impl Control {
                 (Ok(()), _) => {}
                 (Err(_), Some(silence)) if !self.broken && look < deadline => {
                     let wait = silence.max(Duration::from_nanos(ASK_NS_MIN));
-                    if ask(&self.peer.into(), wait, self.material.as_ref()) == Heard::Nothing {
+                    if ask(&self.peer.into(), wait, self.material.as_ref()).is_err() {
                         return Err(CallError::Transport);
                     }
                     look = look_again();
@@ -575,7 +589,7 @@ mod tests {
 
     use super::*;
 
-    fn connect(addr: SocketAddr) -> Result<Control, Status> {
+    fn connect(addr: SocketAddr) -> Result<Control, Unreached> {
         Control::connect(&addr.into(), Patience::OF_CALL, log::Level::Warn, None)
     }
 
@@ -719,6 +733,29 @@ mod tests {
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
         let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
-        assert_eq!(connect(addr).unwrap_err(), Status::NotReady);
+        assert_eq!(connect(addr).unwrap_err().status, Status::NotReady);
+    }
+
+    #[test]
+    fn why_no_primary_answers_is_told() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (foreign, answers) = scripted(vec![vec![0xee; 64]]);
+        let (closed, closes) = scripted(vec![Vec::new()]);
+        let [_, a, b, c] = std::process::id().to_be_bytes();
+        let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
+        let refused = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
+        let (soon, long) = (Duration::from_millis(300), Duration::from_secs(30));
+        for (peer, wait, told) in [
+            (silent.local_addr().unwrap().to_string(), soon, "stopped or busy"),
+            (foreign.to_string(), long, "no dlock primary"),
+            (closed.to_string(), long, "has closed"),
+            (refused.to_string(), long, "refused"),
+            ("no.such.invalid".to_string(), long, "host 'no.such.invalid'"),
+        ] {
+            let why = ask(&peer.parse().unwrap(), wait, None).unwrap_err();
+            assert!(why.contains(told), "{peer}: {why}");
+        }
+        answers.join().unwrap();
+        closes.join().unwrap();
     }
 }

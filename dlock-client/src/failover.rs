@@ -323,9 +323,10 @@ fn carry_out(
             client.try_give_up_ended(); // the question takes a descriptor
             let peer = &plan.addresses[address];
             let heard = client.asks(peer, Duration::from_nanos(wait_ns));
-            failover.asked(boot_ns(), heard);
-            let is_there = heard != Heard::Nothing;
-            return (!is_there).then(|| (address, format!("no primary answers at {peer}")));
+            failover.asked(boot_ns(), *heard.as_ref().unwrap_or(&Heard::Nothing));
+            return heard
+                .err()
+                .map(|why| (address, format!("no primary answers at {peer}: {why}")));
         }
         Task::Reinit { address } | Task::Anew { address } => {
             let peer = &plan.addresses[address];

@@ -164,23 +164,41 @@ pub(crate) fn address(host: &str, port: u16) -> Result<Address, Status> {
     })
 }
 
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) struct Unreached {
+    /// `NotReady` if no process listens there, `Error` for everything else.
+    pub(crate) status: Status,
+    /// The cause, without the address.
+    pub(crate) why: String,
+}
+
+impl From<Unreached> for Status {
+    fn from(unreached: Unreached) -> Self {
+        unreached.status
+    }
+}
+
 /// Looks the name up, and connects to the first of its addresses that takes the connection.
 ///
 /// # Errors
-/// `NotReady` if no process listens there, `Error` for everything else.
+/// Each cause is logged at this level; the last one is returned.
 pub(crate) fn connected(
     address: &Address,
     deadline: Instant,
     level: log::Level,
-) -> Result<(TcpStream, SocketAddr), Status> {
-    let peers = address.resolve(deadline).map_err(|error| {
-        // where a try is worth a warning, a wrong name is the program's mistake
-        let level = if level == log::Level::Warn { log::Level::Error } else { level };
-        log::log!(level, "no connection to the primary at {address}: {error}");
-        Status::Error
-    })?;
+) -> Result<(TcpStream, SocketAddr), Unreached> {
+    let mut unreached = Unreached { status: Status::Error, why: "it has no address".into() };
+    let peers = match address.resolve(deadline) {
+        Ok(peers) => peers,
+        Err(error) => {
+            // where a try is worth a warning, a wrong name is the program's mistake
+            let level = if level == log::Level::Warn { log::Level::Error } else { level };
+            log::log!(level, "no connection to the primary at {address}: {error}");
+            return Err(Unreached { why: error.to_string(), ..unreached });
+        }
+    };
     let peers = &peers[..peers.len().min(RESOLVED_MAX)];
-    let mut status = Status::Error;
     for (tried, &peer) in peers.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(peers.len() - tried).unwrap_or(1);
@@ -191,12 +209,13 @@ pub(crate) fn connected(
                 let error = not_connected(error);
                 log::log!(level, "no connection to the primary at {peer}: {error}");
                 if error.kind() == ErrorKind::ConnectionRefused {
-                    status = Status::NotReady;
+                    unreached.status = Status::NotReady;
                 }
+                unreached.why = error.to_string();
             }
         }
     }
-    Err(status)
+    Err(unreached)
 }
 
 /// Whether it may be the name of a host. `127.1` and its like, which `inet_aton` takes for an

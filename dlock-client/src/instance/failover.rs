@@ -133,7 +133,9 @@ impl Instance {
                         Err(status) => status,
                     };
                     let heard = match (failed, config.tls.material()) {
-                        (Status::NotReady, Ok(tls)) => ask(peer, patience.left(), tls.as_ref()),
+                        (Status::NotReady, Ok(tls)) => {
+                            ask(peer, patience.left(), tls.as_ref()).unwrap_or(Heard::Nothing)
+                        }
                         _ => Heard::Nothing,
                     };
                     arrival.failed(boot_ns(), failed, heard);
@@ -262,11 +264,12 @@ impl Instance {
     }
 
     /// Whether there is a primary at this address; connecting and its answer may take so long.
-    pub(crate) fn asks(&self, peer: &Address, wait: Duration) -> Heard {
-        match self.config.tls.material() {
-            Ok(tls) => ask(peer, wait, tls.as_ref()),
-            Err(_) => Heard::Nothing, // it was logged
-        }
+    ///
+    /// # Errors
+    /// Why nothing is heard, in a few words.
+    pub(crate) fn asks(&self, peer: &Address, wait: Duration) -> Result<Heard, String> {
+        let tls = self.config.tls.material();
+        ask(peer, wait, tls.map_err(|_| "its TLS files cannot be used")?.as_ref())
     }
 
     /// What the primary answers to a heartbeat, with this patience; `None`: a connection has ended.
