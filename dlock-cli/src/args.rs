@@ -181,13 +181,16 @@ Examples:
   dlock certs client backup
   dlock certs revoke backup                    then copy ca.crl to all hosts";
 
+/// The environment variable for [`Where::address`].
+pub const ADDRESS_VARIABLE: &str = "DLOCK_ADDRESS";
+
 /// Where the primary is.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Where {
     /// Where the primary is: IP, IP:PORT or HOST:PORT, IPv6 in brackets before a port; with commas
     /// between them: where it and its successors are. Without it: what DLOCK_PRIMARIES says, else
     /// 127.0.0.1:21616.
-    #[arg(long, env = "DLOCK_ADDRESS", value_name = "ADDRESS", value_delimiter = ',')]
+    #[arg(long, env = ADDRESS_VARIABLE, value_name = "ADDRESS", value_delimiter = ',')]
     pub address: Vec<Address>,
     /// How lock operations travel.
     #[arg(

@@ -13,8 +13,9 @@ use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
 use dlock_fabric::tls::Tls;
 
-use crate::args::{Fabric, Where};
+use crate::args::{Fabric, Where, ADDRESS_VARIABLE};
 use crate::failure::{Failure, DENIED, NOT_GOT, SILENT, UNAVAILABLE, USAGE};
+use crate::logging::say;
 
 /// A client that finds the successor of its primary by itself, with this horizon of its session.
 /// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.
@@ -66,12 +67,23 @@ impl Where {
     /// # Errors
     /// `DLOCK_PRIMARIES` is no list of addresses.
     pub fn addresses(&self) -> Result<Vec<Address>, Failure> {
+        let variable =
+            |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
+        let listed = variable(PRIMARIES_VARIABLE);
+        let parsed = Address::parse_list(&listed, PORT_DEFAULT);
         if !self.address.is_empty() {
+            let first = variable(ADDRESS_VARIABLE);
+            let first = Address::parse_list(&first, PORT_DEFAULT);
+            let is_hidden = !listed.is_empty() && !parsed.is_ok_and(|all| all == self.address);
+            if is_hidden && first.is_ok_and(|first| first == self.address) {
+                say(format_args!(
+                    "{PRIMARIES_VARIABLE} is not used, since {ADDRESS_VARIABLE} is set: no \
+                     successor is looked for there; unset one of them"
+                ));
+            }
             return Ok(self.address.clone());
         }
-        let listed = std::env::var_os(PRIMARIES_VARIABLE).unwrap_or_default();
-        let listed = listed.to_string_lossy();
-        let parsed = Address::parse_list(&listed, PORT_DEFAULT).map_err(|(item, why)| {
+        let parsed = parsed.map_err(|(item, why)| {
             let cause = format!("{PRIMARIES_VARIABLE}: '{}': {why}", item.escape_debug());
             Failure::new(USAGE, cause, "give addresses with commas between them")
         });

@@ -176,6 +176,24 @@ fn a_running_primary_tells_its_locks_and_clients() {
 }
 
 #[test]
+fn a_list_of_primaries_that_is_not_used_is_told_once() {
+    let nothing = format!("{}:9", own_address());
+    let both = format!("{nothing},127.0.0.1:9");
+    for (address, primaries, times) in [
+        (&nothing, &both, 1),
+        (&both, &both, 0),
+        (&nothing, &String::new(), 0),
+    ] {
+        let mut exec = Command::new(DLOCK);
+        exec.args(["exec", "x", "--wait", "0", "--", "true"]).stdin(Stdio::null());
+        exec.env("DLOCK_ADDRESS", address).env("DLOCK_PRIMARIES", primaries);
+        let said = text(&exec.output().unwrap().stderr);
+        assert_eq!(said.matches("DLOCK_PRIMARIES is not used").count(), times, "{said}");
+        assert!(said.contains("no session") || said.contains("in time"), "{said}");
+    }
+}
+
+#[test]
 fn the_tour_holds_on_every_executor() {
     for fabric in FabricKind::without_device().map(FabricKind::name) {
         let output = dlock(&["demo", "--fast", "--fabric", fabric]);
