@@ -179,11 +179,9 @@ fn a_running_primary_tells_its_locks_and_clients() {
 fn a_list_of_primaries_that_is_not_used_is_told_once() {
     let nothing = format!("{}:9", own_address());
     let both = format!("{nothing},127.0.0.1:9");
-    for (address, primaries, times) in [
-        (&nothing, &both, 1),
-        (&both, &both, 0),
-        (&nothing, &String::new(), 0),
-    ] {
+    for (address, primaries, times) in
+        [(&nothing, &both, 1), (&both, &both, 0), (&nothing, &String::new(), 0)]
+    {
         let mut exec = Command::new(DLOCK);
         exec.args(["exec", "x", "--wait", "0", "--", "true"]).stdin(Stdio::null());
         exec.env("DLOCK_ADDRESS", address).env("DLOCK_PRIMARIES", primaries);

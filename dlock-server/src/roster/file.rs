@@ -114,6 +114,7 @@ impl FileKeeper {
     pub(super) fn begun(&mut self, state_file: &Path, epoch: Epoch) {
         self.origin.epoch = Some(epoch.0);
         self.state_file = Some(state_file.to_path_buf());
+        self.file = None; // the list does not have it yet
     }
 
     /// A fresh file takes the place of the list.

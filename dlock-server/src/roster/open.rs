@@ -180,6 +180,7 @@ fn says(other: &Other, theirs: &List, own: &Path) {
          {own:?}, as after another /etc/machine-id, XDG_STATE_HOME or HOME"
     );
     match theirs.clients.values().filter(|kept| kept.has_locks).count() {
+        _ if theirs.origin.lost.is_some() => log::warn!("{what}"), // the next line says the rest
         0 => log::info!("{what}: none of its clients held a lock"),
         holders => log::warn!(
             "{what}: no client is served before its clients that may hold locks ({holders}) are \
@@ -205,30 +206,31 @@ mod tests {
         let folder = TempFolder::new("open-removed");
         let [own, other] = ["own", "other"].map(|name| folder.path().join(name));
         let client = ClientId::new(7).unwrap();
-        let joined = |secret| {
-            let secret = Secret([secret; 16]);
-            [Change::Joined { client, secret, horizon_s: 0, identity: None }]
-        };
-        let begun = |state_file: &Path, secret: Option<u8>| {
-            let earlier = [other.clone()].into_iter().filter(|path| path != state_file);
-            let earlier: Vec<_> = earlier.collect();
+        // a primary finds this proof of the client, if any, and gives it another one
+        let serves = |state_file: &Path, secret: u8| {
+            let earlier: Vec<_> =
+                Some(other.clone()).into_iter().filter(|path| path != state_file).collect();
             let mut place = None;
             let found = found(Some(state_file), &earlier, &Taking::IfFree, &mut place).unwrap();
             let (mut keeper, mut clients) = (found.keeper.unwrap(), found.clients);
-            let changes = secret.map(joined);
-            let changes = changes.as_ref().map_or(&[][..], |changes| changes);
-            changes.iter().for_each(|change| change.apply(&mut clients));
-            keeper.keep(changes, &clients).unwrap();
+            let before = clients.get(&client).map(|kept| kept.secrets[0].0[0]);
+            let secret = Secret([secret; 16]);
+            let joined = Change::Joined { client, secret, horizon_s: 0, identity: None };
+            joined.apply(&mut clients);
+            keeper.keep(&[joined], &clients).unwrap();
             // its process is another one than that of this test
             fs::write(list_of(state_file).with_extension("clients.lock"), "").unwrap();
-            (found.epoch, clients[&client].secrets[0].0[0])
+            (before, found.epoch)
         };
-        assert_eq!(begun(&other, Some(1)).1, 1);
-        assert_eq!(begun(&own, None).1, 1);
-        let (epoch, _) = begun(&own, Some(2));
-        fs::remove_file(&own).unwrap();
-        let (next, secret) = begun(&own, None);
-        assert_eq!(secret, 2);
-        assert!(next > epoch);
+        assert_eq!(serves(&other, 1).0, None);
+        let (before, mut epoch) = serves(&own, 2);
+        assert_eq!(before, Some(1));
+        for (before, after) in [(2, 3), (3, 4)] {
+            fs::remove_file(&own).unwrap();
+            let (found, next) = serves(&own, after);
+            assert_eq!(found, Some(before));
+            assert!(next > epoch);
+            epoch = next;
+        }
     }
 }
