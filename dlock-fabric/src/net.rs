@@ -72,10 +72,13 @@ fn left(until: Option<Instant>) -> Duration {
 /// # Errors
 /// What the socket says.
 pub fn set_keepalive(socket: BorrowedFd<'_>) -> io::Result<()> {
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
-    sockopt::set_tcp_keepcnt(socket, 9)?;
-    Ok(sockopt::set_tcp_keepintvl(socket, Duration::from_secs(6))?)
+    let set = || {
+        sockopt::set_socket_keepalive(socket, true)?;
+        sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
+        sockopt::set_tcp_keepcnt(socket, 9)?;
+        sockopt::set_tcp_keepintvl(socket, Duration::from_secs(6))
+    };
+    set().map_err(|error| named("setsockopt", error))
 }
 
 /// Listens on an abstract Unix socket: it has a name and no file, and ends with its process.
@@ -114,9 +117,11 @@ fn connect_abstract_io(name: &[u8], wait: Duration) -> io::Result<UnixStream> {
         SocketType::STREAM,
         SocketFlags::CLOEXEC,
         None,
-    )?;
+    )
+    .map_err(|error| named("socket", error))?;
     // A full backlog blocks connect for as long as sending may block.
-    sockopt::set_socket_timeout(&fd, Timeout::Send, Some(wait))?;
+    sockopt::set_socket_timeout(&fd, Timeout::Send, Some(wait))
+        .map_err(|error| named("setsockopt", error))?;
     match rustix::io::retry_on_intr(|| rustix::net::connect(&fd, &addr)) {
         Ok(()) => Ok(UnixStream::from(fd)),
         Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
