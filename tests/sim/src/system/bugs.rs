@@ -64,6 +64,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("objects-mapped", "rules"),
     ("highest-quota", "rules"),
     ("note-needs-right", "rules"),
+    ("counted-untold", "jumps"),
     ("predecessors-promise", "prepared"),
     ("turn-kept", "flood"),
     ("pace-ignored", "flood"),
