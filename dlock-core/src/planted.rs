@@ -360,6 +360,7 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::JudgedOnce,
     Bug::DebtPaidTwice,
     Bug::FairReleaseUnchecked,
+    Bug::UsedUntold,
 ];
 
 /// Rules that schedules see and that unit tests alone find broken: what follows is too rare for the
@@ -368,6 +369,8 @@ pub const UNFOUND: &[Bug] = &[
     Bug::PolledStaysWaiting,
     Bug::ExtendedOnOtherClock,
     Bug::NoteNeedsRight,
+    Bug::LapsedGrantKept,
+    Bug::NoTimer,
     Bug::ParksUnsaid,
     Bug::ParkedUnwoken,
     Bug::ToldReleaseFails,

@@ -54,6 +54,17 @@ fn holds(mode: Mode, expire_s: u32) -> LockEntry {
     e
 }
 
+/// It may have been granted since, with a lease that outlasts the session.
+#[test]
+fn a_ticket_that_lapsed_is_undone_before_another_one_is_taken() {
+    let mut e = fair();
+    let mut o = takes(&mut e, try_for(X, 1), [taken(1, 0), 0, 0], 1);
+    while !matches!(o.next(&mut e), Effect::Done(OpResult { status: Status::Again, .. })) {}
+    assert!(e.lapse() && e.in_doubt());
+    let mut o = begin(&mut e, try_for(X, 1));
+    assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Resolve { .. }, .. }));
+}
+
 /// Its status, whatever is done before it is told.
 fn finally(o: &mut Operation, e: &mut LockEntry) -> Status {
     let mut effects = std::iter::repeat_with(|| o.next(e));
