@@ -158,7 +158,8 @@ impl ClientLock {
 /// What the operations on a lock may do where this executor carries them out.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
     entry.may_try(exec.is_one_sided());
-    entry.reads_are_free(exec.reads_are_free());
+    // the primary reads for nothing in a chain that it executes
+    entry.reads_are_free(exec.reads_are_free() || exec.chains_are_noted());
     entry.may_park(exec.may_park());
     entry.is_by_primary(exec.chains_are_noted());
 }

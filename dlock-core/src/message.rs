@@ -149,6 +149,10 @@ pub enum Request {
     CountReaders {
         /// The lock.
         handle: Handle,
+        /// How I ask for the lock, or have had it.
+        mode: Mode,
+        /// My ticket, if I am not inside myself.
+        ticket: Option<Ticket>,
     },
     /// What of that which I have claimed of this lock is mine? Of a primary that has recovered.
     /// Answered by `Granted`, `Queued` (a fair lock's ticket) or `Denied(Fail)`: nothing.
@@ -176,7 +180,7 @@ impl Request {
             | Request::Extend { handle, .. }
             | Request::Steal { handle, .. }
             | Request::Resolve { handle }
-            | Request::CountReaders { handle }
+            | Request::CountReaders { handle, .. }
             | Request::Confirm { handle, .. } => Some(handle),
             Request::Ping => None,
         }

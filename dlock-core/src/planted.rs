@@ -359,8 +359,6 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::ReturnedGivenUp,
     Bug::JudgedOnce,
     Bug::DebtPaidTwice,
-    Bug::FairReleaseUnchecked,
-    Bug::UsedUntold,
 ];
 
 /// Rules that schedules see and that unit tests alone find broken: what follows is too rare for the
@@ -371,6 +369,8 @@ pub const UNFOUND: &[Bug] = &[
     Bug::NoteNeedsRight,
     Bug::LapsedGrantKept,
     Bug::NoTimer,
+    Bug::UsedUntold,
+    Bug::FairReleaseUnchecked,
     Bug::ParksUnsaid,
     Bug::ParkedUnwoken,
     Bug::ToldReleaseFails,

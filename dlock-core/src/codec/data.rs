@@ -180,7 +180,11 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
         7 => Request::Extend { handle, mode: r.mode()?, ticket: r.ticket()?, expire_s: r.u32()? },
         8 => Request::Steal { handle, expire_s: r.u32()? },
         9 => Request::Resolve { handle },
-        11 => Request::CountReaders { handle },
+        11 => Request::CountReaders {
+            handle,
+            mode: r.mode()?,
+            ticket: r.option("ticket", Reader::ticket)?,
+        },
         12 => Request::Confirm { handle, mode: r.mode()? },
         _ => return Err(FrameError::Invalid("request")),
     })
@@ -214,7 +218,8 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
             w.option(ticket, Writer::ticket);
         }
         Request::Cancel { handle: _, wait } => w.u32(wait.0),
-        Request::Release { handle: _, mode, ticket } => {
+        Request::Release { handle: _, mode, ticket }
+        | Request::CountReaders { handle: _, mode, ticket } => {
             w.mode(mode);
             w.option(ticket, Writer::ticket);
         }
@@ -234,10 +239,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         }
         Request::Steal { handle: _, expire_s } => w.u32(expire_s),
         Request::Confirm { handle: _, mode } => w.mode(mode),
-        Request::Wake { .. }
-        | Request::Resolve { .. }
-        | Request::CountReaders { .. }
-        | Request::Ping => {}
+        Request::Wake { .. } | Request::Resolve { .. } | Request::Ping => {}
     }
 }
 

@@ -257,7 +257,7 @@ fn request(g: &mut Gen, variant: usize) -> Request {
         7 => Request::Extend { handle, mode, ticket, expire_s },
         8 => Request::Steal { handle, expire_s },
         9 => Request::Resolve { handle },
-        10 => Request::CountReaders { handle },
+        10 => Request::CountReaders { handle, mode, ticket: maybe },
         11 => Request::Confirm { handle, mode: g.mode() },
         _ => Request::Ping,
     }

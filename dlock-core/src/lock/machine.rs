@@ -240,6 +240,10 @@ impl Machine {
         // these do not tell what became of the hold: the client may come back to it
         let is_untold = matches!(status, Status::NotReady | Status::ClientRemoved);
         if !is_untold && matches!(self.op, Op::Unlock) && e.refs > 0 {
+            if fair::had_turn(self.phase) {
+                let mode = fair::held_mode(e);
+                return fair::release_answered(e, mode, self.started);
+            }
             e.clear_ledger_entry();
             return e.lost();
         }

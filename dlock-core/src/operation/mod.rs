@@ -421,7 +421,7 @@ impl Operation {
     fn ask_readers(&mut self, entry: &LockEntry, result: OpResult) -> Effect {
         self.has_asked_readers = true;
         self.stage = Stage::Counting(result);
-        let request = Request::CountReaders { handle: entry.handle() };
+        let request = entry.count_readers(self.mode, &result);
         Effect::Ask { request, until_ns: self.bounds.chain_until_ns(self.now.local_ns) }
     }
 

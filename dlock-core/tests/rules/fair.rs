@@ -252,17 +252,20 @@ fn shares_that_stay_are_not_counted_for_those_that_are_gone() {
 #[test]
 fn readers_that_are_inside_are_counted() {
     let mut w = fair(4);
-    let count = |w: &mut World| match w.ask(4, Request::CountReaders { handle: HANDLE })[..] {
+    let counts = |ticket| Request::CountReaders { handle: HANDLE, mode: S, ticket };
+    let count = |w: &mut World, ticket| match w.ask(4, counts(ticket))[..] {
         [dlock_core::arbiter::Sent { reply: Reply::Done { word }, .. }] => word,
         ref other => panic!("{other:?}"),
     };
     w.take(1, S, 600);
     w.take(2, S, 600);
-    assert_eq!(count(&mut w), 2);
+    assert_eq!(count(&mut w, None), 2);
     let x = w.take(3, X, 0);
-    assert_eq!(count(&mut w), 2, "as many as may be inside");
+    assert_eq!(count(&mut w, None), 2, "as many as may be inside");
+    let behind = w.take(4, S, 600);
+    assert_eq!(count(&mut w, Some(behind)), 2, "it says that it is not inside");
     assert!(w.wait(3, X, x).is_empty());
-    assert_eq!(count(&mut w), 2);
+    assert_eq!(count(&mut w, None), 2);
 }
 
 /// `w0` just before the numbers that are no tickets.
@@ -315,6 +318,26 @@ fn who_was_held_back_for_long_gets_a_high_number_from_the_arbiter() {
     assert!(w.wait(2, X, ticket).is_empty());
     w.memory.ledgers.remove(&id(1));
     assert!(is_granted(&w.pass(SOON_NS), 2), "the number between is nobody's");
+}
+
+/// They died together: who is behind them waits for one grace.
+#[test]
+fn the_graces_of_clients_whose_channels_ended_end_together() {
+    let mut w = fair(4);
+    let first = w.take(1, X, 600);
+    for n in [2, 3] {
+        let ticket = w.take(n, X, 0);
+        assert!(w.wait(n, X, ticket).is_empty());
+    }
+    let last = w.take(4, X, 0);
+    assert!(w.wait(4, X, last).is_empty());
+    for n in [2, 3] {
+        w.call(|arbiter, now, memory, lock, _, out| {
+            arbiter.drop_waits(now, memory, lock, id(n), out);
+        });
+    }
+    assert!(w.pass(GRACE_NS).is_empty());
+    assert!(is_granted(&w.release(1, X, first), 4));
 }
 
 /// Its answer would be taken for one on the next channel.

@@ -253,7 +253,9 @@ impl World {
             }
             2 => Request::Cancel { handle, wait },
             3 => Request::Release { handle, mode, ticket: tape.flip().then_some(ticket) },
-            4 if mode == Mode::Shared => Request::CountReaders { handle },
+            4 if mode == Mode::Shared => {
+                Request::CountReaders { handle, mode, ticket: (wait.0 == 1).then_some(ticket) }
+            }
             4 => Request::Wake { handle },
             5 => Request::Poll { handle, mode, ticket, expire_s: tape.seconds() },
             6 => Request::TakeTicket { handle, mode, expire_s: tape.seconds() },

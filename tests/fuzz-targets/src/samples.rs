@@ -161,7 +161,7 @@ fn data() -> Vec<Frame> {
         Q::Extend { handle, mode, ticket, expire_s },
         Q::Steal { handle, expire_s },
         Q::Resolve { handle },
-        Q::CountReaders { handle },
+        Q::CountReaders { handle, mode, ticket: Some(ticket) },
         Q::Confirm { handle, mode },
         Q::Ping,
     ];

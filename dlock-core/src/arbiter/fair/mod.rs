@@ -81,7 +81,8 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             let word = ctx.read();
             ctx.answer(from, Reply::Done { word });
         }
-        Request::CountReaders { .. } => {
+        Request::CountReaders { mode, ticket, .. } => {
+            ticket.into_iter().for_each(|ticket| is_told(ctx, state, from, (mode, ticket)));
             advance(ctx, state);
             let word = readers_inside(ctx, state);
             return ctx.answer(from, Reply::Done { word });
@@ -135,6 +136,16 @@ fn ask(
     }
     state.fair.knows(from.client, (mode, ticket), entry.stamp(), Known::Waiting);
     state.queue.push_back(Waiter { caller: from, wait, mode, expire_s });
+}
+
+/// A client tells its ticket, and asks for nothing.
+fn is_told(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, (mode, ticket): (Mode, Ticket)) {
+    let entry = ctx.ledger(from.client, from.handle);
+    let is_known = state.fair.record(from.client, mode, ticket).is_some();
+    let may = entry.claims() == Some(mode) && may_have(ctx, &state.fair, from, (mode, ticket));
+    if may && !is_known {
+        state.fair.knows(from.client, (mode, ticket), entry.stamp(), Known::Kept);
+    }
 }
 
 /// A client that asks once is answered at once, and is not queued any more.
@@ -271,9 +282,11 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId)
     advance(ctx, state);
 }
 
-/// The client's wait was dropped, its ticket stays.
+/// The client's wait was dropped, its ticket stays for a grace, in which the client may ask again.
+/// The graces of clients that died together end together.
 pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
     state.fair.waits_no_more(client);
+    state.fair.begins_grace(client, ctx.now);
     state.fair.held_back.remove(&client);
     advance(ctx, state);
 }
@@ -347,17 +360,14 @@ fn readers_inside(ctx: &mut Ctx<'_>, state: &LockState) -> u64 {
         return head.ticket.ts.saturating_sub(turn.ns()).into();
     }
     // the exclusive ticket is not known: those that may be inside
-    let is_inside = |(&client, &entry): (&ClientId, &state::Entry)| {
-        let status = fair.records.get(&client).map(|r| r.status);
-        match view.has(fair, client, entry) {
+    let is_inside =
+        |(&client, &entry): (&ClientId, &state::Entry)| match view.has(fair, client, entry) {
             Has::Known { mode, ticket, live } => {
-                let waits = matches!(status, Some(Known::Kept | Known::Waiting));
-                live && mode == Mode::Shared && ticket.tx == turn.nx() && !waits
+                live && mode == Mode::Shared && turn.serves(mode, ticket)
             }
             Has::Unknown(mode) => mode == Mode::Shared,
             Has::Nothing => false,
-        }
-    };
+        };
     let inside = view.clients.iter().filter(|&(c, e)| is_inside((c, e))).count() as u64;
     inside.min(open.into())
 }

@@ -49,7 +49,7 @@ pub(super) struct Record {
     pub(super) ticket: Ticket,
     pub(super) stamp: u32,
     pub(super) status: Status,
-    /// When it was first seen at its turn, and wanted by others.
+    /// When it was first seen at its turn, and wanted by others, or its client's channel ended.
     pub(super) since: Option<ServerTime>,
 }
 
@@ -178,7 +178,8 @@ impl FairState {
         stamp: u32,
         status: Status,
     ) {
-        let since = self.record(client, mode, ticket).and_then(|r| r.since);
+        let before = self.record(client, mode, ticket).filter(|_| status != Status::Waiting);
+        let since = before.and_then(|r| r.since);
         self.records.insert(client, Record { mode, ticket, stamp, status, since });
     }
 
@@ -197,6 +198,14 @@ impl FairState {
             if record.status == Status::Waiting {
                 record.status = Status::Kept;
             }
+        }
+    }
+
+    /// A ticket that is kept is from now on kept for a grace.
+    pub(super) fn begins_grace(&mut self, client: ClientId, now: ServerTime) {
+        let kept = self.records.get_mut(&client).filter(|r| r.status == Status::Kept);
+        if let Some(record) = kept {
+            record.since.get_or_insert(now);
         }
     }
 

@@ -21,8 +21,8 @@
 //!   any more, the entry is not none: the lanes start again only where all entries are none.
 //! * A word that says that a client sleeps at the arbiter is changed by the arbiter alone.
 //! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
-//!   whatever the arbiter answers: its chain has said none already, so that the arbiter may have
-//!   passed the number.
+//!   whatever follows: its chain has said none already, so that the arbiter may have passed the
+//!   number, and refuses another one.
 
 mod release;
 mod reply;
@@ -40,7 +40,8 @@ use crate::status::Status;
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use release::{give_up, release, releasing};
-pub(super) use reply::reply;
+pub(super) use release::{had_turn, held_mode};
+pub(super) use reply::{release_answered, reply};
 use view::{ticket_view, word_view};
 
 /// What an entry knows of a fair lock.
@@ -94,9 +95,10 @@ pub(super) enum At {
     Parked,
     /// The lease is to end later.
     Extending { until_s: u32 },
-    /// The turn is passed on.
-    Releasing { expect: TurnWord },
-    /// The arbiter is asked to. `had_turn`: a compare-and-swap found the turn, and the lease ran.
+    /// The turn is passed on. `had_turn`: an earlier compare-and-swap found the turn, and the lease
+    /// ran.
+    Releasing { expect: TurnWord, had_turn: bool },
+    /// The arbiter is asked to.
     AsksRelease { had_turn: bool },
 }
 
@@ -512,7 +514,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
         At::Lengthening { until_s } => lengthened(m, e, values, until_s, now),
         At::Parking { expect } => parking(m, e, expect, values, now),
         At::Extending { until_s } => extended(m, e, values, until_s, now),
-        At::Releasing { expect } => releasing(m, e, expect, values, now),
+        At::Releasing { expect, had_turn } => releasing(m, e, (expect, had_turn), values, now),
         At::Parked | At::AsksRelease { .. } => m.lose_track(e),
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of a fair hold, or of a place: by the client where it may, else by the arbiter.
 
+use super::reply::release_answered;
 use super::view::released_view;
 use super::{At, EntryState, Half, LockEntry, Machine, OpResult, Phase, Step};
 use crate::clock::Now;
@@ -34,7 +35,7 @@ pub(super) fn release(
         m.phase = Phase::Fair(At::AsksRelease { had_turn });
         return Step::Request(Request::Release { handle: e.handle, mode, ticket: Some(ticket) });
     }
-    m.phase = Phase::Fair(At::Releasing { expect: turn });
+    m.phase = Phase::Fair(At::Releasing { expect: turn, had_turn });
     let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
     let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
     // where nothing takes effect late, the entry is written after the last compare-and-swap
@@ -51,7 +52,7 @@ pub(super) fn release(
 pub(super) fn releasing(
     m: &mut Machine,
     e: &mut LockEntry,
-    expect: TurnWord,
+    (expect, had_turn): (TurnWord, bool),
     values: Values,
     now: Now,
 ) -> Step {
@@ -76,17 +77,27 @@ pub(super) fn releasing(
     }
     m.rounds += 1;
     e.fair.turn = found;
-    let ticket = e.fair.ticket;
-    if found.nx() != ticket.tx {
+    if found.nx() != e.fair.ticket.tx {
+        if had_turn {
+            return release_answered(e, mode, now);
+        }
         e.claims_nothing();
         return e.lost();
     }
     e.pace.followed(found.told());
-    let had_turn = !e.maybe_over(now) && !planted::is(Bug::ToldReleaseFails);
-    release(m, e, mode, had_turn, now)
+    let has_turn = !e.maybe_over(now) && !planted::is(Bug::ToldReleaseFails);
+    release(m, e, mode, had_turn || has_turn, now)
 }
 
-pub(super) fn held_mode(e: &LockEntry) -> Mode {
+/// Whether this is a release that is a success whatever follows.
+pub(in crate::lock) fn had_turn(phase: Phase) -> bool {
+    match phase {
+        Phase::Fair(At::Releasing { had_turn, .. } | At::AsksRelease { had_turn }) => had_turn,
+        _ => false,
+    }
+}
+
+pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
     match e.state {
         EntryState::SharedLocked => Mode::Shared,
         _ => Mode::Exclusive,

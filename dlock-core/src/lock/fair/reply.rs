@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the arbiter answers.
 
-use super::release::held_mode;
+use super::release::{had_turn, held_mode};
 use super::view::{released_view, ticket_view};
 use super::{
-    asks, goes_on, granted, has_ticket, lost_place, take_anew, ticketed, At, LockEntry, Machine,
-    Op, OpResult, Phase, Step,
+    asks, goes_on, granted, has_ticket, lost_place, take_anew, ticketed, LockEntry, Machine, Op,
+    OpResult, Step,
 };
 use crate::clock::Now;
 use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S};
@@ -22,7 +22,7 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
             release_answered(e, mode, now)
         }
         (Op::Unlock, Reply::Denied { word, .. }) => {
-            if m.phase == Phase::Fair(At::AsksRelease { had_turn: true }) {
+            if had_turn(m.phase) {
                 e.fair.turn = TurnWord::from_bits(word);
                 return release_answered(e, held_mode(e), now);
             }
@@ -45,7 +45,8 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
     }
 }
 
-fn release_answered(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+/// The turn has passed on, by this client or by another one.
+pub(in crate::lock) fn release_answered(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     e.claims_nothing();
     e.time_s = now.deadline(FAIR_GRACE_S);
     let view = released_view(e, mode);

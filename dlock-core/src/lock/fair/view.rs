@@ -3,7 +3,7 @@
 
 use super::{Fair, LockEntry, OpResult, View};
 use crate::limits::FAIR_READERS_MAX;
-use crate::message::Mode;
+use crate::message::{Mode, Request};
 use crate::status::Status;
 use crate::words::{FairView, TakenWord};
 
@@ -58,6 +58,12 @@ impl LockEntry {
     /// for them. Without, they tell what the words tell.
     pub fn asks_readers(&mut self, asks: bool) {
         self.fair.asks_readers = asks;
+    }
+
+    /// Asks for the readers inside, for the view of this result. The primary knows then who is not.
+    pub(crate) fn count_readers(&self, mode: Mode, result: &OpResult) -> Request {
+        let ticket = (result.status == Status::Again).then_some(self.fair.ticket);
+        Request::CountReaders { handle: self.handle, mode, ticket }
     }
 
     /// Whether the view of this result is to tell the readers inside, the words do not, and the

@@ -2,6 +2,7 @@
 //! What is counted for the primary, and the readers that it is asked for.
 
 use super::*;
+use crate::words::Ticket;
 
 /// What is counted for the primary before an operation has this end, after `outcome`.
 fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Status) {
@@ -74,7 +75,8 @@ fn behind_a_writer(e: &mut LockEntry) -> Operation {
 
 #[test]
 fn readers_that_the_word_does_not_tell_are_asked_for_if_wanted() {
-    let count = Request::CountReaders { handle: Handle(3) };
+    let ticket = Some(Ticket { lap: 0, tx: 1, ts: 2 });
+    let count = Request::CountReaders { handle: Handle(3), mode: S, ticket };
     let mut e = entry(LockType::Fair);
     let mut o = behind_a_writer(&mut e);
     assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));

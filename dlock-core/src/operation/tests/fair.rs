@@ -253,6 +253,23 @@ fn a_hold_that_may_be_over_is_released_by_the_arbiter() {
     }
 }
 
+/// The first chain has said none, and has not passed the turn on: a client sleeps on the word.
+#[test]
+fn a_release_that_found_its_turn_is_a_success_whatever_a_second_chain_finds() {
+    let parked = turn(0, 0).with_parked(true).into_bits();
+    let past = turn(1, 0).into_bits();
+    for second in [values(&[past, 0]), Outcome::Refused(Status::Invalid)] {
+        let mut e = holds(X, 5);
+        let (mut o, effect) = first_of_release(&mut e, 2);
+        assert_eq!(posted(effect).len(), 2, "and none");
+        o.outcome(&mut e, values(&[parked, 0]), at(3));
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, second, at(6 * NS));
+        assert_eq!(finally(&mut o, &mut e), Status::Success);
+        assert_eq!((e.refs(), e.in_doubt()), (0, false));
+    }
+}
+
 #[test]
 fn a_turn_that_is_awaited_at_the_arbiter_is_passed_on_by_it() {
     let told = turn(0, 0).with_told(true).into_bits();
