@@ -315,6 +315,32 @@ fn a_second_primary_does_not_begin_where_the_state_of_the_first_was_removed() {
     assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
 }
 
+/// By a path that the first one does not know: the folder is mounted there, too.
+#[test]
+fn a_second_primary_does_not_begin_where_the_state_of_the_first_is_mounted() {
+    let user = User::new("mounted");
+    let running = user.start(&[]);
+    let (mut peer, _) = Peer::init(user.address);
+    peer.get("held", LockType::Atomic);
+    let list = user.list();
+    let (folder, name) = (list.parent().unwrap(), list.with_extension(""));
+    let mounted = user.home.join("mounted");
+    fs::create_dir(&mounted).unwrap();
+    let script = r#"mount --bind "$1" "$2" || exit 77; rm -rf "$2"/*; shift 2; exec "$@""#;
+    let mut second = Command::new("timeout");
+    second.args(["60", "unshare", "-m", "sh", "-c", script, "sh"]).args([folder, &mounted]);
+    second.arg(env!("CARGO_BIN_EXE_dlockd")).args(["--verbs=off", "--port=0", "--state-file"]);
+    second.arg(mounted.join(name.file_name().unwrap())).stdin(Stdio::null());
+    let Ok(output) = second.output() else { return println!("SKIP: there is no timeout") };
+    let why = String::from_utf8(output.stderr).unwrap();
+    if output.status.code() == Some(77) || why.contains("unshare") {
+        return println!("SKIP: {why}");
+    }
+    assert_eq!(output.status.code(), Some(1), "{why}");
+    assert!(why.contains("end that process first"), "{why}");
+    running.end(Signal::KILL);
+}
+
 /// Each file of its state, and all of them.
 #[test]
 fn what_is_removed_of_a_state_while_its_primary_serves_is_written_again() {

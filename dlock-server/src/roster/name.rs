@@ -2,12 +2,14 @@
 //! The name of a state on this host: what a removal of its folder does not take from its primary.
 //!
 //! ```text
-//!   @dlock-state-UID-DEVICE-INODE-HASH     an abstract Unix socket, bound by the primary
-//!     DEVICE, INODE   the topmost folder of the file system: it cannot be removed
+//!   @dlock-state-UID-DEVICE-INODE-HASH     two abstract Unix sockets, bound by the primary
+//!     DEVICE, INODE   1: the topmost folder of the file system: it cannot be removed
+//!                     2: the folder of the lock file, as it was at the start
 //!     HASH            the path of the lock file from there, without links
 //! ```
-//! The name is the same by every path, and in every mount namespace in which that folder is seen.
-//! Another network namespace does not see the socket: there the lock file alone counts.
+//! The first name outlasts the folder. The second one is the same by every path, also by one that
+//! is mounted (`mount --bind`, a container's volume). Another network namespace does not see the
+//! sockets, and a primary of another user has other names: there the lock file alone counts.
 
 use std::fs;
 use std::io;
@@ -29,9 +31,9 @@ use crate::log_limit::{limited, Cause};
 /// Connections that may wait: each is a primary that asks which process has the name.
 const BACKLOG: i32 = 16;
 
-/// The socket, bound for as long as the primary's process lives.
+/// The sockets, bound for as long as the primary's process lives.
 #[derive(Debug)]
-pub(super) struct Name(OwnedFd);
+pub(super) struct Name([OwnedFd; 2]);
 
 impl Name {
     /// Takes the name of the state with this lock file; `None`: the name is of no use, as the
@@ -41,26 +43,35 @@ impl Name {
     /// `ResourceBusy`: another process has it. Or it cannot be made, as where the folder of the
     /// file does not exist.
     pub(super) fn take(lock: &Path) -> io::Result<Option<Self>> {
-        let address = address(lock)?;
-        let socket = socket()?;
-        match net::bind(&socket, &address) {
-            Ok(()) => {}
-            Err(Errno::ADDRINUSE) => return held(&address),
-            Err(error) => return Err(error.into()),
-        }
-        net::listen(&socket, BACKLOG)?;
-        Ok(Some(Self(socket)))
+        let [lasting, by_any_path] = addresses(lock)?;
+        let Some(lasting) = bound(&lasting)? else { return Ok(None) };
+        let Some(by_any_path) = bound(&by_any_path)? else { return Ok(None) };
+        Ok(Some(Self([lasting, by_any_path])))
     }
 
     /// Makes room for more that ask.
     pub(super) fn answer(&self) {
-        while net::accept(&self.0).is_ok() {}
+        self.0.iter().for_each(|socket| while net::accept(socket).is_ok() {});
     }
 
-    /// Gives it up, also if a child process has inherited the descriptor.
+    /// Gives it up, also if a child process has inherited the descriptors.
     pub(super) fn give_up(&self) {
-        let _ = net::shutdown(&self.0, net::Shutdown::Both); // closed, it is so as well
+        for socket in &self.0 {
+            let _ = net::shutdown(socket, net::Shutdown::Both); // closed, it is so as well
+        }
     }
+}
+
+/// As [`Name::take`], of one of the names.
+fn bound(address: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
+    let socket = socket()?;
+    match net::bind(&socket, address) {
+        Ok(()) => {}
+        Err(Errno::ADDRINUSE) => return held(address),
+        Err(error) => return Err(error.into()),
+    }
+    net::listen(&socket, BACKLOG)?;
+    Ok(Some(socket))
 }
 
 fn socket() -> rustix::io::Result<OwnedFd> {
@@ -69,7 +80,7 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// What it means that the name is taken.
-fn held(address: &SocketAddrUnix) -> io::Result<Option<Name>> {
+fn held(address: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     let asked = socket()?;
     match net::connect(&asked, address) {
         Ok(()) => {}
@@ -97,11 +108,13 @@ pub(super) fn in_use(process: &str) -> io::Error {
     busy(&format!("another primary has it{process}, and may be stopped: end that process first"))
 }
 
-/// The address of this state.
-fn address(lock: &Path) -> io::Result<SocketAddrUnix> {
+/// The addresses of this state.
+fn addresses(lock: &Path) -> io::Result<[SocketAddrUnix; 2]> {
     let mut top = fs::canonicalize(folder(lock))?;
-    let path = top.join(lock.file_name().unwrap_or_default());
-    let mut of_top = fs::metadata(&top)?;
+    let name = Path::new(lock.file_name().unwrap_or_default());
+    let path = top.join(name);
+    let of_folder = fs::metadata(&top)?;
+    let mut of_top = of_folder.clone();
     while let Some(above) = top.parent() {
         let of_above = fs::metadata(above)?;
         if of_above.dev() != of_top.dev() {
@@ -110,10 +123,15 @@ fn address(lock: &Path) -> io::Result<SocketAddrUnix> {
         (top, of_top) = (above.to_path_buf(), of_above);
     }
     let from_top = path.strip_prefix(&top).unwrap_or(&path);
-    let hash = fnv(from_top.as_os_str().as_bytes());
-    let (uid, device, inode) = (geteuid().as_raw(), of_top.dev(), of_top.ino());
-    let name = format!("dlock-state-{uid}-{device:x}-{inode:x}-{hash:016x}");
-    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+    let address = |folder: &fs::Metadata, path: &Path| {
+        let hash = fnv(path.as_os_str().as_bytes());
+        let (uid, device, inode) = (geteuid().as_raw(), folder.dev(), folder.ino());
+        let name = format!("dlock-state-{uid}-{device:x}-{inode:x}-{hash:016x}");
+        SocketAddrUnix::new_abstract_name(name.as_bytes())
+    };
+    // of a folder that is the topmost one, so that it is not the same name twice
+    let below = Path::new("folder").join(name);
+    Ok([address(&of_top, from_top)?, address(&of_folder, &below)?])
 }
 
 /// FNV-1a, 64 bits: the same in every version of this program.
@@ -160,7 +178,7 @@ mod tests {
         let folder = TempFolder::new("name-given-up");
         let list = folder.path().join("list");
         let name = Name::take(&list).unwrap().unwrap();
-        let inherited = name.0.try_clone().unwrap();
+        let inherited = name.0.each_ref().map(|socket| socket.try_clone().unwrap());
         name.give_up();
         drop(name);
         assert!(Name::take(&list).unwrap().is_none());
