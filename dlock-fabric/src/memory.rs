@@ -40,6 +40,7 @@ use crate::atomic::{self, SharedWord};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::owner_mutex::{self, OWNER_WORD};
+use crate::sys::named;
 
 /// Bytes of the header file: a page of most machines, and part of one where they are larger.
 const HEADER_BYTES: usize = 4 * 1024;
@@ -344,8 +345,8 @@ fn memory_file(name: &CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
     let failed =
         |what| move |source: Errno| FabricError::Memory { what, bytes, source: source.into() };
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .map_err(failed("create a shared memory file"))?;
-    ftruncate(&file, bytes as u64).map_err(failed("size a shared memory file"))?;
+        .map_err(failed("create (memfd_create) a shared memory file"))?;
+    ftruncate(&file, bytes as u64).map_err(failed("size (ftruncate) a shared memory file"))?;
     Ok(file)
 }
 
@@ -434,16 +435,17 @@ impl Mapping {
         bytes: usize,
         map: impl FnOnce() -> rustix::io::Result<*mut c_void>,
     ) -> Result<Self, FabricError> {
-        let failed = |source: Errno| FabricError::Memory {
+        let failed = |call: &str, source: Errno| FabricError::Memory {
             what: "map shared memory",
             bytes,
-            source: source.into(),
+            source: named(call, source),
         };
-        let base = NonNull::new(map().map_err(failed)?.cast::<u8>()).ok_or(Errno::NOMEM);
-        let map = Self { base: base.map_err(failed)?, bytes, owner: Owner::current() };
+        let base = map().map_err(|error| failed("mmap", error))?.cast::<u8>();
+        let base = NonNull::new(base).ok_or_else(|| failed("mmap", Errno::NOMEM))?;
+        let map = Self { base, bytes, owner: Owner::current() };
         // SAFETY: exactly the mapping made above.
         unsafe { madvise(map.base.as_ptr().cast(), bytes, Advice::LinuxDontFork) }
-            .map_err(failed)?;
+            .map_err(|error| failed("madvise", error))?;
         Ok(map)
     }
 

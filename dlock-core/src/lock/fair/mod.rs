@@ -95,8 +95,8 @@ pub(super) enum At {
     Parked,
     /// The lease is to end later.
     Extending { until_s: u32 },
-    /// The turn is passed on. `had_turn`: an earlier compare-and-swap found the turn, and the lease
-    /// ran.
+    /// The turn is passed on. `had_turn`: an earlier compare-and-swap found the turn while the lease
+    /// ran, and its chain has said none.
     Releasing { expect: TurnWord, had_turn: bool },
     /// The arbiter is asked to.
     AsksRelease { had_turn: bool },

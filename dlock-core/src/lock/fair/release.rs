@@ -35,11 +35,12 @@ pub(super) fn release(
         m.phase = Phase::Fair(At::AsksRelease { had_turn });
         return Step::Request(Request::Release { handle: e.handle, mode, ticket: Some(ticket) });
     }
-    m.phase = Phase::Fair(At::Releasing { expect: turn, had_turn });
+    // where nothing takes effect late, the entry is written after the last compare-and-swap
+    let says_none = mode == Mode::Exclusive && !e.fair.parks;
+    m.phase = Phase::Fair(At::Releasing { expect: turn, had_turn: had_turn && says_none });
     let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
     let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
-    // where nothing takes effect late, the entry is written after the last compare-and-swap
-    if mode == Mode::Exclusive && !e.fair.parks {
+    if says_none {
         let none = LedgerEntry::new().into_bits();
         chain = chain.then(WordOp::WriteLedger { handle: e.handle, value: none });
     }
