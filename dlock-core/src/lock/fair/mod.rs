@@ -21,7 +21,7 @@
 //!   any more, the entry is not none: the lanes start again only where all entries are none.
 //! * A word that says that a client sleeps at the arbiter is changed by the arbiter alone.
 //! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
-//!   whatever follows: its chain has said none already, so that the arbiter may have passed the
+//!   in any case: its chain has said none already, so that the arbiter may have passed the
 //!   number, and refuses another one.
 
 mod release;
@@ -95,8 +95,8 @@ pub(super) enum At {
     Parked,
     /// The lease is to end later.
     Extending { until_s: u32 },
-    /// The turn is passed on. `had_turn`: an earlier compare-and-swap found the turn while the lease
-    /// ran, and its chain has said none.
+    /// The turn is passed on. `had_turn`: an earlier compare-and-swap found it while the lease ran,
+    /// and its chain has said none.
     Releasing { expect: TurnWord, had_turn: bool },
     /// The arbiter is asked to.
     AsksRelease { had_turn: bool },

@@ -90,7 +90,7 @@ pub(super) fn releasing(
     release(m, e, mode, had_turn || has_turn, now)
 }
 
-/// Whether this is a release that is a success whatever follows.
+/// Whether this is a release that is a success in any case.
 pub(in crate::lock) fn had_turn(phase: Phase) -> bool {
     match phase {
         Phase::Fair(At::Releasing { had_turn, .. } | At::AsksRelease { had_turn }) => had_turn,

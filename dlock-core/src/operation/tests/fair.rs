@@ -255,7 +255,7 @@ fn a_hold_that_may_be_over_is_released_by_the_arbiter() {
 
 /// The first chain has said none, and has not passed the turn on: a client sleeps on the word.
 #[test]
-fn a_release_that_found_its_turn_is_a_success_whatever_a_second_chain_finds() {
+fn a_release_that_found_its_turn_is_a_success_if_a_second_chain_does_not() {
     let parked = turn(0, 0).with_parked(true).into_bits();
     let past = turn(1, 0).into_bits();
     for second in [values(&[past, 0]), Outcome::Refused(Status::Invalid)] {
