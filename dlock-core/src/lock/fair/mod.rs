@@ -125,7 +125,9 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 
 /// With the ticket that there is.
 fn go_on(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    let is_running = e.may_try && claim_runs(e, e.fair.claim_s, now);
+    // the arbiter's answers do not tell the tickets taken
+    let may_look = e.may_try || e.fair.asks_readers && !m.waits();
+    let is_running = may_look && claim_runs(e, e.fair.claim_s, now);
     let is_new = m.waits() || !now.maybe_expired(e.fair.tried_until_s);
     match is_running && is_new {
         true => look(m, e, now),
@@ -194,10 +196,16 @@ impl LockEntry {
         claim(self, mode, self.fair.claim_s.max(held_s))
     }
 
-    /// The read that shows the turn; the tickets taken, too, where that costs nothing.
+    /// Whether the tickets taken are read beside the turn: where that costs nothing, or where views
+    /// are to be exact.
+    fn tells_taken(&self) -> bool {
+        self.fair.reads_free || self.fair.asks_readers
+    }
+
+    /// The read that shows the turn, and the tickets taken if they are to be told.
     fn then_look(&self, chain: Option<Chain>) -> Chain {
         let turn = WordOp::ReadPair { addr: self.turn_addr() };
-        let taken = self.fair.reads_free.then_some(WordOp::Read { addr: self.w0() });
+        let taken = self.tells_taken().then_some(WordOp::Read { addr: self.w0() });
         let ops = taken.into_iter().chain([turn]);
         let chain = ops.fold(chain, |chain, op| match chain {
             Some(chain) => Some(chain.then(op)),
@@ -209,7 +217,7 @@ impl LockEntry {
     /// What a look has found: whether it is of the ticket's lap.
     fn has_looked(&mut self, values: Values) -> Option<bool> {
         let &[.., turn, lap] = values.as_slice() else { return None };
-        if self.fair.reads_free {
+        if self.tells_taken() {
             let taken = values.as_slice().len().checked_sub(3)?;
             self.fair.taken = TakenWord::from_bits(values[taken]);
         }

@@ -44,7 +44,7 @@ pub(super) fn release(
         let none = LedgerEntry::new().into_bits();
         chain = chain.then(WordOp::WriteLedger { handle: e.handle, value: none });
     }
-    if e.fair.reads_free {
+    if e.tells_taken() {
         chain = chain.then(WordOp::Read { addr: e.w0() });
     }
     Step::Chain(chain)
@@ -59,7 +59,7 @@ pub(super) fn releasing(
 ) -> Step {
     let mode = held_mode(e);
     let found = TurnWord::from_bits(values[0]);
-    if e.fair.reads_free {
+    if e.tells_taken() {
         let Some(&taken) = values.as_slice().last() else { return m.lose_track(e) };
         e.fair.taken = TakenWord::from_bits(taken);
     }
