@@ -387,7 +387,9 @@ fn check_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), FabricError> {
     if !seals.contains(fixed) {
         return Err(FabricError::MemoryRefused("it could change its size"));
     }
-    if !fstat(fd).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(bytes as u64)) {
+    let stat =
+        fstat(fd).map_err(|_| FabricError::MemoryRefused("its size cannot be read (fstat)"))?;
+    if u64::try_from(stat.st_size) != Ok(bytes as u64) {
         return Err(FabricError::MemoryRefused("it has another size than announced"));
     }
     Ok(())
