@@ -242,7 +242,7 @@ impl Machine {
         if !is_untold && matches!(self.op, Op::Unlock) && e.refs > 0 {
             if fair::had_turn(self.phase) {
                 let mode = fair::held_mode(e);
-                return fair::release_answered(e, mode, self.started);
+                return fair::released(e, mode, self.started);
             }
             e.clear_ledger_entry();
             return e.lost();

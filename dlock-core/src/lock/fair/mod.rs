@@ -40,8 +40,8 @@ use crate::status::Status;
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use release::{give_up, release, releasing};
-pub(super) use release::{had_turn, held_mode};
-pub(super) use reply::{release_answered, reply};
+pub(super) use release::{had_turn, held_mode, released};
+pub(super) use reply::reply;
 use view::{ticket_view, word_view};
 
 /// What an entry knows of a fair lock.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of a fair hold, or of a place: by the client where it may, else by the arbiter.
 
-use super::reply::release_answered;
 use super::view::released_view;
 use super::{At, EntryState, Half, LockEntry, Machine, OpResult, Phase, Step};
 use crate::clock::Now;
@@ -35,8 +34,7 @@ pub(super) fn release(
         m.phase = Phase::Fair(At::AsksRelease { had_turn });
         return Step::Request(Request::Release { handle: e.handle, mode, ticket: Some(ticket) });
     }
-    // where nothing takes effect late, the entry is written after the last compare-and-swap
-    let says_none = mode == Mode::Exclusive && !e.fair.parks;
+    let says_none = says_none(e, mode);
     m.phase = Phase::Fair(At::Releasing { expect: turn, had_turn: had_turn && says_none });
     let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
     let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
@@ -74,13 +72,16 @@ pub(super) fn releasing(
         if mode == Mode::Exclusive {
             e.pace.followed(e.fair.taken.mx() > e.fair.turn.nx());
         }
-        return released(e, mode, now);
+        return match says_none(e, mode) {
+            true => passed_on(e, mode, now),
+            false => released(e, mode, now),
+        };
     }
     m.rounds += 1;
     e.fair.turn = found;
     if found.nx() != e.fair.ticket.tx {
         if had_turn {
-            return release_answered(e, mode, now);
+            return released(e, mode, now);
         }
         e.claims_nothing();
         return e.lost();
@@ -105,13 +106,21 @@ pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
     }
 }
 
-/// `e.fair.turn` is the word after the release.
-fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
-    // where nothing takes effect late, the chain has not said so
-    match mode == Mode::Exclusive && !e.fair.parks {
-        true => e.fair.claim_s = 0,
-        false => e.claims_nothing(),
-    }
+/// Whether the chain of a release says *none* itself. Where nothing takes effect late, and of a
+/// share, the entry is written after the last compare-and-swap.
+fn says_none(e: &LockEntry, mode: Mode) -> bool {
+    mode == Mode::Exclusive && !e.fair.parks
+}
+
+/// The turn has passed on, by this client or by another one; `e.fair.turn` is the word after it.
+pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+    e.claims_nothing();
+    passed_on(e, mode, now)
+}
+
+/// The same if the ledger says *none* already.
+fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+    e.fair.claim_s = 0;
     // as long as the next in line has to claim its turn
     e.time_s = now.deadline(FAIR_GRACE_S);
     let view = released_view(e, mode);

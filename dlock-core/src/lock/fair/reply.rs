@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the arbiter answers.
 
-use super::release::{had_turn, held_mode};
-use super::view::{released_view, ticket_view};
+use super::release::{had_turn, held_mode, released};
+use super::view::ticket_view;
 use super::{
     asks, goes_on, granted, has_ticket, lost_place, take_anew, ticketed, LockEntry, Machine, Op,
     OpResult, Step,
 };
 use crate::clock::Now;
-use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S};
+use crate::limits::CAS_ROUNDS_MAX;
 use crate::message::{Mode, Reply};
 use crate::status::Status;
 use crate::words::TurnWord;
@@ -19,12 +19,12 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
             let mode = held_mode(e);
             e.fair.turn = TurnWord::from_bits(word);
             e.pace.followed(e.fair.turn.told());
-            release_answered(e, mode, now)
+            released(e, mode, now)
         }
         (Op::Unlock, Reply::Denied { word, .. }) => {
             if had_turn(m.phase) {
                 e.fair.turn = TurnWord::from_bits(word);
-                return release_answered(e, held_mode(e), now);
+                return released(e, held_mode(e), now);
             }
             e.claims_nothing();
             e.lost()
@@ -43,14 +43,6 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
         }
         _ => m.lose_track(e),
     }
-}
-
-/// The turn has passed on, by this client or by another one.
-pub(in crate::lock) fn release_answered(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
-    e.claims_nothing();
-    e.time_s = now.deadline(FAIR_GRACE_S);
-    let view = released_view(e, mode);
-    e.released(view)
 }
 
 fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, now: Now) -> Step {

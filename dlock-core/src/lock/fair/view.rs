@@ -60,7 +60,8 @@ impl LockEntry {
         self.fair.asks_readers = asks;
     }
 
-    /// Asks for the readers inside, for the view of this result. The primary knows then who is not.
+    /// The request for the number of readers inside, which the view of this result is to tell. A
+    /// client that is not inside sends its ticket, so that the primary does not count it.
     pub(crate) fn count_readers(&self, mode: Mode, result: &OpResult) -> Request {
         let ticket = (result.status == Status::Again).then_some(self.fair.ticket);
         Request::CountReaders { handle: self.handle, mode, ticket }
