@@ -70,9 +70,9 @@ pub const TRIES_AT_ONCE_MAX: u16 = 64;
 pub const TRY_PAUSE_NS_SHORT: u64 = 25_000;
 /// Nanoseconds between two tries at most of who has others before it in a fair lock's queue (4 ms).
 pub const FAR_PAUSE_NS_MAX: u64 = 4_000_000;
-/// Seconds of the longest lease that a client claims before its turn: one that stops for ever while
-/// it waits keeps the lock from others for so long at its turn. A longer lease is claimed so, and
-/// made longer at the turn.
+/// Seconds of the longest lease that a client claims before its turn. A client that stops for ever
+/// while it waits keeps the lock from others for that long. A longer lease is claimed for this
+/// long, and extended at the turn.
 pub const CLAIM_LEASE_S_MAX: u32 = 60;
 /// Nanoseconds for which a client of shared memory sees one turn of a fair lock before it sleeps on
 /// the word (100 µs): a wake-up costs as much as a few short holds.

@@ -7,9 +7,10 @@
 //!                     2: the folder of the lock file, as it was at the start
 //!     HASH            the path of the lock file from there, without links
 //! ```
-//! The first name outlasts the folder. The second one is the same by every path, also by one that
-//! is mounted (`mount --bind`, a container's volume). Another network namespace does not see the
-//! sockets, and a primary of another user has other names: there the lock file alone counts.
+//! The first name outlasts the folder. The second one is the same by every path that leads to the
+//! folder, also where the folder is mounted a second time (`mount --bind`, a container's volume).
+//! Another network namespace does not see the sockets, and a primary of another user has other
+//! names: there the lock file alone counts.
 
 use std::fs;
 use std::io;

@@ -88,8 +88,8 @@ pub(crate) fn found(
             list_of(lost).display()
         );
     }
-    // Last, so that a primary that cannot start uses no epoch up; and not before the place is this
-    // one's: no other primary begins a later one that could serve before this one does.
+    // The epoch begins last, so that a primary that cannot start uses none up. It begins after this
+    // primary has the place, so that no other one begins a later epoch and serves before this one.
     let after = list.origin.after.iter().copied().max().max(last);
     let epoch = epoch::begin(Some(state_file).zip(place.as_deref()), after)?;
     keeper.begun(state_file, epoch);

@@ -7,7 +7,7 @@
 //!             ▲                                                  │
 //!             └──── the number at the head is nobody's: passed ◀─┘
 //! ```
-//! Nothing of it counts before the word was changed, by one compare-and-swap from what was read.
+//! A decision counts once the word is changed, by one compare-and-swap from the word that was read.
 //!
 //! * An exclusive number at the head that no client is known to have can be owned only by a claim
 //!   that was in a ledger when the number was first seen there: the claim is written before the
@@ -208,8 +208,8 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// Which intents may own the number at the head: those that were there when it was first seen,
-    /// and still are.
+    /// Notes which claims may own the number at the head: those that were in a ledger when the
+    /// number was first seen there, and still are.
     fn may_own(&mut self, nx: u32, is_known: bool) {
         let is_given_out = nx >= diverts_from();
         let intents: BTreeMap<ClientId, u32> = match is_known || is_given_out {

@@ -297,7 +297,7 @@ pub(super) fn tick(ctx: &mut Ctx<'_>, state: &mut LockState) {
     advance(ctx, state);
 }
 
-/// Looks, and does what is to be done.
+/// Reads the words and the ledgers, and grants and passes on what they allow.
 pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     if !lap::has_restarted(ctx, state) {
         return;
@@ -359,7 +359,7 @@ fn readers_inside(ctx: &mut Ctx<'_>, state: &LockState) -> u64 {
     if let Some(head) = fair.records.values().find(at_head) {
         return head.ticket.ts.saturating_sub(turn.ns()).into();
     }
-    // the exclusive ticket is not known: those that may be inside
+    // no ticket tells how many shares are before the head: clients that may be inside are counted
     let is_inside =
         |(&client, &entry): (&ClientId, &state::Entry)| match view.has(fair, client, entry) {
             Has::Known { mode, ticket, live } => {

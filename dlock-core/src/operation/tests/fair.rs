@@ -160,7 +160,7 @@ fn a_ticket_behind_others_is_kept_for_a_grace_if_its_client_does_not_wait() {
     assert_eq!(entry.deadline_s(0), at(0).deadline(FAIR_GRACE_S));
     assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
     assert_eq!(done(o.next(&mut e)), Status::Again);
-    // the second time it looks, and the arbiter decides what is not its turn
+    // the second call looks; if it is not its turn, the arbiter decides
     let mut o = begins(&mut e, TAKE, NS);
     let chain = posted(o.next(&mut e));
     let [ledger, LOOK] = chain[..] else { panic!("{chain:?}") };
@@ -374,7 +374,7 @@ fn parks(e: &mut LockEntry) {
     e.reads_are_free(true);
 }
 
-/// The effects of a wait up to what is no look and no pause.
+/// Carries a wait out until its first effect that is neither a look nor a pause.
 fn up_to_park(o: &mut Operation, e: &mut LockEntry, word: TurnWord) -> (u64, Effect) {
     let mut ns = 10;
     loop {
