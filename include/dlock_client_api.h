@@ -152,7 +152,8 @@ int batch_release_lock(int client_id, unsigned int n, int *lock_ids);
  *   DLOCK_EINVAL          LOCK_SHARED on an atomic lock; held in the other mode
  *   DLOCK_ETICKET         fair: queued in the other mode
  *   DLOCK_ALREADY_LOCKED  held already: one more unlock() is needed
- *   DLOCK_EAGAIN          fair: queued; call again to ask for the lock
+ *   DLOCK_EAGAIN          fair: queued; call again to ask for the lock, within 2 s: a place that
+ *                         is not asked for may be lost
  *   DLOCK_FAIL            held by another client; fair: the place in the queue was lost
  *   0 */
 int trylock(int client_id, const struct lock_request *req, void *result);

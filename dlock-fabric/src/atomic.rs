@@ -96,6 +96,7 @@ pub(crate) unsafe fn words<'a>(base: *const u8, len: usize) -> &'a [SharedWord] 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
     use std::time::Instant;
 
     /// A thread that is not woken sleeps for so long.
@@ -105,13 +106,17 @@ mod tests {
     fn a_parked_thread_is_woken_on_either_half() {
         let begun = Instant::now();
         for (half, value) in [(Half::Low, 2), (Half::High, 1)] {
-            let word = SharedWord::new(1 << 32 | 2);
+            let (word, woken) = (SharedWord::new(1 << 32 | 2), AtomicBool::new(false));
             std::thread::scope(|scope| {
-                let sleeper = scope.spawn(|| word.park(half, value, LIMIT));
-                while !sleeper.is_finished() {
+                let sleeper = scope.spawn(|| {
+                    word.park(half, value, LIMIT);
+                    woken.store(true, Ordering::Release);
+                });
+                while !woken.load(Ordering::Acquire) {
                     word.wake_all(half); // it may not sleep yet
                     std::thread::yield_now();
                 }
+                sleeper.join().expect("it does not panic");
             });
         }
         assert!(begun.elapsed() < LIMIT);

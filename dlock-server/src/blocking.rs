@@ -10,6 +10,8 @@ use std::thread::Builder;
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 use tokio::sync::oneshot;
 
+use crate::error::named;
+
 /// A runtime of one thread: the one that runs it. The first one of a process makes a pair of
 /// sockets for signals, and panics where it gets none: a hook for panics must not abort here.
 ///
@@ -23,9 +25,8 @@ pub fn runtime(
         let words = panic.downcast_ref::<String>().map_or("it panics", String::as_str);
         Err(io::Error::other(words))
     };
-    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(refused).map_err(|error| {
-        io::Error::new(error.kind(), format!("epoll, eventfd, socketpair, fcntl: {error}"))
-    })
+    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(refused);
+    made.map_err(|error| named("epoll, eventfd, socketpair, fcntl", error))
 }
 
 /// Does this on a thread of its own, which goes on if the future is dropped.

@@ -122,7 +122,7 @@ pub enum StartError {
     #[error("cannot start the {0} thread: the limit of threads is reached; raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end other programs of this user")]
     NoThread(&'static str),
     /// What a thread waits on cannot be made.
-    #[error("cannot start the {thread} thread: {source}; raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")]
+    #[error("cannot start the {thread} thread: {source}; {}", thread_remedy(source))]
     Thread {
         /// Which thread.
         thread: &'static str,
@@ -136,6 +136,21 @@ fn more_files(source: &io::Error) -> Option<&'static str> {
     let errno = source.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE))
         .then_some("; raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")
+}
+
+/// The error of a call, which it names, or of calls of which it is not known which has failed.
+pub(crate) fn named(calls: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{calls}: {error}"))
+}
+
+/// What to do about what a thread waits on.
+fn thread_remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
+            "a seccomp filter, a container or a security module denies it: permit it for this program"
+        }
+        _ => "raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)",
+    }
 }
 
 /// What to do about a state file; where the reason says it, nothing.

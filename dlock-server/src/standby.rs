@@ -42,7 +42,7 @@ use crate::admin_socket::AdminSocket;
 use crate::config::ServerConfig;
 use crate::control::lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
-use crate::error::StartError;
+use crate::error::{named, StartError};
 use crate::roster::{
     has_ended, list_of, owner, resolved, signature, Ownership, Place, Taking, Whose,
 };
@@ -442,7 +442,10 @@ impl Admin {
     fn open(config: &ServerConfig, post: &Arc<Post>) -> Result<Option<Self>, StartError> {
         let Some((socket, listener)) = AdminSocket::of(config)? else { return Ok(None) };
         let path = config.admin_socket.clone().unwrap_or_default();
-        let failed = |source| StartError::AdminSocket { path, source };
+        let failed = |error| {
+            let source = named("fcntl, epoll_ctl", error);
+            StartError::AdminSocket { path, source }
+        };
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
         let task = tokio::spawn(lines::serve(listener, post.clone()));
         Ok(Some(Self { task, _socket: socket }))

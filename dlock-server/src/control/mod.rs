@@ -35,6 +35,7 @@ use tokio::sync::Notify;
 
 use crate::capacity::FilesLeft;
 use crate::epoch::ServerClock;
+use crate::error::named;
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::{Event, Mailbox};
 use crate::roster::Receipts;
@@ -104,7 +105,8 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
 /// Makes the listeners known to the runtime.
 pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> {
     let _guard = runtime.enter();
-    let unix = tokio::net::UnixListener::from_std;
+    let refused = |error| named("fcntl, epoll_ctl", error);
+    let unix = |listener| tokio::net::UnixListener::from_std(listener).map_err(refused);
     let (mut own, mut at_port) = (Vec::new(), Vec::new());
     for Opened { transport, listener } in parts.transports {
         match listener {
@@ -113,7 +115,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         }
     }
     Ok(Listeners {
-        tcp: tokio::net::TcpListener::from_std(parts.tcp)?,
+        tcp: tokio::net::TcpListener::from_std(parts.tcp).map_err(refused)?,
         own,
         at_port: at_port.into(),
         admin: parts.admin.map(unix).transpose()?,

@@ -14,7 +14,7 @@ use dlock_fabric::tls::{PeerChain, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::error::StartError;
+use crate::error::{named, StartError};
 use crate::random::Random;
 
 /// What a peer has shown in a handshake.
@@ -106,9 +106,8 @@ pub(super) fn listen_unix() -> Result<(UnixListener, Vec<u8>), StartError> {
     let random: String = random.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("dlock-{}-{random}", std::process::id()).into_bytes();
     let listener = net::listen_abstract(&name)?;
-    listener.set_nonblocking(true).map_err(|error| {
-        let source = io::Error::new(error.kind(), format!("fcntl: {error}"));
-        StartError::Thread { thread: "control", source }
-    })?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|error| StartError::Thread { thread: "control", source: named("fcntl", error) })?;
     Ok((listener, name))
 }
