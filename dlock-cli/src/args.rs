@@ -181,8 +181,20 @@ Examples:
   dlock certs client backup
   dlock certs revoke backup                    then copy ca.crl to all hosts";
 
+/// The environment variable for [`Where::fabric`].
+const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
 /// The environment variable for [`Where::address`].
 pub const ADDRESS_VARIABLE: &str = "DLOCK_ADDRESS";
+
+/// An empty variable is none, as in a unit or a script that clears it. To be called while this is
+/// the only thread.
+pub fn drop_empty_variables() {
+    for name in [ADDRESS_VARIABLE, FABRIC_VARIABLE] {
+        if std::env::var_os(name).is_some_and(|value| value.is_empty()) {
+            std::env::remove_var(name);
+        }
+    }
+}
 
 /// Where the primary is.
 #[derive(Clone, Debug, clap::Args)]
@@ -195,7 +207,7 @@ pub struct Where {
     /// How lock operations travel.
     #[arg(
         long,
-        env = "DLOCK_FABRIC",
+        env = FABRIC_VARIABLE,
         value_parser = fabric_name(),
         default_value = "auto",
         help = fabric_help()

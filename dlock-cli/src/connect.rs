@@ -45,7 +45,9 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
                 let remedy = "wait longer (--wait), or see whom it waits for: dlock recover";
                 return Failure::new(NOT_GOT, cause, remedy);
             }
-            Error::NotReady => "start one (dlockd), or say where it is: --address HOST:PORT",
+            Error::NotReady => {
+                "start one there (dlockd --port PORT), or say where it is: --address HOST:PORT"
+            }
             Error::NoResource => {
                 "the primary has its full number of clients (dlock clients), or cannot write its \
                  list of them: its log says which"

@@ -38,6 +38,7 @@ use clap::Parser;
 use args::{Args, Command};
 
 fn main() -> ExitCode {
+    args::drop_empty_variables();
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return said(&error),

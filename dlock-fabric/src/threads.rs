@@ -6,7 +6,7 @@ use std::io;
 use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
-use crate::sys::check;
+use crate::sys::{self, check};
 
 /// CPUs the system is configured with, whether they are online or not; at least 1.
 pub fn cpus_configured() -> usize {
@@ -129,11 +129,15 @@ impl ProcessLimits {
     /// # Errors
     /// What the system says.
     pub fn of_this_process() -> io::Result<Self> {
-        let locked = limit_of(libc::RLIMIT_MEMLOCK)?.rlim_cur;
+        let limit = |of| limit_of(of).map_err(|error| sys::named("prlimit64", error));
+        let locked = limit(libc::RLIMIT_MEMLOCK)?.rlim_cur;
+        let open = std::fs::read_dir("/proc/self/fd");
+        let open =
+            open.map_err(|error| sys::named("openat, newfstatat of /proc/self/fd", error))?;
         Ok(Self {
-            files: limit_of(libc::RLIMIT_NOFILE)?.rlim_cur,
+            files: limit(libc::RLIMIT_NOFILE)?.rlim_cur,
             // One of them is the folder's own.
-            files_open: std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64,
+            files_open: open.count().saturating_sub(1) as u64,
             locked_bytes: (locked != libc::RLIM_INFINITY && !may_lock_memory()).then_some(locked),
         })
     }

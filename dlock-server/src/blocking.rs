@@ -22,11 +22,12 @@ pub fn runtime(
 ) -> io::Result<Runtime> {
     let make = || set(RuntimeBuilder::new_current_thread().enable_io().enable_time()).build();
     let refused = |panic: Box<dyn Any + Send>| {
-        let words = panic.downcast_ref::<String>().map_or("it panics", String::as_str);
-        Err(io::Error::other(words))
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panics");
+        Err(io::Error::other(words.to_string()))
     };
     let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(refused);
-    made.map_err(|error| named("epoll, eventfd, socketpair, fcntl", error))
+    made.map_err(|error| named("epoll, eventfd, socketpair, fcntl, getrandom", error))
 }
 
 /// Does this on a thread of its own, which goes on if the future is dropped.

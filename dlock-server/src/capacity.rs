@@ -25,6 +25,8 @@ use crate::error::StartError;
 const RESERVE: u64 = 16;
 /// Connections that may be open besides those of clients, where descriptors are short.
 const STRANGERS: u64 = 32;
+/// The limit that is asked for is a multiple of this.
+const TOLD_STEP: u64 = 64;
 /// Descriptors that a primary itself opens before it knows how many clients fit, at least.
 const OWN_MIN: u64 = 6;
 /// What one client takes at most.
@@ -85,9 +87,9 @@ impl ServerConfig {
     /// be opened for want of a descriptor is not taken for the cause.
     ///
     /// # Errors
-    /// `NoRoom`: no client would fit. `CallDenied`: the limit cannot be read.
+    /// `NoRoom`: no client would fit. `Limits`: the limit cannot be read.
     pub fn check_room(&self) -> Result<(), StartError> {
-        let mut limits = ProcessLimits::of_this_process().map_err(StartError::limits)?;
+        let mut limits = ProcessLimits::of_this_process().map_err(StartError::Limits)?;
         limits.files_open += OWN_MIN;
         let needs = Needs { clients_max: self.clients_max, shm: true, locked_bytes: 0 };
         Capacity::new(needs, &limits).checked().map(drop)
@@ -118,7 +120,7 @@ impl Capacity {
             true => Bound::Configuration,
             false => Bound::OpenFiles {
                 limit: limits.files,
-                needed: used.saturating_add(wanted * per_client_max),
+                needed: told(used.saturating_add(wanted * per_client_max)),
             },
         };
         let locked = limits.locked_bytes.filter(|_| needs.locked_bytes > 0).map(|limit| {
@@ -131,6 +133,11 @@ impl Capacity {
         let mapping = (mapping < clients).then_some(mapping as usize);
         Self { clients: clients as usize, mapping, bound, locked, files }
     }
+}
+
+/// The limit that is asked for: the same for a few descriptors more or less that are open just now.
+fn told(needed: u64) -> u64 {
+    needed.checked_next_multiple_of(TOLD_STEP).unwrap_or(u64::MAX)
 }
 
 /// What is left of the descriptors for connections that are not, or not yet, those of clients.
@@ -249,8 +256,8 @@ mod tests {
     fn the_limit_that_binds_is_named_with_its_remedy() {
         let fits = Capacity::new(needs(1_000), &limits(1_024));
         assert_eq!((fits.clients, fits.mapping), (482, Some(241)));
-        assert_eq!(fits.bound, Bound::OpenFiles { limit: 1_024, needed: 4_060 });
-        let told = "482 clients, or 241 over shared memory: for clients_max raise it to 4060";
+        assert_eq!(fits.bound, Bound::OpenFiles { limit: 1_024, needed: 4_096 });
+        let told = "482 clients, or 241 over shared memory: for clients_max raise it to 4096";
         assert!(fits.to_string().contains(told), "{fits}");
         assert!(fits.to_string().contains("LimitNOFILE="), "{fits}");
         assert_eq!(Capacity::new(needs(1_000), &limits(4_060)).bound, Bound::Configuration);
@@ -259,7 +266,7 @@ mod tests {
         let tcp = Needs { shm: false, ..needs(1_000) };
         let fits = Capacity::new(tcp, &limits(1_024));
         assert_eq!((fits.clients, fits.mapping), (482, None));
-        assert_eq!(fits.bound, Bound::OpenFiles { limit: 1_024, needed: 2_060 });
+        assert_eq!(fits.bound, Bound::OpenFiles { limit: 1_024, needed: 2_112 });
 
         let pinned = Needs { shm: false, locked_bytes: 3 << 20, ..needs(1_000) };
         let fits = Capacity::new(pinned, &limits(20_000));

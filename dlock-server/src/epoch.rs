@@ -95,8 +95,13 @@ pub(crate) fn begin(
     let Some((path, place)) = state_file else { return Ok(Epoch(wall)) };
     let failed = |source| StartError::StateFile { path: path.to_path_buf(), source };
     remove_unfinished(path).map_err(failed)?;
-    let next = match last(path).map_err(failed)?.max(after) {
+    let last = last(path).map_err(failed)?;
+    let next = match last.max(after) {
         None => 1,
+        Some(u64::MAX) if last != Some(u64::MAX) => {
+            let what = "the list of clients beside it (.clients) names the last epoch; restore it";
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, what)));
+        }
         Some(last) => {
             last.checked_add(1).ok_or_else(|| failed(damaged("its epoch is the last")))?
         }

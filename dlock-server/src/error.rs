@@ -77,6 +77,9 @@ pub enum StartError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The limits of this process cannot be read.
+    #[error("the limits of this process cannot be read: {0}; if a seccomp filter, a container or a security module denies it, permit it for this program")]
+    Limits(io::Error),
     /// The name is of no RDMA device.
     #[error("there is no RDMA device `{}`; leave the device name out to serve without it", .0.escape_debug())]
     NoDevice(String),
@@ -192,12 +195,6 @@ impl StartError {
             }
             _ => Self::Listen { addr, call, source },
         }
-    }
-
-    /// This process's limits cannot be read.
-    pub(crate) fn limits(source: io::Error) -> Self {
-        let what = "the limits of this process cannot be read".to_string();
-        Self::CallDenied { what, call: "prlimit64", source }
     }
 
     /// The system has not started a thread.

@@ -418,7 +418,7 @@ fn capacity(
     memory: &Memory,
     offers: &Offers,
 ) -> Result<Capacity, StartError> {
-    let limits = ProcessLimits::of_this_process().map_err(StartError::limits)?;
+    let limits = ProcessLimits::of_this_process().map_err(StartError::Limits)?;
     let locked_bytes = match memory {
         Memory::Nic(_) => u64::from(memory.slots()) * 32 + u64::from(memory.ledger_entries()) * 8,
         Memory::Cpu(_) if offers.has(FabricKind::Sealed) => SealedPeer::RING_BYTES,

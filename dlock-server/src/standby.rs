@@ -137,9 +137,7 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
             Some(place) => place.whose() == Whose::Anothers,
             None => ground != Ground::Ended && post.is_replaced(),
         };
-        // one that was never there has no clients either
-        let was_heard = post.machine.lock().was_heard();
-        if place.is_none() && was_heard && signature(&post.list).is_none() {
+        if place.is_none() && post.is_unowned() {
             log::error!(
                 "the place of the primary at {} is not taken: {}",
                 standby.of,
@@ -320,11 +318,18 @@ impl Post {
         owner.map(|process| process.pid).filter(|&pid| is_another(pid))
     }
 
-    /// Why its place cannot be taken while no primary has ever had the list.
+    /// Whether the primary was there, and its clients are not known here. One that was never there
+    /// has no clients either.
+    fn is_unowned(&self) -> bool {
+        let machine = self.machine.lock();
+        machine.was_heard() && !machine.has_place() && signature(&self.list).is_none()
+    }
+
+    /// Why its place cannot be taken while the lock file of its list names no primary.
     fn unowned(&self) -> String {
         format!(
-            "no primary has ever had {}, so who its clients are is not known; give this standby \
-             the state_file of that primary",
+            "no primary has {}, or its files were removed, so who its clients are is not known; \
+             give this standby the state_file of that primary, or restore the files",
             self.list.display()
         )
     }
@@ -489,6 +494,7 @@ impl Answers for Post {
                     "has_place": machine.has_place(),
                 })
             }
+            Ok(Question::Promote {}) if self.is_unowned() => failure(&self.unowned()),
             Ok(Question::Promote {}) => match self.machine.lock().promoted(now_ns) {
                 true => {
                     log::warn!("an operator says that the primary at {} is gone", self.of);

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   FILE.clients.lock   locked (flock) for as long as its primary's process lives
-//!     dlock primary 4711 881234 6f1c… pid:[4026531836]    process, its start, boot and namespace
+//!     dlock primary 4711 881234 90210 6f1c… pid:[4026531836]
+//!                                    process, its start, this file's inode, boot and namespaces
 //! ```
 //! The system's lock ends with the process, and not before: who gets it knows that the last one is
 //! gone. Who takes the place of a primary that may only be stopped puts another file there, and the
@@ -99,6 +100,9 @@ impl Ownership {
             let owned = Self::unsigned(file, path.clone(), list)?;
             match owned.lock() {
                 Ok(()) if is_at(&owned.held().file, &path) => {
+                    if *taking == Taking::IfFree {
+                        owned.is_no_copy()?;
+                    }
                     if let Err(error) = owned.sign() {
                         // Half written it may name this process, which would then wait for its own
                         // end.
@@ -133,7 +137,23 @@ impl Ownership {
 
     /// Writes down whose the list is.
     fn sign(&self) -> io::Result<()> {
-        write(&self.held().file, &own_signature())
+        let held = self.held();
+        write(&held.file, &own_signature(&held.file)?)
+    }
+
+    /// # Errors
+    /// `ResourceBusy`: the state was copied from that of a primary whose process lives.
+    fn is_no_copy(&self) -> io::Result<()> {
+        let Some((owner, inode)) = self.before.as_deref().and_then(read) else { return Ok(()) };
+        let is_mine = owner.pid == std::process::id() as i32;
+        if is_mine || inode == self.held().file.metadata()?.ino() || has_ended(owner) {
+            return Ok(());
+        }
+        Err(busy(&format!(
+            "it is a copy of the state of the primary in process {}, which lives, and two must not \
+             serve with one state; end that process, or give this primary a state of its own",
+            owner.pid
+        )))
     }
 
     /// Puts the signature back that was there before: the start of this primary has failed.
@@ -210,7 +230,7 @@ impl Ownership {
             let new = beside(&self.path, &format!(".{}.new", std::process::id()));
             let file = lock_file(&new)?;
             let locked = lock(&file, || in_use(""));
-            let signed = locked.and_then(|()| write(&file, &own_signature()));
+            let signed = locked.and_then(|()| write(&file, &own_signature(&file)?));
             // it takes the place of no other one
             let put = signed.and_then(|()| fs::hard_link(&new, &self.path));
             let _ = fs::remove_file(&new); // of no use any more
@@ -230,12 +250,12 @@ impl Ownership {
     }
 }
 
-/// The line by which the lock file names this process.
-fn own_signature() -> String {
+/// The line by which this lock file names this process.
+fn own_signature(file: &File) -> io::Result<String> {
     let me = process(Some(std::process::id() as i32));
-    let text = format!("{HEAD}{} {} {}", me.pid, me.started, home());
+    let text = format!("{HEAD}{} {} {} {}", me.pid, me.started, file.metadata()?.ino(), home());
     // as long as the one before: there is no moment in which it is neither
-    format!("{text:<SIGNATURE_LEN$}\n")
+    Ok(format!("{text:<SIGNATURE_LEN$}\n"))
 }
 
 fn write(file: &File, text: &str) -> io::Result<()> {
@@ -343,12 +363,17 @@ pub(crate) fn signature(list: &Path) -> Option<String> {
 
 /// The primary that had a list last, if it was one of this boot and namespace.
 pub(crate) fn owner(list: &Path) -> Option<Process> {
-    let text = signature(list)?;
-    let mut words = text.strip_suffix('\n')?.trim_end().strip_prefix(HEAD)?.splitn(3, ' ');
+    read(&signature(list)?).map(|(owner, _)| owner)
+}
+
+/// The primary that a lock file names, and the inode of the file that it signed.
+fn read(signature: &str) -> Option<(Process, u64)> {
+    let mut words = signature.strip_suffix('\n')?.trim_end().strip_prefix(HEAD)?.splitn(4, ' ');
     let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let inode = words.next()?.parse().ok()?;
     let home_of_it = words.next()?;
     let is_known = !home_of_it.is_empty() && home_of_it == home();
-    is_known.then_some(Process { pid, started })
+    is_known.then_some((Process { pid, started }, inode))
 }
 
 /// The path with this at the end of its name.
@@ -549,7 +574,7 @@ mod tests {
     fn a_list_that_was_taken_in_vain_is_whose_it_was() {
         let folder = TempFolder::new("owner-in-vain");
         let list = folder.path().join("clients");
-        for before in [None, Some(format!("{HEAD}7 8 {} {}\n", home(), "x".repeat(200)))] {
+        for before in [None, Some(format!("{HEAD}7 8 9 {} {}\n", home(), "x".repeat(200)))] {
             if let Some(before) = &before {
                 fs::write(folder.path().join("clients.lock"), before).unwrap();
             }
@@ -560,6 +585,29 @@ mod tests {
                 assert_eq!(signature(&list), before.clone().or(Some(String::new())));
             }
         }
+    }
+
+    /// An operator has copied the folder of a primary that serves.
+    #[test]
+    fn a_copy_of_the_state_of_a_primary_that_lives_is_not_taken() {
+        let folder = TempFolder::new("owner-copied");
+        let (list, copy) = (folder.path().join("list"), folder.path().join("copy"));
+        drop(Ownership::take(&list, &Taking::IfFree).unwrap());
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let of = super::process(Some(other.id() as i32));
+        let lock = beside(&list, ".lock");
+        let inode = fs::metadata(&lock).unwrap().ino();
+        let signature = format!("{HEAD}{} {} {inode} {}\n", of.pid, of.started, home());
+        fs::write(&lock, &signature).unwrap();
+        fs::copy(&lock, beside(&copy, ".lock")).unwrap();
+        let refused = Ownership::take(&copy, &Taking::IfFree).unwrap_err();
+        assert!(is_busy(&refused) && refused.to_string().contains("is a copy"), "{refused}");
+        assert_eq!(super::signature(&copy), Some(signature), "it stays as it was");
+        // its primary has ended, and its process lives on
+        drop(Ownership::take(&list, &Taking::IfFree).unwrap());
+        other.kill().unwrap();
+        other.wait().unwrap();
+        drop(Ownership::take(&copy, &Taking::IfFree).unwrap());
     }
 
     #[test]
@@ -587,12 +635,13 @@ mod tests {
         let list = folder.path().join("clients");
         let home = home();
         for (text, is_known) in [
-            (format!("{HEAD}7 8 {home}\n"), true),
-            (format!("{HEAD}7 8 {home}"), false),
-            (format!("{HEAD}7 8 {home}x\n"), false),
-            (format!("{HEAD}7 8 \n"), false),
-            (format!("{HEAD}7 8\n"), false),
-            (format!("{HEAD}x 8 {home}\n"), false),
+            (format!("{HEAD}7 8 9 {home}\n"), true),
+            (format!("{HEAD}7 8 9 {home}"), false),
+            (format!("{HEAD}7 8 9 {home}x\n"), false),
+            (format!("{HEAD}7 8 9 \n"), false),
+            (format!("{HEAD}7 8 9\n"), false),
+            (format!("{HEAD}7 8 x {home}\n"), false),
+            (format!("{HEAD}x 8 9 {home}\n"), false),
             (String::new(), false),
         ] {
             fs::write(folder.path().join("clients.lock"), &text).unwrap();
