@@ -150,7 +150,7 @@ pub(crate) fn named(calls: &str, error: io::Error) -> io::Error {
 fn thread_remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
-            "a seccomp filter, a container or a security module denies it: permit it for this program"
+            "a seccomp filter, a container or a security module denies it: permit it for the server"
         }
         _ => "raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)",
     }
