@@ -213,7 +213,7 @@ impl World {
 
     /// A client that has given everything up has no turn at the primary. This is asked of clients
     /// with failover by the library alone: a client without keeps what is in doubt until its next
-    /// operation on the lock.
+    /// operation on the lock. A primary that recovers gives nothing, and undoes nothing.
     fn nothing_is_kept(&mut self) {
         if !self.sys.plan.by_itself {
             return;
@@ -226,7 +226,9 @@ impl World {
             self.operator();
             self.turn();
             let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
-            if is_put_off || !self.is_complete() || self.missing(Goal::Drain).is_some() {
+            let recovers = self.primary.as_ref().is_none_or(|primary| primary.is_recovering());
+            let is_busy = is_put_off || recovers || !self.is_complete();
+            if is_busy || self.missing(Goal::Drain).is_some() {
                 since = self.sys.now;
             }
         }
