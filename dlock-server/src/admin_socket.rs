@@ -13,7 +13,7 @@ use rustix::fs::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::ServerConfig;
-use crate::error::StartError;
+use crate::error::{named, StartError};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -88,11 +88,25 @@ impl AdminSocket {
     }
 }
 
+fn not_found_is_fine(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    }
+}
+
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         // Only if it is still this one: another program may have put one in its place.
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
-            let _ = std::fs::remove_file(&self.path); // left behind, it is found to be stale
+        let removed = std::fs::symlink_metadata(&self.path)
+            .map_err(|error| named("statx", error))
+            .and_then(|found| match found.ino() == self.inode {
+                true => std::fs::remove_file(&self.path).map_err(|error| named("unlink", error)),
+                false => Ok(()),
+            });
+        // the next primary finds it to be stale
+        if let Err(error) = removed.or_else(not_found_is_fine) {
+            log::warn!("the admin socket {:?} is left behind: {error}", self.path);
         }
     }
 }

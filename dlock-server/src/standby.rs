@@ -132,7 +132,9 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     loop {
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
-        drop(admin); // the primary makes its own
+        if let Some(admin) = admin {
+            admin.closed().await; // the primary makes its own
+        }
         let is_lost = match &place {
             Some(place) => place.whose() == Whose::Anothers,
             None => ground != Ground::Ended && post.is_replaced(),
@@ -455,11 +457,11 @@ impl Admin {
         let task = tokio::spawn(lines::serve(listener, post.clone()));
         Ok(Some(Self { task, _socket: socket }))
     }
-}
 
-impl Drop for Admin {
-    fn drop(&mut self) {
+    /// Nothing listens on it any more. If its file is left behind, it is found to be stale.
+    async fn closed(self) {
         self.task.abort();
+        let _ = self.task.await; // it was cancelled
     }
 }
 

@@ -27,13 +27,17 @@ const TIMES_MAX: usize = 6;
 const SAMPLE: usize = 2;
 
 /// Cells that have found something, by part: `make test` runs them always.
-const FOUND: [(&str, &str); 5] = [
+const FOUND: [(&str, &str); 7] = [
+    ("dlockd, failover", "unlink 1 EMFILE"),
+    ("dlockd, start to end", "newfstatat 5 ENOMEM"),
     ("dlockd, failover", "ftruncate 3 EPERM"),
     ("dlock exec, failover", "ppoll 1 EPERM"),
     ("dlockd, serving to end", "write 2 EMFILE"),
     ("c client over shm, serving", "setsockopt 2 ENOSYS"),
     ("c client over tcp, handshake", "recvfrom 2 EMFILE"),
 ];
+/// Within this, strace attaches to all threads, or has missed one.
+const ATTACHES: Duration = Duration::from_secs(5);
 /// How long strace may take to its end.
 const LETS_GO: Duration = Duration::from_secs(20);
 
@@ -261,8 +265,14 @@ impl<'a> Refusal<'a> {
     fn attach(&mut self, pids: &[u32]) {
         let said = self.trace.with_extension("strace");
         let until = Instant::now() + HANG;
+        let mut since = Instant::now();
         while !pids.iter().all(|&pid| is_traced(pid)) {
-            // One that lost a race with a thread that ended is started again.
+            // One that has missed a thread which began meanwhile is started again, and one that
+            // lost a race with a thread that ended.
+            if since.elapsed() > ATTACHES {
+                self.end();
+                since = Instant::now();
+            }
             if !self.tracer.as_mut().is_some_and(Program::is_there) {
                 let mut strace = Command::new("strace");
                 strace.args(self.strace());
