@@ -211,6 +211,13 @@ impl World {
         }
     }
 
+    /// What is in doubt cannot be undone yet.
+    fn is_busy(&self) -> bool {
+        let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
+        let recovers = self.primary.as_ref().is_none_or(|primary| primary.is_recovering());
+        is_put_off || recovers || !self.is_complete() || self.missing(Goal::Drain).is_some()
+    }
+
     /// A client that has given everything up has no turn at the primary. This is asked of clients
     /// with failover by the library alone: a client without keeps what is in doubt until its next
     /// operation on the lock. A primary that recovers gives nothing, and undoes nothing.
@@ -223,12 +230,10 @@ impl World {
             if self.sys.peek().is_none_or(|at| at > until) {
                 return; // somebody comes and goes
             }
+            let was_busy = self.is_busy();
             self.operator();
             self.turn();
-            let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
-            let recovers = self.primary.as_ref().is_none_or(|primary| primary.is_recovering());
-            let is_busy = is_put_off || recovers || !self.is_complete();
-            if is_busy || self.missing(Goal::Drain).is_some() {
+            if was_busy || self.is_busy() {
                 since = self.sys.now;
             }
         }
