@@ -10,6 +10,7 @@
 use std::fmt;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{pipe_with, PipeFlags};
+use rustix::process::{kill_process_group, Pid, Signal};
 
 use super::scene::{Program, Scene};
 use super::{is_long, Calls, ERRORS, HANG};
@@ -276,7 +278,7 @@ impl<'a> Refusal<'a> {
             if !self.tracer.as_mut().is_some_and(Program::is_there) {
                 let mut strace = Command::new("strace");
                 strace.args(self.strace());
-                strace.args(pids.iter().map(|pid| format!("--attach={pid}")));
+                strace.args(pids.iter().map(|pid| format!("--attach={pid}"))).process_group(0);
                 self.tracer = Some(Program::spawn(&mut strace, &said));
             }
             let words = || fs::read_to_string(&said).unwrap_or_default();
@@ -287,18 +289,26 @@ impl<'a> Refusal<'a> {
 
     /// Nothing is refused any more; a standard error stays as it is.
     pub fn end(&mut self) {
-        if let Some(mut tracer) = self.tracer.take() {
+        if let Some(tracer) = self.tracer.take() {
             tracer.terminate(); // it lets the program go
-            tracer.ended(LETS_GO); // else it is killed, and the kernel lets the program go
+            has_let_go(tracer);
         }
     }
 
     /// The program has ended, and strace with it.
     pub fn ended(&mut self) {
-        if let Some(mut tracer) = self.tracer.take() {
-            tracer.ended(LETS_GO); // as above
+        if let Some(tracer) = self.tracer.take() {
+            has_let_go(tracer);
         }
     }
+}
+
+/// Waits for the end of strace; if it does not end, it is killed, and the kernel lets the program
+/// go. One that is ended while it begins leaves a child behind, with which it tries ptrace.
+fn has_let_go(mut tracer: Program) {
+    tracer.ended(LETS_GO);
+    let group = Pid::from_child(&tracer.child);
+    let _ = kill_process_group(group, Signal::KILL); // there may be none any more
 }
 
 /// The same command behind other words.
@@ -317,12 +327,13 @@ fn prefixed(words: &[String], command: &Command) -> Command {
     prefixed
 }
 
-/// Each thread has a tracer; or the process is there no more.
+/// Each thread has a tracer; or the process is there no more, or was not waited for yet.
 fn is_traced(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     tasks.flatten().all(|task| {
         let status = fs::read_to_string(task.path().join("status"));
-        !status.is_ok_and(|status| status.lines().any(|line| line == "TracerPid:\t0"))
+        let says = |status: &str, what: &str| status.lines().any(|line| line.starts_with(what));
+        !status.is_ok_and(|s| says(&s, "TracerPid:\t0") && !says(&s, "State:\tZ"))
     })
 }
 
