@@ -111,7 +111,7 @@ impl std::fmt::Debug for SealSecrets {
 
 impl SealSecrets {
     /// Of this client, from an exporter that fills a buffer for a context.
-    pub(crate) fn export<E>(
+    pub fn export<E>(
         client: ClientId,
         exporter: impl Fn(&mut [u8], &[u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
