@@ -84,6 +84,9 @@ bugs! {
     NoTimer =
         "no-timer",
         "a fair lock that is waited for is looked at again, without a message";
+    HadTurnForgotten =
+        "had-turn-forgotten",
+        "a release that found its turn in time is a success whatever follows";
     HighIsTicket = "high-is-ticket", "a number from the divert point on is no ticket";
     LapOverEntries =
         "lap-over-entries",
@@ -373,7 +376,6 @@ pub const UNFOUND: &[Bug] = &[
     Bug::FairReleaseUnchecked,
     Bug::ParksUnsaid,
     Bug::ParkedUnwoken,
-    Bug::ToldReleaseFails,
     Bug::PrimaryNotesNothing,
     Bug::NoLook,
 ];

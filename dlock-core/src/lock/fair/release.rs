@@ -27,6 +27,7 @@ pub(super) fn release(
     now: Now,
 ) -> Step {
     let (turn, ticket) = (e.fair.turn, e.fair.ticket);
+    let had_turn = had_turn && !planted::is(Bug::HadTurnForgotten);
     let is_late = e.maybe_over(now) && !planted::is(Bug::LateReleaseByClient);
     let is_told = turn.told() && !planted::is(Bug::ToldIgnored);
     let is_arbiters = is_late || is_told || turn.nx() != ticket.tx || e.asks_at_once();

@@ -89,6 +89,9 @@ impl Sys {
         if let Some(why) = self.unreleased(c, l, &result) {
             self.fail(why);
         }
+        if result.status == Status::Fail {
+            self.told_lost(c, l);
+        }
         let result = self.unheard(c, l, result);
         self.told(c, l, result);
         let entry = self.clients[c].threads[l].entry.as_ref();

@@ -329,6 +329,23 @@ impl Oracle {
         }
     }
 
+    /// A release is told as a loss.
+    ///
+    /// # Errors
+    /// If no other client was told that it has the lock, and the lease runs beyond that time.
+    pub fn has_lost_it(&self, lock: usize, who: u64, until: u64) -> Result<(), String> {
+        let kept = self.told(lock, who).filter(|told| {
+            let (taken_by, end) = told.at_call;
+            taken_by.is_none() && told.taken_by.is_none() && end > until && end < u64::MAX
+        });
+        match kept {
+            None => Ok(()),
+            Some(_) => Err(format!(
+                "loss: lock {lock}: client {who:#x} is told that it has lost it, and had its lease"
+            )),
+        }
+    }
+
     /// Whether what this client had when its call began had a lease for sure.
     pub fn had_a_lease(&self, lock: usize, who: u64) -> bool {
         let told = self.told(lock, who);

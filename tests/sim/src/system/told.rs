@@ -142,6 +142,22 @@ impl Sys {
         }
     }
 
+    /// A release was answered as a loss. Nothing but the end of its lease takes a lock from a client
+    /// that is at the primary which has granted it, within its horizon, and was not fenced. (One
+    /// that leaves the lock held says so as soon as the lease may be over.)
+    pub(super) fn told_lost(&mut self, c: usize, l: usize) {
+        let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
+        let is_heard = !t.operation.as_ref().is_some_and(Operation::is_unheard);
+        let is_last = t.entry.as_ref().is_some_and(|entry| entry.refs() == 0);
+        let is_first = self.alive && self.epoch == 1 && t.epoch == 1;
+        let keeps = is_first && now.local_ns < t.horizon_ns && !self.was_fenced(c);
+        if t.op != Op::Unlock || !is_heard || !is_last || !keeps || self.is_by_a_wrong_clock(c, l) {
+            return;
+        }
+        let verdict = self.oracle.has_lost_it(l, self.who(c), self.now + CLAIM_MARGIN_NS);
+        verdict.unwrap_or_else(|why| self.fail(why));
+    }
+
     /// What the program was told that it has is undone after it was told that it has lost it.
     /// (Not of batches: an earlier item may have found that the hold is lost, and a later one has
     /// its own attempt undone, before the batch is told.)
