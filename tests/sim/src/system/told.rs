@@ -142,9 +142,9 @@ impl Sys {
         }
     }
 
-    /// A release was answered as a loss. Nothing but the end of its lease takes a lock from a client
-    /// that is at the primary which has granted it, within its horizon, and was not fenced. (One
-    /// that leaves the lock held says so as soon as the lease may be over.)
+    /// A release was answered as a loss. Nothing but the end of its lease takes a lock from a
+    /// client that is at the primary which has granted it, within its horizon, and was not fenced.
+    /// (One that leaves the lock held says so as soon as the lease may be over.)
     pub(super) fn told_lost(&mut self, c: usize, l: usize) {
         let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
         let is_heard = !t.operation.as_ref().is_some_and(Operation::is_unheard);
