@@ -248,6 +248,15 @@ checked() { # under valgrind: no errors, no definite leaks
         --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes "$@"
 }
 
+# Instructions of an uncontended acquire and release through the C API, under callgrind.
+instructions_of() { # KIND AT_MOST
+    local count
+    count=$(valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=cycles \
+        "$built/instructions" "$1" 2>&1 | sed -n 's/.*Collected : *//p')
+    echo "$((${count:-0} / 1000)) instructions, $2 at most"
+    [ "${count:-0}" -gt 0 ] && [ "$count" -le $(($2 * 1000)) ]
+}
+
 # The program that uses OpenSSL, if it could be compiled.
 cert_verify_on() { # FABRIC COMMAND...: what comes before the program
     local name=$1/cert_verify
@@ -371,6 +380,11 @@ run_on() { # FABRIC
         cert_verify_on "$fabric" checked --undef-value-errors=no
         test_case "valgrind/$fabric/two_process" checked "$built/two_process" \
             "$built/dlock_primary_test"
+        [ "$fabric" = shm ] || return
+        test_case "callgrind/shm/atomic" instructions_of a 1400
+        test_case "callgrind/shm/rw" instructions_of r 1400
+        test_case "callgrind/shm/fair" instructions_of f 3400
+        test_case "callgrind/shm/fair_shared" instructions_of s 3400
         return
     fi
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \
