@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Acquires and releases a lock that no other client has, 1,000 times in the function `cycles`, whose
- * instructions callgrind counts (run.sh). TYPE is a, r or f: exclusive; s: a fair lock, shared. */
+/* Acquires and releases a lock that no other client has, 1,000 times in the function `cycles`,
+ * whose instructions callgrind counts (run.sh). Its argument is a, r or f, an exclusive atomic,
+ * read-write or fair lock, or s, a shared fair one. */
 #include <string.h>
 
 #include "check.h"
