@@ -16,6 +16,7 @@ pub mod fabric;
 pub mod ids;
 pub mod limits;
 pub mod lock;
+pub mod locks;
 pub mod membership;
 pub mod message;
 pub mod operation;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Membership ──Effect::Keep(Change)──▶ driver: keeps it, then answers ──▶ Clients
-//!   a successor: Clients ──known()──▶ Primary::awaits
+//!   a successor: Clients ──known()──▶ Locks::awaits
 //! ```
 //! What this module does not do: write it down. What a client was answered, the successor must
 //! know: a change is kept before the answer that it belongs to is sent.
@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 
 use crate::control::Secret;
 use crate::ids::{ClientId, Identity};
+use crate::locks::Known;
 use crate::membership::Admission;
 use crate::planted::{self, Bug};
-use crate::primary::Known;
 
 /// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
 pub const PROCESSES_MAX: usize = 8;

@@ -5,9 +5,9 @@ use super::{fair, Arbiter, LockRef, LockState};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
+use crate::locks::Had;
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
-use crate::primary::Had;
 use crate::word_op::{Word, WordAddr};
 use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 

@@ -394,7 +394,7 @@ impl Arbiter {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// See [`Primary::assert_consistent`](crate::primary::Primary::assert_consistent). `refs` has
+    /// See [`Locks::assert_consistent`](crate::locks::Locks::assert_consistent). `refs` has
     /// everybody who has got the lock of a slot, `is_deaf` whose waits are about to be dropped.
     pub(crate) fn assert_consistent<'a>(
         &self,

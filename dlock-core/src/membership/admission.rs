@@ -11,8 +11,8 @@ use crate::clock::ServerTime;
 use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN};
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Identity};
+use crate::locks::{Locks, LOOKS_MAX};
 use crate::planted::{self, Bug};
-use crate::primary::{Primary, LOOKS_MAX};
 use crate::roster::Change;
 use crate::status::Status;
 
@@ -147,7 +147,7 @@ impl Membership {
     pub fn open<'a, M: MemberMemory>(
         &mut self,
         now: ServerTime,
-        primary: &mut Primary,
+        locks: &mut Locks,
         mem: &mut M,
         request: &ControlRequest,
         caller: impl Into<Caller<'a>>,
@@ -174,41 +174,41 @@ impl Membership {
         let Caller { control, identity, names } = caller.into();
         let wanted = Wanted { version, horizon_s, control, identity };
         match back {
-            None if primary.is_recovering() => return Err(Status::NotReady),
+            None if locks.is_recovering() => return Err(Status::NotReady),
             Some((client, proof)) if self.members.contains_key(&client) => {
                 let who = (client, proof);
-                let admission = self.come_back(now, primary, who, wanted, draws.secret)?;
+                let admission = self.come_back(now, locks, who, wanted, draws.secret)?;
                 return Ok(self.admitted(admission, identity));
             }
-            Some((client, proof)) => primary.may_adopt(client, proof, identity)?,
+            Some((client, proof)) => locks.may_adopt(client, proof, identity)?,
             None => {}
         }
         // new rules take nothing from who was let in before: not at the next primary either
-        if back.is_none_or(|(client, _)| !primary.is_of_predecessor(client)) {
-            primary.admit(identity, names, self.len_of(identity))?;
+        if back.is_none_or(|(client, _)| !locks.is_of_predecessor(client)) {
+            locks.admit(identity, names, self.len_of(identity))?;
         }
         // a member keeps its place until it is undone
-        let has_place = !primary.is_full() && self.members.len() < primary.config().clients_max;
+        let has_place = !locks.is_full() && self.members.len() < locks.config().clients_max;
         if !has_place || !self.has_files(FILES_PER_CLIENT) {
-            return match self.makes_room(now, primary, mem) {
+            return match self.makes_room(now, locks, mem) {
                 true => Ok(Opened::Wait),
                 false => Err(Status::ServerNoResource),
             };
         }
         let (client, secret) = match back {
             Some(known) => known,
-            None => (self.draw_id(primary, draws.number).ok_or(Status::Error)?, draws.secret),
+            None => (self.draw_id(locks, draws.number).ok_or(Status::Error)?, draws.secret),
         };
-        primary.add_client(client)?;
-        primary.enters(client, identity, names);
+        locks.add_client(client)?;
+        locks.enters(client, identity, names);
         self.members.insert(client, Member::new(secret, wanted.control));
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
-            if let Some(until) = primary.promised_until(client) {
+            if let Some(until) = locks.promised_until(client) {
                 member.is_promised(until);
             }
         });
-        let admission = self.welcome(now, primary, (client, version), back.is_some());
+        let admission = self.welcome(now, locks, (client, version), back.is_some());
         Ok(self.admitted(admission, identity))
     }
 
@@ -225,10 +225,10 @@ impl Membership {
     }
 
     /// An id that no client has.
-    fn draw_id(&self, primary: &Primary, number: &mut dyn FnMut() -> u32) -> Option<ClientId> {
+    fn draw_id(&self, locks: &Locks, number: &mut dyn FnMut() -> u32) -> Option<ClientId> {
         (0..ID_ATTEMPTS_MAX)
             .filter_map(|_| ClientId::new(number() & ClientId::MAX))
-            .find(|id| !self.members.contains_key(id) && !primary.is_idle(*id))
+            .find(|id| !self.members.contains_key(id) && !locks.is_idle(*id))
     }
 
     /// A member is here again. If it has connections they are left as they are, and it gets a
@@ -236,7 +236,7 @@ impl Membership {
     fn come_back(
         &mut self,
         now: ServerTime,
-        primary: &mut Primary,
+        locks: &mut Locks,
         (client, proof): (ClientId, Secret),
         wanted: Wanted,
         fresh: Secret,
@@ -255,7 +255,7 @@ impl Membership {
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
             // its session is about to end
             State::Absent { .. } | State::Fenced(_) | State::Ending(Ending::Fence(_))
-                if member.lags && primary.is_recovering() =>
+                if member.lags && locks.is_recovering() =>
             {
                 return Err(Status::NotReady);
             }
@@ -265,11 +265,11 @@ impl Membership {
         // whatever was prepared before, its client has given it up
         self.give_up_prepared(client);
         if has_session {
-            let prepared = self.prepare(now, primary, (client, proof), wanted, fresh);
+            let prepared = self.prepare(now, locks, (client, proof), wanted, fresh);
             return prepared.ok_or(Status::ClientRemoved);
         }
         if was_cut_off {
-            primary.goes_on(now, client);
+            locks.goes_on(now, client);
         }
         // to fence what could not be fenced yet
         if !planted::is(Bug::UnfencedNotTried) {
@@ -282,20 +282,20 @@ impl Membership {
             (member.is_quiet, member.lags) = (false, false);
             member.horizon_s = wanted.horizon_s;
         });
-        Ok(self.welcome(now, primary, (client, wanted.version), true))
+        Ok(self.welcome(now, locks, (client, wanted.version), true))
     }
 
     /// What a client is told that is let in.
     fn welcome(
         &mut self,
         now: ServerTime,
-        primary: &mut Primary,
+        locks: &mut Locks,
         (client, version): (ClientId, u8),
         is_back: bool,
     ) -> Admission {
         if is_back {
-            primary.came_back(now, client);
-            let owes_claims = primary.is_recovering() && !primary.has_told_all(client);
+            locks.came_back(now, client);
+            let owes_claims = locks.is_recovering() && !locks.has_told_all(client);
             self.with(client, |member| member.owes_claims = owes_claims);
         }
         let told = self.with(client, |member| {
@@ -305,7 +305,7 @@ impl Membership {
         });
         // every caller has just entered it
         let (secret, terms) = told.expect("a member is welcomed");
-        let recovering = primary.is_recovering();
+        let recovering = locks.is_recovering();
         Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
 
@@ -325,12 +325,7 @@ impl Membership {
     /// Whether room for one more client is being made. Only an absent client that has nothing loses
     /// its place. One call looks at the next [`EVICTION_LOOKS_MAX`] absent clients in the order of
     /// their ids, and at fewer if they have more than [`LOOKS_MAX`] handles together.
-    fn makes_room<M: MemberMemory>(
-        &mut self,
-        now: ServerTime,
-        primary: &Primary,
-        mem: &mut M,
-    ) -> bool {
+    fn makes_room<M: MemberMemory>(&mut self, now: ServerTime, locks: &Locks, mem: &mut M) -> bool {
         let goes = |member: &Member| {
             matches!(member.state, State::Undoing | State::Ending(Ending::Evict { .. }))
         };
@@ -348,12 +343,12 @@ impl Membership {
         let mut looks = 0;
         for turn in 0..ids.len().min(EVICTION_LOOKS_MAX) {
             let client = ids[(first + turn) % ids.len()];
-            looks += primary.looks(client);
+            looks += locks.looks(client);
             if turn > 0 && looks > LOOKS_MAX {
                 break;
             }
             let lives = mem.is_mapped(client) && !self.members[&client].all_processes_ended();
-            let has_something = primary.has_something(now, mem, client);
+            let has_something = locks.has_something(now, mem, client);
             if !lives && (!has_something || planted::is(Bug::EvictsHolder)) {
                 match self.members[&client].state {
                     State::Absent { since, is_closed } => {
@@ -374,7 +369,7 @@ impl Membership {
 
     /// Whether a client may have a command channel. Of a verbs client this is asked before its
     /// queue pairs are made, and again by [`begin_attach`](Self::begin_attach).
-    pub fn may_attach(&self, primary: &Primary, attach: &Attach, joining: Joining) -> Status {
+    pub fn may_attach(&self, locks: &Locks, attach: &Attach, joining: Joining) -> Status {
         let Some(member) = self.members.get(&attach.client) else {
             return Status::ClientRemoved;
         };
@@ -397,9 +392,9 @@ impl Membership {
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
             // nothing would keep it from words that it has no right to
-            _ if !primary.may_map(attach.client) => Status::Denied,
+            _ if !locks.may_map(attach.client) => Status::Denied,
             // such memory cannot refuse chains: nobody is let near it in recovery
-            (Executes::Device, _) if primary.is_recovering() => Status::NotReady,
+            (Executes::Device, _) if locks.is_recovering() => Status::NotReady,
             (Executes::Device, _) => Status::Success,
             // a process that cannot be told from others could never be fenced
             (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
@@ -422,12 +417,12 @@ impl Membership {
     pub fn begin_attach(
         &mut self,
         now: ServerTime,
-        primary: &mut Primary,
+        locks: &mut Locks,
         attach: &Attach,
         joining: Joining,
     ) -> Status {
         self.give_up_late(now, attach.client);
-        let status = self.may_attach(primary, attach, joining);
+        let status = self.may_attach(locks, attach, joining);
         if status != Status::Success {
             return status;
         }
@@ -438,7 +433,7 @@ impl Membership {
         let channel = match target {
             Target::Session => member.channel,
             Target::Prepared if planted::is(Bug::MovesUnshown) => {
-                self.take_place(now, primary, client);
+                self.take_place(now, locks, client);
                 return Status::Success;
             }
             Target::Prepared => prepared.and_then(|prepared| prepared.channel),

@@ -8,7 +8,7 @@ use super::member::Member;
 use super::{Exit, Membership};
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::ClientId;
-use crate::primary::Primary;
+use crate::locks::Locks;
 
 /// A connection of a member, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,12 @@ impl Membership {
 
     /// The rules have changed: clients that reach memory in which not everything is theirs to use
     /// any more are removed.
-    pub fn rules_changed(&mut self, primary: &Primary) {
+    pub fn rules_changed(&mut self, locks: &Locks) {
         let reaches = |fabric: FabricKind| fabric.executes() != Executes::Primary;
         let is_out = |(client, member): (&ClientId, &Member)| {
             let prepared = member.prepared.and_then(|prepared| prepared.fabric);
             let fabrics = member.fabric.into_iter().chain(prepared);
-            (fabrics.into_iter().any(reaches) && !primary.may_map(*client)).then_some(*client)
+            (fabrics.into_iter().any(reaches) && !locks.may_map(*client)).then_some(*client)
         };
         let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
         for client in out {

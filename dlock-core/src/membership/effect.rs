@@ -21,7 +21,7 @@ pub enum Effect {
     },
     /// Close the command channel of this number, if there is one, fence its queue pairs, and try
     /// again to fence those that could not be. If it is that of the session, and not of a prepared
-    /// one, tell the primary ([`Primary::detached`](crate::primary::Primary::detached)). Report by
+    /// one, tell the primary ([`Locks::detached`](crate::locks::Locks::detached)). Report by
     /// [`channel_closed`](super::Membership::channel_closed).
     CloseChannel {
         /// Whose.
@@ -31,7 +31,7 @@ pub enum Effect {
     },
     /// The connections of the prepared session are those of the client from now on. `fabric`: what
     /// it has attached by, to be told to the primary
-    /// ([`Primary::attached`](crate::primary::Primary::attached)).
+    /// ([`Locks::attached`](crate::locks::Locks::attached)).
     Switch {
         /// Whose.
         client: ClientId,
@@ -53,21 +53,21 @@ pub enum Effect {
         client: ClientId,
     },
     /// The client is fenced: look whether it has something
-    /// ([`Primary::has_something`](crate::primary::Primary::has_something)), and report by
+    /// ([`Locks::has_something`](crate::locks::Locks::has_something)), and report by
     /// [`looked`](super::Membership::looked).
     Look {
         /// At whom.
         client: ClientId,
     },
     /// The client is fenced: end what it has without a lease
-    /// ([`Primary::lapse`](crate::primary::Primary::lapse)), and report by
+    /// ([`Locks::lapse`](crate::locks::Locks::lapse)), and report by
     /// [`lapsed`](super::Membership::lapsed) when that is done.
     Lapse {
         /// Whose.
         client: ClientId,
     },
     /// The client is fenced: undo everything it has
-    /// ([`Primary::fenced`](crate::primary::Primary::fenced)), and report by
+    /// ([`Locks::fenced`](crate::locks::Locks::fenced)), and report by
     /// [`undone`](super::Membership::undone) when that is done.
     Undo {
         /// Whose.

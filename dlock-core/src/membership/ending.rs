@@ -4,8 +4,8 @@
 use super::{Effect, Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
+use crate::locks::{Lapsed, Locks};
 use crate::planted::{self, Bug};
-use crate::primary::{Lapsed, Primary};
 use crate::roster::Change;
 
 /// What became of an attempt to fence a client.
@@ -96,7 +96,7 @@ impl Membership {
     }
 
     /// [`Effect::Fence`] was done: whether the client can still act.
-    pub fn fence_tried(&mut self, primary: &mut Primary, client: ClientId, fencing: Fencing) {
+    pub fn fence_tried(&mut self, locks: &mut Locks, client: ClientId, fencing: Fencing) {
         let Some(member) = self.members.get_mut(&client) else { return };
         member.channel = None;
         member.unfenced = fencing.unfenced && !planted::is(Bug::UnfencedForgotten);
@@ -109,7 +109,7 @@ impl Membership {
                 Ending::Fence(_) => self.effects.push_back(Effect::Revoke { client }),
                 Ending::Lapse(_) | Ending::All(_) => {
                     self.effects.push_back(Effect::Revoke { client });
-                    primary.gives_up(client);
+                    locks.gives_up(client);
                 }
             }
             return;

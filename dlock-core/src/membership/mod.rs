@@ -89,8 +89,8 @@ use crate::counters::Counter;
 use crate::exec::LockMemory;
 use crate::fabric::FabricSet;
 use crate::ids::ClientId;
+use crate::locks::{Locks, PrimaryConfig};
 use crate::planted::{self, Bug};
-use crate::primary::{Primary, PrimaryConfig};
 use crate::roster::Change;
 use crate::status::Status;
 use member::Member;
@@ -256,7 +256,7 @@ impl Membership {
     pub fn control(
         &mut self,
         now: ServerTime,
-        primary: &mut Primary,
+        locks: &mut Locks,
         mem: &mut dyn LockMemory,
         (client, control): (ClientId, u64),
         request: ControlRequest,
@@ -266,17 +266,17 @@ impl Membership {
             return ControlReply::Error(Status::Error);
         }
         let leaves = request == ControlRequest::Deinit;
-        let mut reply = primary.control(now, mem, client, request, out);
+        let mut reply = locks.control(now, mem, client, request, out);
         self.is_given(client, &reply);
         self.with(client, |member| member.heard(now));
         if let (ControlReply::Alive { until, .. }, Some(told)) = (&mut reply, self.until(client)) {
             *until = told;
         }
-        if primary.has_told_all(client) {
+        if locks.has_told_all(client) {
             self.with(client, |member| member.owes_claims = false);
         }
         // while the primary recovers it is refused, and has nothing left to claim all the same
-        let is_refused = reply == ControlReply::Error(Status::NotReady) && primary.is_recovering();
+        let is_refused = reply == ControlReply::Error(Status::NotReady) && locks.is_recovering();
         let leaves = leaves && !(is_refused && planted::is(Bug::LeaverAwaited));
         if leaves && (reply == ControlReply::Done || is_refused) {
             // the connection ends when the answer was sent
@@ -294,7 +294,7 @@ impl Membership {
     pub fn control_ended(
         &mut self,
         now: ServerTime,
-        primary: &mut Primary,
+        locks: &mut Locks,
         (client, control): (ClientId, u64),
         why: Gone,
     ) {
@@ -305,7 +305,7 @@ impl Membership {
         if !self.speaks(client, control) {
             return;
         }
-        primary.count(Counter::ClientDisconnect);
+        locks.count(Counter::ClientDisconnect);
         self.with(client, |member| {
             member.control = None;
             if member.state == State::Present {
@@ -371,9 +371,9 @@ impl Membership {
     }
 
     /// Who is to be [cut off](Self::hinders) for keeping others waiting, and is not ended yet.
-    pub fn hinderer(&self, primary: &Primary) -> Option<ClientId> {
+    pub fn hinderer(&self, locks: &Locks) -> Option<ClientId> {
         let may_go = |state| matches!(state, State::Present | State::Absent { .. });
-        primary.hinderer(&|client| !self.state(client).is_some_and(may_go))
+        locks.hinderer(&|client| !self.state(client).is_some_and(may_go))
     }
 
     /// A client keeps others waiting in the middle of an operation: it is fenced, and when its
@@ -424,8 +424,8 @@ impl Membership {
     }
 
     /// When [`tick`](Self::tick) has something to do.
-    pub fn next_wakeup(&self, primary: &Primary) -> Option<ServerTime> {
-        let first = self.next_due(primary)?;
+    pub fn next_wakeup(&self, locks: &Locks) -> Option<ServerTime> {
+        let first = self.next_due(locks)?;
         let member = self.due.first().map(|&(first, _)| first);
         // whatever is due waits for the listening that is under way
         (self.listens.is_none() || member.is_some_and(|first| first <= self.listened))
@@ -433,24 +433,24 @@ impl Membership {
     }
 
     /// When something is due for a member, or for those that a recovery waits for.
-    fn next_due(&self, primary: &Primary) -> Option<ServerTime> {
+    fn next_due(&self, locks: &Locks) -> Option<ServerTime> {
         let member = self.due.first().map(|&(first, _)| first);
-        member.into_iter().chain(primary.recovery_due()).min()
+        member.into_iter().chain(locks.recovery_due()).min()
     }
 
     /// Does what was due when everything was heard the last time, for at most [`TICK_MAX`] members,
     /// and asks the driver to listen if more is due. The same for those that a recovery waits for.
-    pub fn tick(&mut self, now: ServerTime, primary: &mut Primary) {
+    pub fn tick(&mut self, now: ServerTime, locks: &mut Locks) {
         if planted::is(Bug::SilenceUnheard) {
             self.listened = now;
         }
         let is_deaf = planted::is(Bug::RecoveryDeaf);
-        primary.has_heard(if is_deaf { now } else { self.listened });
+        locks.has_heard(if is_deaf { now } else { self.listened });
         for _ in 0..TICK_MAX {
             match self.due.first().filter(|(at, _)| *at <= self.listened) {
                 Some(&(_, client)) => self.is_due(self.listened, client),
                 None => {
-                    let next = self.next_due(primary);
+                    let next = self.next_due(locks);
                     if next.is_some_and(|at| self.listened < at && at <= now)
                         && self.listens.is_none()
                     {

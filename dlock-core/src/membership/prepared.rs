@@ -36,8 +36,8 @@ use super::{Effect, Membership, State};
 use crate::clock::{ServerTime, NS};
 use crate::control::{Attach, Secret, Terms, UNLIMITED};
 use crate::ids::ClientId;
+use crate::locks::Locks;
 use crate::planted::{self, Bug};
-use crate::primary::Primary;
 use crate::roster::Change;
 
 /// How long a session may be prepared, seconds, on the primary's clock.
@@ -60,7 +60,7 @@ impl Membership {
     pub(super) fn prepare(
         &mut self,
         now: ServerTime,
-        primary: &Primary,
+        locks: &Locks,
         (client, proof): (ClientId, Secret),
         wanted: Wanted,
         fresh: Secret,
@@ -85,7 +85,7 @@ impl Membership {
             member.until = member.until.max(until);
             member.is_promised(until);
             let terms = Terms { horizon_s, until, lapses: member.lapses };
-            let (secret, recovering) = (fresh, primary.is_recovering());
+            let (secret, recovering) = (fresh, locks.is_recovering());
             Admission { client, secret, version, recovering, terms, prepared_by: Some(proof) }
         })
     }
@@ -96,7 +96,7 @@ impl Membership {
     pub fn is_shown(
         &mut self,
         now: ServerTime,
-        primary: &mut Primary,
+        locks: &mut Locks,
         client: ClientId,
         control: u64,
     ) -> bool {
@@ -106,13 +106,13 @@ impl Membership {
         let prepared = self.members.get(&client).and_then(|member| member.prepared);
         let is_shown = prepared.is_some_and(|prepared| prepared.control == control);
         if is_shown {
-            self.take_place(now, primary, client);
+            self.take_place(now, locks, client);
         }
         is_shown
     }
 
     /// The prepared session is the member's from now on, and the one before ends.
-    pub(super) fn take_place(&mut self, now: ServerTime, primary: &mut Primary, client: ClientId) {
+    pub(super) fn take_place(&mut self, now: ServerTime, locks: &mut Locks, client: ClientId) {
         let Some(member) = self.members.get_mut(&client) else { return };
         let Some(prepared) = member.prepared.take() else { return };
         if let Some(old) = member.control.replace(prepared.control) {
@@ -132,7 +132,7 @@ impl Membership {
             member.fabric = fabric.or(member.fabric);
             member.heard(now);
         });
-        primary.came_back(now, client);
+        locks.came_back(now, client);
     }
 
     /// Gives up what is prepared if its time is over.

@@ -6,17 +6,17 @@ use super::{Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
 use crate::control::UNLIMITED;
 use crate::ids::ClientId;
+use crate::locks::{Laggard, Locks, Recovered};
 use crate::planted::{self, Bug};
-use crate::primary::{Laggard, Primary, Recovered};
 use crate::roster::Change;
 
 impl Membership {
     /// The processes that a client of the predecessor had on this host have ended. One that has
     /// come back, and has not attached, ended between the two: nothing else would tell. The
     /// processes of one that has attached are watched, or its connections are.
-    pub fn predecessors_process_ended(&mut self, primary: &mut Primary, client: ClientId) {
+    pub fn predecessors_process_ended(&mut self, locks: &mut Locks, client: ClientId) {
         match self.members.get(&client) {
-            None => primary.is_dead(client),
+            None => locks.is_dead(client),
             Some(member) if member.fabric.is_none() => {
                 self.end(client, Ending::All(Exit::Died));
             }
@@ -53,13 +53,13 @@ impl Membership {
     }
 
     /// What came of the recovery, once, and what is to be kept then: who is a client still.
-    pub fn take_recovered(&mut self, primary: &mut Primary) -> Option<(Recovered, Change)> {
-        let recovered = primary.take_recovered()?;
+    pub fn take_recovered(&mut self, locks: &mut Locks) -> Option<(Recovered, Change)> {
+        let recovered = locks.take_recovered()?;
         let clients: Vec<ClientId> = self.members.keys().copied().collect();
         for &client in &clients {
             self.with(client, |member| member.owes_claims = false);
         }
-        let clients = clients.into_iter().chain(primary.idle()).collect();
+        let clients = clients.into_iter().chain(locks.idle()).collect();
         Some((recovered, Change::Only { clients }))
     }
 }

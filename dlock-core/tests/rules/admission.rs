@@ -9,12 +9,12 @@ use dlock_core::control::{
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::HINDRANCE_S;
+use dlock_core::locks::{Lapsed, LOOKS_MAX};
 use dlock_core::membership::{
     Effect, Ending, Exit, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
     EVICTION_LOOKS_MAX, HORIZON_S_DEFAULT, HORIZON_S_MAX, PROCESSES_MAX,
 };
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
-use dlock_core::primary::{Lapsed, LOOKS_MAX};
 use dlock_core::status::Status;
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 
@@ -478,8 +478,8 @@ fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
 fn nobody_gets_queue_pairs_while_the_primary_recovers() {
     let mut site = Site::new();
     let config = site.primary.config().clone();
-    let config = dlock_core::primary::PrimaryConfig { recovery_clients: 1, ..config };
-    site.primary = dlock_core::primary::Primary::new(config);
+    let config = dlock_core::locks::PrimaryConfig { recovery_clients: 1, ..config };
+    site.primary = dlock_core::locks::Locks::new(config);
     let client = ClientId::new(77).unwrap();
     let secret = dlock_core::control::Secret([7; 16]);
     let back = Peer { id: client, secret, control: 1, fabric: Tcp, terms: Terms::UNLIMITED };

@@ -5,8 +5,8 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
+use dlock_core::locks::{Known, Laggard, Recovered, TELLING_S};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::primary::{Known, Laggard, Recovered, TELLING_S};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
 

@@ -8,14 +8,14 @@ use dlock_core::control::FabricKind;
 use dlock_core::counters::{Counter, Told};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
+use dlock_core::locks::{Locks, PrimaryConfig};
 use dlock_core::message::{LockType, Mode, Request};
-use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, WordOp};
 use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket};
 
 struct World {
-    primary: Primary,
+    primary: Locks,
     memory: Memory,
 }
 
@@ -34,7 +34,7 @@ fn config() -> PrimaryConfig {
 
 #[test]
 fn what_clients_count_in_their_ledgers_is_collected_once_and_outlives_them() {
-    let mut w = World { primary: Primary::new(config()), memory: Memory::default() };
+    let mut w = World { primary: Locks::new(config()), memory: Memory::default() };
     let [a, b] = [1, 2].map(|id| ClientId::new(id).unwrap());
     for client in [a, b] {
         w.primary.add_client(client).unwrap();
@@ -61,7 +61,7 @@ fn what_clients_count_in_their_ledgers_is_collected_once_and_outlives_them() {
 
 #[test]
 fn what_a_client_has_not_counted_since_is_not_added_again() {
-    let mut w = World { primary: Primary::new(config()), memory: Memory::default() };
+    let mut w = World { primary: Locks::new(config()), memory: Memory::default() };
     let client = ClientId::new(1).unwrap();
     w.primary.add_client(client).unwrap();
     let mut counts = told(3);
@@ -80,7 +80,7 @@ fn told(events: u64) -> Told {
 
 #[test]
 fn the_counters_of_a_primary_are_the_same_whoever_asks() {
-    let primary = Primary::new(config());
+    let primary = Locks::new(config());
     assert!(std::sync::Arc::ptr_eq(primary.counters(), primary.counters()));
 }
 

@@ -9,8 +9,8 @@ use dlock_core::control::{
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
+use dlock_core::locks::{Locks, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
-use dlock_core::primary::{Primary, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{
@@ -91,7 +91,7 @@ fn a_queue_place_counts_as_something_for_who_has_it() {
     assert!(has_something(&mut site, b) && !has_something(&mut site, c), "{idle:?}");
 }
 
-fn lapses(site: &mut Site, peer: Peer) -> dlock_core::primary::Lapsed {
+fn lapses(site: &mut Site, peer: Peer) -> dlock_core::locks::Lapsed {
     let mut lapse = site.primary.begin_lapse(peer.id);
     while !site.primary.lapse(site.now, &mut site.memory, &mut lapse, &mut site.out) {}
     lapse.lapsed()
@@ -194,7 +194,7 @@ fn a_recount_during_a_lapse_counts_the_others() {
     assert_eq!((word.rcount(), word.waiters()), (3, true), "it is not known yet whose they are");
 }
 
-fn recovering(clients: u32) -> (Primary, Memory) {
+fn recovering(clients: u32) -> (Locks, Memory) {
     let config = PrimaryConfig {
         epoch: Epoch(2),
         anchor_s: START.seconds(),
@@ -205,11 +205,11 @@ fn recovering(clients: u32) -> (Primary, Memory) {
         objects_max: 0,
         absent_grace_ns: None,
     };
-    (Primary::new(config), Memory::default())
+    (Locks::new(config), Memory::default())
 }
 
 /// A client of the predecessor is back.
-fn back(primary: &mut Primary, n: u32) -> ClientId {
+fn back(primary: &mut Locks, n: u32) -> ClientId {
     let client = ClientId::new(n).unwrap();
     primary.add_client(client).unwrap();
     primary.came_back(START, client);
@@ -223,7 +223,7 @@ fn claim(n: i32, lock_type: LockType, mode: Option<Mode>) -> Claim {
 }
 
 fn update(
-    primary: &mut Primary,
+    primary: &mut Locks,
     memory: &mut Memory,
     client: ClientId,
     claims: Vec<Claim>,

@@ -8,8 +8,8 @@ use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, Lo
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::limits::FAIR_DIVERT;
+use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{
@@ -22,7 +22,7 @@ const MINUS_ONE: u64 = u64::MAX;
 
 /// A primary with one lock, and tcp clients that have all got it.
 struct World {
-    primary: Primary,
+    primary: Locks,
     memory: Memory,
     now: ServerTime,
     lock_type: LockType,
@@ -51,7 +51,7 @@ impl World {
             objects_max: 0,
             absent_grace_ns: None,
         };
-        let (primary, memory) = (Primary::new(config), Memory::default());
+        let (primary, memory) = (Locks::new(config), Memory::default());
         Self { primary, memory, now: START, lock_type, seq: 0 }
     }
 

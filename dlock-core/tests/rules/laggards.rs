@@ -9,9 +9,9 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
+use dlock_core::locks::{Known, Locks, PrimaryConfig};
 use dlock_core::membership::{Connection, Draws, Effect, Exit, Gone, State};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::roster::Change;
 use dlock_core::session::was_heard;
 use dlock_core::status::Status;
@@ -247,7 +247,7 @@ fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
 fn a_client_that_was_given_up_and_comes_back_counts_as_one_that_has_not_told() {
     let mut site = Site::new();
     let config = PrimaryConfig { recovery_clients: 2, ..site.primary.config().clone() };
-    site.primary = Primary::new(config);
+    site.primary = Locks::new(config);
     site.primary.awaits(site.now, &[], DEADLINE_S);
     let stopped = comes_by(&mut site, of_old(5, 10), Shm);
     site.until(at(11));
@@ -422,7 +422,7 @@ fn a_client_without_a_horizon_is_waited_for_until_an_operator_does_not_want_to()
 fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     let mut site = Site::new();
     let config = PrimaryConfig { recovery_clients: 1, ..site.primary.config().clone() };
-    site.primary = Primary::new(config);
+    site.primary = Locks::new(config);
     site.primary.awaits(site.now, &[], DEADLINE_S);
     let [slow, other] = [5, 6].map(|id| comes(&mut site, of_old(id, 60)));
     site.until(at(31));
@@ -449,7 +449,7 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
 fn a_client_that_is_given_up_and_ends_counts_once() {
     let mut site = Site::new();
     let config = PrimaryConfig { recovery_clients: 2, ..site.primary.config().clone() };
-    site.primary = Primary::new(config);
+    site.primary = Locks::new(config);
     site.primary.awaits(site.now, &[], DEADLINE_S);
     let stopped = comes_by(&mut site, of_old(5, 10), Shm);
     site.until(at(11));

@@ -7,8 +7,8 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
+use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::message::LockType;
-use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 
@@ -24,7 +24,7 @@ fn name_of(id: u32) -> Vec<u8> {
     name
 }
 
-fn get(p: &mut Primary, m: &mut Memory, client: ClientId, names: &[Vec<u8>]) -> Vec<LockGrant> {
+fn get(p: &mut Locks, m: &mut Memory, client: ClientId, names: &[Vec<u8>]) -> Vec<LockGrant> {
     let mut out: Vec<Sent> = Vec::new();
     let mut grants = Vec::new();
     for batch in names.chunks(BATCH_MAX) {
@@ -54,9 +54,9 @@ fn names_that_take_all_ids_in_a_row_leave_others_the_next_one() {
         objects_max: 1_000,
         absent_grace_ns: None,
     };
-    let (mut p, mut m) = (Primary::new(config), Memory::default());
+    let (mut p, mut m) = (Locks::new(config), Memory::default());
     let mut out = Vec::new();
-    let mut client = |p: &mut Primary, m: &mut Memory, id| {
+    let mut client = |p: &mut Locks, m: &mut Memory, id| {
         let client = ClientId::new(id).unwrap();
         p.add_client(client).unwrap();
         p.attached(NOW, m, client, FabricKind::Shm, &mut out);

@@ -4,8 +4,8 @@
 use crate::common::world::{names, World, NOW};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind};
 use dlock_core::ids::{LockId, Seq};
+use dlock_core::locks::ClientSnapshot;
 use dlock_core::message::{LockType, Request};
-use dlock_core::primary::ClientSnapshot;
 
 use FabricKind::{Shm, Tcp};
 

@@ -9,9 +9,9 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
+use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
@@ -20,7 +20,7 @@ const NOW: ServerTime = ServerTime(5_000 * NS);
 
 struct World {
     members: Membership,
-    primary: Primary,
+    primary: Locks,
     memory: Memory,
     random: u32,
     seq: u64,
@@ -42,7 +42,7 @@ impl World {
             absent_grace_ns: Some(10 * NS),
         };
         let members = Membership::new(Rules::of(&config));
-        let (primary, memory) = (Primary::new(config), Memory::default());
+        let (primary, memory) = (Locks::new(config), Memory::default());
         Self { members, primary, memory, random: 10, seq: 0 }
     }
     fn admit(&mut self, request: &ControlRequest) -> Result<ClientId, Status> {

@@ -10,11 +10,11 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
+use dlock_core::locks::{Known, Locks, PrimaryConfig};
 use dlock_core::membership::{
     Caller, Connection, Draws, Effect, Exit, Joining, Membership, Opened, Rules,
 };
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
@@ -41,7 +41,7 @@ fn rules() -> Vec<Rule> {
 
 struct World {
     members: Membership,
-    primary: Primary,
+    primary: Locks,
     memory: Memory,
     drawn: u32,
     seq: u64,
@@ -60,7 +60,7 @@ impl World {
             absent_grace_ns: None,
         };
         let members = Membership::new(Rules::of(&config));
-        let (mut primary, memory) = (Primary::new(config), Memory::default());
+        let (mut primary, memory) = (Locks::new(config), Memory::default());
         primary.set_rules(rules);
         Self { members, primary, memory, drawn: 10, seq: 0 }
     }

@@ -21,8 +21,8 @@ use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, Lo
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::limits::{FAIR_DIVERT, FAIR_LANE_END};
+use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord,
@@ -45,7 +45,7 @@ struct Known {
 }
 
 struct World {
-    primary: Primary,
+    primary: Locks,
     memory: Memory,
     now: ServerTime,
     clients: [Option<Known>; CLIENTS],
@@ -93,7 +93,7 @@ impl World {
             absent_grace_ns: (choice & 1 == 0).then_some(10 * NS),
         };
         let mut world = Self {
-            primary: Primary::new(config),
+            primary: Locks::new(config),
             memory: Memory::default(),
             now: ServerTime(1_000 * NS),
             clients: [None, None, None],

@@ -11,11 +11,11 @@ use dlock_core::control::{
     HORIZON_FOREVER,
 };
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
+use dlock_core::locks::{Locks, PrimaryConfig};
 use dlock_core::membership::{
     Draws, Effect, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
 };
 use dlock_core::message::{LockType, Mode};
-use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::status::Status;
 use dlock_core::words::Ticket;
 
@@ -29,7 +29,7 @@ const STEPS_MAX: usize = 400;
 
 struct World {
     members: Membership,
-    primary: Primary,
+    primary: Locks,
     memory: Memory,
     now: ServerTime,
     /// The client each connection is bound to, and its number.
@@ -80,7 +80,7 @@ impl World {
         let orphans = if choice & 16 == 0 { Orphans::Lease } else { Orphans::Grace };
         Self {
             members: Membership::new(Rules { orphans, ..Rules::of(&config) }),
-            primary: Primary::new(config),
+            primary: Locks::new(config),
             memory: Memory::default(),
             now: ServerTime(1_000 * NS),
             links: [None; 3],

@@ -5,7 +5,7 @@
 //!   primary:  serves ── Fail ─▶ its successor recovers ── all was told, or given up ─▶ serves
 //!   client:   away ── Move: what is under way is cut off, what it has is told ─▶ here ── Say
 //! ```
-//! The successor is a real [`Primary`]: it is made anew for each message, from all that it was told
+//! The successor is a real [`Locks`]: it is made anew for each message, from all that it was told
 //! so far, since a primary cannot be copied. When it has settled everything, the model goes on
 //! with its arbiter and with the memory that it has written. What clients tell is what their
 //! [`Binding`] and [`Claims`] make of their entries.
@@ -21,8 +21,8 @@ use dlock_core::exec::LockMemory;
 use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{ClientId, Epoch, Handle};
 use dlock_core::lock::Op;
+use dlock_core::locks::{Known, Locks, PrimaryConfig};
 use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::session::{Binding, Claims, Verdict};
 use dlock_core::word_op::{Outcome, Word, WordAddr};
 use dlock_core::words::{LedgerEntry, Ticket};
@@ -131,9 +131,9 @@ fn is_before(its: Place, other: Place) -> bool {
 
 impl Recovery {
     /// A successor that has heard all this, its memory, and its last answer.
-    fn replay(&self, setup: &Setup) -> (Primary, Memory, ControlReply) {
+    fn replay(&self, setup: &Setup) -> (Locks, Memory, ControlReply) {
         let is_counted = setup.successor == Some(Awaits::Counted);
-        let mut primary = Primary::new(PrimaryConfig {
+        let mut primary = Locks::new(PrimaryConfig {
             epoch: Epoch(self.epoch),
             anchor_s: 0,
             tp_mode: 0,
@@ -155,7 +155,7 @@ impl Recovery {
         let (mut memory, mut reply, mut out) = (Memory::default(), ControlReply::Done, Vec::new());
         for (at, message) in &self.heard {
             let at = server_time(*at, self.epoch);
-            let mut asked = |primary: &mut Primary, i: usize, request| {
+            let mut asked = |primary: &mut Locks, i: usize, request| {
                 primary.control(at, &mut memory, id(i), request, &mut out)
             };
             match message {
@@ -424,7 +424,7 @@ impl State {
     }
 
     /// All claims are settled, and the successor serves.
-    fn settled(&mut self, primary: &Primary, memory: Memory, around: &Around<'_>) {
+    fn settled(&mut self, primary: &Locks, memory: Memory, around: &Around<'_>) {
         let own_horizon_ns: [u64; CLIENTS] =
             std::array::from_fn(|i| self.horizon_ns(i, around.setup));
         let words = memory.words[self.slot.0 as usize];

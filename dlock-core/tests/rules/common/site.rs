@@ -9,12 +9,12 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch};
+use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::membership::{
     Admission, Draws, Effect, Exit, Fencing, Gone, Joining, MemberMemory, Membership, Opened,
     Orphans, Rules, State,
 };
 use dlock_core::message::LockType;
-use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, RwWord};
@@ -36,7 +36,7 @@ pub struct Peer {
 
 pub struct Site {
     pub members: Membership,
-    pub primary: Primary,
+    pub primary: Locks,
     pub memory: Memory,
     pub now: ServerTime,
     /// Everything that membership asked for.
@@ -80,7 +80,7 @@ impl Site {
         };
         Self {
             members: Membership::new(Rules { orphans, ..Rules::of(&config) }),
-            primary: Primary::new(config),
+            primary: Locks::new(config),
             memory: Memory::default(),
             now: START,
             effects: Vec::new(),

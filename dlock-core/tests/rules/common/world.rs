@@ -7,8 +7,8 @@ use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, Lo
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
+use dlock_core::locks::{Locks, PrimaryConfig, Sent, Step};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::{Primary, PrimaryConfig, Sent, Step};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
 use dlock_core::words::{AtomicWord, RwWord};
@@ -20,7 +20,7 @@ pub const NOW: ServerTime = ServerTime(5_000 * NS);
 pub const LEASE_S: u32 = 60;
 
 pub struct World {
-    pub primary: Primary,
+    pub primary: Locks,
     pub memory: Memory,
     pub seq: u64,
     pub out: Vec<Sent>,
@@ -48,7 +48,7 @@ impl World {
             objects_max: 1_000,
             absent_grace_ns: None,
         };
-        let (primary, memory) = (Primary::new(config), Memory::default());
+        let (primary, memory) = (Locks::new(config), Memory::default());
         Self { primary, memory, seq: 0, out: Vec::new() }
     }
 

@@ -6,8 +6,8 @@
 use dlock_core::clock::NS;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::Seq;
+use dlock_core::locks::Sent;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::Sent;
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX};
 

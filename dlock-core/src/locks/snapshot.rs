@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the administrator sees.
 
-use super::Primary;
+use super::Locks;
 use crate::arbiter::fair_view;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, Slot};
@@ -44,7 +44,7 @@ fn word(mem: &mut dyn LockMemory, slot: Slot, lock_type: LockType) -> u64 {
     }
 }
 
-impl Primary {
+impl Locks {
     /// Locks with ids above `after` in the order of their ids, at most `max`.
     pub fn locks_snapshot(
         &self,

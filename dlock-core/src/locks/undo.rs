@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::{lock_ref, Primary};
+use super::{lock_ref, Locks};
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
@@ -34,7 +34,7 @@ const DEAF_WORK: u32 = 4 * QUANTUM;
 /// Handles whose locks are told of a change at once: most clients attach before they get any.
 const TOLD_AT_ONCE: usize = 1;
 
-/// What a [`step`](Primary::step) did.
+/// What a [`step`](Locks::step) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Work units; at most the budget and one
@@ -73,7 +73,7 @@ impl Leaving {
     }
 }
 
-impl Primary {
+impl Locks {
     /// Nothing of this client can act any more: [`step`](Self::step) undoes what it has. To
     /// all other clients it is unknown from now on. `true`: it had nothing, and is gone.
     pub fn fenced(&mut self, client: ClientId) -> bool {

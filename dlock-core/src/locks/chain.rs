@@ -13,7 +13,7 @@
 //! A chain changes at most one read-write or fair lock, once. Whose share and whose ticket it is
 //! the arbiter knows of clients that have never operated on the words themselves.
 
-use super::{lock_ref, Primary};
+use super::{lock_ref, Locks};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
@@ -24,7 +24,7 @@ use crate::status::Status;
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::words::{AtomicWord, LedgerEntry, RwWord};
 
-impl Primary {
+impl Locks {
     /// Whether this client may have this chain executed, now. Nothing was executed if not.
     /// `Ok(true)`: [`executed`](Self::executed) must be told.
     ///

@@ -9,7 +9,7 @@
 //!                                          nothing is left
 //!   clock              ──────────────────▶ step, when next_wakeup has come
 //! ```
-//! The driver promises *fencing before cleanup*: [`Primary::fenced`] is called only when nothing
+//! The driver promises *fencing before cleanup*: [`Locks::fenced`] is called only when nothing
 //! of that client can act on memory any more.
 
 mod awaited;
@@ -77,7 +77,7 @@ pub struct PrimaryConfig {
 
 /// A primary.
 #[derive(Debug)]
-pub struct Primary {
+pub struct Locks {
     config: PrimaryConfig,
     registry: Registry,
     arbiter: Arbiter,
@@ -103,7 +103,7 @@ pub struct Primary {
     /// Clients whose word operations are executed elsewhere from now on, and their next handle
     /// whose lock is to be told.
     changing: BTreeMap<ClientId, Handle>,
-    /// Work units since the last [`take_work`](Primary::take_work).
+    /// Work units since the last [`take_work`](Locks::take_work).
     work: u32,
     counters: Arc<Counters>,
     /// Who may do what.
@@ -112,7 +112,7 @@ pub struct Primary {
     told: BTreeMap<ClientId, Told>,
 }
 
-impl Primary {
+impl Locks {
     /// An empty primary.
     pub fn new(config: PrimaryConfig) -> Self {
         Self {
@@ -540,21 +540,21 @@ mod tests {
         };
         let [known, gone] = [1, 2].map(|id| ClientId::new(id).unwrap());
         for remember in [
-            |primary: &mut Primary, client| _ = primary.last_seq.insert(client, Seq(1)),
-            |primary: &mut Primary, client| {
+            |locks: &mut Locks, client| _ = locks.last_seq.insert(client, Seq(1)),
+            |locks: &mut Locks, client| {
                 let (mode, since) = (crate::message::Mode::Shared, ServerTime(0));
                 let (is_held, deadline_s, granted_at, place) =
                     (true, u32::MAX, (Epoch(1), 0), None);
                 let claim = Claimed { client, mode, is_held, deadline_s, granted_at, since, place };
-                primary.claims.insert((Slot(1), client), claim);
+                locks.claims.insert((Slot(1), client), claim);
             },
         ] {
-            let mut primary = Primary::new(config.clone());
-            primary.add_client(known).unwrap();
-            remember(&mut primary, known);
-            assert_eq!(primary.assert_consistent(), Ok(()));
-            remember(&mut primary, gone);
-            assert!(primary.assert_consistent().is_err());
+            let mut locks = Locks::new(config.clone());
+            locks.add_client(known).unwrap();
+            remember(&mut locks, known);
+            assert_eq!(locks.assert_consistent(), Ok(()));
+            remember(&mut locks, gone);
+            assert!(locks.assert_consistent().is_err());
         }
     }
 }

@@ -12,7 +12,7 @@
 //! that it has claimed do. Nobody operates on a word before all are settled.
 
 use super::settlement::{settle, Claimed, Settled};
-use super::{lock_ref, valid_name, Had, Primary};
+use super::{lock_ref, valid_name, Had, Locks};
 use crate::clock::{ServerTime, NS};
 use crate::control::{Claim, ControlReply, HeldClaim, LockGrant};
 use crate::exec::LockMemory;
@@ -25,7 +25,7 @@ use crate::word_op::{Word, WordAddr};
 
 const MS: u64 = NS / 1_000;
 
-impl Primary {
+impl Locks {
     pub(super) fn update_locks(
         &mut self,
         now: ServerTime,

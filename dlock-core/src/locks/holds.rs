@@ -10,9 +10,9 @@
 //! | reference of a lock without a hold | kept, as long as anything else is | |
 //!
 //! A lapse is taken in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many
-//! clients: the driver calls [`Primary::lapse`] until it is done, and serves others between.
+//! clients: the driver calls [`Locks::lapse`] until it is done, and serves others between.
 
-use super::{lock_ref, Primary};
+use super::{lock_ref, Locks};
 use crate::arbiter::{LockRef, Sent};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
@@ -21,9 +21,9 @@ use crate::planted::{self, Bug};
 use crate::registry::What;
 use crate::work::{Metered, ITEM_WORK_MAX};
 
-/// Handles looked at by one call of [`Primary::lapse`].
+/// Handles looked at by one call of [`Locks::lapse`].
 pub const LAPSE_SLICE: usize = 128;
-/// Handles looked at by [`Primary::has_something`]; a client with more of them counts as one that
+/// Handles looked at by [`Locks::has_something`]; a client with more of them counts as one that
 /// has something.
 pub const LOOKS_MAX: usize = 256;
 
@@ -74,7 +74,7 @@ pub(crate) enum Had {
     Leased(ServerTime),
 }
 
-impl Primary {
+impl Locks {
     /// Whether this client has a hold, a ticket, a wait, or an object reference whose lease runs.
     /// A client with more than [`LOOKS_MAX`] handles is taken for one that has.
     pub fn has_something(

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::{lock_ref, Primary};
+use super::{lock_ref, Locks};
 use crate::clock::ServerTime;
 use crate::counters::{Counter, Counters, COUNTERS, TOLD};
 use crate::exec::LockMemory;
@@ -23,7 +23,7 @@ use crate::status::Status;
 use crate::word_op::{Chain, Values, WordAddr, WordOp};
 use crate::words::{AtomicWord, RwWord, TakenWord, TurnWord};
 
-impl Primary {
+impl Locks {
     /// Its counters, for everybody who counts for it.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters

@@ -17,11 +17,11 @@
 //! in: it may come at any time, and is let in again by its proof.
 //!
 //! Who is here and does not say that it has told everything is given as long as the deadline, and
-//! at least [`TELLING_S`], from when it came ([`Primary::take_laggard`]).
+//! at least [`TELLING_S`], from when it came ([`Locks::take_laggard`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Primary;
+use super::Locks;
 use crate::clock::{ServerTime, NS};
 use crate::control::Secret;
 use crate::exec::LockMemory;
@@ -92,7 +92,7 @@ pub(super) struct Awaited {
     proofs: BTreeMap<ClientId, Proofs>,
     /// Those that are here and have not told everything, and since when.
     telling: BTreeSet<(ServerTime, ClientId)>,
-    /// Of these, those that [`Primary::take_laggard`] has named.
+    /// Of these, those that [`Locks::take_laggard`] has named.
     late: BTreeSet<(ServerTime, ClientId)>,
     /// How long each of them may take.
     telling_s: u32,
@@ -140,7 +140,7 @@ pub const TELLING_S: u32 = 30;
 
 const NEVER: ServerTime = ServerTime(u64::MAX);
 
-impl Primary {
+impl Locks {
     /// Begins a recovery in which these are waited for, by [`PrimaryConfig::recovery_clients`] or
     /// not. `now`: the predecessor answers nothing any more; none is given up before
     /// `deadline_s` has passed since.

@@ -11,9 +11,9 @@
 //!   release, cancel, abandon, resolve, and reads of words     nothing: who holds may give back
 //! ```
 //! Of a client that operates on the words itself the primary sees none of its chains: only one that
-//! may do everything comes to that ([`Primary::may_map`]).
+//! may do everything comes to that ([`Locks::may_map`]).
 
-use super::Primary;
+use super::Locks;
 use crate::arbiter::Arbiter;
 use crate::control::{Claim, ControlRequest, LockDesc, LockGrant};
 use crate::exec::LockMemory;
@@ -26,7 +26,7 @@ use crate::status::Status;
 use crate::word_op::{Chain, WordOp};
 use crate::words::LedgerEntry;
 
-impl Primary {
+impl Locks {
     /// These rules from now on; none: everything is allowed.
     pub fn set_rules(&mut self, rules: Vec<Rule>) {
         self.access.set_rules(rules);
