@@ -18,8 +18,7 @@ use dlock_core::control::{Attach, ControlReply, ControlRequest, Session};
 use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::{Connection, Gone};
-use dlock_core::primary::{ClientSnapshot, Primary};
-use dlock_core::rights::Rule;
+use dlock_core::primary::{self, ClientSnapshot, Primary};
 use dlock_core::status::Status;
 use dlock_fabric::VerbsHost;
 use parking_lot::Mutex;
@@ -73,7 +72,7 @@ impl ConnectionHandle {
 }
 
 /// A look at the primary, on the command thread.
-pub(crate) type Query = Box<dyn FnOnce(&mut Primary, &mut Memory) + Send>;
+pub(crate) type Query = Box<dyn FnOnce(&Primary, &mut Memory) + Send>;
 
 /// A connection of a client, and what its peer has shown.
 pub(crate) type ShownBy = (ClientId, Connection, Arc<Shown>);
@@ -100,18 +99,28 @@ pub(crate) enum Event {
     MayAttach { attach: Attach, identity: Option<Identity>, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
     Attach(Guest),
-    /// The processes that these clients of the predecessor had on this host have ended.
-    Died { clients: Vec<ClientId> },
     /// What the peers of all connections have shown.
     Shown { reply: oneshot::Sender<Vec<ShownBy>> },
-    /// The certificates that these connections have shown were revoked.
-    Revoked { connections: Vec<(ClientId, Connection)> },
-    /// Other rules from now on.
-    Rules { rules: Vec<Rule>, reply: oneshot::Sender<()> },
-    /// Something to look up in the primary.
-    Ask(Query),
-    /// Everything that had come when the command thread asked ([`Inbox::listen`]) is before this.
-    Listened,
+    /// Events of the primary itself, and something to look up in it then.
+    Ask(Vec<primary::Event>, Query),
+}
+
+impl Event {
+    /// These events of the primary.
+    pub(crate) fn tell(events: Vec<primary::Event>) -> Self {
+        Self::Ask(events, Box::new(|_, _| ()))
+    }
+
+    /// These events of the primary, and a look at it then.
+    pub(crate) fn look<T: Send + 'static>(
+        first: Vec<primary::Event>,
+        look: impl FnOnce(&Primary, &mut Memory) -> T + Send + 'static,
+    ) -> impl FnOnce(oneshot::Sender<T>) -> Self {
+        let then = |reply: oneshot::Sender<T>| -> Query {
+            Box::new(move |one, memory| _ = reply.send(look(one, memory))) // the asker may be gone
+        };
+        move |reply| Self::Ask(first, then(reply))
+    }
 }
 
 /// The sending side; shared.
@@ -216,7 +225,7 @@ impl Mailbox {
         Ok(None)
     }
 
-    /// Waits until the command thread asks what has come; [`Event::Listened`] is the answer.
+    /// Waits until the command thread asks what has come; [`primary::Event::Listened`] is the answer.
     pub(crate) async fn asked_to_listen(&self) {
         self.shared.listen.notified().await;
     }
@@ -267,7 +276,7 @@ impl Inbox {
         Some(event)
     }
 
-    /// Asks for [`Event::Listened`], behind everything that has come by now.
+    /// Asks for [`primary::Event::Listened`], behind everything that has come by now.
     pub(crate) fn listen(&self) {
         self.shared.listen.notify_one();
     }
@@ -322,7 +331,7 @@ mod tests {
     }
 
     fn nothing() -> Event {
-        Event::Ask(Box::new(|_, _| ()))
+        Event::tell(Vec::new())
     }
 
     #[test]

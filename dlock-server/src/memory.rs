@@ -57,11 +57,6 @@ impl Memory {
         either!(self, memory => memory.remove_client(client));
     }
 
-    /// Executes a chain for a tcp client. Which words it may touch is for the caller to check.
-    pub(crate) fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
-        either!(self, memory => memory.execute_chain(client, chain))
-    }
-
     /// The calling thread serves this memory: mapped memory tells shm clients when it ends.
     pub(crate) fn serve(&mut self) -> Result<(), FabricError> {
         match self {
@@ -107,6 +102,9 @@ impl MemberMemory for Memory {
             Self::Cpu(memory) => !memory.detached(client),
             Self::Nic(_) => false,
         }
+    }
+    fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
+        either!(self, memory => memory.execute_chain(client, chain))
     }
 }
 

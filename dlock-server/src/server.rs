@@ -12,7 +12,7 @@ use dlock_core::counters::COUNTERS;
 use dlock_core::fabric::{self, Executes, FabricKind};
 use dlock_core::ids::Epoch;
 use dlock_core::membership::Rules;
-use dlock_core::primary::{Primary, PrimaryConfig, Progress};
+use dlock_core::primary::{self, Primary, PrimaryConfig};
 use dlock_core::rate::Rate;
 use dlock_core::roster::{known, Change, Clients};
 use dlock_fabric::threads::ProcessLimits;
@@ -20,7 +20,7 @@ use dlock_fabric::tls::Tls;
 use dlock_fabric::{fds, threads, SealedPeer, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, Notify};
+use tokio::sync::Notify;
 
 use crate::admin_socket::AdminSocket;
 use crate::capacity::{Bound, Capacity, FilesLeft, Needs};
@@ -249,7 +249,8 @@ impl Server {
         let (sender, receiver) = sync_channel(1);
         let mailbox = self.mailbox.clone();
         self.control.spawn(async move {
-            if mailbox.ask(|reply| Event::Rules { rules, reply }).await.is_ok() {
+            let told = Event::look(vec![primary::Event::Rules(rules)], |_, _| ());
+            if mailbox.ask(told).await.is_ok() {
                 let _ = sender.send(()); // the receiver may be gone
             }
         });
@@ -267,10 +268,7 @@ impl Server {
     pub async fn responds(&self) -> bool {
         let mailbox = self.mailbox.clone();
         let asked = self.control.spawn(async move {
-            let event = |reply: oneshot::Sender<()>| {
-                Event::Ask(Box::new(move |_, _| _ = reply.send(()))) // the asker may be gone
-            };
-            mailbox.ask_unless_out(event).await.is_ok()
+            mailbox.ask_unless_out(Event::look(Vec::new(), |_, _| ())).await.is_ok()
         });
         asked.await.unwrap_or(false)
     }
@@ -280,10 +278,8 @@ impl Server {
     pub async fn recovery(&self) -> Option<Recovery> {
         let (mailbox, clock) = (self.mailbox.clone(), self.clock);
         let asked = self.control.spawn(async move {
-            let event = |reply: oneshot::Sender<Option<Progress>>| {
-                Event::Ask(Box::new(move |primary, _| _ = reply.send(primary.progress())))
-            };
-            let progress = mailbox.ask(event).await.ok().flatten()?;
+            let look = Event::look(Vec::new(), |one, _| one.locks().progress());
+            let progress = mailbox.ask(look).await.ok().flatten()?;
             Some(Recovery::new(&progress, clock.now()))
         });
         asked.await.ok().flatten()
@@ -292,14 +288,14 @@ impl Server {
     /// The debug counters (`debug_stats_code` of the C API), by their numbers: see
     /// [`dlock_core::counters`].
     pub fn stats(&self) -> [u64; COUNTERS] {
-        let stats = self.look(|primary, memory| primary.stats(memory));
+        let stats = self.look(primary::Event::Collect, |one, _| one.locks().counters().read());
         stats.unwrap_or_else(|| self.mailbox.counters())
     }
 
     /// Sets the debug counters to 0.
     pub fn clear_stats(&self) {
         // a primary that has ended counts nothing
-        let _ = self.look(|primary, memory| primary.clear_stats(memory));
+        let _ = self.look(primary::Event::ClearCounters, |_, _| ());
     }
 
     /// Stops it and closes everything. Its clients see their connections end, and mapped memory
@@ -311,21 +307,17 @@ impl Server {
         self.end();
     }
 
-    /// Looks at the primary, on the command thread; `None` if that has ended.
+    /// Tells the primary this, and looks at it, on the command thread; `None` if that has ended.
     fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Primary, &mut Memory) -> T + Send + 'static,
+        first: primary::Event,
+        look: impl FnOnce(&Primary, &mut Memory) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = sync_channel(1);
         let mailbox = self.mailbox.clone();
         self.control.spawn(async move {
-            let event = |reply: oneshot::Sender<T>| {
-                Event::Ask(Box::new(move |primary, memory| {
-                    let _ = reply.send(look(primary, memory)); // the asker may be gone
-                }))
-            };
-            if let Ok(seen) = mailbox.ask(event).await {
-                let _ = sender.send(seen); // as above
+            if let Ok(seen) = mailbox.ask(Event::look(vec![first], look)).await {
+                let _ = sender.send(seen); // the asker may be gone
             }
         });
         receiver.recv_timeout(ASK_WAIT).ok()
@@ -449,7 +441,8 @@ fn worker(
     serving: Serving,
     offers: fabric::Offers,
 ) -> Result<(Mailbox, Worker), StartError> {
-    let Serving { epoch, clock, memory, host, capacity, files, roster, clients, is_lost } = serving;
+    let Serving { epoch, clock, mut memory, host, capacity, files, roster, clients, is_lost } =
+        serving;
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
@@ -468,21 +461,24 @@ fn worker(
         channels_max: CHANNELS_MAX,
         files_max: capacity.files,
         recovers_by_itself: config.state_file.is_some(),
+        undone_at_once: command::undone_at_once(&memory),
         ..Rules::of(&setup)
     };
-    let mut primary = Primary::new(setup);
+    let mut primary = Primary::new(setup, rules);
     let deadline_s = u32::try_from(config.recovery_deadline.as_secs()).unwrap_or(u32::MAX);
-    primary.set_rules(config.rules.clone());
-    primary.awaits(clock.now(), &known(&clients), deadline_s);
-    if is_lost {
-        primary.awaits_unlisted();
+    let first = [
+        primary::Event::Rules(config.rules.clone()),
+        primary::Event::Awaits { known: known(&clients), deadline_s },
+    ];
+    let unlisted = is_lost.then_some(primary::Event::AwaitsUnlisted);
+    for event in first.into_iter().chain(unlisted) {
+        primary.handle(clock.now(), &mut memory, event);
     }
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
-    let (mailbox, inbox) = mailbox(waker, host.clone(), primary.counters().clone());
+    let (mailbox, inbox) = mailbox(waker, host.clone(), primary.locks().counters().clone());
     let worker = Worker::new(command::Parts {
         primary,
-        rules,
         memory,
         host,
         clock,
@@ -599,7 +595,7 @@ mod tests {
         let (begun, begins) = sync_channel(0);
         thread::scope(|scope| {
             scope.spawn(|| {
-                server.look(move |_, _| {
+                server.look(primary::Event::Tick, move |_, _| {
                     begun.send(()).unwrap();
                     held.recv().unwrap();
                 })

@@ -46,7 +46,8 @@ impl Locks {
         self.counters.clear();
     }
 
-    fn collect_all(&mut self, mem: &mut dyn LockMemory) {
+    /// Adds what all clients have counted for the primary since the last time.
+    pub fn collect_all(&mut self, mem: &mut dyn LockMemory) {
         let clients: Vec<ClientId> =
             self.registry.clients.iter().map(|client| client.id()).collect();
         for client in clients {

@@ -462,7 +462,7 @@ impl Locks {
         self.next_step().into_iter().chain(self.lags_at()).min()
     }
 
-    fn next_step(&self) -> Option<ServerTime> {
+    pub(crate) fn next_step(&self) -> Option<ServerTime> {
         let is_busy = self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty();
         match is_busy {
             true => Some(ServerTime(0)),

@@ -4,7 +4,7 @@
 use super::member::{Member, Process};
 use super::prepared::Target;
 use super::{
-    Effect, Ending, Exit, Gone, MemberMemory, Membership, State, EVICTION_LOOKS_MAX,
+    Ending, Exit, Gone, MemberMemory, Membership, State, Task, EVICTION_LOOKS_MAX,
     FILES_PER_CLIENT, ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
@@ -17,34 +17,35 @@ use crate::roster::Change;
 use crate::status::Status;
 
 /// Randomness of one admission.
-pub struct Draws<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Draws {
     /// The secret of a client that is new, or of a session that is prepared.
     pub secret: Secret,
     /// Numbers for its id.
-    pub number: &'a mut dyn FnMut() -> u32,
+    pub numbers: [u32; ID_ATTEMPTS_MAX],
 }
 
-impl std::fmt::Debug for Draws<'_> {
+impl std::fmt::Debug for Draws {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Draws")
     }
 }
 
 /// A control connection that asks to be let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
     /// Its number.
     pub control: u64,
     /// Whose certificate it has shown; `None`: this primary asks for none.
     pub identity: Option<Identity>,
     /// The names in that certificate, as rules have them ([`rights`](crate::rights)).
-    pub names: &'a [String],
+    pub names: Vec<String>,
 }
 
 /// Without a certificate.
-impl From<u64> for Caller<'_> {
+impl From<u64> for Caller {
     fn from(control: u64) -> Self {
-        Self { control, identity: None, names: &[] }
+        Self { control, identity: None, names: Vec::new() }
     }
 }
 
@@ -62,8 +63,8 @@ pub struct Admission {
     /// What it is promised.
     pub terms: Terms,
     /// The connection is that of a prepared session, for which the client has shown this proof: it
-    /// speaks for the client once [`Membership::is_shown`] says so. That proof stays one until the
-    /// client is known to use the new one.
+    /// speaks for the client once a request comes on it. That proof stays one until the client is
+    /// known to use the new one.
     pub prepared_by: Option<Secret>,
 }
 
@@ -124,7 +125,7 @@ pub struct Channel {
     /// Until when the silence of this session is nothing to act on.
     pub until: ServerTime,
     /// It is that of a prepared session: nothing that it brings is served before the session has
-    /// taken the place of the one before ([`Effect::Switch`]).
+    /// taken the place of the one before ([`Effect::Switch`](crate::primary::Effect::Switch)).
     pub is_prepared: bool,
 }
 
@@ -144,14 +145,14 @@ impl Membership {
     /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, the certificate of
     /// another client, no id found, or no admission request); `NotReady`; `ServerNoResource`;
     /// `ClientRemoved`. `Denied`: no rule names the certificate.
-    pub fn open<'a, M: MemberMemory>(
+    pub(crate) fn open<M: MemberMemory>(
         &mut self,
         now: ServerTime,
         locks: &mut Locks,
         mem: &mut M,
         request: &ControlRequest,
-        caller: impl Into<Caller<'a>>,
-        draws: Draws<'_>,
+        caller: &Caller,
+        draws: Draws,
     ) -> Result<Opened, Status> {
         use ControlRequest as R;
         let (min, max, tp_mode, horizon_s, back) = match *request {
@@ -171,7 +172,7 @@ impl Membership {
             return Err(Status::Error);
         }
         let horizon_s = self.rules.horizon_s(horizon_s);
-        let Caller { control, identity, names } = caller.into();
+        let &Caller { control, identity, ref names } = caller;
         let wanted = Wanted { version, horizon_s, control, identity };
         match back {
             None if locks.is_recovering() => return Err(Status::NotReady),
@@ -197,7 +198,7 @@ impl Membership {
         }
         let (client, secret) = match back {
             Some(known) => known,
-            None => (self.draw_id(locks, draws.number).ok_or(Status::Error)?, draws.secret),
+            None => (self.draw_id(locks, &draws.numbers).ok_or(Status::Error)?, draws.secret),
         };
         locks.add_client(client)?;
         locks.enters(client, identity, names);
@@ -213,7 +214,7 @@ impl Membership {
     }
 
     fn admitted(&mut self, admission: Admission, identity: Option<Identity>) -> Opened {
-        self.effects.push_back(Effect::Keep(Change::admitted(&admission, identity)));
+        self.tasks.push_back(Task::Keep(Change::admitted(&admission, identity)));
         Opened::Admitted(admission)
     }
 
@@ -225,10 +226,9 @@ impl Membership {
     }
 
     /// An id that no client has.
-    fn draw_id(&self, locks: &Locks, number: &mut dyn FnMut() -> u32) -> Option<ClientId> {
-        (0..ID_ATTEMPTS_MAX)
-            .filter_map(|_| ClientId::new(number() & ClientId::MAX))
-            .find(|id| !self.members.contains_key(id) && !locks.is_idle(*id))
+    fn draw_id(&self, locks: &Locks, numbers: &[u32]) -> Option<ClientId> {
+        let ids = numbers.iter().filter_map(|number| ClientId::new(number & ClientId::MAX));
+        { ids }.find(|id| !self.members.contains_key(id) && !locks.is_idle(*id))
     }
 
     /// A member is here again. If it has connections they are left as they are, and it gets a
@@ -273,7 +273,7 @@ impl Membership {
         }
         // to fence what could not be fenced yet
         if !planted::is(Bug::UnfencedNotTried) {
-            self.effects.push_back(Effect::CloseChannel { client, channel: None });
+            self.tasks.push_back(Task::CloseChannel { client, channel: None, serves: false });
         }
         self.with(client, |member| {
             (member.secret, member.previous) = (proof, None);
@@ -309,11 +309,10 @@ impl Membership {
         Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
 
-    /// A client that was let in cannot be given memory, by the answer to this request. One that is
-    /// new has nothing; of one that comes back the primary may not know yet what it holds: it is as
+    /// A client that was let in cannot be given memory. One that is new has nothing; of one that comes back the primary may not know yet what it holds: it is as
     /// if its connection had been reset. It may try again; nothing else may tell that it has ended.
-    pub fn has_no_memory(&mut self, now: ServerTime, client: ClientId, request: &ControlRequest) {
-        if matches!(request, ControlRequest::Init { .. }) || planted::is(Bug::ReturnsInVain) {
+    pub(crate) fn has_no_memory(&mut self, now: ServerTime, client: ClientId, is_new: bool) {
+        if is_new || planted::is(Bug::ReturnsInVain) {
             return self.end(client, Ending::All(Exit::NoMemory));
         }
         if self.members.get(&client).is_some_and(|member| member.prepared.is_some()) {
@@ -369,7 +368,7 @@ impl Membership {
 
     /// Whether a client may have a command channel. Of a verbs client this is asked before its
     /// queue pairs are made, and again by [`begin_attach`](Self::begin_attach).
-    pub fn may_attach(&self, locks: &Locks, attach: &Attach, joining: Joining) -> Status {
+    pub(crate) fn may_attach(&self, locks: &Locks, attach: &Attach, joining: Joining) -> Status {
         let Some(member) = self.members.get(&attach.client) else {
             return Status::ClientRemoved;
         };
@@ -393,8 +392,10 @@ impl Membership {
             (Executes::Primary, _) => Status::Success,
             // nothing would keep it from words that it has no right to
             _ if !locks.may_map(attach.client) => Status::Denied,
-            // such memory cannot refuse chains: nobody is let near it in recovery
-            (Executes::Device, _) if locks.is_recovering() => Status::NotReady,
+            // memory that cannot refuse chains: no client is let near it in recovery
+            (Executes::Device, _) if locks.is_recovering() && !self.rules.device_refuses => {
+                Status::NotReady
+            }
             (Executes::Device, _) => Status::Success,
             // a process that cannot be told from others could never be fenced
             (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
@@ -414,7 +415,7 @@ impl Membership {
 
     /// A connection wants to be a client's command channel. If it may, the old one of the same
     /// session is closed; [`finish_attach`](Self::finish_attach) follows when the effects are done.
-    pub fn begin_attach(
+    pub(crate) fn begin_attach(
         &mut self,
         now: ServerTime,
         locks: &mut Locks,
@@ -438,7 +439,8 @@ impl Membership {
             }
             Target::Prepared => prepared.and_then(|prepared| prepared.channel),
         };
-        self.effects.push_back(Effect::CloseChannel { client, channel });
+        let serves = target == Target::Session;
+        self.tasks.push_back(Task::CloseChannel { client, channel, serves });
         Status::Success
     }
 
@@ -447,6 +449,7 @@ impl Membership {
     /// # Errors
     /// `Error`: its old queue pairs could still act, or the session was given up. `ClientRemoved`:
     /// it is not known any more.
+    #[doc(hidden)] // for tests of single rules
     pub fn finish_attach(&mut self, attach: &Attach, joining: Joining) -> Result<Channel, Status> {
         let target = self.target(attach);
         let Some(member) = self.members.get_mut(&attach.client) else {

@@ -22,7 +22,7 @@ pub enum Connection {
 impl Membership {
     /// The certificate that this connection has shown is revoked: its client is fenced, and what it
     /// has without a lease ends with its horizon. Nothing if it is none of the client's any more.
-    pub fn revoked(&mut self, client: ClientId, connection: Connection) {
+    pub(crate) fn revoked(&mut self, client: ClientId, connection: Connection) {
         let Some(member) = self.members.get(&client) else { return };
         let prepared = member.prepared;
         let is_its = match connection {
@@ -42,7 +42,7 @@ impl Membership {
 
     /// The rules have changed: clients that reach memory in which not everything is theirs to use
     /// any more are removed.
-    pub fn rules_changed(&mut self, locks: &Locks) {
+    pub(crate) fn rules_changed(&mut self, locks: &Locks) {
         let reaches = |fabric: FabricKind| fabric.executes() != Executes::Primary;
         let is_out = |(client, member): (&ClientId, &Member)| {
             let prepared = member.prepared.and_then(|prepared| prepared.fabric);

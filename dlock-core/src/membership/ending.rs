@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the decision to end something of a member to its being undone; fencing comes between.
 
-use super::{Effect, Ending, Exit, Gone, Membership, State};
+use super::{Ending, Exit, Gone, Membership, State, Task};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::locks::{Lapsed, Locks};
@@ -10,13 +10,13 @@ use crate::roster::Change;
 
 /// What became of an attempt to fence a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fencing {
+pub(crate) struct Fencing {
     /// Queue pairs of it could not be fenced.
-    pub unfenced: bool,
+    pub(crate) unfenced: bool,
     /// A process of it may have the memory mapped ([`MemberMemory::is_mapped`]).
     ///
     /// [`MemberMemory::is_mapped`]: super::MemberMemory::is_mapped
-    pub mapped: bool,
+    pub(crate) mapped: bool,
 }
 
 impl Membership {
@@ -45,7 +45,7 @@ impl Membership {
             return;
         }
         if let Some(control) = member.control.take() {
-            self.effects.push_back(Effect::CloseControl { client, control });
+            self.tasks.push_back(Task::CloseControl { client, control });
         }
         self.give_up_prepared(client);
         self.with(client, |member| member.state = State::Ending(ending));
@@ -54,7 +54,7 @@ impl Membership {
         {
             return self.undo(client, exit);
         }
-        self.effects.push_back(Effect::Fence { client });
+        self.tasks.push_back(Task::Fence { client });
     }
 
     /// A member is cut off that has not been silent. Threads of it may not have heard that, and go
@@ -75,7 +75,7 @@ impl Membership {
             Some(State::Fenced(exit)) => self.lapse(client, exit),
             Some(State::Ending(Ending::Fence(exit))) => {
                 self.with(client, |member| member.state = State::Ending(Ending::Lapse(exit)));
-                self.effects.push_back(Effect::Fence { client });
+                self.tasks.push_back(Task::Fence { client });
             }
             _ => {}
         }
@@ -92,11 +92,11 @@ impl Membership {
             member.control.take()
         });
         let control = control.flatten();
-        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
+        self.tasks.extend(control.map(|control| Task::CloseControl { client, control }));
     }
 
-    /// [`Effect::Fence`] was done: whether the client can still act.
-    pub fn fence_tried(&mut self, locks: &mut Locks, client: ClientId, fencing: Fencing) {
+    /// [`Task::Fence`] was done: whether the client can still act.
+    pub(crate) fn fence_tried(&mut self, locks: &mut Locks, client: ClientId, fencing: Fencing) {
         let Some(member) = self.members.get_mut(&client) else { return };
         member.channel = None;
         member.unfenced = fencing.unfenced && !planted::is(Bug::UnfencedForgotten);
@@ -106,16 +106,16 @@ impl Membership {
         if unfenced || lives && !planted::is(Bug::FenceLivingShm) {
             match ending {
                 Ending::Evict { .. } => self.kept(client),
-                Ending::Fence(_) => self.effects.push_back(Effect::Revoke { client }),
+                Ending::Fence(_) => self.tasks.push_back(Task::Revoke { client }),
                 Ending::Lapse(_) | Ending::All(_) => {
-                    self.effects.push_back(Effect::Revoke { client });
+                    self.tasks.push_back(Task::Revoke { client });
                     locks.gives_up(client);
                 }
             }
             return;
         }
         match ending {
-            Ending::Evict { .. } => self.effects.push_back(Effect::Look { client }),
+            Ending::Evict { .. } => self.tasks.push_back(Task::Look { client }),
             Ending::Fence(exit) => {
                 self.with(client, |member| member.state = State::Fenced(exit));
             }
@@ -127,10 +127,11 @@ impl Membership {
     /// What this member has without a lease is ended: it is fenced, and relies on it no longer.
     fn lapse(&mut self, client: ClientId, exit: Exit) {
         self.with(client, |member| member.state = State::Lapsing(exit));
-        self.effects.push_back(Effect::Lapse { client });
+        self.tasks.push_back(Task::Lapse { client });
     }
 
-    /// [`Effect::Look`] was done: whether the client, whose place is needed, has something.
+    /// [`Task::Look`] was done: whether the client, whose place is needed, has something.
+    #[doc(hidden)] // for tests of single rules
     pub fn looked(&mut self, client: ClientId, has_something: bool) {
         let state = self.state(client);
         if !matches!(state, Some(State::Ending(Ending::Evict { .. }))) {
@@ -151,7 +152,8 @@ impl Membership {
         });
     }
 
-    /// [`Effect::Lapse`] was done, with this result.
+    /// [`Task::Lapse`] was done, with this result.
+    #[doc(hidden)] // for tests of single rules
     pub fn lapsed(&mut self, now: ServerTime, client: ClientId, lapsed: Lapsed) {
         let Some(State::Lapsing(exit)) = self.state(client) else { return };
         let condemned = self.with(client, |member| {
@@ -175,20 +177,20 @@ impl Membership {
             member.state = State::Undoing;
             assert!(member.control.is_none(), "a member is removed whose connection is served");
         });
-        self.effects.push_back(Effect::Undo { client, exit });
+        self.tasks.push_back(Task::Undo { client, exit });
     }
 
-    /// [`Effect::Undo`] was done: the member is forgotten.
-    pub fn undone(&mut self, client: ClientId) {
+    /// [`Task::Undo`] was done: the member is forgotten.
+    pub(crate) fn undone(&mut self, client: ClientId) {
         if self.state(client) != Some(State::Undoing) {
             return;
         }
         if planted::is(Bug::UndoBeforeFence) {
-            self.effects.push_back(Effect::Fence { client });
+            self.tasks.push_back(Task::Fence { client });
         }
         // nothing is due for a member that is being undone
         let member = self.members.remove(&client);
         self.mapping_files -= member.map_or(0, |member| member.mapping_files());
-        self.effects.extend([Effect::Keep(Change::Left { client }), Effect::Forget { client }]);
+        self.tasks.extend([Task::Keep(Change::Left { client }), Task::Forget { client }]);
     }
 }

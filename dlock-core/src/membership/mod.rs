@@ -56,31 +56,31 @@
 //!
 //! The primary counts a client's silence only up to when it has read its sockets: an end that is
 //! due waits until every request is heard that had come when it was found due
-//! ([`Effect::Listen`]). If the primary itself stood still, its clients' requests may lie in its
+//! ([`Effect::Listen`](crate::primary::Effect::Listen)). If the primary itself stood still, its clients' requests may lie in its
 //! sockets. So what is due is done by the end of the first listening that begins after that time,
 //! however long the primary stood still before; nothing is done earlier than it is due.
 //!
-//! The driver executes [`Effect`]s in order ([`Membership::poll`]) after every call, before it
-//! answers anybody, and reports what became of them.
+//! [`Primary`](crate::primary::Primary) owns the members, and does what they want done, in order.
 
 mod admission;
 mod barred;
-mod effect;
 mod ending;
 mod files;
 mod member;
 mod prepared;
 mod recovering;
+mod task;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, Opened};
 pub use barred::Connection;
-pub use effect::{Effect, Exit};
-pub use ending::Fencing;
+pub(crate) use ending::Fencing;
 pub use files::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 pub use member::{Ending, State};
 pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
+pub use task::Exit;
+pub(crate) use task::Task;
 
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
@@ -93,6 +93,9 @@ use crate::locks::{Locks, PrimaryConfig};
 use crate::planted::{self, Bug};
 use crate::roster::Change;
 use crate::status::Status;
+use crate::word_op::{Chain, Outcome, Values, WordOp};
+use crate::words::LedgerEntry;
+use crate::work::QUANTUM;
 use member::Member;
 
 /// Random numbers drawn for one client id before admission fails (C API).
@@ -113,6 +116,29 @@ pub trait MemberMemory: LockMemory {
     /// Whether a process of this client may have the memory mapped: it was handed out, and not
     /// unmapped in order. Whether the process lives does not matter.
     fn is_mapped(&self, client: ClientId) -> bool;
+
+    /// Executes a chain for a client that is not one-sided. It may touch these words: that is
+    /// checked.
+    fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
+        let mut values = Values::new();
+        for word_op in chain.ops() {
+            let value = match *word_op {
+                WordOp::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
+                WordOp::Faa { addr, add } => self.faa(addr, add),
+                WordOp::Read { addr } => self.read(addr),
+                WordOp::ReadPair { addr } => {
+                    values.push(self.read(addr));
+                    self.read(addr.next())
+                }
+                WordOp::WriteLedger { handle, value } => {
+                    self.set_ledger(client, handle, LedgerEntry::from_bits(value));
+                    0
+                }
+            };
+            values.push(value);
+        }
+        Outcome::Done(values)
+    }
 }
 
 /// What becomes of holds with a lease whose client has closed its connections.
@@ -145,6 +171,11 @@ pub struct Rules {
     /// horizon one that has died would be waited for without end: a client that names none has
     /// [`HORIZON_S_DEFAULT`].
     pub recovers_by_itself: bool,
+    /// Memory of a device refuses chains in recovery, as that of the CPU does.
+    pub device_refuses: bool,
+    /// Work units of undoing that are done at once when a client is fenced: a client that has
+    /// little is gone before the next request of any client.
+    pub undone_at_once: u32,
 }
 
 impl Rules {
@@ -158,6 +189,8 @@ impl Rules {
             channels_max: u64::MAX,
             files_max: u64::MAX,
             recovers_by_itself: false,
+            device_refuses: false,
+            undone_at_once: 4 * QUANTUM,
         }
     }
 
@@ -191,7 +224,7 @@ pub struct Membership {
     listened: ServerTime,
     /// When the driver was asked to listen, until it has.
     listens: Option<ServerTime>,
-    effects: VecDeque<Effect>,
+    tasks: VecDeque<Task>,
     /// The next absent client to look at if room is needed has an id above this one.
     looked_at: Option<ClientId>,
     /// Processes that were watched.
@@ -202,23 +235,23 @@ pub struct Membership {
 
 impl Membership {
     /// Nobody.
-    pub fn new(rules: Rules) -> Self {
+    pub(crate) fn new(rules: Rules) -> Self {
         Self {
             rules,
             members: BTreeMap::new(),
             due: BTreeSet::new(),
             listened: ServerTime(0),
             listens: None,
-            effects: VecDeque::new(),
+            tasks: VecDeque::new(),
             looked_at: None,
             processes: 0,
             mapping_files: 0,
         }
     }
 
-    /// The next thing to be done outside.
-    pub fn poll(&mut self) -> Option<Effect> {
-        self.effects.pop_front()
+    /// The next thing to be done.
+    pub(crate) fn next_task(&mut self) -> Option<Task> {
+        self.tasks.pop_front()
     }
 
     /// Where a member is; `None`: it is not known.
@@ -253,7 +286,7 @@ impl Membership {
 
     /// A request of a client, but `Init` and `Reinit`, on its control connection.
     #[allow(clippy::too_many_arguments)] // what the primary's own `control` takes, and who asks
-    pub fn control(
+    pub(crate) fn control(
         &mut self,
         now: ServerTime,
         locks: &mut Locks,
@@ -283,7 +316,7 @@ impl Membership {
             self.with(client, |member| member.control = None);
             // a successor need not wait for it: also if it leaves a primary that recovers
             if !planted::is(Bug::LeaverKept) {
-                self.effects.push_back(Effect::Keep(Change::Left { client }));
+                self.tasks.push_back(Task::Keep(Change::Left { client }));
             }
             self.end(client, Ending::All(Exit::Left));
         }
@@ -291,7 +324,7 @@ impl Membership {
     }
 
     /// A control connection has ended. Nothing if it does not speak for the client any more.
-    pub fn control_ended(
+    pub(crate) fn control_ended(
         &mut self,
         now: ServerTime,
         locks: &mut Locks,
@@ -316,7 +349,7 @@ impl Membership {
     }
 
     /// A process that was watched ([`Channel::watch`]) has ended.
-    pub fn process_ended(&mut self, client: ClientId, process: u64) {
+    pub(crate) fn process_ended(&mut self, client: ClientId, process: u64) {
         self.with(client, |member| {
             let known = member.processes.iter_mut().filter(|p| p.number == process);
             known.for_each(|p| p.has_ended = true);
@@ -324,8 +357,14 @@ impl Membership {
         self.look_at_processes(client);
     }
 
+    /// Whether this command channel is the one that is served.
+    pub(crate) fn serves(&self, client: ClientId, channel: u64) -> bool {
+        self.members.get(&client).is_some_and(|member| member.channel == Some(channel))
+    }
+
     /// The command channel of this number has ended by itself; whether its queue pairs could not
     /// be fenced.
+    #[doc(hidden)] // for tests of single rules
     pub fn channel_ended(&mut self, client: ClientId, channel: u64, unfenced: bool) {
         self.with(client, |member| {
             member.forget_channel(Some(channel));
@@ -335,8 +374,9 @@ impl Membership {
         self.look_at_processes(client);
     }
 
-    /// [`Effect::CloseChannel`] was done; whether queue pairs could not be fenced. Those of an old
+    /// [`Task::CloseChannel`] was done; whether queue pairs could not be fenced. Those of an old
     /// session must not act while a new one is served.
+    #[doc(hidden)] // for tests of single rules
     pub fn channel_closed(&mut self, client: ClientId, channel: Option<u64>, unfenced: bool) {
         let next = self.with(client, |member| {
             member.forget_channel(channel);
@@ -345,7 +385,7 @@ impl Membership {
             member.channel.filter(|_| member.prepared.is_none() && member.channel > channel)
         });
         if let (true, Some(next @ Some(_))) = (unfenced, next) {
-            self.effects.push_back(Effect::CloseChannel { client, channel: next });
+            self.tasks.push_back(Task::CloseChannel { client, channel: next, serves: true });
         }
     }
 
@@ -354,24 +394,17 @@ impl Membership {
         if member.is_dead() {
             self.end(client, Ending::All(Exit::Died));
         } else if let State::Ending(_) = member.state {
-            self.effects.push_back(Effect::Fence { client });
+            self.tasks.push_back(Task::Fence { client });
         }
     }
 
     /// An operator removes a client: everything of it ends, leases too.
-    ///
-    /// # Errors
-    /// `ClientRemoved`: it is not known.
-    pub fn remove(&mut self, client: ClientId) -> Result<(), Status> {
-        if !self.members.contains_key(&client) {
-            return Err(Status::ClientRemoved);
-        }
+    pub(crate) fn remove(&mut self, client: ClientId) {
         self.end(client, Ending::All(Exit::Operator));
-        Ok(())
     }
 
     /// Who is to be [cut off](Self::hinders) for keeping others waiting, and is not ended yet.
-    pub fn hinderer(&self, locks: &Locks) -> Option<ClientId> {
+    pub(crate) fn hinderer(&self, locks: &Locks) -> Option<ClientId> {
         let may_go = |state| matches!(state, State::Present | State::Absent { .. });
         locks.hinderer(&|client| !self.state(client).is_some_and(may_go))
     }
@@ -379,6 +412,7 @@ impl Membership {
     /// A client keeps others waiting in the middle of an operation: it is fenced, and when its
     /// horizon has passed it keeps its leases alone. Until then it may not come back: it would keep
     /// them waiting again.
+    #[doc(hidden)] // for tests of single rules
     pub fn hinders(&mut self, client: ClientId) {
         self.cut_off(client, Exit::Hindered);
     }
@@ -389,7 +423,7 @@ impl Membership {
         let is_first = !member.has_locks && gives_lock(reply);
         if is_first && !planted::is(Bug::LocksUntold) {
             member.has_locks = true;
-            self.effects.push_back(Effect::Keep(Change::HasLocks { client }));
+            self.tasks.push_back(Task::Keep(Change::HasLocks { client }));
         }
     }
 
@@ -399,15 +433,15 @@ impl Membership {
     }
 
     /// Tries again to fence all who wait for it.
-    pub fn retry(&mut self) {
+    pub(crate) fn retry(&mut self) {
         let waits = |member: &Member| matches!(member.state, State::Ending(_));
         let clients = self.members.iter().filter(|(_, member)| waits(member));
-        self.effects.extend(clients.map(|(&client, _)| Effect::Fence { client }));
+        self.tasks.extend(clients.map(|(&client, _)| Task::Fence { client }));
     }
 
     /// A request has come on this control connection of a client; it is served in its turn. That
     /// the client waits for its turn is no silence of it.
-    pub fn heard(&mut self, now: ServerTime, client: ClientId, control: u64) {
+    pub(crate) fn heard(&mut self, now: ServerTime, client: ClientId, control: u64) {
         self.with(client, |member| {
             let is_prepared = member.prepared.is_some_and(|prepared| prepared.control == control);
             if member.control == Some(control) || is_prepared {
@@ -416,15 +450,15 @@ impl Membership {
         });
     }
 
-    /// [`Effect::Listen`] was done.
-    pub fn listened(&mut self) {
+    /// [`Task::Listen`] was done.
+    pub(crate) fn listened(&mut self) {
         if let Some(asked) = self.listens.take() {
             self.listened = self.listened.max(asked);
         }
     }
 
     /// When [`tick`](Self::tick) has something to do.
-    pub fn next_wakeup(&self, locks: &Locks) -> Option<ServerTime> {
+    pub(crate) fn next_wakeup(&self, locks: &Locks) -> Option<ServerTime> {
         let first = self.next_due(locks)?;
         let member = self.due.first().map(|&(first, _)| first);
         // whatever is due waits for the listening that is under way
@@ -440,7 +474,7 @@ impl Membership {
 
     /// Does what was due when everything was heard the last time, for at most [`TICK_MAX`] members,
     /// and asks the driver to listen if more is due. The same for those that a recovery waits for.
-    pub fn tick(&mut self, now: ServerTime, locks: &mut Locks) {
+    pub(crate) fn tick(&mut self, now: ServerTime, locks: &mut Locks) {
         if planted::is(Bug::SilenceUnheard) {
             self.listened = now;
         }
@@ -455,7 +489,7 @@ impl Membership {
                         && self.listens.is_none()
                     {
                         self.listens = Some(now);
-                        self.effects.push_back(Effect::Listen);
+                        self.tasks.push_back(Task::Listen);
                     }
                     return;
                 }
@@ -489,7 +523,7 @@ impl Membership {
             State::Absent { .. } => {
                 // its queue places end, and nothing else
                 self.with(client, |member| member.is_quiet = true);
-                self.effects.push_back(Effect::CloseChannel { client, channel });
+                self.tasks.push_back(Task::CloseChannel { client, channel, serves: true });
             }
             State::Fenced(_) | State::Ending(Ending::Fence(_)) => self.cut_off_is_over(client),
             State::Lingering { .. } => self.undo(client, Exit::LeasesOver),

@@ -32,7 +32,7 @@
 
 use super::admission::{Admission, Wanted};
 use super::member::{is_same, Prepared};
-use super::{Effect, Membership, State};
+use super::{Membership, State, Task};
 use crate::clock::{ServerTime, NS};
 use crate::control::{Attach, Secret, Terms, UNLIMITED};
 use crate::ids::ClientId;
@@ -93,7 +93,7 @@ impl Membership {
     /// A request has come on this control connection of a client. If it is that of a prepared
     /// session, the client has all answers, and that session takes the place; then the effects are
     /// to be executed before the request is served.
-    pub fn is_shown(
+    pub(crate) fn is_shown(
         &mut self,
         now: ServerTime,
         locks: &mut Locks,
@@ -116,13 +116,13 @@ impl Membership {
         let Some(member) = self.members.get_mut(&client) else { return };
         let Some(prepared) = member.prepared.take() else { return };
         if let Some(old) = member.control.replace(prepared.control) {
-            self.effects.push_back(Effect::CloseControl { client, control: old });
+            self.tasks.push_back(Task::CloseControl { client, control: old });
         }
         let old = std::mem::replace(&mut member.channel, prepared.channel);
-        self.effects.push_back(Effect::CloseChannel { client, channel: old });
+        self.tasks.push_back(Task::CloseChannel { client, channel: old, serves: true });
         let fabric = prepared.fabric;
-        self.effects.push_back(Effect::Keep(Change::Moved { client }));
-        self.effects.push_back(Effect::Switch { client, fabric });
+        self.tasks.push_back(Task::Keep(Change::Moved { client }));
+        self.tasks.push_back(Task::Switch { client, fabric });
         self.with(client, |member| {
             member.previous = Some(prepared.proof);
             member.secret = prepared.secret;
@@ -157,9 +157,9 @@ impl Membership {
         });
         let Some(prepared) = prepared.flatten() else { return };
         let Prepared { control, channel, .. } = prepared;
-        self.effects.push_back(Effect::CloseControl { client, control });
+        self.tasks.push_back(Task::CloseControl { client, control });
         if channel.is_some() {
-            self.effects.push_back(Effect::CloseChannel { client, channel });
+            self.tasks.push_back(Task::CloseChannel { client, channel, serves: false });
         }
     }
 

@@ -14,7 +14,7 @@ impl Membership {
     /// The processes that a client of the predecessor had on this host have ended. One that has
     /// come back, and has not attached, ended between the two: nothing else would tell. The
     /// processes of one that has attached are watched, or its connections are.
-    pub fn predecessors_process_ended(&mut self, locks: &mut Locks, client: ClientId) {
+    pub(crate) fn predecessors_process_ended(&mut self, locks: &mut Locks, client: ClientId) {
         match self.members.get(&client) {
             None => locks.is_dead(client),
             Some(member) if member.fabric.is_none() => {
@@ -28,7 +28,7 @@ impl Membership {
     /// connection is closed, and it may not come back. All of it ends when its horizon has passed:
     /// it does not rely on what it claimed any more. Without a horizon it may take as long as it
     /// wants, unless an operator does not want to wait.
-    pub fn lags(&mut self, now: ServerTime, laggard: Laggard) {
+    pub(crate) fn lags(&mut self, now: ServerTime, laggard: Laggard) {
         let Laggard { client, is_hurried } = laggard;
         let Some(member) = self.members.get(&client) else { return };
         let is_unlimited = member.until == UNLIMITED;
@@ -53,7 +53,7 @@ impl Membership {
     }
 
     /// What came of the recovery, once, and what is to be kept then: who is a client still.
-    pub fn take_recovered(&mut self, locks: &mut Locks) -> Option<(Recovered, Change)> {
+    pub(crate) fn take_recovered(&mut self, locks: &mut Locks) -> Option<(Recovered, Change)> {
         let recovered = locks.take_recovered()?;
         let clients: Vec<ClientId> = self.members.keys().copied().collect();
         for &client in &clients {

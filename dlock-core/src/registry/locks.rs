@@ -10,10 +10,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::handles::{HandleEntry, What};
 use super::ids::Ids;
-use super::names::Names;
 use super::{Clients, Tables};
 use crate::control::{LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
@@ -30,7 +30,7 @@ const FENCE_PLAUSIBLE_MAX: u64 = 1 << 47;
 #[derive(Debug)]
 pub struct LockRecord {
     id: LockId,
-    name: Box<[u8]>,
+    name: Arc<[u8]>,
     lock_type: LockType,
     lease_s: u32,
     slot: Slot,
@@ -82,7 +82,8 @@ pub struct Released {
 #[derive(Debug)]
 pub struct Locks {
     by_id: BTreeMap<LockId, LockRecord>,
-    by_name: Names,
+    /// A tree: from time to time one insertion into a hash table moves all of it.
+    by_name: BTreeMap<Arc<[u8]>, LockId>,
     /// By the number of the slot.
     by_slot: Vec<Option<LockId>>,
     ids: Ids,
@@ -97,7 +98,7 @@ impl Locks {
     pub fn new(locks_max: usize, slots: usize) -> Self {
         Self {
             by_id: BTreeMap::new(),
-            by_name: Names::default(),
+            by_name: BTreeMap::new(),
             by_slot: vec![None; slots],
             ids: Ids::new(),
             locks_max,
@@ -169,8 +170,7 @@ impl Locks {
     }
     /// The lock of this name.
     pub fn by_name(&self, name: &[u8]) -> Option<&LockRecord> {
-        let has_name = |id| self.by_id.get(&LockId(id)).is_some_and(|r| *r.name == *name);
-        self.by_id.get(&LockId(self.by_name.find(name, has_name)?))
+        self.by_id.get(self.by_name.get(name)?)
     }
     /// Who has got the lock in this slot, and under which of its handles.
     pub fn refs(&self, slot: Slot) -> &[(ClientId, Handle)] {
@@ -245,8 +245,8 @@ impl Locks {
         let id = self.ids.pick(wished.map(|l| l.0), &desc.name)?;
         let (slot, _) = t.slots.give(t.mem, 0, self.fence_floor)?;
         self.ids.uses(id);
-        self.by_name.insert(&desc.name, id);
-        let (id, name) = (LockId(id), Box::from(desc.name.as_slice()));
+        let (id, name) = (LockId(id), Arc::from(desc.name.as_slice()));
+        self.by_name.insert(Arc::clone(&name), id);
         let (lock_type, lease_s) = (desc.lock_type, desc.lease_s);
         self.by_slot[slot.0 as usize] = Some(id);
         let record = LockRecord { id, name, lock_type, lease_s, slot, refs: Vec::new() };
@@ -281,7 +281,7 @@ impl Locks {
     fn destroy(&mut self, t: &mut Tables<'_>, lock: LockId) {
         if let Some(record) = self.by_id.remove(&lock) {
             self.ids.frees(lock.0);
-            self.by_name.remove(&record.name, lock.0);
+            self.by_name.remove(&record.name);
             self.by_slot[record.slot.0 as usize] = None;
             let fence = t.mem.read(WordAddr::new(record.slot, Word::Fence));
             if fence <= FENCE_PLAUSIBLE_MAX {

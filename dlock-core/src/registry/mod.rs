@@ -15,7 +15,6 @@ mod clients;
 mod handles;
 mod ids;
 mod locks;
-mod names;
 mod objects;
 mod slots;
 

@@ -16,10 +16,10 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::handles::{HandleEntry, What};
 use super::ids::Ids;
-use super::names::Names;
 use super::{Clients, Tables};
 use crate::clock::{ServerTime, NS};
 use crate::control::{ControlRequest, ObjectGrant};
@@ -42,7 +42,7 @@ pub struct ObjectRef {
 #[derive(Debug)]
 pub struct ObjectRecord {
     id: ObjectId,
-    name: Box<[u8]>,
+    name: Arc<[u8]>,
     slot: Slot,
     generation: Generation,
     owner: Option<ClientId>,
@@ -97,7 +97,7 @@ impl ObjectRecord {
 #[derive(Debug)]
 pub struct Objects {
     by_id: BTreeMap<ObjectId, ObjectRecord>,
-    by_name: Names,
+    by_name: BTreeMap<Arc<[u8]>, ObjectId>,
     owned: BTreeSet<(ClientId, ObjectId)>,
     /// Clients that have left what they own to all.
     disowned: BTreeSet<ClientId>,
@@ -112,7 +112,7 @@ impl Objects {
     pub fn new(objects_max: usize) -> Self {
         Self {
             by_id: BTreeMap::new(),
-            by_name: Names::default(),
+            by_name: BTreeMap::new(),
             owned: BTreeSet::new(),
             disowned: BTreeSet::new(),
             quarantine: BTreeMap::new(),
@@ -340,8 +340,7 @@ impl Objects {
     }
 
     fn id_of(&self, name: &[u8]) -> Option<ObjectId> {
-        let has_name = |id| self.by_id.get(&ObjectId(id)).is_some_and(|r| *r.name == *name);
-        self.by_name.find(name, has_name).map(ObjectId)
+        self.by_name.get(name).copied()
     }
 
     /// How many have got the object that is asked about.
@@ -401,8 +400,8 @@ impl Objects {
         let id = self.ids.pick(None, name).ok_or(Status::ObjectTooMany)?;
         let given = t.slots.give(t.mem, init, 0).ok_or(Status::ObjectTooMany)?;
         self.ids.uses(id);
-        self.by_name.insert(name, id);
-        let ((slot, generation), id, name) = (given, ObjectId(id), Box::from(name));
+        let ((slot, generation), id, name) = (given, ObjectId(id), Arc::from(name));
+        self.by_name.insert(Arc::clone(&name), id);
         self.owned.insert((client, id));
         let (owner, destroyed, refs) = (Some(client), false, Vec::new());
         let record = ObjectRecord { id, name, slot, generation, owner, destroyed, lease_end, refs };
@@ -439,7 +438,7 @@ impl Objects {
     fn free(&mut self, t: &mut Tables<'_>, object: ObjectId) {
         if let Some(record) = self.by_id.remove(&object) {
             self.ids.frees(object.0);
-            self.by_name.remove(&record.name, object.0);
+            self.by_name.remove(&record.name);
             if let Some(owner) = record.owner {
                 self.owned.remove(&(owner, object));
             }

@@ -4,23 +4,24 @@
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::NS;
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, Terms, HORIZON_FOREVER, UNLIMITED,
+    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, HORIZON_FOREVER, UNLIMITED,
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::HINDRANCE_S;
 use dlock_core::locks::{Lapsed, LOOKS_MAX};
 use dlock_core::membership::{
-    Effect, Ending, Exit, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
-    EVICTION_LOOKS_MAX, HORIZON_S_DEFAULT, HORIZON_S_MAX, PROCESSES_MAX,
+    Caller, Draws, Ending, Exit, Gone, Joining, Opened, Orphans, Rules, State, EVICTION_LOOKS_MAX,
+    HORIZON_S_DEFAULT, HORIZON_S_MAX, PROCESSES_MAX,
 };
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::primary::{Effect, Event};
 use dlock_core::status::Status;
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 
 use FabricKind::{Shm, Tcp, Verbs};
 
-/// Every absent client holds a lock for ever; `site.members` has room for one more.
+/// Every absent client holds a lock for ever; the site has room for one more.
 fn full(site: &mut Site, clients: usize) -> Vec<Peer> {
     let peers: Vec<Peer> = (0..clients).map(|_| site.join(Tcp, 0)).collect();
     for (n, &peer) in peers.iter().enumerate() {
@@ -72,13 +73,14 @@ fn absent_clients_with_many_handles_are_looked_at_one_at_a_time() {
         }
         let opened: Vec<_> = (0..3).map(|_| site.open(&init(0))).collect();
         let full = Err(Status::ServerNoResource);
-        assert_eq!(opened, [full, full, Ok(Opened::Wait)]);
+        assert_eq!(opened[..2], [full, full]);
+        assert!(opened[2].is_ok());
     }
 }
 
 #[test]
 fn a_client_whose_process_may_live_with_the_memory_is_not_evicted() {
-    for (is_dead, status) in [(false, Err(Status::ServerNoResource)), (true, Ok(Opened::Wait))] {
+    for is_dead in [false, true] {
         let mut site = Site::with(None, Orphans::Lease, 1);
         let peer = site.join(Shm, 0);
         assert_eq!(site.attach(Peer { fabric: Tcp, ..peer }), Status::Success);
@@ -86,7 +88,7 @@ fn a_client_whose_process_may_live_with_the_memory_is_not_evicted() {
         if is_dead {
             site.die(peer); // of the process it is not known that it was the last
         }
-        assert_eq!(site.open(&init(0)), status);
+        assert_eq!(site.open(&init(0)).is_ok(), is_dead);
     }
 }
 
@@ -96,23 +98,19 @@ fn a_client_that_has_something_after_all_is_not_evicted() {
     for has_something in [true, false] {
         let mut site = Site::with(None, Orphans::Lease, 1);
         let peer = site.join(Tcp, 0);
+        let grant = w0(&site.get(peer, "l", LockType::Atomic));
         site.lose(peer, Gone::Closed);
         let before = site.state(peer);
-        let Site { members, primary, memory, now, .. } = &mut site;
-        let draws = dlock_core::membership::Draws {
-            secret: dlock_core::control::Secret([7; 16]),
-            number: &mut || 5,
-        };
-        let opened = members.open(*now, primary, memory, &init(0), 9, draws);
-        assert_eq!(opened, Ok(Opened::Wait));
-        let fencing = Fencing { unfenced: false, mapped: false };
-        assert!(matches!(members.poll(), Some(Effect::Fence { .. })));
-        members.fence_tried(primary, peer.id, fencing);
-        assert!(matches!(members.poll(), Some(Effect::Look { .. })));
-        members.looked(peer.id, has_something);
-        let state = members.state(peer.id);
+        site.tell(open(init(0), 9.into()));
+        assert!(matches!(site.primary.poll(), Some(Effect::Fence { .. })));
+        if has_something {
+            let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX);
+            site.memory.set(grant, held.into_bits());
+        }
+        site.tell(Event::Done { unfenced: false });
+        let state = site.state(peer);
         assert_eq!(state == before, has_something, "{state:?}");
-        assert_eq!(state == Some(State::Undoing), !has_something, "{state:?}");
+        assert_eq!(state.is_none(), !has_something, "{state:?}");
     }
 }
 
@@ -136,15 +134,15 @@ fn a_fabric_that_is_not_offered_is_refused() {
         (Shm, Joining::by(Shm, Some(1), true)),
     ] {
         let mut site = Site::new();
-        let all = Rules::of(site.primary.config());
+        let all = Rules::of(site.locks().config());
         for is_offered in [true, false] {
             let is_one = |&kind: &FabricKind| kind != fabric || is_offered;
             let offered = [Tcp, Verbs, Shm].into_iter().filter(is_one).collect();
             let rules = Rules { offered, ..all };
-            site.members = Membership::new(rules);
+            site.begins(rules);
             let admission = site.open_twice(&init(0)).unwrap();
             let attach = attach_of(site.peer(admission, fabric));
-            let status = site.members.may_attach(&site.primary, &attach, joining);
+            let status = site.primary.may_attach(&attach, joining);
             assert_eq!(status == Status::Success, is_offered, "{fabric:?}: {status:?}");
         }
     }
@@ -153,8 +151,8 @@ fn a_fabric_that_is_not_offered_is_refused() {
 #[test]
 fn a_client_has_so_many_channels_in_its_life() {
     let mut site = Site::new();
-    let all = Rules::of(site.primary.config());
-    site.members = Membership::new(Rules { channels_max: 3, ..all });
+    let all = Rules::of(site.locks().config());
+    site.begins(Rules { channels_max: 3, ..all });
     let peer = site.join(Tcp, 0);
     assert_eq!(site.attach(peer), Status::Success);
     assert_eq!(site.attach(peer), Status::ServerNoResource, "the third");
@@ -163,18 +161,18 @@ fn a_client_has_so_many_channels_in_its_life() {
 #[test]
 fn clients_that_map_the_memory_take_more_of_the_descriptors_and_are_refused_before_they_lack() {
     let mut site = Site::new();
-    let all = Rules::of(site.primary.config());
+    let all = Rules::of(site.locks().config());
     // four clients that do not map the memory, two that do, or two and one
-    site.members = Membership::new(Rules { files_max: 8, ..all });
+    site.begins(Rules { files_max: 8, ..all });
     let peers: Vec<Peer> = (0..3)
         .map(|_| {
             let admission = site.open_twice(&init(0)).unwrap();
             site.peer(admission, Shm)
         })
         .collect();
-    assert_eq!(site.members.files(), 6);
+    assert_eq!(site.members().files(), 6);
     assert_eq!(site.attach(peers[0]), Status::Success);
-    assert_eq!(site.members.files(), 8);
+    assert_eq!(site.members().files(), 8);
     assert_eq!(site.attach(peers[0]), Status::Success, "it has what it needs");
     assert_eq!(site.attach(peers[1]), Status::ServerNoResource);
     let over_tcp = Peer { fabric: Tcp, ..peers[1] };
@@ -182,7 +180,7 @@ fn clients_that_map_the_memory_take_more_of_the_descriptors_and_are_refused_befo
     assert_eq!(site.open_twice(&init(0)).err(), Some(Status::ServerNoResource));
     site.die(peers[0]);
     site.settle();
-    assert_eq!(site.members.files(), 4, "all of it is given back");
+    assert_eq!(site.members().files(), 4, "all of it is given back");
     assert_eq!(site.attach(peers[1]), Status::Success);
     assert!(site.open_twice(&init(0)).is_ok());
     assert_eq!(site.open_twice(&init(0)).err(), Some(Status::ServerNoResource));
@@ -191,25 +189,27 @@ fn clients_that_map_the_memory_take_more_of_the_descriptors_and_are_refused_befo
 #[test]
 fn each_process_that_maps_the_memory_for_a_client_takes_a_descriptor() {
     let mut site = Site::new();
-    let all = Rules::of(site.primary.config());
-    site.members = Membership::new(Rules { files_max: 6, ..all });
+    let all = Rules::of(site.locks().config());
+    site.begins(Rules { files_max: 6, ..all });
     let peer = site.join(Shm, 0);
     let attach = attach_of(peer);
     let maps = |site: &mut Site, pid| {
         let joining = Joining::by(peer.fabric, Some(pid), true);
-        match site.members.may_attach(&site.primary, &attach, joining) {
-            Status::Success => Ok(site.members.finish_attach(&attach, joining).unwrap().watch),
+        match site.primary.may_attach(&attach, joining) {
+            Status::Success => {
+                Ok(site.primary.parts().0.finish_attach(&attach, joining).unwrap().watch)
+            }
             refused => Err(refused),
         }
     };
-    assert_eq!(site.members.files(), 4);
+    assert_eq!(site.members().files(), 4);
     let [second, third] = [2, 3].map(|pid| maps(&mut site, pid).unwrap().unwrap());
-    assert_eq!(site.members.files(), 6);
+    assert_eq!(site.members().files(), 6);
     assert_eq!(maps(&mut site, 4), Err(Status::ServerNoResource));
     assert_eq!(maps(&mut site, 3), Ok(None), "it has what it needs");
-    site.members.process_ended(peer.id, second);
+    site.tell(Event::ProcessEnded { client: peer.id, process: second });
     assert!(maps(&mut site, 4).is_ok_and(|watch| watch > Some(third)));
-    assert_eq!(site.members.files(), 6, "what told of the end of the other is closed");
+    assert_eq!(site.members().files(), 6, "what told of the end of the other is closed");
 }
 
 #[test]
@@ -219,17 +219,17 @@ fn so_many_processes_may_have_the_memory_for_one_client() {
     let Peer { id: client, fabric, .. } = peer;
     let attach = attach_of(peer);
     let joining = |pid: i32| Joining::by(fabric, Some(pid), true);
-    let may = |site: &Site, pid| site.members.may_attach(&site.primary, &attach, joining(pid));
+    let may = |site: &Site, pid| site.primary.may_attach(&attach, joining(pid));
     let maps = |site: &mut Site, pid| {
         assert_eq!(may(site, pid), Status::Success);
-        site.members.finish_attach(&attach, joining(pid)).unwrap().watch
+        site.primary.parts().0.finish_attach(&attach, joining(pid)).unwrap().watch
     };
     let watched: Vec<u64> =
         (1..PROCESSES_MAX as i32).map(|n| maps(&mut site, n).unwrap()).collect();
     assert_eq!(may(&site, 1), Status::Success, "it is known");
     assert_eq!(may(&site, 99), Status::ServerNoResource);
     // of a process that has ended nothing can be mapped
-    site.members.process_ended(client, watched[0]);
+    site.tell(Event::ProcessEnded { client, process: watched[0] });
     assert!(maps(&mut site, 99).is_some());
     assert_eq!(may(&site, 1), Status::ServerNoResource, "it would be another process");
     assert_eq!(may(&site, 99), Status::Success);
@@ -239,8 +239,8 @@ fn so_many_processes_may_have_the_memory_for_one_client() {
 fn a_client_that_names_no_horizon_has_one_of_a_primary_that_recovers_by_itself() {
     for recovers_by_itself in [false, true] {
         let mut site = Site::new();
-        let all = Rules::of(site.primary.config());
-        site.members = Membership::new(Rules { recovers_by_itself, ..all });
+        let all = Rules::of(site.locks().config());
+        site.begins(Rules { recovers_by_itself, ..all });
         let unnamed_s = if recovers_by_itself { HORIZON_S_DEFAULT } else { 0 };
         let cases = [(0, unnamed_s), (7, 7), (HORIZON_FOREVER, 0), (100_000, HORIZON_S_MAX)];
         for (asked_s, horizon_s) in cases {
@@ -250,7 +250,7 @@ fn a_client_that_names_no_horizon_has_one_of_a_primary_that_recovers_by_itself()
                 0 => UNLIMITED,
                 _ => START.plus_ns(u64::from(horizon_s) * NS),
             };
-            assert_eq!(site.members.until(admission.client), Some(until));
+            assert_eq!(site.members().until(admission.client), Some(until));
         }
     }
 }
@@ -259,12 +259,12 @@ fn a_client_that_names_no_horizon_has_one_of_a_primary_that_recovers_by_itself()
 fn a_promise_is_not_made_shorter_by_a_shorter_horizon() {
     let mut site = Site::new();
     let peer = site.join(Tcp, 60);
-    assert_eq!(site.members.until(peer.id), Some(START.plus_ns(60 * NS)));
+    assert_eq!(site.members().until(peer.id), Some(START.plus_ns(60 * NS)));
     assert!(site.open_twice(&reinit(peer, 5)).is_ok());
-    assert_eq!(site.members.until(peer.id), Some(START.plus_ns(60 * NS)));
+    assert_eq!(site.members().until(peer.id), Some(START.plus_ns(60 * NS)));
     site.until(START.plus_ns(58 * NS));
     assert!(site.open_twice(&reinit(peer, 5)).is_ok());
-    assert_eq!(site.members.until(peer.id), Some(START.plus_ns(63 * NS)));
+    assert_eq!(site.members().until(peer.id), Some(START.plus_ns(63 * NS)));
 }
 
 #[test]
@@ -278,23 +278,24 @@ fn the_channel_of_a_silent_client_is_closed_once_after_the_grace() {
     assert!(!site.effects.contains(&close));
     site.until(START.plus_ns(3 * GRACE_S * NS));
     assert_eq!(site.effects, [close]);
-    assert_eq!(site.members.next_wakeup(&site.primary), None);
+    assert_eq!(site.primary.next_wakeup(), None);
 }
 
 /// A client in the middle of a lapse, without a driver.
 fn lapsing(site: &mut Site) -> Peer {
     let peer = site.join(Tcp, 10);
-    let (members, primary) = (&mut site.members, &mut site.primary);
-    members.tick(START.plus_ns(10 * NS), primary);
-    members.listened();
-    members.tick(START.plus_ns(10 * NS), primary);
-    let fencing = Fencing { unfenced: false, mapped: false };
-    while let Some(effect) = members.poll() {
+    let now = site.now;
+    site.now = START.plus_ns(10 * NS);
+    for event in [Event::Tick, Event::Listened, Event::Tick] {
+        site.tell(event);
+    }
+    while let Some(effect) = site.primary.poll() {
         if matches!(effect, Effect::Fence { .. }) {
-            members.fence_tried(primary, peer.id, fencing);
+            site.tell(Event::Done { unfenced: false });
         }
     }
-    assert_eq!(members.state(peer.id), Some(State::Lapsing(Exit::Horizon)));
+    site.now = now;
+    assert_eq!(site.state(peer), Some(State::Lapsing(Exit::Horizon)));
     peer
 }
 
@@ -307,8 +308,8 @@ fn a_lease_that_ends_with_the_lapse_keeps_nothing() {
     ] {
         let mut site = Site::new();
         let peer = lapsing(&mut site);
-        site.members.lapsed(now, peer.id, Lapsed { ended: true, until: Some(end) });
-        assert_eq!(site.members.state(peer.id), Some(state));
+        site.primary.parts().0.lapsed(now, peer.id, Lapsed { ended: true, until: Some(end) });
+        assert_eq!(site.members().state(peer.id), Some(state));
     }
 }
 
@@ -318,16 +319,17 @@ fn a_client_is_told_to_wait_for_its_lapse_unless_it_must_go_altogether() {
     let peer = lapsing(&mut site);
     let back = reinit(peer, 10);
     let answer = |site: &mut Site| {
-        let Site { members, primary, memory, now, .. } = site;
-        let secret = dlock_core::control::Secret([7; 16]);
-        let draws = dlock_core::membership::Draws { secret, number: &mut || 5 };
-        members.open(*now, primary, memory, &back, 9, draws).map(drop)
+        site.tell(open(back.clone(), 9.into()));
+        match std::iter::from_fn(|| site.primary.poll()).last() {
+            Some(Effect::Opened { opened, .. }) => opened.map(drop),
+            other => panic!("{other:?}"),
+        }
     };
     assert_eq!(answer(&mut site), Err(Status::NotReady));
-    site.members.remove(peer.id).unwrap();
+    site.tell(Event::Remove { client: peer.id });
     assert_eq!(answer(&mut site), Err(Status::ClientRemoved));
     let kept = Lapsed { ended: true, until: Some(START.plus_ns(900 * NS)) };
-    site.members.lapsed(START, peer.id, kept);
+    site.primary.parts().0.lapsed(START, peer.id, kept);
     assert_eq!(site.state(peer), Some(State::Undoing), "leases too");
 }
 
@@ -335,15 +337,16 @@ fn a_client_is_told_to_wait_for_its_lapse_unless_it_must_go_altogether() {
 fn queue_pairs_that_could_not_be_fenced_are_remembered_until_they_are() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 0);
-    site.members.channel_ended(peer.id, 1, true);
-    site.members.channel_ended(peer.id, 1, true); // told twice, it is as true
+    site.primary.parts().0.channel_ended(peer.id, 1, true);
+    site.primary.parts().0.channel_ended(peer.id, 1, true); // told twice, it is as true
     let attach = attach_of(peer);
-    let finish =
-        |site: &mut Site| site.members.finish_attach(&attach, Joining::over(Verbs)).map(drop);
+    let finish = |site: &mut Site| {
+        site.primary.parts().0.finish_attach(&attach, Joining::over(Verbs)).map(drop)
+    };
     assert_eq!(finish(&mut site), Err(Status::Error));
-    site.members.channel_ended(peer.id, 1, false);
+    site.primary.parts().0.channel_ended(peer.id, 1, false);
     assert_eq!(finish(&mut site), Err(Status::Error), "that of another channel says nothing");
-    site.members.channel_closed(peer.id, Some(1), false);
+    site.primary.parts().0.channel_closed(peer.id, Some(1), false);
     assert!(finish(&mut site).is_ok());
 }
 
@@ -354,13 +357,18 @@ fn a_channel_tells_the_horizon_of_its_session() {
     let prepared = site.open_twice(&reinit(site.peer(first, Tcp), 3)).unwrap();
     for (session, seconds, is_prepared) in [(first, 9, false), (prepared, 3, true)] {
         let attach = attach_of(site.peer(session, Tcp));
-        let channel = site.members.finish_attach(&attach, Joining::over(Tcp)).unwrap();
+        let channel = site.primary.parts().0.finish_attach(&attach, Joining::over(Tcp)).unwrap();
         assert_eq!(
             (channel.until, channel.is_prepared),
             (START.plus_ns(seconds * NS), is_prepared)
         );
         assert_eq!(session.terms.until, channel.until);
     }
+}
+
+fn open(request: ControlRequest, caller: Caller) -> Event {
+    let draws = Draws { secret: Secret([caller.control as u8; 16]), numbers: [5; 6] };
+    Event::Open { request, caller, draws }
 }
 
 fn attach_of(peer: Peer) -> Attach {
@@ -372,8 +380,7 @@ fn attach_of(peer: Peer) -> Attach {
 fn a_client_for_which_there_is_no_memory_goes() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 0);
-    site.slow = true;
-    site.members.has_no_memory(site.now, peer.id, &init(0));
+    site.tell(Event::NoMemory { client: peer.id, is_new: true });
     assert_eq!(site.state(peer), Some(State::Ending(Ending::All(Exit::NoMemory))));
     site.settle();
     assert_eq!(site.exits(peer), [Exit::NoMemory]);
@@ -383,12 +390,13 @@ fn a_client_for_which_there_is_no_memory_goes() {
 fn a_stranger_is_no_member() {
     let mut site = Site::new();
     let stranger = ClientId::new(77).unwrap();
-    assert_eq!(site.members.remove(stranger), Err(Status::ClientRemoved));
-    let secret = dlock_core::control::Secret([7; 16]);
+    site.handle(Event::Remove { client: stranger });
+    assert_eq!(site.effects, []);
+    let secret = Secret([7; 16]);
     let attach = Attach { client: stranger, secret, fabric: Tcp, verbs: None };
-    let refused = site.members.finish_attach(&attach, Joining::over(Tcp)).map(drop);
+    let refused = site.primary.parts().0.finish_attach(&attach, Joining::over(Tcp)).map(drop);
     assert_eq!(refused, Err(Status::ClientRemoved));
-    assert_eq!(site.members.state(stranger), None);
+    assert_eq!(site.members().state(stranger), None);
 }
 
 #[test]
@@ -398,7 +406,7 @@ fn each_process_of_a_client_is_watched_once_and_all_must_end() {
     let first = peer.id.get() as i32;
     let attach = |site: &mut Site, pid: i32| {
         let joining = Joining::by(Shm, Some(pid), true);
-        site.members.finish_attach(&attach_of(peer), joining).unwrap().watch
+        site.primary.parts().0.finish_attach(&attach_of(peer), joining).unwrap().watch
     };
     let other = site.join(Shm, 0);
     let known = site.watched[&peer.id];
@@ -407,32 +415,31 @@ fn each_process_of_a_client_is_watched_once_and_all_must_end() {
     let second = attach(&mut site, first + 1).unwrap();
     assert_ne!(second, known);
     assert_eq!(attach(&mut site, first + 1), None);
-    site.members.process_ended(peer.id, known);
+    site.tell(Event::ProcessEnded { client: peer.id, process: known });
     assert_eq!(site.state(peer), Some(State::Present), "the second lives");
     // a new process may have the number of one that has ended
     let third = attach(&mut site, first).unwrap();
     assert!(third != known && third != second);
-    site.members.process_ended(peer.id, second);
+    site.tell(Event::ProcessEnded { client: peer.id, process: second });
     assert_eq!(site.state(peer), Some(State::Present), "the third lives");
-    site.members.process_ended(peer.id, third);
+    site.tell(Event::ProcessEnded { client: peer.id, process: third });
     assert_eq!(site.state(peer), Some(State::Ending(Ending::All(Exit::Died))));
 }
 
 #[test]
 fn an_id_has_31_bits_and_is_nobody_elses() {
     let mut site = Site::new();
-    assert!(site.members.is_empty());
-    let mut numbers = [0x8000_0005, 0, 5, 0x8000_0006].into_iter();
-    let Site { members, primary, memory, now, .. } = &mut site;
-    for (id, len) in [(5, 1), (6, 2)] {
-        let mut number = || numbers.next().unwrap();
-        let secret = dlock_core::control::Secret([7; 16]);
-        let draws = dlock_core::membership::Draws { secret, number: &mut number };
-        let opened = members.open(*now, primary, memory, &init(0), 1, draws);
-        let Ok(Opened::Admitted(admission)) = opened else { panic!("{opened:?}") };
-        assert_eq!((admission.client.get(), members.len()), (id, len));
+    assert!(site.members().is_empty());
+    let numbers = [[0x8000_0005, 1, 1, 1, 1, 1], [0, 5, 0x8000_0006, 1, 1, 1]];
+    for (numbers, (id, len)) in numbers.into_iter().zip([(5, 1), (6, 2)]) {
+        let draws = Draws { secret: Secret([7; 16]), numbers };
+        let opened = site.handle(Event::Open { request: init(0), caller: 1.into(), draws });
+        let Some(Effect::Opened { opened: Ok(Opened::Admitted(admission)), .. }) = opened else {
+            panic!("{opened:?}")
+        };
+        assert_eq!((admission.client.get(), site.members().len()), (id, len));
     }
-    assert!(!members.is_empty());
+    assert!(!site.members().is_empty());
 }
 
 /// It operates on the memory by itself, and may have gone on while the primary stood still.
@@ -453,21 +460,20 @@ fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
         assert_eq!(site.control(gone, ControlRequest::Deinit), ControlReply::Done);
         let (handle, wait, mode) = (theirs.handle, WaitNumber(1), Mode::Exclusive);
         let wait = Request::Wait { handle, mode, expire_s: 9, wait, ticket: None };
-        let (now, out) = (site.now, &mut site.out);
-        site.primary.command(now, &mut site.memory, waits.id, Seq(1), wait, out);
+        site.command(waits.id, Seq(1), wait);
         site.until(START.plus_ns(NS));
         if goes_on {
             notes(&mut site, slow, grant.handle, LedgerState::HeldShared);
         }
         let at = START.plus_ns(60 * NS);
-        let hinderer = |site: &Site| site.primary.hinderer(&|_| false);
+        let hinderer = |site: &Site| site.locks().hinderer(&|_| false);
         assert_eq!(hinderer(&site), None, "it was not looked at for so long");
         site.now = at;
-        site.primary.tick(at, &mut site.memory, &mut site.out);
+        site.upkeep();
         assert_eq!(hinderer(&site), None, "it may have stood still, too");
         for s in 1..u64::from(HINDRANCE_S) {
             site.now = at.plus_ns(s * NS);
-            site.primary.tick(site.now, &mut site.memory, &mut site.out);
+            site.upkeep();
         }
         assert_eq!(hinderer(&site), (!goes_on).then_some(slow.id));
     }
@@ -477,16 +483,14 @@ fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
 #[test]
 fn nobody_gets_queue_pairs_while_the_primary_recovers() {
     let mut site = Site::new();
-    let config = site.primary.config().clone();
-    let config = dlock_core::locks::PrimaryConfig { recovery_clients: 1, ..config };
-    site.primary = dlock_core::locks::Locks::new(config);
+    site.begins_recovering(1);
     let client = ClientId::new(77).unwrap();
-    let secret = dlock_core::control::Secret([7; 16]);
+    let secret = Secret([7; 16]);
     let back = Peer { id: client, secret, control: 1, fabric: Tcp, terms: Terms::UNLIMITED };
     let admission = site.open_twice(&reinit(back, 0)).unwrap();
     for (fabric, status) in [(Verbs, Status::NotReady), (Tcp, Status::Success)] {
         let attach = attach_of(site.peer(admission, fabric));
-        let may = site.members.may_attach(&site.primary, &attach, Joining::over(fabric));
+        let may = site.primary.may_attach(&attach, Joining::over(fabric));
         assert_eq!(may, status, "{fabric:?}");
     }
 }
@@ -502,8 +506,7 @@ fn a_client_that_is_about_to_come_back_is_not_evicted() {
         }
         site.lose(peer, Gone::Closed);
         assert!(matches!(site.state(peer), Some(State::Absent { .. })));
-        let expected = if comes_back { Err(Status::ServerNoResource) } else { Ok(Opened::Wait) };
-        assert_eq!(site.open(&init(0)), expected);
+        assert_eq!(site.open(&init(0)).is_ok(), !comes_back);
     }
 }
 
@@ -511,18 +514,17 @@ fn a_client_that_is_about_to_come_back_is_not_evicted() {
 #[test]
 fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
     use dlock_core::ids::Identity;
-    use dlock_core::membership::{Caller, Draws};
     let identities = [None, Some(Identity([1; 32])), Some(Identity([2; 32]))];
     for own in identities {
         let mut site = Site::new();
-        let open = |site: &mut Site, request: &ControlRequest, control, identity| {
-            let Site { members, primary, memory, now, .. } = site;
-            let secret = dlock_core::control::Secret([control as u8; 16]);
-            let draws = Draws { secret, number: &mut || 5 };
-            let caller = Caller { control, identity, names: &[] };
-            members.open(*now, primary, memory, request, caller, draws)
+        let asks = |site: &mut Site, request: &ControlRequest, control: u64, identity| {
+            let caller = Caller { identity, ..control.into() };
+            match site.handle(open(request.clone(), caller)) {
+                Some(Effect::Opened { opened, .. }) => opened,
+                other => panic!("{other:?}"),
+            }
         };
-        let Ok(Opened::Admitted(admitted)) = open(&mut site, &init(0), 1, own) else {
+        let Ok(Opened::Admitted(admitted)) = asks(&mut site, &init(0), 1, own) else {
             panic!("not let in");
         };
         let peer = site.peer(admitted, Tcp);
@@ -530,15 +532,14 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
             let is_own = shown == own;
             let Peer { id: client, secret, fabric, .. } = peer;
             let attach = Attach { client, secret, fabric, verbs: None };
-            let may = |joining: Joining| {
-                site.members.may_attach(&site.primary, &attach, joining) == Status::Success
-            };
+            let may =
+                |joining: Joining| site.primary.may_attach(&attach, joining) == Status::Success;
             assert_eq!(may(Joining::over(Tcp).shown(shown)), is_own, "{own:?} {shown:?}");
             let mapping = Attach { fabric: Shm, ..attach };
             let joining = Joining::by(Shm, Some(1), true).shown(shown);
-            let may_map = site.members.may_attach(&site.primary, &mapping, joining);
+            let may_map = site.primary.may_attach(&mapping, joining);
             assert_eq!(may_map, Status::Success, "its process has shown its credentials");
-            let back = open(&mut site, &reinit(peer, 10), 2, shown);
+            let back = asks(&mut site, &reinit(peer, 10), 2, shown);
             assert_eq!(back.is_ok(), is_own, "{own:?} {shown:?}");
             if !is_own {
                 assert_eq!(back, Err(Status::Error), "as with a wrong secret");

@@ -31,9 +31,9 @@ impl Client {
 
     fn asks(&mut self, site: &mut Site, request: Request) -> Option<Reply> {
         self.seq += 1;
-        let (now, seq, id) = (site.now, Seq(self.seq), self.peer.id);
+        let (seq, id) = (Seq(self.seq), self.peer.id);
         site.out.clear();
-        site.primary.command(now, &mut site.memory, id, seq, request, &mut site.out);
+        site.command(id, seq, request);
         site.out.iter().find(|sent| sent.client == id).map(|sent| sent.reply)
     }
 
@@ -143,7 +143,7 @@ fn a_late_release_of_the_channel_before_ends_no_other_hold() {
     let held = turn(&mut site, &p);
     let (expect, swap) = (held.into_bits(), held.done(X).into_bits());
     let release = Chain::one(WordOp::Cas { addr: w1(&p), expect, swap });
-    let checked = site.primary.check_chain(site.now, &mut site.memory, p.peer.id, &release);
+    let checked = site.primary.locks().check_chain(site.now, &mut site.memory, p.peer.id, &release);
     assert_eq!(checked, Ok(true));
     let next = x.takes(&mut site, 600);
     assert_eq!(x.waits(&mut site, next), None);

@@ -103,10 +103,9 @@ fn a_ticket_that_was_executed_here_is_the_only_one_its_client_has() {
             let ticket = Ticket { lap: 0, tx, ts };
             let (handle, expire_s) = (grant.handle, 5);
             let request = Request::Poll { handle, mode, ticket, expire_s };
-            let (now, out) = (site.now, &mut site.out);
-            out.clear();
-            site.primary.command(now, &mut site.memory, client.id, Seq(seq), request, out);
-            matches!(out[..], [ref sent] if matches!(sent.reply, Reply::Granted { .. }))
+            site.out.clear();
+            site.command(client.id, Seq(seq), request);
+            matches!(site.out[..], [ref sent] if matches!(sent.reply, Reply::Granted { .. }))
         };
         assert!(!ask(&mut site, 1, 0) && !ask(&mut site, 0, 1), "another one's, perhaps");
         assert!(ask(&mut site, 0, 0), "{:?}", site.out);
@@ -119,7 +118,7 @@ fn a_pair_reaches_no_word_of_the_next_slot() {
     for word in [Word::W0, Word::W1, Word::Fence, Word::Gen] {
         let addr = WordAddr::new(grant.slot, word);
         let read = Chain::one(WordOp::ReadPair { addr });
-        let may = site.primary.check_chain(site.now, &mut site.memory, client.id, &read);
+        let may = site.primary.locks().check_chain(site.now, &mut site.memory, client.id, &read);
         let expected = if word == Word::Gen { Err(Status::Invalid) } else { Ok(false) };
         assert_eq!(may, expected, "{word:?}");
     }

@@ -5,13 +5,12 @@
 
 use crate::common::site::{init, reinit, w0, Peer, Site, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{Attach, ControlRequest, FabricKind, Secret, Terms};
+use dlock_core::control::{ControlRequest, FabricKind, Terms};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::{HINDRANCE_S, LOOK_S};
-use dlock_core::membership::{
-    Connection, Draws, Effect, Ending, Exit, Gone, Joining, Orphans, State, PREPARED_S,
-};
+use dlock_core::membership::{Connection, Ending, Exit, Gone, Orphans, State, PREPARED_S};
 use dlock_core::message::LockType;
+use dlock_core::primary::{Effect, Event};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
 use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
@@ -27,8 +26,11 @@ fn at_s(seconds: u64) -> ServerTime {
 /// Fences the first client of a fabric, which is on its first channel.
 fn fence(site: &mut Site, peer: Peer, why: Exit) {
     match why {
-        Exit::Hindered => site.members.hinders(peer.id),
-        _ => site.members.revoked(peer.id, Connection::Channel(1)),
+        Exit::Hindered => site.primary.parts().0.hinders(peer.id),
+        _ => {
+            let connection = Connection::Channel(1);
+            site.tell(Event::Revoked { client: peer.id, connection });
+        }
     }
     site.settle();
 }
@@ -54,22 +56,22 @@ fn who_is_fenced_keeps_what_has_no_lease_until_the_horizon_that_it_knows() {
         site.take_lease(peer, 1_000);
         site.until(at_s(3));
         site.control(peer, ControlRequest::Heartbeat);
-        let until = site.members.until(peer.id).unwrap();
+        let until = site.members().until(peer.id).unwrap();
         assert_eq!(until, at_s(3 + HORIZON_S));
         fence(&mut site, peer, why);
         assert_eq!(site.state(peer), Some(State::Fenced(why)));
         assert!(site.effects.contains(&Effect::Fence { client: peer.id }));
-        assert!(!site.effects.contains(&Effect::Lapse { client: peer.id }));
-        assert!(!site.members.has_quarantined(), "it is fenced, and not to be fenced again");
+        assert!(!site.effects.contains(&Effect::Lapses { client: peer.id }));
+        assert!(!site.members().has_quarantined(), "it is fenced, and not to be fenced again");
         site.until(ServerTime(until.0 - 1));
         assert_eq!(site.state(peer), Some(State::Fenced(why)));
-        assert_eq!(site.members.until(peer.id), Some(until), "nothing prolongs it");
+        assert_eq!(site.members().until(peer.id), Some(until), "nothing prolongs it");
         assert!(has_rw(&mut site, other, peer));
         site.until(until);
         assert!(matches!(site.state(peer), Some(State::Lingering { .. })), "it has a lease");
         assert!(!has_rw(&mut site, other, peer));
         assert_eq!(site.come_back(peer).unwrap().terms.lapses, 1);
-        assert_eq!(site.members.assert_consistent(), Ok(()));
+        assert_eq!(site.members().assert_consistent(), Ok(()));
     }
 }
 
@@ -120,7 +122,7 @@ fn a_session_that_was_prepared_counts_for_the_horizon_of_who_is_fenced() {
 fn who_is_fenced_and_ends_is_undone_at_once() {
     type End = fn(&mut Site, Peer);
     let ends: [(End, Exit); 2] = [
-        (|site, peer| site.members.remove(peer.id).unwrap(), Exit::Operator),
+        (|site, peer| _ = site.handle(Event::Remove { client: peer.id }), Exit::Operator),
         (|site, peer| site.die(peer), Exit::Died),
     ];
     for (end, exit) in ends {
@@ -135,7 +137,7 @@ fn who_is_fenced_and_ends_is_undone_at_once() {
             _ => State::Fenced(Exit::Hindered),
         };
         assert_eq!(site.state(peer), Some(waits));
-        assert_eq!(site.members.has_quarantined(), fabric == Shm);
+        assert_eq!(site.members().has_quarantined(), fabric == Shm);
         let revokes = site.effects.contains(&Effect::Revoke { client: peer.id });
         assert_eq!(revokes, fabric == Shm, "its chains are refused at the memory");
         end(&mut site, peer);
@@ -180,7 +182,7 @@ fn who_cannot_be_fenced_before_its_horizon_keeps_everything_until_it_is() {
     }
     assert!(has_rw(&mut site, other, peer));
     site.memory.mapped.clear();
-    site.members.retry();
+    site.handle(Event::Retry);
     site.settle();
     assert_eq!(site.state(peer), None);
     assert!(!has_rw(&mut site, other, peer));
@@ -193,7 +195,7 @@ fn the_end_of_an_old_connection_leaves_who_is_fenced_alone() {
     let peer = site.join(Verbs, HORIZON_S as u32);
     fence(&mut site, peer, Exit::Hindered);
     site.lose(peer, Gone::Closed);
-    site.members.channel_ended(peer.id, 1, false);
+    site.primary.parts().0.channel_ended(peer.id, 1, false);
     site.settle();
     assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
 }
@@ -213,7 +215,7 @@ fn a_session_without_a_horizon_takes_none_away_that_was_told() {
         if why == Exit::Revoked {
             site.open_twice(&reinit(peer, 0)).unwrap();
             assert_eq!(site.state(peer), Some(State::Present));
-            site.members.hinders(peer.id);
+            site.primary.parts().0.hinders(peer.id);
             site.settle();
         }
         assert_eq!(site.state(peer), Some(State::Fenced(why.min(Exit::Hindered))));
@@ -273,19 +275,14 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_and_tried_again() {
     site.unfenced.insert(peer.id);
     fence(&mut site, peer, Exit::Revoked);
     assert_eq!(site.state(peer), Some(State::Ending(Ending::Fence(Exit::Revoked))));
-    let Site { members, primary, memory, now, .. } = &mut site;
-    let draws = Draws { secret: Secret([9; 16]), number: &mut || 5 };
-    let request = reinit(peer, HORIZON_S as u32);
-    assert!(members.open(*now, primary, memory, &request, 99, draws).is_ok());
-    let Peer { id: client, secret, fabric, .. } = peer;
-    let attach = Attach { client, secret, fabric, verbs: None };
-    let attached = members.finish_attach(&attach, Joining::over(Verbs)).map(drop);
-    assert_eq!(attached, Err(Status::Error), "they may act");
-    let effects: Vec<Effect> = std::iter::from_fn(|| members.poll()).collect();
-    let again = Effect::CloseChannel { client, channel: None };
-    assert!(effects.contains(&again), "{effects:?}");
-    members.channel_closed(client, None, false);
-    assert!(members.finish_attach(&attach, Joining::over(Verbs)).is_ok());
+    site.effects.clear();
+    let admission = site.open_twice(&reinit(peer, HORIZON_S as u32)).unwrap();
+    let again = Effect::CloseChannel { client: peer.id, channel: None };
+    assert!(site.effects.contains(&again), "{:?}", site.effects);
+    let back = site.peer(admission, Verbs);
+    assert_eq!(site.attach(back), Status::Error, "they may act");
+    site.unfenced.clear();
+    assert_eq!(site.attach(back), Status::Success);
 }
 
 /// The one that it had asked for was given up.
@@ -318,22 +315,21 @@ fn is_waited_for(site: &mut Site, horizon_s: u32, adds: bool) -> Peer {
     let [stays, gone] = [(); 2].map(|()| site.join(Verbs, horizon_s));
     is_between(site, stays, 1, adds);
     is_between(site, gone, 2, !adds);
-    site.members.remove(gone.id).unwrap();
+    site.handle(Event::Remove { client: gone.id });
     site.settle();
     stays
 }
 
 /// What is due next is done. Whom it finds to keep others waiting.
 fn wakes(site: &mut Site) -> Option<ClientId> {
-    let due = [site.primary.next_wakeup(), site.members.next_wakeup(&site.primary)];
-    site.now = due.into_iter().flatten().min()?.max(site.now);
-    let (now, out) = (site.now, &mut site.out);
-    site.primary.tick(now, &mut site.memory, out);
-    site.members.tick(now, &mut site.primary);
-    let hinderer = site.members.hinderer(&site.primary);
-    hinderer.iter().for_each(|&client| site.members.hinders(client));
-    site.settle();
-    hinderer
+    site.now = site.primary.next_wakeup()?.max(site.now);
+    site.upkeep();
+    let before = site.effects.len();
+    site.handle(Event::Tick);
+    site.effects[before..].iter().find_map(|effect| match *effect {
+        Effect::Hinders { client } => Some(client),
+        _ => None,
+    })
 }
 
 #[test]
@@ -405,7 +401,8 @@ fn who_has_gone_on_since_it_was_seen_last_is_not_cut_off() {
     let entry = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
     site.memory.ledgers.insert((slow.id, handle), entry);
     site.now = at_s(u64::from(HINDRANCE_S) + 1);
-    assert_eq!(site.members.hinderer(&site.primary), None, "it was not looked at");
+    site.handle(Event::Tick);
+    assert_eq!(site.state(slow), Some(State::Present), "it was not looked at");
     assert_eq!(wakes(&mut site), None);
     assert_eq!(site.primary.next_wakeup(), None, "the count is known");
 }

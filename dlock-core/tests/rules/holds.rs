@@ -21,7 +21,7 @@ use crate::common::Memory;
 use FabricKind::{Shm, Tcp, Verbs};
 
 fn has_something(site: &mut Site, peer: Peer) -> bool {
-    site.primary.has_something(site.now, &mut site.memory, peer.id)
+    site.primary.locks().has_something(site.now, &mut site.memory, peer.id)
 }
 
 fn notes(site: &mut Site, peer: Peer, grant: &LockGrant, state: LedgerState) {
@@ -32,8 +32,7 @@ fn notes(site: &mut Site, peer: Peer, grant: &LockGrant, state: LedgerState) {
 fn wait(site: &mut Site, peer: Peer, grant: &LockGrant, mode: Mode) {
     let (handle, wait) = (grant.handle, WaitNumber(1));
     let request = Request::Wait { handle, mode, expire_s: 9, wait, ticket: None };
-    let (now, out) = (site.now, &mut site.out);
-    site.primary.command(now, &mut site.memory, peer.id, Seq(1), request, out);
+    site.command(peer.id, Seq(1), request);
 }
 
 #[test]
@@ -92,8 +91,8 @@ fn a_queue_place_counts_as_something_for_who_has_it() {
 }
 
 fn lapses(site: &mut Site, peer: Peer) -> dlock_core::locks::Lapsed {
-    let mut lapse = site.primary.begin_lapse(peer.id);
-    while !site.primary.lapse(site.now, &mut site.memory, &mut lapse, &mut site.out) {}
+    let mut lapse = site.primary.parts().1.begin_lapse(peer.id);
+    while !site.primary.parts().1.lapse(site.now, &mut site.memory, &mut lapse, &mut site.out) {}
     lapse.lapsed()
 }
 
@@ -109,9 +108,8 @@ fn claims(site: &mut Site) -> (Peer, LockGrant) {
 }
 
 fn asks(site: &mut Site, peer: Peer, request: Request) {
-    let (now, out) = (site.now, &mut site.out);
-    site.primary.command(now, &mut site.memory, peer.id, Seq(1), request, out);
-    assert_eq!(out.len(), 1, "{out:?}");
+    site.command(peer.id, Seq(1), request);
+    assert_eq!(site.out.len(), 1, "{:?}", site.out);
 }
 
 /// What its session had without a lease ends. It may have looked after it has asked, and rely on
@@ -187,9 +185,9 @@ fn a_recount_during_a_lapse_counts_the_others() {
     notes(&mut site, e, &ge, LedgerState::Intent);
     site.memory.set(w0(&ga), RwWord::new().with_rcount(4).into_bits());
     site.die(d);
-    let mut lapse = site.primary.begin_lapse(a.id);
+    let mut lapse = site.primary.parts().1.begin_lapse(a.id);
     let (now, out) = (site.now, &mut site.out);
-    assert!(site.primary.lapse(now, &mut site.memory, &mut lapse, out));
+    assert!(site.primary.parts().1.lapse(now, &mut site.memory, &mut lapse, out));
     let word = RwWord::from_bits(site.word(&ga));
     assert_eq!((word.rcount(), word.waiters()), (3, true), "it is not known yet whose they are");
 }
@@ -292,7 +290,7 @@ fn a_client_that_changes_its_fabric_is_known_by_its_ledger_from_then_on() {
     assert!(!has_something(&mut site, a), "the primary has executed nothing of the kind");
     for fabric in [Shm, Tcp] {
         let (now, out) = (site.now, &mut site.out);
-        site.primary.attached(now, &mut site.memory, a.id, fabric, out);
+        site.primary.parts().1.attached(now, &mut site.memory, a.id, fabric, out);
         assert!(has_something(&mut site, a), "{fabric:?}");
     }
 }
@@ -320,7 +318,8 @@ fn a_note_goes_to_the_entry_of_a_lock_of_its_client_alone() {
     let (a, b) = (site.join(Tcp, 0), site.join(Tcp, 0));
     let grant = site.get(a, "l", LockType::Rw);
     let nothing = LedgerEntry::new();
-    let mut may = |client| site.primary.check_note(&mut site.memory, client, grant.handle, nothing);
+    let mut may =
+        |client| site.primary.locks().check_note(&mut site.memory, client, grant.handle, nothing);
     assert_eq!(may(a.id), Ok(()));
     assert_eq!(may(b.id), Err(Status::LockNotGet));
     assert_eq!(may(ClientId::new(9_999).unwrap()), Err(Status::ClientRemoved));

@@ -9,9 +9,10 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
-use dlock_core::locks::{Known, Locks, PrimaryConfig};
-use dlock_core::membership::{Connection, Draws, Effect, Exit, Gone, State};
+use dlock_core::locks::Known;
+use dlock_core::membership::{Connection, Exit, Gone, State};
 use dlock_core::message::{LockType, Mode};
+use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::session::was_heard;
 use dlock_core::status::Status;
@@ -37,7 +38,7 @@ fn of_old(id: u32, horizon_s: u32) -> Known {
 /// A primary that waits for these.
 fn waiting(known: &[Known]) -> Site {
     let mut site = Site::new();
-    site.primary.awaits(site.now, known, DEADLINE_S);
+    site.handle(Event::Awaits { known: known.to_vec(), deadline_s: DEADLINE_S });
     site
 }
 
@@ -57,7 +58,7 @@ fn comes_by(site: &mut Site, known: Known, fabric: FabricKind) -> Peer {
 
 /// What it is told of its horizon.
 fn beats(site: &mut Site, peer: Peer) -> ServerTime {
-    let is_recovering = site.primary.is_recovering();
+    let is_recovering = site.locks().is_recovering();
     match site.control(peer, ControlRequest::Heartbeat) {
         reply @ ControlReply::Alive { until, recovering, .. } => {
             assert!(was_heard(&reply) && recovering == is_recovering);
@@ -89,12 +90,12 @@ fn a_client_that_is_cut_off_before_its_claims_is_waited_for_and_its_claims_count
     let peer = comes(&mut site, known);
     site.lose(peer, Gone::Closed);
     site.until(at(2 * u64::from(DEADLINE_S) + GRACE_S));
-    assert!(site.primary.is_recovering() && site.exits(peer).is_empty());
+    assert!(site.locks().is_recovering() && site.exits(peer).is_empty());
     let peer = comes(&mut site, known);
     let word = claims(&mut site, peer, 100 * NS);
     assert_eq!(site.control(peer, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
     assert_ne!(site.memory.read(word), 0, "it has kept its lock");
     // from now on it is known what it has
     site.lose(peer, Gone::Closed);
@@ -113,21 +114,21 @@ fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
     let request = reinit(peer, 0);
     let admission = site.open_twice(&request).unwrap();
     let refused = site.peer(admission, Tcp);
-    site.members.has_no_memory(site.now, id, &request);
+    site.tell(Event::NoMemory { client: id, is_new: false });
     site.settle();
-    assert!(site.exits(refused).is_empty() && site.primary.is_recovering());
+    assert!(site.exits(refused).is_empty() && site.locks().is_recovering());
     assert!(!site.effects.contains(&Effect::Keep(Change::Left { client: id })));
     assert_eq!(
         site.control(refused, ControlRequest::Heartbeat),
         ControlReply::Error(Status::Error)
     );
     site.until(at(2 * u64::from(DEADLINE_S)));
-    assert!(site.primary.is_recovering());
+    assert!(site.locks().is_recovering());
     let peer = comes(&mut site, known);
     claims(&mut site, peer, 100 * NS);
     assert_eq!(site.control(peer, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
 }
 
 /// Stopped between its reinit and its claims, with the memory mapped: it cannot be fenced,
@@ -146,13 +147,13 @@ fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
         let other = comes(&mut site, all[1]);
         assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
         if is_hurried {
-            site.primary.hurries();
+            site.handle(Event::Hurries);
         }
         // the other one lives
         let last = at(u64::from(DEADLINE_S) + 10);
         let mut s = 0;
-        while site.primary.is_recovering() {
-            assert!(site.now < last, "{horizon_s} {is_hurried}: {:?}", site.primary.progress());
+        while site.locks().is_recovering() {
+            assert!(site.now < last, "{horizon_s} {is_hurried}: {:?}", site.locks().progress());
             s += 1;
             site.until(at(s));
             beats(&mut site, other);
@@ -169,7 +170,7 @@ fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
         );
         assert!(site.exits(stopped).is_empty());
         site.die(stopped);
-        site.members.retry();
+        site.handle(Event::Retry);
         site.settle();
         site.until(site.now.plus_ns(100 * NS));
         assert_eq!(site.state(stopped), None);
@@ -186,15 +187,15 @@ fn a_client_whose_certificate_is_revoked_in_a_recovery_is_waited_for_until_its_h
         let mut site = waiting(&[known]);
         site.until(at(HORIZON_S - 10));
         let peer = comes_by(&mut site, known, fabric);
-        let until = site.members.until(peer.id).unwrap();
+        let until = site.members().until(peer.id).unwrap();
         assert_eq!(until, at(2 * HORIZON_S - 10));
-        site.members.revoked(peer.id, Connection::Channel(1));
+        site.handle(Event::Revoked { client: peer.id, connection: Connection::Channel(1) });
         for s in HORIZON_S - 10..=2 * HORIZON_S {
             site.until(at(s));
-            site.members.retry();
+            site.handle(Event::Retry);
             site.settle();
             site.until(at(s));
-            assert_eq!(site.primary.is_recovering(), at(s) < until, "{fabric:?}: {s}");
+            assert_eq!(site.locks().is_recovering(), at(s) < until, "{fabric:?}: {s}");
         }
     }
 }
@@ -210,14 +211,14 @@ fn a_laggard_whose_certificate_is_revoked_keeps_no_recovery_from_ending() {
             site.until(at(s));
             site.control(peer, ControlRequest::Heartbeat);
         }
-        site.members.revoked(peer.id, Connection::Channel(1));
+        site.handle(Event::Revoked { client: peer.id, connection: Connection::Channel(1) });
         site.settle();
         assert_eq!(site.state(peer), Some(State::Fenced(Exit::Revoked)));
         site.until(at(35));
         assert_eq!(site.ask_back(peer).map(drop), Err(Status::NotReady));
-        assert!(site.primary.is_recovering(), "it may rely on what it held");
+        assert!(site.locks().is_recovering(), "it may rely on what it held");
         site.until(at(52));
-        assert!(!site.primary.is_recovering());
+        assert!(!site.locks().is_recovering());
         assert_eq!((site.state(peer), site.exits(peer)), (None, vec![Exit::Laggard]));
     }
 }
@@ -234,11 +235,11 @@ fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
     let other = comes(&mut site, all[1]);
     assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(site.primary.is_recovering());
+    assert!(site.locks().is_recovering());
     let word = claims(&mut site, back, 100 * NS);
     assert_eq!(site.control(back, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
     assert_ne!(site.memory.read(word), 0, "its claims count");
 }
 
@@ -246,9 +247,8 @@ fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
 #[test]
 fn a_client_that_was_given_up_and_comes_back_counts_as_one_that_has_not_told() {
     let mut site = Site::new();
-    let config = PrimaryConfig { recovery_clients: 2, ..site.primary.config().clone() };
-    site.primary = Locks::new(config);
-    site.primary.awaits(site.now, &[], DEADLINE_S);
+    site.begins_recovering(2);
+    site.handle(Event::Awaits { known: Vec::new(), deadline_s: DEADLINE_S });
     let stopped = comes_by(&mut site, of_old(5, 10), Shm);
     site.until(at(11));
     assert!(matches!(site.state(stopped), Some(State::Ending(_))));
@@ -256,10 +256,10 @@ fn a_client_that_was_given_up_and_comes_back_counts_as_one_that_has_not_told() {
     let other = comes(&mut site, of_old(6, 60));
     assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(site.primary.is_recovering(), "client 5 may hold something");
+    assert!(site.locks().is_recovering(), "client 5 may hold something");
     assert_eq!(site.control(back, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
 }
 
 /// The primary has closed its connection, so that nothing tells of the client's end: it has the
@@ -271,14 +271,14 @@ fn a_client_that_cannot_be_given_memory_and_does_not_try_again_ends_with_the_gra
     let peer = comes(&mut site, known);
     assert_eq!(site.control(peer, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
     site.lose(peer, Gone::Silent);
     site.until(site.now.plus_ns((GRACE_S + 1) * NS));
     for tries in 0..3 {
         let request = reinit(peer, 0);
         let admission = site.open_twice(&request).unwrap();
         let refused = site.peer(admission, Tcp);
-        site.members.has_no_memory(site.now, peer.id, &request);
+        site.tell(Event::NoMemory { client: peer.id, is_new: false });
         site.settle();
         site.until(site.now.plus_ns((GRACE_S - 1) * NS));
         assert_eq!(site.exits(refused), [], "the grace begins with every try: {tries}");
@@ -299,11 +299,11 @@ fn a_client_that_has_come_back_and_died_before_it_attached_is_not_waited_for() {
     let admission = site.open_twice(&reinit(peer, 0)).unwrap();
     let dead = site.peer(admission, Shm);
     for client in [other.id, dead.id] {
-        assert!(site.primary.is_recovering());
-        site.members.predecessors_process_ended(&mut site.primary, client);
+        assert!(site.locks().is_recovering());
+        site.handle(Event::PredecessorEnded { client });
         site.until(at(1));
     }
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
     assert_eq!(site.exits(dead), [Exit::Died]);
     assert_eq!(site.state(other), Some(State::Present), "it has attached: its own are watched");
 }
@@ -312,14 +312,14 @@ fn a_client_that_has_come_back_and_died_before_it_attached_is_not_waited_for() {
 #[test]
 fn a_recovery_gives_a_client_up_after_a_listening_and_not_before() {
     let mut site = waiting(&[of_old(5, 10)]);
-    let late = at(600);
+    site.now = at(600);
     for is_over in [false, true] {
-        site.members.tick(late, &mut site.primary);
-        site.primary.tick(late, &mut site.memory, &mut site.out);
-        assert_eq!(site.primary.is_recovering(), !is_over);
-        let asked = std::iter::from_fn(|| site.members.poll()).collect::<Vec<_>>();
+        site.tell(Event::Tick);
+        site.tell(Event::Upkeep { budget: u32::MAX });
+        assert_eq!(site.locks().is_recovering(), !is_over);
+        let asked = std::iter::from_fn(|| site.primary.poll()).collect::<Vec<_>>();
         assert_eq!(asked.contains(&Effect::Listen), !is_over, "{asked:?}");
-        site.members.listened();
+        site.tell(Event::Listened);
     }
 }
 
@@ -345,11 +345,11 @@ fn a_recovery_does_not_wait_for_ever_for_a_client_with_a_horizon_that_is_here() 
             let again = site.open(&reinit(slow, 10));
             assert_eq!(again, Err(Status::NotReady), "nor does another session");
             assert_eq!(beats(&mut site, other), at(s + 10));
-            assert!(site.primary.is_recovering());
+            assert!(site.locks().is_recovering());
         }
         site.until(at(35));
         assert_eq!(site.exits(slow), [Exit::Laggard], "as if it had not come");
-        assert!(!site.primary.is_recovering());
+        assert!(!site.locks().is_recovering());
         assert_eq!(site.memory.read(word), 0);
     }
 }
@@ -364,11 +364,11 @@ fn who_has_told_everything_in_time_keeps_its_session_however_long_others_are_wai
         site.until(at(s));
         assert_eq!(beats(&mut site, early), at(s + 10));
     }
-    assert!(site.primary.is_recovering(), "somebody else is waited for");
+    assert!(site.locks().is_recovering(), "somebody else is waited for");
     site.until(at(509));
     let other = comes(&mut site, of_old(6, 600));
     assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
-    assert!(!site.primary.is_recovering() && site.memory.read(word) != 0);
+    assert!(!site.locks().is_recovering() && site.memory.read(word) != 0);
 }
 
 /// Its process stands still: it lapses, and cannot be fenced. Then it goes on, and comes back.
@@ -379,20 +379,14 @@ fn a_client_that_lags_while_it_is_fenced_does_not_come_back() {
     for (s, is_lagging) in [(20, false), (31, true)] {
         site.until(at(s));
         assert!(matches!(site.state(slow), Some(State::Ending(_))), "it has the memory mapped");
-        let back = site.members.clone().open(
-            site.now,
-            &mut site.primary,
-            &mut site.memory,
-            &reinit(slow, 10),
-            77,
-            Draws { secret: Secret([1; 16]), number: &mut || 1 },
-        );
-        assert_eq!(back.err(), is_lagging.then_some(Status::ClientRemoved), "{s}");
+        if is_lagging {
+            assert_eq!(site.open(&reinit(slow, 10)), Err(Status::ClientRemoved), "{s}");
+        }
     }
-    assert!(!site.primary.is_recovering(), "its process lives, and is not waited for");
+    assert!(!site.locks().is_recovering(), "its process lives, and is not waited for");
     assert!(matches!(site.state(slow), Some(State::Ending(_))));
     site.die(slow);
-    site.members.retry();
+    site.handle(Event::Retry);
     site.until(at(32));
     assert_eq!(site.state(slow), None);
 }
@@ -403,27 +397,26 @@ fn a_client_without_a_horizon_is_waited_for_until_an_operator_does_not_want_to()
     let mut site = waiting(&[of_old(5, 0)]);
     let slow = comes(&mut site, of_old(5, 0));
     site.until(at(100_000));
-    assert!(site.primary.is_recovering());
+    assert!(site.locks().is_recovering());
     assert_eq!(beats(&mut site, slow), UNLIMITED);
     assert_eq!(site.state(slow), Some(State::Present));
-    site.primary.hurries();
+    site.handle(Event::Hurries);
     site.until(at(100_001));
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
     assert_eq!(site.exits(slow), [Exit::Laggard], "it had nothing");
 
     let mut site = waiting(&[of_old(5, 0)]);
-    site.primary.hurries();
+    site.handle(Event::Hurries);
     site.until(at(0));
-    assert!(!site.primary.is_recovering(), "it is not here");
+    assert!(!site.locks().is_recovering(), "it is not here");
 }
 
 /// The end of a recovery in which it was counted, but not known, ends its lagging.
 #[test]
 fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     let mut site = Site::new();
-    let config = PrimaryConfig { recovery_clients: 1, ..site.primary.config().clone() };
-    site.primary = Locks::new(config);
-    site.primary.awaits(site.now, &[], DEADLINE_S);
+    site.begins_recovering(1);
+    site.handle(Event::Awaits { known: Vec::new(), deadline_s: DEADLINE_S });
     let [slow, other] = [5, 6].map(|id| comes(&mut site, of_old(id, 60)));
     site.until(at(31));
     assert_eq!(site.open(&reinit(slow, 60)), Err(Status::NotReady), "it lags");
@@ -431,7 +424,7 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     assert!(other.is_err(), "both do");
     let third = comes(&mut site, of_old(7, 60));
     assert_eq!(site.control(third, ControlRequest::ReinitDone), ControlReply::Done);
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
     let slow = site.come_back(slow).unwrap();
     assert_eq!(beats(&mut site, slow), at(91));
     let lock = site.get(slow, "l", LockType::Atomic);
@@ -448,21 +441,20 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
 #[test]
 fn a_client_that_is_given_up_and_ends_counts_once() {
     let mut site = Site::new();
-    let config = PrimaryConfig { recovery_clients: 2, ..site.primary.config().clone() };
-    site.primary = Locks::new(config);
-    site.primary.awaits(site.now, &[], DEADLINE_S);
+    site.begins_recovering(2);
+    site.handle(Event::Awaits { known: Vec::new(), deadline_s: DEADLINE_S });
     let stopped = comes_by(&mut site, of_old(5, 10), Shm);
     site.until(at(11));
     assert!(matches!(site.state(stopped), Some(State::Ending(_))));
     site.die(stopped);
-    site.members.retry();
+    site.handle(Event::Retry);
     site.until(at(100));
     assert_eq!(site.state(stopped), None);
-    assert!(site.primary.is_recovering(), "another one is waited for");
+    assert!(site.locks().is_recovering(), "another one is waited for");
     let other = comes(&mut site, of_old(6, 60));
     assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
     site.settle();
-    assert!(!site.primary.is_recovering());
+    assert!(!site.locks().is_recovering());
 }
 
 /// It asks for another session, and does not tell anything.

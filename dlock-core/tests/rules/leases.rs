@@ -8,6 +8,7 @@ use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::membership::{Gone, Orphans};
 use dlock_core::message::{LockType, Mode};
+use dlock_core::primary::Event;
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
 
@@ -191,7 +192,7 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
             assert_eq!(site.control(peer, ControlRequest::Deinit), ControlReply::Done);
         }
         Operator => {
-            assert_eq!(site.members.remove(peer.id), Ok(()));
+            site.handle(Event::Remove { client: peer.id });
             site.settle();
         }
     }
@@ -214,7 +215,7 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
     assert_eq!(is_held(&mut site, &grant, lock_type), is_kept, "{name}");
     if expected == Ends::Unmapped {
         site.memory.mapped.remove(&peer.id);
-        site.members.retry();
+        site.handle(Event::Retry);
         site.settle();
         assert!(!is_held(&mut site, &grant, lock_type), "unmapped, and not free: {name}");
     }

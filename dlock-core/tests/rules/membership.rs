@@ -8,8 +8,9 @@ use dlock_core::control::{
     ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION, VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Effect, Ending, Exit, Gone, Opened, Orphans, State};
+use dlock_core::membership::{Ending, Exit, Gone, Opened, Orphans, Rules, State};
 use dlock_core::message::LockType;
+use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
@@ -96,16 +97,21 @@ fn a_primary_that_stood_still_ends_nobody_who_was_heard_when_it_listened_again()
     site.until(START.plus_ns(25 * NS));
     let all = |site: &Site| [loud, queued, silent].map(|peer| site.state(peer));
     assert_eq!(all(&site), [Some(State::Present); 3], "what has come was not heard yet");
-    assert!(
-        site.members.next_wakeup(&site.primary).is_none_or(|at| at > site.now),
-        "nothing to do until then"
-    );
+    assert!(site.primary.next_wakeup().is_none_or(|at| at > site.now), "nothing to do until then");
     let reply = site.control(loud, ControlRequest::Heartbeat);
     let until = site.now.plus_ns(10 * NS);
     assert!(matches!(reply, ControlReply::Alive { until: u, .. } if u == until), "{reply:?}");
-    site.members.heard(site.now, queued.id, queued.control);
-    site.members.heard(site.now, silent.id, loud.control); // no connection of its own
-    assert_eq!(site.members.until(queued.id), Some(until), "it waits for its turn");
+    site.primary.handle(
+        site.now,
+        &mut site.memory,
+        Event::Heard { client: queued.id, control: queued.control },
+    );
+    site.primary.handle(
+        site.now,
+        &mut site.memory,
+        Event::Heard { client: silent.id, control: loud.control },
+    ); // no connection of its own
+    assert_eq!(site.members().until(queued.id), Some(until), "it waits for its turn");
     site.listened();
     site.settle();
     assert_eq!(all(&site), [Some(State::Present), Some(State::Present), None]);
@@ -201,7 +207,9 @@ fn a_place_is_taken_from_the_first_absent_client_that_has_nothing_and_from_nobod
 #[test]
 fn a_new_client_waits_while_the_one_before_it_is_being_undone() {
     let mut site = Site::with(None, Orphans::Lease, 1);
+    site.begins(Rules { undone_at_once: 0, ..Rules::of(site.locks().config()) });
     let peer = site.join(Tcp, 0);
+    site.get(peer, "l", LockType::Atomic);
     site.lose(peer, Gone::Closed);
     site.slow = true;
     for _ in 0..3 {
@@ -209,7 +217,7 @@ fn a_new_client_waits_while_the_one_before_it_is_being_undone() {
         assert_eq!(site.state(peer), Some(State::Undoing));
         assert!(removed(site.come_back(peer)));
     }
-    site.members.undone(peer.id);
+    site.slow = false;
     site.settle();
     assert!(matches!(site.open(&init(0)), Ok(Opened::Admitted(_))));
 }
@@ -268,7 +276,9 @@ fn a_client_that_leaves_is_known_to_have_left_at_once() {
 #[test]
 fn a_client_that_has_left_does_not_come_back() {
     let mut site = Site::new();
+    site.begins(Rules { undone_at_once: 0, ..Rules::of(site.locks().config()) });
     let peer = site.join(Tcp, 0);
+    site.get(peer, "l", LockType::Atomic);
     site.slow = true;
     assert_eq!(site.control(peer, ControlRequest::Deinit), ControlReply::Done);
     assert_eq!(site.state(peer), Some(State::Undoing));
@@ -350,7 +360,7 @@ fn run(g: &mut Gen) {
                     site.unfenced.insert(id);
                 }
                 site.memory.mapped.remove(&id);
-                site.members.retry();
+                site.handle(Event::Retry);
                 site.settle();
             }
             (8, Some(holder)) => _ = site.control(holder.peer, ControlRequest::Heartbeat),
@@ -363,7 +373,7 @@ fn run(g: &mut Gen) {
                 holder.is_condemned = true;
             }
             (11, Some(holder)) if g.below(8) == 0 => {
-                _ = site.members.remove(holder.peer.id);
+                site.handle(Event::Remove { client: holder.peer.id });
                 site.settle();
                 holder.is_condemned = true;
             }
@@ -377,7 +387,7 @@ fn run(g: &mut Gen) {
             let runs = site.now < dlock_core::clock::ServerTime::expiry_of(holder.lease_s);
             if runs && holder.lease_s > 0 && !holder.is_condemned {
                 assert!(site.state(holder.peer).is_some(), "{} lost its lease", holder.peer.id);
-                let locks = site.primary.locks_snapshot(
+                let locks = site.primary.locks().locks_snapshot(
                     &mut site.memory,
                     dlock_core::ids::LockId(0),
                     1_000,

@@ -10,8 +10,9 @@ use dlock_core::control::{
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
-use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
+use dlock_core::membership::{Draws, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
@@ -19,8 +20,7 @@ use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord,
 const NOW: ServerTime = ServerTime(5_000 * NS);
 
 struct World {
-    members: Membership,
-    primary: Locks,
+    primary: Primary,
     memory: Memory,
     random: u32,
     seq: u64,
@@ -41,31 +41,42 @@ impl World {
             objects_max: 4,
             absent_grace_ns: Some(10 * NS),
         };
-        let members = Membership::new(Rules::of(&config));
-        let (primary, memory) = (Locks::new(config), Memory::default());
-        Self { members, primary, memory, random: 10, seq: 0 }
+        let primary = Primary::new(config.clone(), Rules::of(&config));
+        Self { primary, memory: Memory::default(), random: 10, seq: 0 }
     }
     fn admit(&mut self, request: &ControlRequest) -> Result<ClientId, Status> {
-        let random = &mut self.random;
-        let mut draw = || {
-            *random += 1;
-            *random
-        };
-        let draws = Draws { secret: Secret([7; 16]), number: &mut draw };
-        let (primary, memory) = (&mut self.primary, &mut self.memory);
-        match self.members.open(NOW, primary, memory, request, 1, draws)? {
-            Opened::Admitted(admitted) => {
-                self.members.is_shown(NOW, &mut self.primary, admitted.client, 1);
+        self.random += 1;
+        let draws = Draws { secret: Secret([7; 16]), numbers: [self.random; 6] };
+        let open = Event::Open { request: request.clone(), caller: 1.into(), draws };
+        match self.handle(open).pop() {
+            Some(Effect::Opened { opened: Ok(Opened::Admitted(admitted)), .. }) => {
+                self.handle(Event::Shown { client: admitted.client, control: 1 });
                 Ok(admitted.client)
             }
-            Opened::Wait => panic!("nobody is evicted here"),
+            Some(Effect::Opened { opened: Err(status), .. }) => Err(status),
+            other => panic!("{other:?}"),
         }
+    }
+    /// Tells what has happened; nothing of a client can act any more when that is asked for.
+    fn handle(&mut self, event: Event) -> Vec<Effect> {
+        self.primary.handle(NOW, &mut self.memory, event);
+        let mut effects = Vec::new();
+        while let Some(effect) = self.primary.poll() {
+            if effect.is_reported() {
+                self.primary.handle(NOW, &mut self.memory, Event::Done { unfenced: false });
+            }
+            effects.push(effect);
+        }
+        effects
+    }
+    fn locks(&mut self) -> &mut Locks {
+        self.primary.parts().1
     }
     fn client(&mut self) -> ClientId {
         self.admit(&init(1, 1, 0)).unwrap()
     }
     fn control(&mut self, client: ClientId, request: ControlRequest) -> ControlReply {
-        self.primary.control(NOW, &mut self.memory, client, request, &mut Vec::new())
+        self.primary.parts().1.control(NOW, &mut self.memory, client, request, &mut Vec::new())
     }
     fn get(&mut self, client: ClientId, name: &str, lock_type: LockType) -> LockGrant {
         let request = ControlRequest::GetLocks(vec![desc(name, lock_type)]);
@@ -78,36 +89,24 @@ impl World {
         self.seq += 1;
         let mut out = Vec::new();
         let seq = Seq(self.seq);
-        self.primary.command(NOW, &mut self.memory, client, seq, request, &mut out);
+        self.primary.parts().1.command(NOW, &mut self.memory, client, seq, request, &mut out);
         out
     }
     fn check(&mut self, client: ClientId, word_op: WordOp) -> Result<(), Status> {
         let chain = Chain::one(word_op);
-        self.primary.check_chain(NOW, &mut self.memory, client, &chain).map(|_| ())
+        self.primary.parts().1.check_chain(NOW, &mut self.memory, client, &chain).map(|_| ())
     }
     fn attach(&mut self, client: ClientId, fabric: FabricKind) -> Vec<Sent> {
         let mut out = Vec::new();
-        self.primary.attached(NOW, &mut self.memory, client, fabric, &mut out);
+        self.primary.parts().1.attached(NOW, &mut self.memory, client, fabric, &mut out);
         out
     }
     fn fence(&mut self, client: ClientId) -> Vec<Sent> {
-        let mut out = Vec::new();
-        self.members.remove(client).unwrap();
-        while let Some(effect) = self.members.poll() {
-            match effect {
-                Effect::Fence { client } => {
-                    let fencing = Fencing { unfenced: false, mapped: false };
-                    self.members.fence_tried(&mut self.primary, client, fencing);
-                }
-                Effect::Undo { client, .. } => {
-                    self.primary.fenced(client);
-                    self.primary.tick(NOW, &mut self.memory, &mut out);
-                    self.members.undone(client);
-                }
-                _ => {}
-            }
-        }
-        out
+        let sent = |effect| match effect {
+            Effect::Send(sent) => Some(sent),
+            _ => None,
+        };
+        self.handle(Event::Remove { client }).into_iter().filter_map(sent).collect()
     }
 }
 
@@ -220,8 +219,8 @@ fn a_recount_waits_for_a_live_client_that_is_half_way() {
     assert!(word.waiters(), "new arrivals are diverted meanwhile");
     let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
     w.memory.ledgers.insert((live, gl.handle), held);
-    let due = w.primary.next_wakeup().unwrap();
-    w.primary.tick(due, &mut w.memory, &mut Vec::new());
+    let due = w.primary.parts().1.next_wakeup().unwrap();
+    w.primary.parts().1.tick(due, &mut w.memory, &mut Vec::new());
     assert_eq!(w.memory.read(w0(&gl)), RwWord::new().with_rcount(1).into_bits());
 }
 
@@ -295,14 +294,14 @@ fn recovery_counts_clients_and_not_messages() {
         assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
         assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
     }
-    assert!(w.primary.is_recovering());
+    assert!(w.primary.parts().1.is_recovering());
     let late = w.control(a, ControlRequest::UpdateLocks(Vec::new()));
     assert_eq!(late, ControlReply::Error(Status::Error), "it has said that it has told all");
     let heartbeat = w.control(a, ControlRequest::Heartbeat);
     assert!(matches!(heartbeat, ControlReply::Alive { recovering: true, .. }), "{heartbeat:?}");
     assert_eq!(w.admit(&reinit(b, 7)), Ok(b));
     assert_eq!(w.control(b, ControlRequest::ReinitDone), ControlReply::Done);
-    assert!(!w.primary.is_recovering());
+    assert!(!w.primary.parts().1.is_recovering());
 }
 
 /// Its claims were undone, and others may have claimed the same since: it must not go on as if
@@ -320,10 +319,10 @@ fn who_was_fenced_in_a_recovery_is_not_adopted_again_and_not_waited_for() {
     for client in [a, b] {
         assert_eq!(w.admit(&reinit(client, 7)), Err(Status::ClientRemoved));
     }
-    assert!(w.primary.is_recovering(), "the third has told nothing yet");
+    assert!(w.primary.parts().1.is_recovering(), "the third has told nothing yet");
     assert_eq!(w.admit(&reinit(c, 7)), Ok(c));
     assert_eq!(w.control(c, ControlRequest::ReinitDone), ControlReply::Done);
-    assert!(!w.primary.is_recovering());
+    assert!(!w.primary.parts().1.is_recovering());
 }
 
 /// A lost answer makes the arbiter clear the ledger entry, which then looks as if the claim were
@@ -361,23 +360,12 @@ fn a_client_that_leaves_while_the_primary_recovers_is_refused_and_not_waited_for
     let mut w = World::with(1);
     let a = ClientId::new(5).unwrap();
     assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
-    let World { members, primary, memory, .. } = &mut w;
-    let mut out = Vec::new();
-    let deinit = ControlRequest::Deinit;
-    let reply = members.control(NOW, primary, memory, (a, 1), deinit, &mut out);
-    assert_eq!(reply, ControlReply::Error(Status::NotReady));
-    while let Some(effect) = members.poll() {
-        match effect {
-            Effect::Fence { client } => {
-                let fencing = Fencing { unfenced: false, mapped: false };
-                members.fence_tried(primary, client, fencing);
-            }
-            Effect::Undo { client, .. } => assert!(primary.fenced(client), "it has nothing"),
-            _ => {}
-        }
-    }
-    primary.tick(NOW, memory, &mut out);
-    assert!(!primary.is_recovering());
+    let request = ControlRequest::Deinit;
+    let effects = w.handle(Event::Control { client: a, control: 1, request });
+    let reply = ControlReply::Error(Status::NotReady);
+    assert!(effects.contains(&Effect::Answer { control: 1, reply }), "{effects:?}");
+    w.handle(Event::Upkeep { budget: u32::MAX });
+    assert!(!w.locks().is_recovering());
 }
 
 #[test]
@@ -414,7 +402,7 @@ fn a_lock_that_everybody_released_is_gone() {
         let release = w.control(client, ControlRequest::ReleaseLocks(vec![ga.lock]));
         assert_eq!(release, ControlReply::Statuses(vec![Status::Success]));
     }
-    assert_eq!(w.primary.totals(), (2, 0, 0));
+    assert_eq!(w.primary.parts().1.totals(), (2, 0, 0));
     let again = w.control(a, ControlRequest::ReleaseLocks(vec![ga.lock, LockId(-1)]));
     assert_eq!(again, ControlReply::Statuses(vec![Status::Error; 2]));
 }
@@ -478,9 +466,9 @@ fn what_a_tcp_client_fails_at_is_counted() {
             verbs[1..].iter().fold(Chain::one(verbs[0]), |chain, word_op| chain.then(*word_op));
         let mut values = Values::new();
         olds.iter().for_each(|&old| values.push(old));
-        w.primary.clear_stats(&mut w.memory);
-        w.primary.count_chain(NOW, a, &chain, &values);
-        let stats = w.primary.stats(&mut w.memory);
+        w.primary.parts().1.clear_stats(&mut w.memory);
+        w.primary.parts().1.count_chain(NOW, a, &chain, &values);
+        let stats = w.primary.parts().1.stats(&mut w.memory);
         assert!(stats.iter().sum::<u64>() <= 1, "{stats:?}");
         stats.iter().position(|&count| count == 1)
     };

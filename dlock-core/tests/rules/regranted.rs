@@ -10,6 +10,7 @@ use dlock_core::ids::{Epoch, Seq};
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::primary::Event;
 use dlock_core::rights::{Right, Rule};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
@@ -65,7 +66,7 @@ fn a_ledger_write_of_what_was_granted_needs_no_right() {
     let peer = site.join(FabricKind::Tcp, 0);
     let lock = site.get(peer, "f", LockType::Fair);
     let (handle, mode) = (lock.handle, Mode::Exclusive);
-    let anchor_s = site.primary.config().anchor_s;
+    let anchor_s = site.locks().config().anchor_s;
     let claim =
         |until_s| LedgerEntry::claim(mode, 1).with_deadline_s(until_s, anchor_s).into_bits();
     let value = claim(Now::exact(site.now).deadline(3));
@@ -76,19 +77,18 @@ fn a_ledger_write_of_what_was_granted_needs_no_right() {
     let lap = *values.as_slice().last().expect("the pair");
     let ticket = Some(Ticket { lap, tx: 0, ts: 0 });
     let wait = Request::Wait { handle, mode, expire_s: 9, wait: WaitNumber(1), ticket };
-    let (now, out) = (site.now, &mut site.out);
-    site.primary.command(now, &mut site.memory, peer.id, Seq(7), wait, out);
+    site.command(peer.id, Seq(7), wait);
     let Some(Reply::Granted { deadline_s, .. }) =
-        out.iter().find(|sent| sent.seq == Seq(7)).map(|sent| sent.reply)
+        site.out.iter().find(|sent| sent.seq == Seq(7)).map(|sent| sent.reply)
     else {
-        panic!("{out:?}");
+        panic!("{:?}", site.out);
     };
     let rights = [Right::Get].into_iter().collect();
     let (names, prefixes) = (vec!["*".into()], vec![Vec::new()]);
-    site.primary.set_rules(vec![Rule { names, prefixes, rights, ..Rule::default() }]);
+    site.handle(Event::Rules(vec![Rule { names, prefixes, rights, ..Rule::default() }]));
     let may_note = |site: &mut Site, deadline_s| {
         let entry = LedgerEntry::from_bits(claim(deadline_s));
-        site.primary.check_note(&mut site.memory, peer.id, handle, entry)
+        site.primary.locks().check_note(&mut site.memory, peer.id, handle, entry)
     };
     assert_eq!(may_note(&mut site, deadline_s), Ok(()), "no longer than it was granted");
     assert_eq!(may_note(&mut site, deadline_s + 1), Err(Status::Denied));

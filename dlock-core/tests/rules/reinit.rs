@@ -5,8 +5,9 @@ use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
 use dlock_core::ids::Seq;
-use dlock_core::membership::{Effect, Exit, Gone, Orphans, State, PREPARED_S, SHOW_WAIT_NS};
+use dlock_core::membership::{Exit, Gone, Orphans, State, PREPARED_S, SHOW_WAIT_NS};
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
@@ -33,15 +34,14 @@ fn take(site: &mut Site, peer: Peer, name: &str) -> u64 {
 /// Waits for a lock that another client holds; whether it is queued is told by [`waiters`].
 fn wait_for(site: &mut Site, peer: Peer, name: &str) {
     let handle = site.get(peer, name, LockType::Atomic).handle;
-    let (now, out) = (site.now, &mut site.out);
     let (mode, wait) = (Mode::Exclusive, WaitNumber(1));
     let request = Request::Wait { handle, mode, expire_s: 60, wait, ticket: None };
-    site.primary.command(now, &mut site.memory, peer.id, Seq(1), request, out);
+    site.command(peer.id, Seq(1), request);
 }
 
 fn waiters(site: &mut Site, peer: Peer, name: &str) -> usize {
     let grant = site.get(peer, name, LockType::Atomic);
-    site.primary.waiters(grant.slot)
+    site.locks().waiters(grant.slot)
 }
 
 fn at(seconds: u64) -> ServerTime {
@@ -73,12 +73,11 @@ fn a_session_goes_on_until_its_client_shows_that_it_has_the_next_one() {
         site.effects.clear();
         assert!(is_served(&mut site, new));
         let (client, control) = (old.id, old.control);
-        let fabric = Some(fabric);
         let expected = [
             Effect::CloseControl { client, control },
             Effect::CloseChannel { client, channel: Some(1) },
             Effect::Keep(Change::Moved { client }),
-            Effect::Switch { client, fabric },
+            Effect::Switch { client },
         ];
         assert_eq!(site.effects, expected);
         assert_eq!(waiters(&mut site, holder, "held"), 0, "a wait ends with its channel");
@@ -191,7 +190,7 @@ fn a_client_that_is_coming_back_keeps_its_place_and_what_it_has_until_it_is_give
     site.lose(first, Gone::Closed);
     let second = site.ask_back(first).unwrap();
     site.until(at(GRACE_S + 1 + GRACE_S.max(PREPARED_S)));
-    assert!(site.effects.contains(&Effect::Lapse { client: old.id }), "it was given up");
+    assert!(site.effects.contains(&Effect::Lapses { client: old.id }), "it was given up");
     assert!(!is_served(&mut site, second));
     let back = site.ask_back(first).map(drop);
     assert_eq!(back, Err(Status::ClientRemoved));
@@ -203,7 +202,7 @@ fn a_member_without_connections_comes_back_at_once_and_again_if_the_answer_is_lo
     let old = site.join(Tcp, 0);
     let word = take(&mut site, old, "held");
     site.lose(old, Gone::Closed);
-    site.members.channel_ended(old.id, 1, false);
+    site.primary.parts().0.channel_ended(old.id, 1, false);
     for _ in 0..3 {
         let lost = site.ask_back(old).unwrap();
         assert_eq!((lost.secret, site.state(old)), (old.secret, Some(State::Present)));
@@ -295,11 +294,11 @@ fn whatever_ends_a_member_ends_what_is_prepared_before_anything_is_undone() {
         let new = site.ask_back(old).unwrap();
         assert_eq!(site.attach(new), Status::Success);
         site.effects.clear();
-        assert_eq!(site.members.remove(old.id), Ok(()));
+        site.handle(Event::Remove { client: old.id });
         site.settle();
         let client = old.id;
         let place = |wanted: Effect| site.effects.iter().position(|e| *e == wanted);
-        let undone = place(Effect::Undo { client, exit: Exit::Operator }).unwrap();
+        let undone = place(Effect::Removes { client, exit: Exit::Operator }).unwrap();
         for control in [old.control, new.control] {
             assert!(place(Effect::CloseControl { client, control }) < Some(undone));
         }
@@ -380,7 +379,7 @@ fn a_session_with_a_shorter_horizon_cuts_no_promise_short() {
     let new = site.peer(admission, Tcp);
     assert_eq!(site.attach(new), Status::Success);
     assert!(is_served(&mut site, new));
-    assert_eq!(site.members.until(new.id), Some(at(60)));
+    assert_eq!(site.members().until(new.id), Some(at(60)));
 }
 
 #[test]
@@ -392,7 +391,11 @@ fn a_request_that_waits_on_either_connection_is_no_silence_and_one_on_another_is
     for (seconds, control, until) in
         [(1, old.control, 61), (2, stranger, 61), (3, new.control, 63), (4, stranger, 63)]
     {
-        site.members.heard(at(seconds), old.id, control);
-        assert_eq!(site.members.until(old.id), Some(at(until)), "{seconds}");
+        site.primary.handle(
+            at(seconds),
+            &mut site.memory,
+            Event::Heard { client: old.id, control },
+        );
+        assert_eq!(site.members().until(old.id), Some(at(until)), "{seconds}");
     }
 }

@@ -10,11 +10,10 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
-use dlock_core::locks::{Known, Locks, PrimaryConfig};
-use dlock_core::membership::{
-    Caller, Connection, Draws, Effect, Exit, Joining, Membership, Opened, Rules,
-};
+use dlock_core::locks::{Known, PrimaryConfig};
+use dlock_core::membership::{Caller, Connection, Draws, Exit, Joining, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
@@ -40,8 +39,7 @@ fn rules() -> Vec<Rule> {
 }
 
 struct World {
-    members: Membership,
-    primary: Locks,
+    primary: Primary,
     memory: Memory,
     drawn: u32,
     seq: u64,
@@ -59,29 +57,36 @@ impl World {
             objects_max: 8,
             absent_grace_ns: None,
         };
-        let members = Membership::new(Rules::of(&config));
-        let (mut primary, memory) = (Locks::new(config), Memory::default());
-        primary.set_rules(rules);
-        Self { members, primary, memory, drawn: 10, seq: 0 }
+        let primary = Primary::new(config.clone(), Rules::of(&config));
+        let mut world = Self { primary, memory: Memory::default(), drawn: 10, seq: 0 };
+        world.handle(Event::Rules(rules));
+        world
+    }
+
+    /// Tells what has happened; the last effect.
+    fn handle(&mut self, event: Event) -> Option<Effect> {
+        self.primary.handle(NOW, &mut self.memory, event);
+        std::iter::from_fn(|| self.primary.poll()).last()
     }
 
     fn open(&mut self, request: &ControlRequest, name: &str) -> Result<ClientId, Status> {
         self.drawn += 1;
         let drawn = self.drawn;
-        let names = [name.to_string()];
+        let names = vec![name.to_string()];
         let mut bytes = [0; 32];
         bytes[..name.len()].copy_from_slice(name.as_bytes());
         let identity = Some(Identity(bytes));
-        let caller = Caller { control: u64::from(drawn), identity, names: &names };
-        let draws = Draws { secret: Secret([7; 16]), number: &mut || drawn };
-        let Self { members, primary, memory, .. } = self;
-        match members.open(NOW, primary, memory, request, caller, draws)? {
-            Opened::Admitted(admitted) => {
-                let client = admitted.client;
-                primary.attached(NOW, memory, client, FabricKind::Tcp, &mut Vec::new());
+        let caller = Caller { control: u64::from(drawn), identity, names };
+        let draws = Draws { secret: Secret([7; 16]), numbers: [drawn; 6] };
+        match self.handle(Event::Open { request: request.clone(), caller, draws }) {
+            Some(Effect::Opened { opened: Ok(Opened::Admitted(admitted)), .. }) => {
+                let (client, Self { primary, memory, .. }) = (admitted.client, self);
+                let (_, locks) = primary.parts();
+                locks.attached(NOW, memory, client, FabricKind::Tcp, &mut Vec::new());
                 Ok(client)
             }
-            Opened::Wait => panic!("there is room"),
+            Some(Effect::Opened { opened: Err(status), .. }) => Err(status),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -96,7 +101,7 @@ impl World {
     }
 
     fn control(&mut self, client: ClientId, request: ControlRequest) -> ControlReply {
-        self.primary.control(NOW, &mut self.memory, client, request, &mut Vec::new())
+        self.primary.parts().1.control(NOW, &mut self.memory, client, request, &mut Vec::new())
     }
 
     fn get(&mut self, client: ClientId, name: &str, kind: LockType) -> Result<LockGrant, Status> {
@@ -107,13 +112,13 @@ impl World {
     }
 
     fn may(&mut self, client: ClientId, word_op: WordOp) -> Result<bool, Status> {
-        self.primary.check_chain(NOW, &mut self.memory, client, &Chain::one(word_op))
+        self.primary.parts().1.check_chain(NOW, &mut self.memory, client, &Chain::one(word_op))
     }
 
     fn ask(&mut self, client: ClientId, request: Request) -> Option<Reply> {
         self.seq += 1;
         let (seq, mut out) = (Seq(self.seq), Vec::new());
-        self.primary.command(NOW, &mut self.memory, client, seq, request, &mut out);
+        self.primary.parts().1.command(NOW, &mut self.memory, client, seq, request, &mut out);
         out.into_iter().find(|sent| sent.client == client && sent.seq == seq).map(|sent| sent.reply)
     }
 }
@@ -133,7 +138,7 @@ fn who_no_rule_names_is_not_let_in_and_the_others_are() {
     let mut world = World::new(rules(), 0);
     assert_eq!(world.join("DNS:stranger"), Err(Status::Denied));
     assert!(world.join(READER).is_ok() && world.join(WRITER).is_ok());
-    assert_eq!(world.primary.take_refusals().len(), 1);
+    assert_eq!(world.primary.parts().1.take_refusals().len(), 1);
 }
 
 #[test]
@@ -144,7 +149,7 @@ fn locks_are_got_by_the_prefixes_of_their_names() {
     assert_eq!(world.get(reader, "w/1", LockType::Rw), Err(Status::Denied));
     assert_eq!(world.get(reader, "r", LockType::Rw), Err(Status::Denied));
     assert!(world.get(writer, "w/1", LockType::Atomic).is_ok());
-    let told = world.primary.take_refusals();
+    let told = world.primary.parts().1.take_refusals();
     assert!(told[0].to_string().contains("the right get on \"w/1\""), "{told:?}");
     // a denied one of a batch leaves the others alone
     let both = vec![desc("r/2", LockType::Rw), desc("x", LockType::Rw)];
@@ -195,7 +200,7 @@ fn objects_need_their_right() {
     let addr = WordAddr::new(grant.slot, Word::W0);
     assert!(world.may(writer, WordOp::Faa { addr, add: 1 }).is_ok());
     // what it has got already is no use to it any more
-    world.primary.set_rules(vec![rule(WRITER, "w/", &[Right::Get], Quotas::default())]);
+    world.primary.parts().1.set_rules(vec![rule(WRITER, "w/", &[Right::Get], Quotas::default())]);
     for word_op in [WordOp::Read { addr }, WordOp::Faa { addr, add: 1 }] {
         assert_eq!(world.may(writer, word_op), Err(Status::Denied));
     }
@@ -213,7 +218,7 @@ fn new_rules_end_no_hold_and_let_nobody_lock_again() {
         |timeout| AtomicWord::new().with_client(writer.get()).with_timeout(timeout).into_bits();
     let take = WordOp::Cas { addr, expect: 0, swap: word(9_000) };
     assert!(world.may(writer, take).is_ok());
-    world.primary.set_rules(rules().into_iter().take(1).collect());
+    world.primary.parts().1.set_rules(rules().into_iter().take(1).collect());
     assert_eq!(world.may(writer, take), Err(Status::Denied));
     let extend = WordOp::Cas { addr, expect: word(9_000), swap: word(9_900) };
     assert_eq!(world.may(writer, extend), Err(Status::Denied));
@@ -284,7 +289,7 @@ fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
         horizon_s: 0,
         has_locks: true,
     });
-    world.primary.awaits(NOW, &known, 30);
+    world.primary.parts().1.awaits(NOW, &known, 30);
     let back = |id| ControlRequest::Reinit {
         version_min: 1,
         version_max: VERSION,
@@ -304,7 +309,7 @@ fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
         assert_eq!(locks[0].err(), (name == READER).then_some(Status::Denied));
         world.control(client_of(id), ControlRequest::ReinitDone);
     }
-    assert!(!world.primary.is_recovering());
+    assert!(!world.primary.parts().1.is_recovering());
     assert_eq!(world.join(READER), Err(Status::Denied), "no new one");
     assert_eq!(world.join(WRITER), Err(Status::ServerNoResource), "no new one");
 }
@@ -338,7 +343,7 @@ fn an_identity_claims_no_more_locks_than_it_may_have() {
     assert_eq!(claims(1, 1..21), 2);
     assert_eq!(claims(1, 1..3), 2, "again");
     assert_eq!(claims(2, 11..31), 20);
-    let refused = world.primary.take_refusals();
+    let refused = world.primary.parts().1.take_refusals();
     assert!(refused.iter().all(|refusal| refusal.to_string().contains("locks_max = 2")));
 }
 
@@ -389,11 +394,11 @@ fn each_quota_refuses_the_next_one_of_all_clients_of_an_identity_together() {
     assert!(matches!(world.ask(one, cancel), Some(Reply::Done { .. })));
     assert_eq!(world.ask(one, wait(second.handle, Mode::Shared)), None, "it waits");
     let told: Vec<String> =
-        world.primary.take_refusals().iter().map(|refusal| refusal.to_string()).collect();
+        world.primary.parts().1.take_refusals().iter().map(|refusal| refusal.to_string()).collect();
     for bound in ["clients_max = 2", "locks_max = 3", "objects_max = 2", "waits_max = 1"] {
         assert!(told.iter().any(|line| line.contains(bound)), "{bound}: {told:?}");
     }
-    assert_eq!(world.primary.assert_consistent(), Ok(()));
+    assert_eq!(world.primary.parts().1.assert_consistent(), Ok(()));
 }
 
 #[test]
@@ -403,12 +408,12 @@ fn a_client_that_is_leaving_counts_no_more_among_its_identitys() {
     let first = world.join(READER).unwrap();
     assert_eq!(world.join(READER), Err(Status::ServerNoResource));
     let speaker = (first, u64::from(world.drawn - 1));
-    let World { members, primary, memory, .. } = &mut world;
-    let deinit = ControlRequest::Deinit;
-    let reply = members.control(NOW, primary, memory, speaker, deinit, &mut Vec::new());
-    assert_eq!(reply, ControlReply::Done);
+    let (client, control) = speaker;
+    let asked = world.handle(Event::Control { client, control, request: ControlRequest::Deinit });
+    assert_eq!(asked, Some(Effect::Fence { client }));
     // nothing was fenced or undone yet
-    assert!(members.state(first).is_some());
+    assert!(world.primary.members().state(first).is_some());
+    world.handle(Event::Done { unfenced: true });
     assert!(world.join(READER).is_ok());
 }
 
@@ -424,38 +429,39 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
         Attach { client, secret, fabric, verbs: None }
     };
     let joining = Joining::by(Shm, Some(1), true);
-    let World { members, primary, .. } = &mut world;
-    assert_eq!(members.may_attach(primary, &attach(writer), joining), Status::Denied);
-    assert_eq!(members.begin_attach(NOW, primary, &attach(writer), joining), Status::Denied);
-    assert_eq!(members.begin_attach(NOW, primary, &attach(trusted), joining), Status::Success);
-    assert!(members.finish_attach(&attach(trusted), joining).is_ok());
-    while members.poll().is_some() {}
-    members.rules_changed(primary);
-    assert_eq!(members.poll(), None, "nothing has changed");
-    primary.set_rules(rules());
-    members.rules_changed(primary);
-    let effects: Vec<Effect> = std::iter::from_fn(|| members.poll()).collect();
-    assert!(effects.contains(&Effect::Fence { client: trusted }), "{effects:?}");
-    assert!(!effects.contains(&Effect::Fence { client: writer }), "{effects:?}");
+    assert_eq!(world.primary.may_attach(&attach(writer), joining), Status::Denied);
+    let refused = world.handle(Event::Attach { attach: attach(writer), joining });
+    assert_eq!(refused, Some(Effect::Attached { client: writer, channel: Err(Status::Denied) }));
+    world.handle(Event::Attach { attach: attach(trusted), joining });
+    let attached = world.handle(Event::Done { unfenced: false });
+    assert!(matches!(attached, Some(Effect::Attached { channel: Ok(_), .. })), "{attached:?}");
+    let same = [rules(), vec![everything("DNS:all")]].concat();
+    assert_eq!(world.handle(Event::Rules(same)), None, "nothing has changed");
+    let fence = |client| Some(Effect::Fence { client });
+    assert_eq!(world.handle(Event::Rules(rules())), fence(trusted));
+    assert_eq!(
+        world.handle(Event::Done { unfenced: true }),
+        Some(Effect::Revoke { client: trusted })
+    );
 }
 
 #[test]
 fn a_client_whose_certificate_was_revoked_is_fenced_and_undone_and_only_by_its_own_connections() {
     let mut site = Site::new();
     let by_channel = site.join(FabricKind::Tcp, 0);
-    site.members.revoked(by_channel.id, Connection::Channel(1)); // the first of a client
+    site.handle(Event::Revoked { client: by_channel.id, connection: Connection::Channel(1) }); // the first of a client
     site.settle();
     assert_eq!(site.state(by_channel), None);
     let peer = site.join(FabricKind::Tcp, 0);
-    let control = (0..100).find(|&n| site.members.speaks(peer.id, n)).unwrap();
+    let control = (0..100).find(|&n| site.members().speaks(peer.id, n)).unwrap();
     for other in [Connection::Control(control + 1), Connection::Channel(77)] {
-        site.members.revoked(peer.id, other);
+        site.handle(Event::Revoked { client: peer.id, connection: other });
         site.settle();
-        assert!(site.members.speaks(peer.id, control));
+        assert!(site.members().speaks(peer.id, control));
     }
-    site.members.revoked(peer.id, Connection::Control(control));
+    site.handle(Event::Revoked { client: peer.id, connection: Connection::Control(control) });
     site.settle();
-    let undo = Effect::Undo { client: peer.id, exit: Exit::Revoked };
+    let undo = Effect::Removes { client: peer.id, exit: Exit::Revoked };
     assert!(site.effects.contains(&undo), "{:?}", site.effects);
     assert_eq!(site.state(peer), None, "it is forgotten");
 }
@@ -471,7 +477,12 @@ fn a_holder_without_the_right_may_ask_whether_it_still_holds() {
     let word = AtomicWord::new().with_client(writer.get()).with_timeout(5_001);
     let held = word.into_bits();
     assert_eq!(world.may(writer, WordOp::Cas { addr, expect: 0, swap: held }), Ok(false));
-    world.primary.set_rules(vec![rule(READER, "r/", &[Right::LockShared], Quotas::default())]);
+    world.primary.parts().1.set_rules(vec![rule(
+        READER,
+        "r/",
+        &[Right::LockShared],
+        Quotas::default(),
+    )]);
     assert_eq!(world.may(writer, WordOp::Cas { addr, expect: held, swap: held }), Ok(false));
     let longer = word.with_timeout(5_002).into_bits();
     let extends = WordOp::Cas { addr, expect: held, swap: longer };
@@ -528,8 +539,8 @@ fn a_chain_that_was_denied_is_told_with_its_right() {
     let grant = world.get(reader, "r/1", LockType::Fair).unwrap();
     let addr = WordAddr::new(grant.slot, Word::W0);
     let chain = Chain::one(WordOp::Faa { addr, add: TakenWord::TAKE_EXCLUSIVE });
-    world.primary.chain_was_denied(&mut world.memory, reader, &chain);
-    let told = world.primary.take_refusals();
+    world.primary.parts().1.chain_was_denied(&mut world.memory, reader, &chain);
+    let told = world.primary.parts().1.take_refusals();
     assert!(told[0].to_string().ends_with("the right lock-exclusive on \"r/1\""), "{told:?}");
 }
 
@@ -550,24 +561,33 @@ fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
     assert_eq!(world.may(client, take), Ok(true));
     let mut values = Values::new();
     values.push(world.memory.faa(word, TakenWord::TAKE_EXCLUSIVE));
-    world.primary.executed(&mut world.memory, client, &chain, &values);
+    world.primary.parts().1.executed(&mut world.memory, client, &chain, &values);
     let notes = |world: &mut World, deadline_s| {
         let chain = Chain::one(note(entry(deadline_s)));
         let checked = world.may(client, note(entry(deadline_s)));
-        let alone =
-            world.primary.check_note(&mut world.memory, client, lock.handle, entry(deadline_s));
+        let alone = world.primary.parts().1.check_note(
+            &mut world.memory,
+            client,
+            lock.handle,
+            entry(deadline_s),
+        );
         assert_eq!(checked.map(drop), alone, "in a chain and on its own");
         if checked.is_ok() {
             world.memory.ledgers.insert((client, lock.handle), entry(deadline_s));
             let mut values = Values::new();
             values.push(0);
-            world.primary.executed(&mut world.memory, client, &chain, &values);
+            world.primary.parts().1.executed(&mut world.memory, client, &chain, &values);
         }
         alone
     };
     assert_eq!(notes(&mut world, 5_010), Ok(()));
     assert_eq!(notes(&mut world, 5_020), Ok(()), "longer");
-    world.primary.set_rules(vec![rule(READER, "f", &[Right::Get, Right::LockShared], none)]);
+    world.primary.parts().1.set_rules(vec![rule(
+        READER,
+        "f",
+        &[Right::Get, Right::LockShared],
+        none,
+    )]);
     for deadline_s in [5_021, u32::MAX] {
         assert_eq!(notes(&mut world, deadline_s), Err(Status::Denied));
     }
@@ -575,10 +595,10 @@ fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
         assert_eq!(notes(&mut world, deadline_s), Ok(()), "no longer than before");
     }
     assert_eq!(notes(&mut world, 5_016), Err(Status::Denied), "than it says now");
-    world.primary.take_refusals();
+    world.primary.parts().1.take_refusals();
     let chain = Chain::one(note(entry(u32::MAX)));
-    world.primary.chain_was_denied(&mut world.memory, client, &chain);
-    let refused = world.primary.take_refusals();
+    world.primary.parts().1.chain_was_denied(&mut world.memory, client, &chain);
+    let refused = world.primary.parts().1.take_refusals();
     assert!(refused[0].to_string().contains("lock-exclusive on \"f\""), "{}", refused[0]);
     // it gives back
     let left = note(LedgerEntry::new());

@@ -4,10 +4,8 @@
 use dlock_core::codec::{self, Frame, FrameError, Kind};
 use dlock_core::counters::Counter;
 use dlock_core::fabric::Executes;
-use dlock_core::ids::{ClientId, Handle, Seq};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::ids::Seq;
+use dlock_core::primary::{Effect, Event};
 use dlock_core::work::{self, FRAME_WORK};
 use dlock_fabric::clock::boot_ns;
 use mio::Token;
@@ -134,7 +132,7 @@ impl Worker {
                 }
             }
             Err(error) => {
-                self.core.primary.count(Counter::SendFail);
+                self.core.primary.locks().count(Counter::SendFail);
                 self.end_channel(token, &error.to_string());
             }
         }
@@ -165,7 +163,7 @@ fn turn(core: &mut Core, channel: &mut Channel, budget: u32, frames: &mut u32) -
                 Err(error) => return (Turn::Ended(error.to_string()), work),
             },
             Err(error) => {
-                core.primary.count(Counter::BadRequest);
+                core.primary.locks().count(Counter::BadRequest);
                 return (Turn::Ended(error.to_string()), work);
             }
         }
@@ -186,7 +184,7 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, Fra
         }
         (Kind::Note, Executes::Primary) => match codec::decode(kind, payload)? {
             Frame::Note(handle, entry) => {
-                core.write_ledger(client, handle, entry)?;
+                core.handle(Event::Note { client, handle, entry });
                 Ok(Some(FRAME_WORK + 1))
             }
             _ => Err(FrameError::Invalid("kind")),
@@ -194,10 +192,14 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, Fra
         (Kind::Request, _) => match codec::decode(kind, payload)? {
             Frame::Request(seq, request) => {
                 let seq = channel.inner(seq).ok_or(FrameError::Invalid("request number"))?;
-                let now = core.now();
-                let Core { primary, memory, sent, .. } = core;
-                primary.command(now, memory, client, seq, request, sent);
-                Ok(Some(FRAME_WORK + primary.take_work()))
+                core.handle(Event::Command { client, seq, request });
+                while let Some(effect) = core.primary.poll() {
+                    match effect {
+                        Effect::Send(sent) => core.sent.push(sent),
+                        other => unreachable!("a request on a command channel has {other:?}"),
+                    }
+                }
+                Ok(Some(FRAME_WORK + core.primary.take_work()))
             }
             _ => Err(FrameError::Invalid("kind")),
         },
@@ -210,7 +212,7 @@ impl Core {
     /// Executes chains of the batch that was begun, in order, as far as the budget goes; after
     /// the last one their outcomes are the answer. Returns the work.
     fn go_on(&mut self, seq: Seq, channel: &mut Channel, budget: u32) -> u32 {
-        let (now, client) = (self.now(), channel.client);
+        let client = channel.client;
         let batch = &mut channel.batch;
         let mut work = 0;
         for chain in &batch.chains[batch.outcomes.len()..] {
@@ -218,54 +220,19 @@ impl Core {
                 return work;
             }
             work += work::of_chain(chain);
-            let checked = self.primary.check_chain(now, &mut self.memory, client, chain);
-            let outcome = match checked {
-                Ok(_) => self.memory.execute_chain(client, chain),
-                Err(status) => Outcome::Refused(status),
+            self.primary.handle(
+                self.clock.now(),
+                &mut self.memory,
+                Event::Chain { client, chain: *chain },
+            );
+            let Some(Effect::Outcome(outcome)) = self.primary.poll() else {
+                unreachable!("every chain has an outcome")
             };
-            match (checked, &outcome) {
-                (Ok(is_told), Outcome::Done(values)) => {
-                    if is_told {
-                        self.primary.executed(&mut self.memory, client, chain, values);
-                    }
-                    self.primary.count_chain(now, client, chain, values);
-                }
-                // only a fair lock without room for a ticket says so
-                (Err(Status::Fail), _) => self.primary.count(Counter::FairQueueLimit),
-                (Err(Status::Denied), _) => {
-                    self.primary.chain_was_denied(&mut self.memory, client, chain);
-                }
-                _ => {}
-            }
             batch.outcomes.push(outcome);
         }
         batch.open = None;
         codec::encode_outcomes(seq, &batch.outcomes, &mut channel.output.bytes);
         work
-    }
-
-    /// Writes an entry of a client's ledger for it. An entry of a lock that it has given back
-    /// meanwhile is not written.
-    fn write_ledger(
-        &mut self,
-        client: ClientId,
-        handle: Handle,
-        entry: LedgerEntry,
-    ) -> Result<(), FrameError> {
-        let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
-        if let Err(status) = self.primary.check_note(&mut self.memory, client, handle, entry) {
-            if status == Status::Denied {
-                self.primary.chain_was_denied(&mut self.memory, client, &chain);
-            }
-            return Ok(());
-        }
-        match self.memory.execute_chain(client, &chain) {
-            Outcome::Done(values) => {
-                self.primary.executed(&mut self.memory, client, &chain, &values);
-                Ok(())
-            }
-            _ => Err(FrameError::Invalid("ledger entry")),
-        }
     }
 }
 
@@ -275,18 +242,22 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
+    use dlock_core::control::{
+        ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, HORIZON_FOREVER, VERSION,
+    };
     use dlock_core::ids::Epoch;
     use dlock_core::limits::BATCH_MAX;
+    use dlock_core::membership::{Opened, Rules};
     use dlock_core::message::{LockType, Request};
     use dlock_core::primary::{Primary, PrimaryConfig};
-    use dlock_core::word_op::{Word, WordAddr};
+    use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
     use dlock_core::work::QUANTUM;
     use dlock_fabric::frames::FrameBuffer;
     use dlock_fabric::CpuMemory;
 
     use crate::epoch::ServerClock;
     use crate::memory::Memory;
+    use crate::random;
     use crate::transport::{Pump, StreamPump};
 
     const FRAMES: dlock_core::rate::Rate = dlock_core::rate::Rate { per_second: 9, burst: 9 };
@@ -305,7 +276,7 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let mut primary = Primary::new(PrimaryConfig {
+            let config = PrimaryConfig {
                 epoch: Epoch(1),
                 anchor_s: 0,
                 tp_mode: 0,
@@ -314,24 +285,36 @@ mod tests {
                 locks_max: 4,
                 objects_max: 4,
                 absent_grace_ns: None,
-            });
-            let memory = CpuMemory::create(8, 8).unwrap();
-            let (mut memory, clock) = (Memory::Cpu(memory), ServerClock::start());
-            let client = ClientId::new(7).unwrap();
-            primary.add_client(client).unwrap();
-            memory.add_client(client).unwrap();
+            };
+            let primary = Primary::new(config.clone(), Rules::of(&config));
+            let memory = Memory::Cpu(CpuMemory::create(8, 8).unwrap());
+            let mut core = Core { primary, memory, clock: ServerClock::start(), sent: Vec::new() };
+            let request = ControlRequest::Init {
+                version_min: VERSION,
+                version_max: VERSION,
+                tp_mode: 0,
+                horizon_s: HORIZON_FOREVER,
+            };
+            core.handle(Event::Open { request, caller: 1.into(), draws: random::draws().unwrap() });
+            let client = match std::iter::from_fn(|| core.primary.poll()).last() {
+                Some(Effect::Opened { opened: Ok(Opened::Admitted(one)), .. }) => one.client,
+                other => panic!("{other:?}"),
+            };
+            core.memory.add_client(client).unwrap();
             let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
-            let get = ControlRequest::GetLocks(vec![desc]);
-            let reply = primary.control(clock.now(), &mut memory, client, get, &mut Vec::new());
-            let ControlReply::Locks(locks) = reply else { panic!("{reply:?}") };
+            let request = ControlRequest::GetLocks(vec![desc]);
+            core.handle(Event::Control { client, control: 1, request });
+            let locks = match std::iter::from_fn(|| core.primary.poll()).last() {
+                Some(Effect::Answer { reply: ControlReply::Locks(locks), .. }) => locks,
+                other => panic!("{other:?}"),
+            };
             let poll = mio::Poll::new().unwrap();
             let (ours, peer) = UnixStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
             let mut pump = Box::new(StreamPump::new(Box::new(ours)));
             pump.open(Token(1), poll.registry()).unwrap();
             let channel = Channel::new((client, 1), FabricKind::Tcp, pump, FRAMES);
-            primary.take_work();
-            let core = Core { primary, memory, clock, sent: Vec::new() };
+            core.primary.take_work();
             let lock = locks[0].unwrap();
             Self { core, channel, peer, lock, _poll: poll }
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What [`Membership`](dlock_core::membership::Membership) wants done, done with sockets, memory
-//! and the device.
+//! What [`Primary`](dlock_core::primary::Primary) wants done, done with sockets, memory and the
+//! device. Nothing is decided here.
 
-use dlock_core::control::FabricKind;
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Effect, Exit, Fencing, MemberMemory};
+use dlock_core::membership::Exit;
+use dlock_core::primary::{Effect, Event, Recovered};
 use dlock_core::status::Status;
 use mio::unix::SourceFd;
 use std::mem;
@@ -15,16 +15,35 @@ use super::{Core, Process, Worker};
 use crate::log_limit::{limited, Cause};
 
 impl Worker {
-    /// Does everything that is asked for.
-    pub(super) fn settle(&mut self) {
-        while let Some(effect) = self.members.poll() {
-            self.execute(effect);
+    /// Tells the primary what has happened, and does everything that it asks for then; its answer,
+    /// if it has one.
+    pub(super) fn handle(&mut self, event: Event) -> Option<Effect> {
+        self.core.handle(event);
+        self.settle()
+    }
+
+    /// Does everything that the primary asks for.
+    pub(super) fn settle(&mut self) -> Option<Effect> {
+        let mut answer = None;
+        while let Some(effect) = self.core.primary.poll() {
+            match effect {
+                Effect::Opened { .. } | Effect::Answer { .. } | Effect::Attached { .. } => {
+                    answer = Some(effect);
+                }
+                effect => self.execute(effect),
+            }
         }
-        self.files.set_taken(self.members.files());
+        self.files.set_taken(self.core.primary.members().files());
+        let work = self.core.primary.take_upkeep(); // what was undone at once
+        if work > 0 {
+            self.turns.shares.charge(Who::Upkeep, work);
+        }
+        answer
     }
 
     fn execute(&mut self, effect: Effect) {
         match effect {
+            Effect::Send(sent) => self.core.sent.push(sent),
             Effect::Listen => self.inbox.listen(),
             Effect::CloseControl { client, control } => {
                 let Some(sockets) = self.sockets.get_mut(&client) else { return };
@@ -37,64 +56,38 @@ impl Worker {
             Effect::CloseChannel { client, channel } => {
                 self.close_channels(client, |number| Some(number) == channel);
                 let unfenced = self.is_unfenced(client);
-                self.members.channel_closed(client, channel, unfenced);
+                self.core.handle(Event::Done { unfenced });
             }
-            Effect::Switch { client, fabric } => self.switch(client, fabric),
             Effect::Fence { client } => {
                 self.close_channels(client, |_| true);
                 let unfenced = self.is_unfenced(client);
-                let mapped = self.core.memory.is_mapped(client);
-                let fencing = Fencing { unfenced, mapped };
-                self.members.fence_tried(&mut self.core.primary, client, fencing);
+                self.core.handle(Event::Done { unfenced });
+            }
+            Effect::Switch { client } => {
+                self.switch(client);
+                self.core.handle(Event::Done { unfenced: false });
             }
             Effect::Keep(change) => self.roster.tell(change),
             Effect::Revoke { client } => {
                 log::debug!("client {client} keeps its slots until it cannot act any more");
-                if self.core.primary.is_recovering() {
-                    limited!(
-                        Cause::Removed,
-                        log::Level::Warn,
-                        "client {client} is not waited for, and cannot be fenced: a process of it \
-                         has the memory mapped; end that process to free what it keeps"
-                    );
-                }
                 self.core.memory.revoke(client, Status::ClientRemoved);
             }
-            Effect::Look { client } => {
-                let now = self.core.now();
-                let Core { primary, memory, .. } = &mut self.core;
-                let has_something = primary.has_something(now, memory, client);
-                self.members.looked(client, has_something);
-            }
-            Effect::Lapse { client } => {
-                let what = "keeps its leases, and nothing else";
-                limited!(Cause::Lapsed, log::Level::Info, "client {client} {what}");
-                self.lapses.push_back(self.core.primary.begin_lapse(client));
-                self.turns.shares.add(Who::Upkeep);
-            }
-            Effect::Undo { client, exit } => {
-                let level = if exit == Exit::Left { log::Level::Debug } else { log::Level::Info };
-                limited!(Cause::Removed, level, "client {client} is removed: {exit}");
-                self.undo(client);
+            // shm clients execute their own chains: in recovery they are refused at the memory
+            Effect::Gate { is_closed } => {
+                self.core.memory.set_gate(is_closed.then_some(Status::NotReady));
             }
             Effect::Forget { client } => self.forget(client),
+            Effect::Hinders { .. }
+            | Effect::Lags { .. }
+            | Effect::Unfenced { .. }
+            | Effect::Lapses { .. }
+            | Effect::Removes { .. }
+            | Effect::Recovered(_) => log_of(&effect),
+            Effect::Outcome(_)
+            | Effect::Opened { .. }
+            | Effect::Answer { .. }
+            | Effect::Attached { .. } => unreachable!("{effect:?} is an answer"),
         }
-    }
-
-    /// Goes on with one lapse, by one slice; the work it took.
-    pub(super) fn lapse_some(&mut self) -> u32 {
-        let Some(mut lapse) = self.lapses.pop_front() else { return 0 };
-        let now = self.core.now();
-        let Core { primary, memory, sent, .. } = &mut self.core;
-        let is_over = primary.lapse(now, memory, &mut lapse, sent);
-        let work = lapse.work();
-        match is_over {
-            true => self.members.lapsed(now, lapse.client(), lapse.lapsed()),
-            false => self.lapses.push_back(lapse),
-        }
-        self.settle();
-        self.set_gate(); // a recovery does not wait for it any more
-        work
     }
 
     /// Closes the client's channels whose numbers are among these.
@@ -109,15 +102,10 @@ impl Worker {
 
     /// The connections of the prepared session are those of the client; what has come on its
     /// channel is served from now on.
-    fn switch(&mut self, client: ClientId, fabric: Option<FabricKind>) {
+    fn switch(&mut self, client: ClientId) {
         let sockets = self.sockets.entry(client).or_default();
         sockets.control = sockets.next_control.take();
         sockets.channel = sockets.next_channel.take();
-        if let Some(fabric) = fabric {
-            let now = self.core.now();
-            let Core { primary, memory, sent, .. } = &mut self.core;
-            primary.attached(now, memory, client, fabric, sent);
-        }
         self.turns.add(client);
     }
 
@@ -145,10 +133,58 @@ impl Worker {
         self.unwatch(client, |_| true);
         self.sockets.remove(&client);
         self.turns.remove(client);
-        let Core { primary, memory, .. } = &mut self.core;
-        primary.collect_last(memory, client);
-        memory.remove_client(client);
+        self.core.memory.remove_client(client);
         self.may_have_room = true;
-        self.set_gate(); // a recovery does not wait for it any more
+    }
+}
+
+impl Core {
+    /// Tells the primary what has happened.
+    pub(super) fn handle(&mut self, event: Event) {
+        self.primary.handle(self.clock.now(), &mut self.memory, event);
+    }
+}
+
+/// What the log says of it.
+fn log_of(effect: &Effect) {
+    use log::Level::{Debug, Info, Warn};
+    match *effect {
+        Effect::Hinders { client } => limited!(
+            Cause::Removed,
+            Warn,
+            "client {client} keeps others waiting in the middle of an operation: it is fenced, \
+             and keeps nothing but its leases when its session horizon has passed"
+        ),
+        Effect::Lags { client, until } => {
+            let then = match until {
+                Some(_) => "it is given up when its session horizon has passed",
+                None => "without a session horizon it is waited for all the same",
+            };
+            limited!(
+                Cause::Removed,
+                Warn,
+                "client {client} is here, and has not said in time that it has told everything: \
+                 {then}"
+            );
+        }
+        Effect::Unfenced { client } => limited!(
+            Cause::Removed,
+            Warn,
+            "client {client} is not waited for, and cannot be fenced: a process of it has the \
+             memory mapped; end that process to free what it keeps"
+        ),
+        Effect::Lapses { client } => {
+            let what = "keeps its leases, and nothing else";
+            limited!(Cause::Lapsed, Info, "client {client} {what}");
+        }
+        Effect::Removes { client, exit } => {
+            let level = if exit == Exit::Left { Debug } else { Info };
+            limited!(Cause::Removed, level, "client {client} is removed: {exit}");
+        }
+        Effect::Recovered(Recovered { clients, given_up, claims, lost }) => log::info!(
+            "recovered: {clients} clients are back or have ended, {given_up} were not waited for \
+             any longer; of {claims} holds and tickets {lost} are lost to other clients"
+        ),
+        _ => {}
     }
 }

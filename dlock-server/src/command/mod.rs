@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   loop:  events of the control thread ─▶ queues per client
-//!          what membership wants done   ─▶ effects    (closing, fencing, undoing)
+//!          what the primary wants done  ─▶ effects    (closing, fencing, answers)
 //!          arrivals at the device       ─▶ verbs      (frames of verbs clients)
 //!          whose turn it is             ─▶ turns ─▶ sessions  (admission, requests, fencing)
 //!                                                └▶ channels  (chains, notes, requests)
 //!                                                └▶ upkeep    (expiry, undoing)
-//!          whose time has come          ─▶ tick, graces, stalled clients
+//!          whose time has come          ─▶ tick, stalled clients
 //!          replies ─▶ channels ─▶ sockets
 //!          then look again, or sleep until something happens
 //! ```
@@ -29,12 +29,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
-use dlock_core::control::{ControlRequest, Offers, UNLIMITED};
+use dlock_core::control::{ControlRequest, Offers};
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Membership, Rules};
-use dlock_core::primary::{Lapse, Primary, Recovered, Sent};
+use dlock_core::primary::{self, Primary, Sent};
 use dlock_core::rate::Rate;
-use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost};
@@ -43,7 +41,6 @@ use mio::{Events, Poll, Token};
 use crate::capacity::{Capacity, FilesLeft};
 use crate::channel::Channel;
 use crate::epoch::ServerClock;
-use crate::log_limit::{limited, Cause};
 use crate::mailbox::{ConnectionHandle, Event, Inbox, Opening};
 use crate::memory::Memory;
 use crate::roster::Roster;
@@ -69,6 +66,9 @@ const PEEK_FOUND: u32 = 4;
 /// could not be fenced, clients that read nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Turns' worth of work of [`undone_at_once`].
+const AT_ONCE_TURNS: u32 = 4;
+
 /// The longest sleep, if nothing is expected; the poll cannot count much further.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 /// The longest sleep, if something is: the poll counts CLOCK_MONOTONIC, which stands still while
@@ -78,7 +78,6 @@ const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 /// What the command thread is made of.
 pub(crate) struct Parts {
     pub(crate) primary: Primary,
-    pub(crate) rules: Rules,
     pub(crate) memory: Memory,
     /// The device that is served on, if there is one.
     pub(crate) host: Option<Arc<VerbsHost>>,
@@ -141,18 +140,20 @@ struct Waiting {
     reply: Opening,
 }
 
+/// Work of undoing that is done at once when a client is fenced, with this memory.
+pub(crate) fn undone_at_once(memory: &Memory) -> u32 {
+    AT_ONCE_TURNS * turns::quantum(matches!(memory, Memory::Nic(_)))
+}
+
 /// The command thread.
 pub(crate) struct Worker {
     core: Core,
     inbox: Inbox,
     poll: Poll,
-    members: Membership,
     sockets: HashMap<ClientId, Sockets>,
     waiting: VecDeque<Waiting>,
     /// A place may have become free since they were looked at.
     may_have_room: bool,
-    /// Ends of what has no lease, under way.
-    lapses: VecDeque<Lapse>,
     channels: HashMap<Token, Channel>,
     /// Descriptors that tell of the end of a process, and its clients.
     pidfds: HashMap<Token, Vec<ClientId>>,
@@ -172,7 +173,6 @@ pub(crate) struct Worker {
     next_token: usize,
     next_look: Instant,
     spin: Spin,
-    recovering: bool,
     frames: Rate,
     offers: Offers,
     capacity: Capacity,
@@ -197,11 +197,9 @@ impl Worker {
             },
             inbox: parts.inbox,
             poll: parts.poll,
-            members: Membership::new(parts.rules),
             sockets: HashMap::new(),
             waiting: VecDeque::new(),
             may_have_room: false,
-            lapses: VecDeque::new(),
             channels: HashMap::new(),
             pidfds: HashMap::new(),
             turns: Turns::new(is_devices),
@@ -214,7 +212,6 @@ impl Worker {
             next_token: NIC.0,
             next_look: Instant::now() + LOOK_EVERY,
             spin: Spin::new(parts.sleep_mode),
-            recovering: false,
             frames: parts.frames,
             offers: parts.offers,
             capacity: parts.capacity,
@@ -222,7 +219,7 @@ impl Worker {
             nic,
             roster: parts.roster,
         };
-        worker.set_gate();
+        worker.settle();
         Ok(worker)
     }
 
@@ -298,71 +295,22 @@ impl Worker {
                 let _ = reply.send(self.may_attach_now(&attach, identity));
             }
             Event::Attach(guest) => self.attach(guest),
-            Event::Listened => self.members.listened(),
-            Event::Died { clients } => {
-                for client in clients {
-                    self.members.predecessors_process_ended(&mut self.core.primary, client);
-                }
-                self.settle();
-            }
             Event::Shown { reply } => {
                 let _ = reply.send(self.shown());
             }
-            Event::Revoked { connections } => {
-                for (client, connection) in connections {
-                    self.members.revoked(client, connection);
-                }
-                self.settle();
+            Event::Ask(first, look) => {
+                first.into_iter().for_each(|event| _ = self.handle(event));
+                look(&self.core.primary, &mut self.core.memory);
             }
-            Event::Rules { rules, reply } => {
-                self.core.primary.set_rules(rules);
-                self.members.rules_changed(&self.core.primary);
-                self.settle();
-                let _ = reply.send(());
-            }
-            Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
-        }
-    }
-
-    /// Fences a client that the last recount has seen to keep others waiting for too long.
-    fn fence_a_hinderer(&mut self) {
-        if let Some(client) = self.members.hinderer(&self.core.primary) {
-            limited!(
-                Cause::Removed,
-                log::Level::Warn,
-                "client {client} keeps others waiting in the middle of an operation: it is \
-                 fenced, and keeps nothing but its leases when its session horizon has passed"
-            );
-            self.members.hinders(client);
-            self.settle();
         }
     }
 
     /// Does everything whose time has come.
     fn tick(&mut self) {
-        let now = self.core.now();
-        self.fence_a_hinderer();
-        if self.next_wakeup().is_some_and(|at| at <= now) {
+        if self.core.primary.next_wakeup().is_some_and(|at| at <= self.core.now()) {
             self.turns.shares.add(Who::Upkeep);
-            self.members.tick(now, &mut self.core.primary);
-            if let Some(laggard) = self.core.primary.take_laggard(now) {
-                let client = laggard.client;
-                let then = match self.members.until(client) {
-                    Some(until) if until != UNLIMITED => {
-                        "it is given up when its session horizon has passed"
-                    }
-                    _ => "without a session horizon it is waited for all the same",
-                };
-                limited!(
-                    Cause::Removed,
-                    log::Level::Warn,
-                    "client {client} is here, and has not said in time that it has told \
-                     everything: {then}"
-                );
-                self.members.lags(now, laggard);
-            }
-            self.settle();
         }
+        self.handle(primary::Event::Tick);
         self.open_waiting();
         let now = Instant::now();
         if now >= self.next_look && self.has_to_look() {
@@ -373,18 +321,10 @@ impl Worker {
         }
     }
 
-    fn next_wakeup(&self) -> Option<ServerTime> {
-        let Core { primary, .. } = &self.core;
-        match (primary.next_wakeup(), self.members.next_wakeup(primary)) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
     /// Whether something is going on that nothing notifies of.
     fn has_to_look(&self) -> bool {
         self.blind
-            || self.members.has_quarantined()
+            || self.core.primary.members().has_quarantined()
             || !self.blocked.is_empty()
             || !self.unfenced.is_empty()
     }
@@ -417,7 +357,7 @@ impl Worker {
         if self.spin.goes_on() {
             return Duration::ZERO;
         }
-        let until_wakeup = self.next_wakeup().map_or(SLEEP_MAX, |at| {
+        let until_wakeup = self.core.primary.next_wakeup().map_or(SLEEP_MAX, |at| {
             let left = Duration::from_nanos(at.0.saturating_sub(self.core.now().0));
             left.min(SLEEP_EXPECTING_MAX)
         });
@@ -486,22 +426,5 @@ impl Worker {
             self.turns.add(channel.client);
         }
         true
-    }
-
-    /// Shm clients execute their own chains: in recovery they are refused at the memory.
-    fn set_gate(&mut self) {
-        let recovering = self.core.primary.is_recovering();
-        if recovering != self.recovering {
-            self.recovering = recovering;
-            self.core.memory.set_gate(recovering.then_some(Status::NotReady));
-        }
-        if let Some((recovered, change)) = self.members.take_recovered(&mut self.core.primary) {
-            let Recovered { clients, given_up, claims, lost } = recovered;
-            log::info!(
-                "recovered: {clients} clients are back or have ended, {given_up} were not waited \
-                 for any longer; of {claims} holds and tickets {lost} are lost to other clients"
-            );
-            self.roster.tell(change);
-        }
     }
 }

@@ -1,63 +1,67 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Clients coming, asking, leaving and vanishing: sockets and processes around
-//! [`Membership`](dlock_core::membership::Membership), which decides.
+//! [`Primary`](dlock_core::primary::Primary), which decides.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::control::{
-    Attach, Attached, ControlReply, ControlRequest, FabricKind, Offers, Session,
-};
+use dlock_core::control::{Attach, Attached, ControlReply, ControlRequest, FabricKind, Session};
 use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Identity};
-use dlock_core::membership::{self, Admission, Caller, Connection, Draws, Gone, Opened};
-use dlock_core::primary::ClientSnapshot;
+use dlock_core::membership::{self, Admission, Caller, Connection, Gone, Opened, State};
+use dlock_core::primary::{ClientSnapshot, Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::status::Status;
-use dlock_core::{control::Secret, membership::State};
 use log::Level;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
-use super::{Core, Process, Waiting, Worker};
+use super::{Process, Waiting, Worker};
 use crate::capacity::Bound;
 use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{ConnectionHandle, ShownBy};
-use crate::random::Random;
+use crate::random;
 use crate::roster;
 use crate::transport::{Guest, Peer, Pump};
-
-/// Attempts to let a client in before others are served: the first makes room, the second takes it.
-const OPEN_TRIES: usize = 2;
 
 impl Worker {
     /// `Init` or `Reinit`: lets a client in, perhaps not at once if room must be made for it.
     pub(super) fn open(&mut self, who: Waiting) {
-        for _ in 0..OPEN_TRIES {
-            let opened = self.try_open(&who);
-            self.settle();
-            match opened {
-                Ok(Opened::Wait) => {}
-                Ok(Opened::Admitted(admission)) => {
-                    let entered = self.enter(admission, &who.request, who.link);
-                    let _ = who.reply.send(entered);
-                    return self.settle();
+        let draws = match random::draws() {
+            Ok(draws) => draws,
+            Err(error) => {
+                limited!(Cause::NoResource, Level::Error, "no client can be let in: {error}");
+                let _ = who.reply.send(Err(Status::Error));
+                return;
+            }
+        };
+        let shown = who.link.shown();
+        let identity = shown.map(|shown| shown.identity);
+        let names = shown.map(|shown| shown.names.clone()).unwrap_or_default();
+        let caller = Caller { control: who.link.id, identity, names };
+        let event = Event::Open { request: who.request.clone(), caller, draws };
+        let Some(Effect::Opened { opened, .. }) = self.handle(event) else { return };
+        match opened {
+            Ok(Opened::Admitted(admission)) => {
+                let entered = self.enter(admission, &who.request, who.link);
+                let _ = who.reply.send(entered);
+            }
+            Ok(Opened::Wait) => {
+                // One per connection, and those are counted. A place becomes free when one is
+                // forgotten.
+                self.may_have_room = !self.core.primary.locks().is_undoing();
+                self.waiting.push_back(who);
+            }
+            Err(status) => {
+                if status == Status::ServerNoResource && !self.tell_of_refusals() {
+                    let capacity = self.capacity;
+                    limited!(Cause::NoResource, Level::Warn, "a client is refused: {capacity}");
                 }
-                Err(status) => {
-                    if status == Status::ServerNoResource && !self.tell_of_refusals() {
-                        let capacity = self.capacity;
-                        limited!(Cause::NoResource, Level::Warn, "a client is refused: {capacity}");
-                    }
-                    let _ = who.reply.send(Err(status));
-                    return;
-                }
+                let _ = who.reply.send(Err(status));
             }
         }
-        // One per connection, and those are counted. A place becomes free when one is forgotten.
-        self.may_have_room = !self.core.primary.is_undoing();
-        self.waiting.push_back(who);
     }
 
     /// Tries again to let those in who wait for room.
@@ -70,32 +74,6 @@ impl Worker {
                 self.open(who);
             }
         }
-    }
-
-    fn try_open(&mut self, who: &Waiting) -> Result<Opened, Status> {
-        let mut random = Random::new().map_err(|error| {
-            limited!(Cause::NoResource, Level::Error, "no client can be let in: {error}");
-            Status::Error
-        })?;
-        let secret = Secret(random.bytes());
-        let mut number = || random.number();
-        let draws = Draws { secret, number: &mut number };
-        let now = self.core.now();
-        let Core { primary, memory, .. } = &mut self.core;
-        let (identity, names) = match who.link.shown() {
-            Some(shown) => (Some(shown.identity), &shown.names[..]),
-            None => (None, &[][..]),
-        };
-        let caller = Caller { control: who.link.id, identity, names };
-        self.members.open(now, primary, memory, &who.request, caller, draws)
-    }
-
-    /// What a client is told of: not of memory in which it may not do everything.
-    fn offers_for(&self, client: ClientId) -> Offers {
-        let may_map = self.core.primary.may_map(client);
-        let is_for = |kind: FabricKind| may_map || kind.executes() == Executes::Primary;
-        let others = FabricKind::ALL.into_iter().filter(|&kind| !is_for(kind));
-        others.fold(self.offers.clone(), Offers::without)
     }
 
     /// What the peers of all connections have shown.
@@ -125,8 +103,8 @@ impl Worker {
     /// Tells that locks were not got because the table is full.
     pub(super) fn tell_of_full_table(&self, client: ClientId, reply: &ControlReply) {
         let ControlReply::Locks(results) = reply else { return };
-        let (_, locks, _) = self.core.primary.totals();
-        let max = self.core.primary.config().locks_max;
+        let (_, locks, _) = self.core.primary.locks().totals();
+        let max = self.core.primary.locks().config().locks_max;
         if locks >= max && results.contains(&Err(Status::ServerNoResource)) {
             limited!(
                 Cause::LocksFull,
@@ -153,18 +131,19 @@ impl Worker {
         }
         if let Err(error) = self.core.memory.add_client(client) {
             limited!(Cause::NoResource, Level::Error, "client {client} cannot be let in: {error}");
-            self.members.has_no_memory(self.core.now(), client, request);
+            let is_new = matches!(request, ControlRequest::Init { .. });
+            self.handle(Event::NoMemory { client, is_new });
             return Err(Status::ServerNoResource);
         }
         Ok(Session {
             version: admission.version,
             client,
             secret: admission.secret,
-            epoch: self.core.primary.config().epoch,
-            anchor_s: self.core.primary.config().anchor_s,
+            epoch: self.core.primary.locks().config().epoch,
+            anchor_s: self.core.primary.locks().config().anchor_s,
             now: self.core.now(),
             recovering: admission.recovering,
-            offers: self.offers_for(client),
+            offers: self.core.primary.offers(client, &self.offers),
             terms: admission.terms,
         })
     }
@@ -176,22 +155,17 @@ impl Worker {
         link: u64,
         request: ControlRequest,
     ) -> ControlReply {
-        let now = self.core.now();
-        if self.members.is_shown(now, &mut self.core.primary, client, link) {
-            self.settle(); // what the old session could do has ended when this is served
-        }
-        let Core { primary, memory, sent, .. } = &mut self.core;
-        let reply = self.members.control(now, primary, memory, (client, link), request, sent);
+        let answer = self.handle(Event::Control { client, control: link, request });
+        let Some(Effect::Answer { reply, .. }) = answer else {
+            return ControlReply::Error(Status::Error); // there is an answer to every request
+        };
         self.tell_of_full_table(client, &reply);
-        self.set_gate();
-        self.settle();
         reply
     }
 
     /// A control connection has ended.
     pub(super) fn lost(&mut self, client: ClientId, link: u64, why: Gone) {
-        let now = self.core.now();
-        self.members.control_ended(now, &mut self.core.primary, (client, link), why);
+        self.handle(Event::ControlEnded { client, control: link, why });
         if let Some(sockets) = self.sockets.get_mut(&client) {
             for control in [&mut sockets.control, &mut sockets.next_control] {
                 drop(control.take_if(|control| control.id == link));
@@ -203,8 +177,8 @@ impl Worker {
 
     /// All clients, and whether they have a control connection.
     pub(super) fn clients(&self) -> Vec<(ClientSnapshot, bool)> {
-        let is_present = |client| self.members.state(client) == Some(State::Present);
-        let clients = self.core.primary.clients_snapshot().into_iter();
+        let is_present = |client| self.core.primary.members().state(client) == Some(State::Present);
+        let clients = self.core.primary.locks().clients_snapshot().into_iter();
         clients
             .map(|client| {
                 let present = is_present(client.client);
@@ -220,21 +194,16 @@ impl Worker {
         if guest.is_late(Instant::now()) {
             return log::debug!("client {client} does not wait for its command channel any more");
         }
-        let now = self.core.now();
-        let status = match guest.pump.is_open() {
-            true => self.members.begin_attach(now, &mut self.core.primary, &attach, joining),
+        if !guest.pump.is_open() {
             // it has come while this process stood still, and the client has given it up
-            false => Status::Error,
-        };
-        self.settle();
-        let channel = match status {
-            Status::Success => self.members.finish_attach(&attach, joining),
-            status => Err(status),
-        };
-        self.files.set_taken(self.members.files());
-        let channel = match channel {
-            Ok(channel) => channel,
-            Err(status) => return self.refuse(guest, status),
+            return self.refuse(guest, Status::Error);
+        }
+        let channel = match self.handle(Event::Attach { attach, joining }) {
+            Some(Effect::Attached { channel: Ok(channel), .. }) => channel,
+            Some(Effect::Attached { channel: Err(status), .. }) => {
+                return self.refuse(guest, status);
+            }
+            _ => return, // there is an answer to every one
         };
         let attached = Attached {
             status: Status::Success,
@@ -247,18 +216,11 @@ impl Worker {
             verbs: None,
             until: channel.until,
         };
-        let Core { primary, memory, sent, .. } = &mut self.core;
-        match channel.is_prepared {
-            true => primary.will_attach(client, fabric),
-            false => primary.attached(now, memory, client, fabric, sent),
-        }
         if let (Some(number), Some(peer)) = (channel.watch, guest.process) {
             self.watch(client, number, peer);
         }
         // Known before the client knows of it: its first frame may come at once.
-        let Some(token) = self.add_channel(client, channel, fabric, guest.pump) else {
-            return self.settle();
-        };
+        let Some(token) = self.add_channel(client, channel, fabric, guest.pump) else { return };
         let Some(channel) = self.channels.get_mut(&token) else { return };
         channel.shown = shown;
         if let Err(error) = channel.answer(&attached, &mut self.core.memory) {
@@ -291,7 +253,7 @@ impl Worker {
     /// Whether a client may attach, before its transport makes for it what takes time.
     pub(super) fn may_attach_now(&self, attach: &Attach, identity: Option<Identity>) -> Status {
         let joining = membership::Joining::over(attach.fabric).shown(identity);
-        self.members.may_attach(&self.core.primary, attach, joining)
+        self.core.primary.may_attach(attach, joining)
     }
 
     fn add_channel(
@@ -308,7 +270,7 @@ impl Worker {
             if let Some(fence) = pump.close(self.poll.registry()) {
                 self.fence(client, fence);
             }
-            self.members.channel_ended(client, number, self.unfenced.contains_key(&client));
+            self.channel_ended(client, number);
             return None;
         }
         if let Some(nic) = &mut self.nic {
@@ -330,13 +292,17 @@ impl Worker {
         let (client, number) = (channel.client, channel.number);
         log::debug!("the command channel of client {client} has ended: {why}");
         self.drop_channel(client, token);
-        let unfenced = self.unfenced.contains_key(&client);
-        self.members.channel_ended(client, number, unfenced);
+        self.channel_ended(client, number);
         // An shm client hangs up when it has unmapped the memory, or when it has died.
         self.look_at_process(client);
     }
 
-    /// Closes a channel. The client is granted nothing that it would not hear of.
+    fn channel_ended(&mut self, client: ClientId, channel: u64) {
+        let unfenced = self.unfenced.contains_key(&client);
+        self.handle(Event::ChannelEnded { client, channel, unfenced });
+    }
+
+    /// Closes a channel.
     pub(super) fn drop_channel(&mut self, client: ClientId, token: Token) {
         self.blocked.remove(&token);
         let channel = self.channels.remove(&token);
@@ -347,14 +313,10 @@ impl Worker {
             self.fence(client, fence);
         }
         if let Some(sockets) = self.sockets.get_mut(&client) {
-            if sockets.next_channel.take_if(|next| *next == token).is_some() {
-                return; // nothing of it was served
+            for channel in [&mut sockets.next_channel, &mut sockets.channel] {
+                channel.take_if(|channel| *channel == token);
             }
-            sockets.channel.take_if(|channel| *channel == token);
         }
-        let now = self.core.now();
-        let Core { primary, memory, sent, .. } = &mut self.core;
-        primary.detached(now, memory, client, sent);
     }
 
     /// Finds out when this process ends.
@@ -364,7 +326,9 @@ impl Worker {
         let processes = self.sockets.get(&client).map(|sockets| &sockets.processes[..]);
         let gone = processes.unwrap_or_default().iter().filter(|one| one.process.is_gone());
         let gone: Vec<u64> = gone.map(|one| one.number).collect();
-        gone.iter().for_each(|&number| self.members.process_ended(client, number));
+        for &process in &gone {
+            self.handle(Event::ProcessEnded { client, process });
+        }
         self.unwatch(client, |one| gone.contains(&one.number));
         // Another client of the same process: one descriptor tells of its end to both. The same
         // number is the same process while the one known is not gone.
@@ -396,14 +360,12 @@ impl Worker {
 
     /// Something may have changed with a client's processes.
     pub(super) fn look_at_process(&mut self, client: ClientId) {
-        if let Some(sockets) = self.sockets.get(&client) {
-            for one in &sockets.processes {
-                if one.process.is_gone() {
-                    self.members.process_ended(client, one.number);
-                }
-            }
+        let processes = self.sockets.get(&client).map(|sockets| &sockets.processes[..]);
+        let gone = processes.unwrap_or_default().iter().filter(|one| one.process.is_gone());
+        let gone: Vec<u64> = gone.map(|one| one.number).collect();
+        for process in gone {
+            self.handle(Event::ProcessEnded { client, process });
         }
-        self.settle();
     }
 
     /// Looks at everything that nothing notifies of.
@@ -416,7 +378,6 @@ impl Worker {
         for client in unseen {
             self.look_at_process(client);
         }
-        self.members.retry();
-        self.settle();
+        self.handle(Event::Retry);
     }
 }

@@ -8,13 +8,14 @@
 //! ```
 //! Each has a queue of its own and its share of the thread ([`dlock_core::shares`]), counted in
 //! work units. The queues are bounded by the connections, which have one request at a time under
-//! way and one notice of their end. Nothing here waits.
+//! way and one notice of their end. Nothing here waits, and nothing is decided but the order of
+//! requests and frames of one client: control first, as in the simulator.
 
 use std::collections::{HashMap, VecDeque};
 
 use dlock_core::ids::ClientId;
+use dlock_core::primary;
 use dlock_core::shares::Shares;
-use dlock_core::status::Status;
 use dlock_core::work::{FRAME_WORK, QUANTUM};
 
 use super::Worker;
@@ -24,9 +25,6 @@ use crate::mailbox::Event;
 const TURNS_PER_ROUND: usize = 256;
 /// A turn's work where each unit is a round trip to a device.
 const NIC_QUANTUM: u32 = 16;
-/// Turns' worth of work that is done on what a client had at once when it is fenced: a client
-/// that has little is gone before the next request of any client.
-const AT_ONCE_TURNS: u32 = 4;
 /// Work of a connection that comes, or of a question of the administrator's: mostly system
 /// calls.
 const CONNECTION_WORK: u32 = 64;
@@ -45,18 +43,24 @@ pub(super) enum Who {
 /// What waits for its turn, and whose turn it is.
 pub(super) struct Turns {
     pub(super) shares: Shares<Who>,
-    quantum: u32,
     /// Control requests of clients, and the ends of their connections, in their order.
     requests: HashMap<ClientId, VecDeque<Event>>,
     strangers: VecDeque<Event>,
 }
 
+/// A turn's work.
+pub(crate) fn quantum(memory_is_a_devices: bool) -> u32 {
+    if memory_is_a_devices {
+        NIC_QUANTUM
+    } else {
+        QUANTUM
+    }
+}
+
 impl Turns {
     pub(super) fn new(memory_is_a_devices: bool) -> Self {
-        let quantum = if memory_is_a_devices { NIC_QUANTUM } else { QUANTUM };
         Self {
-            shares: Shares::new(quantum),
-            quantum,
+            shares: Shares::new(quantum(memory_is_a_devices)),
             requests: HashMap::new(),
             strangers: VecDeque::new(),
         }
@@ -85,8 +89,8 @@ impl Worker {
     /// Puts an event of the control thread into the queue of whom it is from.
     pub(super) fn queue(&mut self, event: Event) {
         if let Event::Control { client, link, .. } = event {
-            let now = self.core.now();
-            self.members.heard(now, client, link); // it may wait long for its turn
+            // it may wait long for its turn
+            self.core.handle(primary::Event::Heard { client, control: link });
         }
         match event {
             Event::Control { client, .. } | Event::Lost { client, .. }
@@ -107,11 +111,7 @@ impl Worker {
             let (work, more) = match turn.who {
                 Who::Client(client) => self.serve_client(client, turn.budget),
                 Who::Strangers => self.serve_strangers(turn.budget),
-                Who::Upkeep => {
-                    let done = self.upkeep(turn.budget);
-                    self.settle();
-                    done
-                }
+                Who::Upkeep => self.upkeep(turn.budget),
             };
             match turn.who {
                 Who::Client(client) if !self.sockets.contains_key(&client) => {
@@ -160,32 +160,9 @@ impl Worker {
 
     /// One slice of what the primary has to do by itself.
     fn upkeep(&mut self, budget: u32) -> (u32, bool) {
-        let lapsed = self.lapse_some();
-        let now = self.core.now();
-        let super::Core { primary, memory, sent, .. } = &mut self.core;
-        let step = primary.step(now, memory, budget.saturating_sub(lapsed), sent);
-        if let Some(client) = step.gone {
-            self.members.undone(client);
-        }
-        self.set_gate(); // it may have ended the recovery
-        (lapsed + step.work, step.more || !self.lapses.is_empty())
-    }
-
-    /// Nothing of the client can act any more: what it has is undone, a part of it at once.
-    pub(super) fn undo(&mut self, client: ClientId) {
-        if self.core.primary.fenced(client) {
-            return self.members.undone(client);
-        }
-        self.core.memory.revoke(client, Status::ClientRemoved);
-        let budget = AT_ONCE_TURNS * self.turns.quantum;
-        let mut done = 0;
-        while done < budget && self.core.primary.is_leaving(client) {
-            let (work, _) = self.upkeep(budget - done);
-            done += work.max(1);
-        }
-        self.turns.shares.charge(Who::Upkeep, done);
-        if self.core.primary.is_undoing() {
-            self.turns.shares.add(Who::Upkeep);
-        }
+        self.core.handle(primary::Event::Upkeep { budget });
+        let work = self.core.primary.take_upkeep();
+        self.settle();
+        (work, self.core.primary.has_upkeep(self.core.now()))
     }
 }

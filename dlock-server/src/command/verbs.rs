@@ -102,7 +102,7 @@ impl Worker {
                 if error.kind() == io::ErrorKind::InvalidData {
                     let client = channel.client;
                     limited!(Cause::BrokenSeal, Level::Warn, "client {client} is cut off: {error}");
-                    self.core.primary.count(Counter::BadRequest);
+                    self.core.primary.locks().count(Counter::BadRequest);
                 }
                 self.end_channel(token, &error.to_string());
             }

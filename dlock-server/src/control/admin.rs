@@ -37,13 +37,12 @@ use dlock_core::counters::TABLE;
 use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::message::LockType;
-use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
+use dlock_core::primary::{self, ClientSnapshot, LockSnapshot, Primary};
 use dlock_core::words::{AtomicWord, RwWord};
 use dlock_fabric::tls::Tls;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};
 use tokio::net::UnixListener;
-use tokio::sync::oneshot;
 
 use super::lines::{self, failure};
 use super::recovery;
@@ -146,11 +145,12 @@ fn tls_ends(tls: &Tls) -> Value {
 impl Endpoint {
     async fn status(&self) -> Option<Value> {
         let (progress, totals, config, stats) = self
-            .look(|primary, memory| {
-                let counters = TABLE.iter().zip(primary.stats(memory));
+            .look(Some(primary::Event::Collect), |primary, _| {
+                let locks = primary.locks();
+                let counters = TABLE.iter().zip(locks.counters().read());
                 let stats: Map<String, Value> =
                     counters.map(|(info, n)| (info.name.into(), n.to_string().into())).collect();
-                (primary.progress(), primary.totals(), primary.config().clone(), stats)
+                (locks.progress(), locks.totals(), locks.config().clone(), stats)
             })
             .await?;
         let recovering = progress.is_some();
@@ -187,12 +187,8 @@ impl Endpoint {
 
     /// Gives up the predecessor's clients that are not here.
     async fn recover(&self) -> Option<Value> {
-        let hurry = |primary: &mut Primary, _: &mut Memory| {
-            let progress = primary.progress();
-            primary.hurries();
-            progress
-        };
-        let Some(progress) = self.look(hurry).await? else {
+        let hurries = Some(primary::Event::Hurries);
+        let Some(progress) = self.look(hurries, |one, _| one.locks().progress()).await? else {
             return Some(failure("the primary is not recovering"));
         };
         let missing: Vec<u32> = progress.missing.iter().map(|(client, _)| client.get()).collect();
@@ -204,10 +200,10 @@ impl Endpoint {
     }
 
     async fn locks(&self, after: i32, max: usize) -> Option<Value> {
-        let look = move |primary: &mut Primary, memory: &mut Memory| {
-            primary.locks_snapshot(memory, LockId(after), max + 1)
+        let look = move |primary: &Primary, memory: &mut Memory| {
+            primary.locks().locks_snapshot(memory, LockId(after), max + 1)
         };
-        let mut locks = self.look(look).await?;
+        let mut locks = self.look(None, look).await?;
         let more = locks.len() > max;
         locks.truncate(max);
         let locks: Vec<LockLine> = locks.into_iter().map(LockLine::from).collect();
@@ -222,17 +218,14 @@ impl Endpoint {
         Some(json!({ "ok": true, "more": page.next().is_some(), "clients": clients }))
     }
 
-    /// Looks at the primary, on the command thread.
+    /// Tells the primary this, and looks at it, on the command thread.
     async fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Primary, &mut Memory) -> T + Send + 'static,
+        first: Option<primary::Event>,
+        look: impl FnOnce(&Primary, &mut Memory) -> T + Send + 'static,
     ) -> Option<T> {
-        let event = |reply: oneshot::Sender<T>| {
-            Event::Ask(Box::new(move |primary, memory| {
-                let _ = reply.send(look(primary, memory)); // the asker may be gone
-            }))
-        };
-        self.mailbox.ask_unless_out(event).await.ok().flatten()
+        let look = Event::look(first.into_iter().collect(), look);
+        self.mailbox.ask_unless_out(look).await.ok().flatten()
     }
 }
 

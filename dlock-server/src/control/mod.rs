@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::ids::ClientId;
+use dlock_core::primary;
 use dlock_core::roster::Kept;
 use dlock_fabric::tls::Tls;
 use log::Level;
@@ -170,7 +171,7 @@ async fn listen(mailbox: Arc<Mailbox>) {
         for _ in 0..LISTEN_POLLS {
             tokio::time::sleep(LISTEN_PAUSE).await;
         }
-        if mailbox.send(Event::Listened).await.is_err() {
+        if mailbox.send(Event::tell(vec![primary::Event::Listened])).await.is_err() {
             return; // the command thread has ended
         }
     }

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::ClientId;
-use dlock_core::primary::{Primary, Progress};
+use dlock_core::primary::{self, Progress};
 use dlock_core::roster::Kept;
 use serde_json::{json, Value};
-use tokio::sync::oneshot;
 
 use crate::epoch::ServerClock;
 use crate::mailbox::{Event, Mailbox};
@@ -89,20 +88,9 @@ pub(super) async fn watch(
     awaited: Vec<(ClientId, Kept)>,
 ) {
     for look in 0_u32.. {
-        let dead: Vec<ClientId> = awaited
-            .iter()
-            .filter(|(_, kept)| kept.is_dead(has_ended))
-            .map(|(client, _)| *client)
-            .collect();
-        if !dead.is_empty() && mailbox.send(Event::Died { clients: dead }).await.is_err() {
-            return;
-        }
-        let ask = |reply: oneshot::Sender<Option<Progress>>| {
-            Event::Ask(Box::new(move |primary: &mut Primary, _| {
-                let _ = reply.send(primary.progress()); // this task may have ended
-            }))
-        };
-        match mailbox.ask(ask).await {
+        let dead = awaited.iter().filter(|(_, kept)| kept.is_dead(has_ended));
+        let dead = dead.map(|&(client, _)| primary::Event::PredecessorEnded { client }).collect();
+        match mailbox.ask(Event::look(dead, |one, _| one.locks().progress())).await {
             Ok(Some(progress)) if look % LOOKS_PER_LINE == 0 => {
                 log::info!("{}", line(&progress, clock.now()))
             }

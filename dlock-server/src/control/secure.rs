@@ -18,8 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::counters::Counter;
-use dlock_core::ids::ClientId;
-use dlock_core::membership::Connection;
+use dlock_core::primary;
 use dlock_core::rate::Rate;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::tls::{PeerRole, Tls, TlsError};
@@ -193,12 +192,12 @@ pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
     };
     if !connections.is_empty() {
         // a command thread that has ended serves no client
-        let _ = mailbox.send(Event::Revoked { connections }).await;
+        let _ = mailbox.send(Event::tell(connections)).await;
     }
 }
 
 /// Those whose certificates the revocation lists name.
-fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<(ClientId, Connection)> {
+fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<primary::Event> {
     let is_revoked = |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
     let revoked = shown.into_iter().filter(is_revoked).map(|(client, connection, shown)| {
         limited!(
@@ -207,7 +206,7 @@ fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<(ClientId, Connection)> {
             "client {client} is removed: the certificate of {} is revoked",
             shown.peer
         );
-        (client, connection)
+        primary::Event::Revoked { client, connection }
     });
     revoked.collect()
 }

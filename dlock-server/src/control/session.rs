@@ -36,7 +36,6 @@ use dlock_fabric::fds::is_open;
 use dlock_fabric::tls::Tls;
 use log::Level;
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
 use super::table::ConnectionPermit;
@@ -194,12 +193,8 @@ fn may_give(request: &ControlRequest) -> bool {
 
 /// The answer to a peer that is no client, and asks whether this primary serves.
 async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
-    let ask = |reply: oneshot::Sender<bool>| {
-        Event::Ask(Box::new(move |primary, _| {
-            let _ = reply.send(primary.is_recovering()); // the asker may be gone
-        }))
-    };
-    match mailbox.ask_unless_out(ask).await {
+    let look = Event::look(Vec::new(), |one, _| one.locks().is_recovering());
+    match mailbox.ask_unless_out(look).await {
         Ok(Some(recovering)) => {
             ControlReply::Alive { now: clock.now(), recovering, until: ServerTime(0) }
         }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::{named, StartError};
-use crate::random::Random;
+use crate::random;
 
 /// What a peer has shown in a handshake.
 #[derive(Debug)]
@@ -102,8 +102,8 @@ impl Conn for UnixStream {
 
 /// A Unix socket in the abstract namespace, under a name that cannot be guessed beforehand.
 pub(super) fn listen_unix() -> Result<(UnixListener, Vec<u8>), StartError> {
-    let random = Random::new().map_err(StartError::Random)?;
-    let random: String = random.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = random::draws().map_err(StartError::Random)?.secret;
+    let random: String = secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("dlock-{}-{random}", std::process::id()).into_bytes();
     let listener = net::listen_abstract(&name)?;
     listener

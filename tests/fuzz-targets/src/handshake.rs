@@ -11,11 +11,9 @@ use dlock_core::control::{
     HORIZON_FOREVER,
 };
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
-use dlock_core::locks::{Locks, PrimaryConfig};
-use dlock_core::membership::{
-    Draws, Effect, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
-};
+use dlock_core::membership::{Draws, Gone, Joining, Opened, Orphans, Rules, State};
 use dlock_core::message::{LockType, Mode};
+use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig};
 use dlock_core::status::Status;
 use dlock_core::words::Ticket;
 
@@ -28,8 +26,7 @@ const OBJECTS_MAX: usize = 3;
 const STEPS_MAX: usize = 400;
 
 struct World {
-    members: Membership,
-    primary: Locks,
+    primary: Primary,
     memory: Memory,
     now: ServerTime,
     /// The client each connection is bound to, and its number.
@@ -78,9 +75,9 @@ impl World {
             absent_grace_ns: (choice & 8 == 0).then_some(10 * NS),
         };
         let orphans = if choice & 16 == 0 { Orphans::Lease } else { Orphans::Grace };
+        let rules = Rules { orphans, ..Rules::of(&config) };
         Self {
-            members: Membership::new(Rules { orphans, ..Rules::of(&config) }),
-            primary: Locks::new(config),
+            primary: Primary::new(config, rules),
             memory: Memory::default(),
             now: ServerTime(1_000 * NS),
             links: [None; 3],
@@ -123,64 +120,38 @@ impl World {
             false => (FabricKind::Shm, Joining::by(FabricKind::Shm, Some(7), true)),
         };
         let attach = Attach { client, secret, fabric, verbs: None };
-        let (now, primary) = (self.now, &mut self.primary);
-        let status = self.members.begin_attach(now, primary, &attach, joining);
-        self.settle();
-        if status != Status::Success {
-            return;
-        }
-        assert!(self.sessions.contains(&(client, secret)), "the secret of another is accepted");
-        if let Ok(channel) = self.members.finish_attach(&attach, joining) {
-            self.fenced.remove(&client);
-            let memory = &mut self.memory;
-            match channel.is_prepared {
-                true => self.primary.will_attach(client, fabric),
-                false => self.primary.attached(now, memory, client, fabric, &mut Vec::new()),
+        let is_known = self.sessions.contains(&(client, secret));
+        match self.handle(Event::Attach { attach, joining }) {
+            Some(Effect::Attached { channel: Ok(_), .. }) => {
+                assert!(is_known, "the secret of another is accepted");
+                self.fenced.remove(&client);
             }
+            Some(Effect::Attached { .. }) => {}
+            other => panic!("{other:?}"),
         }
     }
 
-    /// Does what membership asks for.
-    fn settle(&mut self) {
-        let (now, mut out) = (self.now, Vec::new());
-        while let Some(effect) = self.members.poll() {
+    /// Tells what has happened, and does what is asked for; the answer, if there is one.
+    fn handle(&mut self, event: Event) -> Option<Effect> {
+        let mut answer = None;
+        self.tell(event);
+        while let Some(effect) = self.primary.poll() {
+            if effect.is_reported() {
+                if let Effect::Fence { client } = effect {
+                    self.fenced.insert(client);
+                }
+                self.tell(Event::Done { unfenced: false });
+                continue;
+            }
             match effect {
-                Effect::Listen => self.members.listened(), // what has come was taken in order
+                Effect::Listen => self.tell(Event::Listened), // what has come was taken in order
                 Effect::CloseControl { client, control } => {
                     for link in self.links.iter_mut().filter(|l| **l == Some((client, control))) {
                         *link = None;
                     }
                 }
-                Effect::CloseChannel { client, channel } => {
-                    self.members.channel_closed(client, channel, false);
-                }
-                Effect::Switch { client, fabric } => {
-                    if let Some(fabric) = fabric {
-                        self.primary.attached(now, &mut self.memory, client, fabric, &mut out);
-                    }
-                }
-                Effect::Fence { client } => {
-                    self.fenced.insert(client);
-                    let fencing = Fencing { unfenced: false, mapped: false };
-                    self.members.fence_tried(&mut self.primary, client, fencing);
-                }
-                Effect::Keep(_) => {}
-                Effect::Revoke { client } => panic!("{client} can always be fenced"),
-                Effect::Look { client } => {
-                    let has = self.primary.has_something(now, &mut self.memory, client);
-                    self.members.looked(client, has);
-                }
-                Effect::Lapse { client } => {
+                Effect::Lapses { client } | Effect::Removes { client, .. } => {
                     assert!(self.fenced.contains(&client), "{client} is not fenced");
-                    let mut lapse = self.primary.begin_lapse(client);
-                    while !self.primary.lapse(now, &mut self.memory, &mut lapse, &mut out) {}
-                    self.members.lapsed(now, client, lapse.lapsed());
-                }
-                Effect::Undo { client, .. } => {
-                    assert!(self.fenced.contains(&client), "{client} is not fenced");
-                    self.primary.fenced(client);
-                    self.primary.tick(now, &mut self.memory, &mut out);
-                    self.members.undone(client);
                 }
                 Effect::Forget { client } => {
                     self.live.remove(&client);
@@ -188,10 +159,20 @@ impl World {
                         |link: &Option<(ClientId, u64)>| link.is_some_and(|l| l.0 == client);
                     self.links.iter_mut().filter(|l| is_its(l)).for_each(|l| *l = None);
                 }
+                Effect::Send(sent) => panic!("no client waits: {sent:?}"),
+                Effect::Unfenced { client } => panic!("{client} can always be fenced"),
+                Effect::Opened { .. } | Effect::Answer { .. } | Effect::Attached { .. } => {
+                    answer = Some(effect);
+                }
+                _ => {}
             }
         }
-        assert!(out.is_empty(), "nobody waits: {out:?}");
-        assert_eq!(self.members.assert_consistent(), Ok(()));
+        assert_eq!(self.primary.members().assert_consistent(), Ok(()));
+        answer
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.primary.handle(self.now, &mut self.memory, event);
     }
 
     /// A frame just as it came.
@@ -212,7 +193,7 @@ impl World {
 
     fn structured(&mut self, tape: &mut Tape<'_>, link: usize) -> ControlRequest {
         use ControlRequest as R;
-        let tp_mode = self.primary.config().tp_mode;
+        let tp_mode = self.primary.locks().config().tp_mode;
         let (version_min, version_max) = (1, 1 + tape.flip() as u8);
         let horizon_s = if tape.flip() { 3 } else { HORIZON_FOREVER };
         let bound = self.links[link].is_some();
@@ -257,14 +238,11 @@ impl World {
             ControlRequest::UpdateLocks(list) => Some(list.len()),
             _ => None,
         };
-        let mut out = Vec::new();
-        let moves = self.members.is_shown(self.now, &mut self.primary, bound.0, bound.1);
-        self.settle();
-        assert!(!moves || self.members.speaks(bound.0, bound.1));
-        let (now, primary, memory) = (self.now, &mut self.primary, &mut self.memory);
-        let reply = self.members.control(now, primary, memory, bound, request, &mut out);
-        self.settle();
-        assert!(out.is_empty(), "nobody has sent anything on a command channel: {out:?}");
+        let (client, control) = bound;
+        let reply = match self.handle(Event::Control { client, control, request }) {
+            Some(Effect::Answer { reply, .. }) => reply,
+            other => panic!("{other:?}"),
+        };
         match &reply {
             ControlReply::Locks(list) => {
                 assert_eq!(Some(list.len()), asked);
@@ -282,7 +260,7 @@ impl World {
     fn admit(&mut self, tape: &mut Tape<'_>, link: usize, request: &ControlRequest) {
         let narrow = tape.u8() & 3;
         let mut draws = self.draws;
-        let mut random = || {
+        let numbers = std::array::from_fn(|_| {
             draws = draws.wrapping_add(1);
             // few numbers, so that they repeat; sometimes one that is no client id
             if narrow == 0 {
@@ -290,21 +268,17 @@ impl World {
             } else {
                 draws.wrapping_mul(0x9e37_79b9)
             }
-        };
-        let secret = Secret((self.sessions.len() as u128 + 1).to_le_bytes());
-        let (now, control) = (self.now, self.controls + 1);
-        self.controls = control;
-        let mut opened = Ok(Opened::Wait);
-        for _ in 0..2 {
-            let draws = Draws { secret, number: &mut random };
-            let (primary, memory) = (&mut self.primary, &mut self.memory);
-            opened = self.members.open(now, primary, memory, request, control, draws);
-            self.settle();
-            if opened != Ok(Opened::Wait) {
-                break;
-            }
-        }
+        });
         self.draws = draws;
+        let secret = Secret((self.sessions.len() as u128 + 1).to_le_bytes());
+        let control = self.controls + 1;
+        self.controls = control;
+        let draws = Draws { secret, numbers };
+        let event = Event::Open { request: request.clone(), caller: control.into(), draws };
+        let opened = match self.handle(event) {
+            Some(Effect::Opened { opened, .. }) => opened,
+            other => panic!("{other:?}"),
+        };
         let Ok(opened) = opened else { return };
         let Opened::Admitted(admitted) = opened else { panic!("one eviction makes room") };
         let client = admitted.client;
@@ -354,31 +328,37 @@ impl World {
 
     fn lose(&mut self, link: usize, why: Gone) {
         if let Some(bound) = self.links[link].take() {
-            self.members.control_ended(self.now, &mut self.primary, bound, why);
-            self.settle();
+            let (client, control) = bound;
+            self.handle(Event::ControlEnded { client, control, why });
         }
     }
 
     fn tick(&mut self) {
-        let mut out = Vec::new();
-        self.primary.tick(self.now, &mut self.memory, &mut out);
-        assert!(out.is_empty(), "nobody waits: {out:?}");
-        self.members.tick(self.now, &mut self.primary);
-        self.settle();
+        self.upkeep();
+        self.handle(Event::Tick);
+        self.upkeep();
+    }
+
+    fn upkeep(&mut self) {
+        while self.primary.has_upkeep(self.now) {
+            self.handle(Event::Upkeep { budget: u32::MAX });
+        }
     }
 
     fn check(&mut self) {
-        let (clients, locks, objects) = self.primary.totals();
+        let (clients, locks, objects) = self.primary.locks().totals();
         assert_eq!(clients, self.live.len());
         assert!(clients <= CLIENTS_MAX && locks <= LOCKS_MAX && objects <= OBJECTS_MAX);
-        for client in self.primary.clients_snapshot() {
+        let members = self.primary.members();
+        for client in self.primary.locks().clients_snapshot() {
             assert!(self.live.contains(&client.client));
             let mut bound = self.links.iter().flatten();
-            let is_bound = bound.any(|b| b.0 == client.client && self.members.speaks(b.0, b.1));
-            let is_present = self.members.state(client.client) == Some(State::Present);
+            let is_bound = bound.any(|b| b.0 == client.client && members.speaks(b.0, b.1));
+            let is_present = members.state(client.client) == Some(State::Present);
             assert_eq!(is_present, is_bound);
         }
-        for lock in self.primary.locks_snapshot(&mut self.memory, LockId(0), LOCKS_MAX + 1) {
+        for lock in self.primary.locks().locks_snapshot(&mut self.memory, LockId(0), LOCKS_MAX + 1)
+        {
             assert!(lock.refs > 0 && lock.refs <= clients && lock.waiters == 0, "{lock:?}");
         }
     }
@@ -386,10 +366,10 @@ impl World {
     /// Nothing of clients stays behind once they are gone.
     fn end(mut self) {
         for client in self.live.clone() {
-            assert_eq!(self.members.remove(client), Ok(()));
-            self.settle();
+            self.handle(Event::Remove { client });
+            self.upkeep();
         }
-        let (clients, locks, _) = self.primary.totals();
+        let (clients, locks, _) = self.primary.locks().totals();
         assert_eq!((clients, locks), (0, 0));
     }
 }

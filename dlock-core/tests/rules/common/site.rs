@@ -8,13 +8,13 @@ use dlock_core::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret, Terms, VERSION,
 };
 use dlock_core::exec::LockMemory;
-use dlock_core::ids::{ClientId, Epoch};
+use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::membership::{
-    Admission, Draws, Effect, Exit, Fencing, Gone, Joining, MemberMemory, Membership, Opened,
-    Orphans, Rules, State,
+    Admission, Draws, Exit, Gone, Joining, MemberMemory, Membership, Opened, Orphans, Rules, State,
 };
-use dlock_core::message::LockType;
+use dlock_core::message::{LockType, Request};
+use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, RwWord};
@@ -35,11 +35,10 @@ pub struct Peer {
 }
 
 pub struct Site {
-    pub members: Membership,
-    pub primary: Locks,
+    pub primary: Primary,
     pub memory: Memory,
     pub now: ServerTime,
-    /// Everything that membership asked for.
+    /// Everything that the primary asked for, but answers.
     pub effects: Vec<Effect>,
     /// Clients whose queue pairs cannot be fenced now.
     pub unfenced: HashSet<ClientId>,
@@ -53,7 +52,6 @@ pub struct Site {
     pub slow: bool,
     /// Nothing that has come is handed in before the test says so.
     pub deaf: bool,
-    pub undoing: Vec<ClientId>,
     pub controls: u64,
     /// The command channel of each client's session, and of the one that is prepared.
     pub channels: HashMap<ClientId, u64>,
@@ -78,9 +76,9 @@ impl Site {
             objects_max: 16,
             absent_grace_ns: grace_s.map(|s| s * NS),
         };
+        let rules = Rules { orphans, ..Rules::of(&config) };
         Self {
-            members: Membership::new(Rules { orphans, ..Rules::of(&config) }),
-            primary: Locks::new(config),
+            primary: Primary::new(config, rules),
             memory: Memory::default(),
             now: START,
             effects: Vec::new(),
@@ -90,7 +88,6 @@ impl Site {
             watched: HashMap::new(),
             slow: false,
             deaf: false,
-            undoing: Vec::new(),
             controls: 0,
             channels: HashMap::new(),
             prepared: HashMap::new(),
@@ -99,98 +96,119 @@ impl Site {
         }
     }
 
-    /// Does what membership asks for, and checks the order of fencing and undoing.
+    /// A primary with these rules begins.
+    pub fn begins(&mut self, rules: Rules) {
+        self.primary = Primary::new(self.locks().config().clone(), rules);
+    }
+
+    /// A primary begins that waits for the claims of so many clients.
+    pub fn begins_recovering(&mut self, recovery_clients: u32) {
+        let config = PrimaryConfig { recovery_clients, ..self.locks().config().clone() };
+        self.primary = Primary::new(config.clone(), Rules::of(&config));
+    }
+
+    pub fn members(&self) -> &Membership {
+        self.primary.members()
+    }
+
+    pub fn locks(&self) -> &Locks {
+        self.primary.locks()
+    }
+
+    /// Tells what has happened, and does nothing of what is asked for.
+    pub fn tell(&mut self, event: Event) {
+        self.primary.handle(self.now, &mut self.memory, event);
+    }
+
+    /// Tells what has happened, and does what is asked for; the answer, if there is one.
+    pub fn handle(&mut self, event: Event) -> Option<Effect> {
+        self.tell(event);
+        self.executes()
+    }
+
+    /// Does what the primary asks for.
     pub fn settle(&mut self) {
-        while let Some(effect) = self.members.poll() {
-            if effect == Effect::Listen {
-                if !self.deaf {
-                    self.listened();
+        self.handle(Event::Collect); // which has nothing to do with it
+    }
+
+    /// Does what the primary asks for, and checks the order of fencing and undoing.
+    fn executes(&mut self) -> Option<Effect> {
+        let mut answer = None;
+        loop {
+            while let Some(effect) = self.primary.poll() {
+                match effect {
+                    Effect::Opened { .. } | Effect::Answer { .. } | Effect::Attached { .. } => {
+                        answer = Some(effect);
+                    }
+                    Effect::Outcome(_) => answer = Some(effect),
+                    Effect::Send(sent) => self.out.push(sent),
+                    Effect::Listen if self.deaf => {}
+                    Effect::Listen => self.listened(),
+                    effect => self.do_effect(effect),
                 }
-                continue;
             }
-            self.effects.push(effect.clone());
-            match effect {
-                Effect::Listen => {}
-                Effect::CloseControl { .. } => {}
-                Effect::CloseChannel { client, channel } => {
-                    let unfenced = self.unfenced.contains(&client);
-                    let (now, out) = (self.now, &mut self.out);
-                    if channel.is_some() && self.channels.get(&client).copied() == channel {
-                        self.channels.remove(&client);
-                        self.primary.detached(now, &mut self.memory, client, out);
-                    }
-                    self.members.channel_closed(client, channel, unfenced);
-                }
-                Effect::Switch { client, fabric } => {
-                    let (now, out) = (self.now, &mut self.out);
-                    if let Some(fabric) = fabric {
-                        self.fenced.remove(&client);
-                        self.primary.attached(now, &mut self.memory, client, fabric, out);
-                        self.channels.extend(self.prepared.remove(&client).map(|n| (client, n)));
-                    }
-                }
-                Effect::Fence { client } => {
-                    let unfenced = self.unfenced.contains(&client);
-                    let mapped = self.memory.is_mapped(client);
-                    if !unfenced && (!mapped || self.dead.contains(&client)) {
-                        self.fenced.insert(client);
-                    }
-                    let (now, out) = (self.now, &mut self.out);
-                    self.channels.remove(&client);
-                    self.primary.detached(now, &mut self.memory, client, out);
-                    let fencing = Fencing { unfenced, mapped };
-                    self.members.fence_tried(&mut self.primary, client, fencing);
-                }
-                Effect::Keep(_) | Effect::Revoke { .. } => {}
-                Effect::Look { client } => {
-                    let has = self.primary.has_something(self.now, &mut self.memory, client);
-                    self.members.looked(client, has);
-                }
-                Effect::Lapse { client } => {
-                    assert!(self.fenced.contains(&client), "{client} is not fenced");
-                    let (now, out) = (self.now, &mut self.out);
-                    let mut lapse = self.primary.begin_lapse(client);
-                    while !self.primary.lapse(now, &mut self.memory, &mut lapse, out) {}
-                    self.members.lapsed(now, client, lapse.lapsed());
-                }
-                Effect::Undo { client, .. } => {
-                    assert!(self.fenced.contains(&client), "{client} is not fenced");
-                    let (now, out) = (self.now, &mut self.out);
-                    self.primary.fenced(client);
-                    self.primary.tick(now, &mut self.memory, out);
-                    match self.slow {
-                        true => self.undoing.push(client),
-                        false => self.members.undone(client),
-                    }
-                }
-                Effect::Forget { client } => _ = self.fenced.remove(&client),
+            let has_more = self.primary.is_lapsing() || self.locks().is_undoing();
+            if self.slow || !has_more {
+                break;
             }
+            self.tell(Event::Upkeep { budget: u32::MAX });
         }
-        assert_eq!(self.members.assert_consistent(), Ok(()));
         assert_eq!(self.primary.assert_consistent(), Ok(()));
+        answer
+    }
+
+    fn do_effect(&mut self, effect: Effect) {
+        self.effects.push(effect.clone());
+        match effect {
+            Effect::CloseChannel { client, channel } => {
+                let unfenced = self.unfenced.contains(&client);
+                if channel.is_some() && self.channels.get(&client).copied() == channel {
+                    self.channels.remove(&client);
+                }
+                self.tell(Event::Done { unfenced });
+            }
+            Effect::Switch { client } => {
+                if let Some(channel) = self.prepared.remove(&client) {
+                    self.fenced.remove(&client);
+                    self.channels.insert(client, channel);
+                }
+                self.tell(Event::Done { unfenced: false });
+            }
+            Effect::Fence { client } => {
+                let unfenced = self.unfenced.contains(&client);
+                let mapped = self.memory.is_mapped(client);
+                if !unfenced && (!mapped || self.dead.contains(&client)) {
+                    self.fenced.insert(client);
+                }
+                self.channels.remove(&client);
+                self.tell(Event::Done { unfenced });
+            }
+            Effect::Lapses { client } | Effect::Removes { client, .. } => {
+                assert!(self.fenced.contains(&client), "{client} is not fenced");
+            }
+            Effect::Forget { client } => _ = self.fenced.remove(&client),
+            _ => {}
+        }
     }
 
     /// Everything that has come was handed in: what is due is done.
     pub fn listened(&mut self) {
-        self.members.listened();
-        self.members.tick(self.now, &mut self.primary);
+        self.tell(Event::Listened);
+        self.tell(Event::Tick);
     }
 
     /// `Init` or `Reinit` on a new control connection.
     pub fn open(&mut self, request: &ControlRequest) -> Result<Opened, Status> {
         self.controls += 1;
-        let draws = &mut self.draws;
-        let mut number = || {
-            *draws += 1;
-            *draws
-        };
+        let numbers = std::array::from_fn(|n| self.draws + 1 + n as u32);
+        self.draws += 1;
         // none is given out twice
         let secret = Secret((7 + u128::from(self.controls)).to_le_bytes());
-        let draws = Draws { secret, number: &mut number };
-        let (primary, memory, control) = (&mut self.primary, &mut self.memory, self.controls);
-        let opened = self.members.open(self.now, primary, memory, request, control, draws);
-        self.settle();
-        opened
+        let (caller, draws) = (self.controls.into(), Draws { secret, numbers });
+        match self.handle(Event::Open { request: request.clone(), caller, draws }) {
+            Some(Effect::Opened { opened, .. }) => opened,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// As the server does: asks again if room is made for it.
@@ -223,32 +241,23 @@ impl Site {
         };
         let Peer { id: client, secret, fabric, .. } = peer;
         let attach = Attach { client, secret, fabric, verbs: None };
-        let status = self.members.begin_attach(self.now, &mut self.primary, &attach, joining);
-        self.settle();
-        if status != Status::Success {
-            return status;
+        let channel = match self.handle(Event::Attach { attach, joining }) {
+            Some(Effect::Attached { channel: Ok(channel), .. }) => channel,
+            Some(Effect::Attached { channel: Err(status), .. }) => return status,
+            other => panic!("{other:?}"),
+        };
+        if let Some(process) = channel.watch {
+            self.watched.insert(client, process);
         }
-        match self.members.finish_attach(&attach, joining) {
-            Ok(channel) => {
-                if let Some(process) = channel.watch {
-                    self.watched.insert(client, process);
-                }
-                self.fenced.remove(&client);
-                if fabric == FabricKind::Shm {
-                    self.memory.mapped.insert(client);
-                }
-                let (now, out) = (self.now, &mut self.out);
-                if channel.is_prepared {
-                    self.primary.will_attach(client, fabric);
-                    self.prepared.insert(client, channel.number);
-                } else {
-                    self.primary.attached(now, &mut self.memory, client, fabric, out);
-                    self.channels.insert(client, channel.number);
-                }
-                Status::Success
-            }
-            Err(status) => status,
+        self.fenced.remove(&client);
+        if fabric == FabricKind::Shm {
+            self.memory.mapped.insert(client);
         }
+        match channel.is_prepared {
+            true => self.prepared.insert(client, channel.number),
+            false => self.channels.insert(client, channel.number),
+        };
+        Status::Success
     }
 
     pub fn come_back(&mut self, peer: Peer) -> Result<Peer, Status> {
@@ -269,27 +278,35 @@ impl Site {
     }
 
     pub fn control(&mut self, peer: Peer, request: ControlRequest) -> ControlReply {
-        let who = (peer.id, peer.control);
-        self.members.is_shown(self.now, &mut self.primary, who.0, who.1);
+        let Peer { id: client, control, .. } = peer;
+        match self.handle(Event::Control { client, control, request }) {
+            Some(Effect::Answer { reply, .. }) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A request on the command channel; what is sent is in `out`.
+    pub fn command(&mut self, client: ClientId, seq: Seq, request: Request) {
+        self.handle(Event::Command { client, seq, request });
+    }
+
+    /// The primary does all that it has to do by itself now.
+    pub fn upkeep(&mut self) {
+        while self.primary.has_upkeep(self.now) {
+            self.tell(Event::Upkeep { budget: u32::MAX });
+        }
         self.settle();
-        let (now, primary, out) = (self.now, &mut self.primary, &mut self.out);
-        let reply = self.members.control(now, primary, &mut self.memory, who, request, out);
-        self.settle();
-        reply
     }
 
     pub fn lose(&mut self, peer: Peer, why: Gone) {
-        let who = (peer.id, peer.control);
-        self.members.control_ended(self.now, &mut self.primary, who, why);
-        self.settle();
+        self.handle(Event::ControlEnded { client: peer.id, control: peer.control, why });
     }
 
     /// The peer's process ends: its memory is unmapped by the system, and that is noticed.
     pub fn die(&mut self, peer: Peer) {
         let process = self.process_of(peer);
         self.dead.insert(peer.id);
-        self.members.process_ended(peer.id, process);
-        self.settle();
+        self.handle(Event::ProcessEnded { client: peer.id, process });
     }
 
     fn process_of(&self, peer: Peer) -> u64 {
@@ -299,15 +316,12 @@ impl Site {
     /// The time goes on to this moment, and everything is done when it is due.
     pub fn until(&mut self, at: ServerTime) {
         for _ in 0..10_000 {
-            let due = [self.primary.next_wakeup(), self.members.next_wakeup(&self.primary)];
-            let next = due.into_iter().flatten().min().filter(|&next| next <= at);
+            let next = self.primary.next_wakeup().filter(|&next| next <= at);
             self.now = next.unwrap_or(at).max(self.now);
-            let (now, out) = (self.now, &mut self.out);
-            self.primary.tick(now, &mut self.memory, out);
-            self.members.tick(now, &mut self.primary);
-            if let Some(laggard) = self.primary.take_laggard(now) {
-                self.members.lags(now, laggard);
+            while self.primary.has_upkeep(self.now) {
+                self.tell(Event::Upkeep { budget: u32::MAX });
             }
+            self.tell(Event::Tick);
             self.settle();
             if next.is_none() {
                 return;
@@ -345,7 +359,7 @@ impl Site {
             values.push(value);
         }
         if peer.fabric == FabricKind::Tcp {
-            self.primary.executed(&mut self.memory, peer.id, chain, &values);
+            self.primary.parts().1.executed(&mut self.memory, peer.id, chain, &values);
         }
         values
     }
@@ -372,12 +386,12 @@ impl Site {
     }
 
     pub fn state(&self, peer: Peer) -> Option<State> {
-        self.members.state(peer.id)
+        self.members().state(peer.id)
     }
 
     pub fn exits(&self, peer: Peer) -> Vec<Exit> {
         let exit = |effect: &Effect| match effect {
-            Effect::Undo { client, exit } if *client == peer.id => Some(*exit),
+            Effect::Removes { client, exit } if *client == peer.id => Some(*exit),
             _ => None,
         };
         self.effects.iter().filter_map(exit).collect()

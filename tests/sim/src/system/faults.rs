@@ -329,7 +329,7 @@ impl World {
             |s: S| matches!(s, S::Present | S::Absent { .. } | S::Fenced(_) | S::Lingering { .. });
         self.sys.clients.iter().all(|client| {
             let asks = client.control != super::control::Stage::Sleep;
-            let state = client.id.and_then(|id| self.members.state(id));
+            let state = client.id.and_then(|id| self.state(id));
             client.id.is_none() || state.is_some_and(may_return) || state.is_none() && !asks
         })
     }

@@ -47,7 +47,7 @@ impl World {
         let mut all = sys.clients.iter().enumerate().filter(|(_, c)| waits(&c.threads[l]));
         all.find_map(|(c, client)| {
             let t = &client.threads[l];
-            let is_queued = client.up.is_empty() && primary.is_queued(slot, client.id?);
+            let is_queued = client.up.is_empty() && primary.locks().is_queued(slot, client.id?);
             let entry = t.entry.as_ref().filter(|e| e.state() == EntryState::ExclusiveTicketed)?;
             let ticket = entry.ticket().filter(|&ticket| turn.serves(Mode::Exclusive, ticket))?;
             let is_told = t.answer.is_some() || !client.down.is_empty();

@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control connections, and what `Membership` wants done with the sockets and processes that the
-//! simulator has models of. It decides nothing: `dlock-core::membership` does.
+//! Control connections, and what `Primary` wants done with the sockets and processes that the
+//! simulator has models of. It decides nothing: `dlock-core::primary` does.
 
 use dlock_core::control::{
     Attach, ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{
-    Caller, Connection, Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened,
-};
-use dlock_core::roster::{Change, Process};
+use dlock_core::membership::{Caller, Connection, Draws, Gone, Joining, MemberMemory, Opened};
+use dlock_core::primary::{Effect, Event, Primary};
+use dlock_core::roster::{Change, Kept, Process};
 use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Outcome};
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;
-use super::server::{World, EXITED};
+use super::server::{execute, World, EXITED};
 use super::state::{code, Ask, Ev, Session, Sys};
-
-/// The first attempt makes room, if need be, and the second takes it.
-const OPEN_TRIES: usize = 2;
 
 impl MemberMemory for Sys {
     fn is_mapped(&self, client: ClientId) -> bool {
@@ -28,23 +25,43 @@ impl MemberMemory for Sys {
             s.mapped && process.inc == s.inc && process.id == Some(client) && !s.left
         })
     }
+    fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
+        Outcome::Done(execute(self, client, chain))
+    }
 }
 
 impl World {
-    /// Does everything that membership asks for.
-    pub(super) fn settle_members(&mut self) {
-        while let Some(effect) = self.members.poll() {
-            self.execute_effect(effect);
+    /// Tells the primary what has happened, and does everything that it asks for then; its answer,
+    /// if it has one.
+    pub(super) fn handle(&mut self, event: Event) -> Option<Effect> {
+        self.tells(event);
+        self.settle_members()
+    }
+
+    /// Does everything that the primary asks for.
+    pub(super) fn settle_members(&mut self) -> Option<Effect> {
+        let mut answer = None;
+        while let Some(effect) = self.polled() {
+            match effect {
+                Effect::Opened { .. }
+                | Effect::Answer { .. }
+                | Effect::Attached { .. }
+                | Effect::Outcome(_) => answer = Some(effect),
+                effect => self.execute_effect(effect),
+            }
         }
+        answer
     }
 
     fn execute_effect(&mut self, effect: Effect) {
+        if let Effect::Send(sent) = effect {
+            return self.out.push(sent);
+        }
         self.sys.log(|| format!("membership: {effect:?}"));
-        let now = self.sys.server_now();
         match effect {
             // the last of what has come is served before it is told
             Effect::Listen => match self.sys.inbox.len() {
-                0 => self.members.listened(),
+                0 => self.tells(Event::Listened),
                 unheard => self.unheard = unheard,
             },
             Effect::CloseControl { client, control } => {
@@ -57,13 +74,13 @@ impl World {
                 let is_current = |s: &mut Session| Some(s.channel) == channel;
                 let is_current = self.sys.session(client).is_some_and(is_current);
                 let unfenced = self.sys.cannot_be_fenced(client, is_current);
-                if is_current {
-                    self.close_channel(client);
-                }
                 self.close_prepared_channel(client, channel.unwrap_or(0));
-                self.members.channel_closed(client, channel, unfenced);
+                match is_current {
+                    true => self.close_channel(client, Event::Done { unfenced }),
+                    false => self.tells(Event::Done { unfenced }),
+                }
             }
-            Effect::Switch { client, fabric } => {
+            Effect::Switch { client } => {
                 let old = self.sys.session(client).map(|s| (s.process, s.mapped));
                 let (process, mapped) = old.unwrap_or((0, false));
                 self.sys.sessions.retain(|s| s.id != client);
@@ -73,20 +90,14 @@ impl World {
                     self.takes_place(prepared);
                 }
                 self.sys.sessions.extend(prepared.map(|s| Session { process, mapped, ..s }));
-                if let (Some(fabric), Some(primary)) = (fabric, &mut self.primary) {
-                    primary.attached(now, &mut self.sys, client, fabric, &mut self.out);
-                }
+                self.tells(Event::Done { unfenced: false });
             }
             Effect::Fence { client } => {
                 if let Some((c, inc)) = self.sys.session(client).map(|s| (s.client, s.inc)) {
                     self.sys.is_fenced(c.into(), inc);
                 }
                 let unfenced = self.sys.cannot_be_fenced(client, true);
-                self.close_channel(client);
-                let mapped = self.sys.is_mapped(client);
-                let Some(primary) = &mut self.primary else { return };
-                let fencing = Fencing { unfenced, mapped };
-                self.members.fence_tried(primary, client, fencing);
+                self.close_channel(client, Event::Done { unfenced });
             }
             Effect::Keep(change) => change.apply(&mut self.kept_clients),
             Effect::Revoke { client } => {
@@ -94,23 +105,16 @@ impl World {
                     s.revoked = true;
                 }
             }
-            Effect::Look { client } => {
-                let Some(primary) = &self.primary else { return };
-                let has_something = primary.has_something(now, &mut self.sys, client);
-                self.members.looked(client, has_something);
+            // what it has is ended at once
+            Effect::Lapses { .. } => {
+                while self.primary.as_ref().is_some_and(Primary::is_lapsing) {
+                    self.tells(Event::Upkeep { budget: 0 });
+                }
             }
-            Effect::Lapse { client } => {
-                let Some(primary) = &mut self.primary else { return };
-                let mut lapse = primary.begin_lapse(client);
-                while !primary.lapse(now, &mut self.sys, &mut lapse, &mut self.out) {}
-                self.members.lapsed(now, client, lapse.lapsed());
-            }
-            Effect::Undo { client, .. } => {
-                let Some(primary) = &mut self.primary else { return };
+            Effect::Removes { client, .. } => {
                 self.sys.mix(0xfe ^ u64::from(client.get()));
-                if primary.fenced(client) {
-                    self.members.undone(client);
-                } else if self.sys.rng.below(2) == 0 {
+                let is_leaving = |one: &Primary| one.locks().is_leaving(client);
+                if self.primary.as_ref().is_some_and(is_leaving) && self.sys.rng.below(2) == 0 {
                     self.step(); // the part that is done at once
                 }
             }
@@ -120,6 +124,8 @@ impl World {
                 self.sys.sessions.retain(|s| s.id != client);
                 self.prepared.retain(|s| s.id != client);
             }
+            Effect::Hinders { client } => self.is_cut_off(client),
+            _ => {} // for the log
         }
     }
 
@@ -127,11 +133,12 @@ impl World {
     pub(super) fn revoke(&mut self, c: usize) {
         let client = &self.sys.clients[c];
         let Some((id, control)) = client.id.map(|id| (id, u64::from(client.conn))) else { return };
-        if !self.members.speaks(id, control) {
+        if !self.speaks(id, control) {
             return;
         }
         self.step();
-        self.members.revoked(id, Connection::Control(control));
+        let connection = Connection::Control(control);
+        self.tells(Event::Revoked { client: id, connection });
         self.is_cut_off(id);
         self.finish_turn();
         self.schedule_tick();
@@ -140,7 +147,7 @@ impl World {
     /// A client is fenced that has not been silent. Without a horizon nothing protects it, but a
     /// process that has the memory mapped, in which the primary knows what it has.
     pub(super) fn is_cut_off(&mut self, client: ClientId) {
-        let is_known = self.primary.as_ref().is_some_and(|primary| primary.has_told_all(client));
+        let is_known = self.primary.as_ref().is_some_and(|one| one.locks().has_told_all(client));
         let Some(s) = self.sys.session(client).copied() else { return };
         let c = usize::from(s.client);
         if self.sys.clients[c].fabric != Fabric::Shm || !is_known {
@@ -148,13 +155,17 @@ impl World {
         }
     }
 
-    /// Nothing that is under way on the client's channel arrives any more.
-    pub(super) fn close_channel(&mut self, id: ClientId) {
-        let now = self.sys.server_now();
-        let (Some(primary), Some(s)) = (&mut self.primary, self.sys.session(id)) else { return };
-        let (c, inc, gen) = (s.client, s.inc, std::mem::take(&mut s.gen));
-        if gen != 0 {
-            primary.detached(now, &mut self.sys, id, &mut self.out);
+    /// Whether this control connection speaks for this client.
+    fn speaks(&self, id: ClientId, control: u64) -> bool {
+        self.primary.as_ref().is_some_and(|primary| primary.members().speaks(id, control))
+    }
+
+    /// Nothing that is under way on the client's channel arrives any more, and the primary is told.
+    pub(super) fn close_channel(&mut self, id: ClientId, told: Event) {
+        let session = self.sys.session(id);
+        let closed = session.map(|s| (s.client, s.inc, std::mem::take(&mut s.gen)));
+        self.tells(told);
+        if let Some((c, inc, gen)) = closed.filter(|&(.., gen)| gen != 0) {
             let ns = self.sys.takes(10_000);
             let at = (self.sys.now + ns).max(self.sys.clients[usize::from(c)].blocked_down);
             self.sys.at(at, Ev::Reset(c, inc, gen));
@@ -182,14 +193,13 @@ impl World {
             Ask::Attach(.., attaches_first) => !attaches_first,
             _ => true,
         };
-        if let Some(primary) = self.primary.as_mut().filter(|_| moves) {
-            self.members.is_shown(self.sys.server_now(), primary, id, conn.into());
-            self.settle_members();
+        if moves {
+            self.handle(Event::Shown { client: id, control: conn.into() });
         }
         if let Ask::Attach(gen, fabric, secret, _) = ask {
             return Some(self.attach(c, (id, secret), gen, fabric));
         }
-        if !self.members.speaks(id, conn.into()) {
+        if !self.speaks(id, conn.into()) {
             return Some(Answer::Closed);
         }
         let now = self.sys.server_now();
@@ -198,24 +208,21 @@ impl World {
     }
 
     fn answer(&mut self, id: ClientId, conn: u32, ask: Ask) -> Answer {
-        let now = self.sys.server_now();
         let who = self.sys.session(id).map(|s| usize::from(s.client));
         let before = who.and_then(|c| Some((c, self.before(c, None)?)));
-        let Self { sys, primary, members, out, .. } = self;
-        let Some(primary) = primary else { return Answer::Closed };
+        if self.primary.is_none() {
+            return Answer::Closed;
+        }
         let locks = |reply: ControlReply| match reply {
             ControlReply::Locks(grants) => Ok(grants),
             ControlReply::Error(status) => Err(status),
             _ => Err(Status::BadResponse),
         };
-        let mut call = |sys: &mut Sys, request| {
-            members.control(now, primary, sys, (id, conn.into()), request, out)
-        };
         match ask {
             Ask::Join { .. } | Ask::Attach(..) => Answer::Closed,
             Ask::Get(wanted) => {
-                let descs = wanted.iter().map(|&l| desc(sys, l.into())).collect();
-                match locks(call(sys, ControlRequest::GetLocks(descs))) {
+                let descs = wanted.iter().map(|&l| desc(&self.sys, l.into())).collect();
+                match locks(self.call((id, conn), ControlRequest::GetLocks(descs))) {
                     Ok(grants) => {
                         let mut grants: Vec<_> = wanted.into_iter().zip(grants).collect();
                         if let Some((c, before)) = before {
@@ -227,22 +234,24 @@ impl World {
                     Err(status) => Answer::Refused(status),
                 }
             }
-            Ask::Release(l, lock) => match call(sys, ControlRequest::ReleaseLocks(vec![lock])) {
-                ControlReply::Statuses(statuses) => {
-                    if statuses[0] == Status::Success {
-                        self.is_given(id, l, false);
+            Ask::Release(l, lock) => {
+                match self.call((id, conn), ControlRequest::ReleaseLocks(vec![lock])) {
+                    ControlReply::Statuses(statuses) => {
+                        if statuses[0] == Status::Success {
+                            self.is_given(id, l, false);
+                        }
+                        Answer::Released(l, statuses[0])
                     }
-                    Answer::Released(l, statuses[0])
+                    ControlReply::Error(status) => Answer::Released(l, status),
+                    _ => Answer::Released(l, Status::BadResponse),
                 }
-                ControlReply::Error(status) => Answer::Released(l, status),
-                _ => Answer::Released(l, Status::BadResponse),
-            },
-            Ask::Heartbeat => match call(sys, ControlRequest::Heartbeat) {
+            }
+            Ask::Heartbeat => match self.call((id, conn), ControlRequest::Heartbeat) {
                 ControlReply::Alive { now, until, recovering } => {
                     Answer::Alive(now, until, recovering)
                 }
                 ControlReply::Error(status) => {
-                    if self.members.speaks(id, conn.into()) {
+                    if self.speaks(id, conn.into()) {
                         self.sys.fail(format!("session: {id:?} beats and is refused: {status}"));
                     }
                     Answer::Refused(status)
@@ -252,7 +261,7 @@ impl World {
             Ask::Update(claims) => {
                 let told: Vec<_> = claims.iter().map(|(_, claim)| claim.clone()).collect();
                 let held: Vec<_> = claims.iter().map(|(l, c)| (*l, c.held.is_some())).collect();
-                match locks(call(sys, ControlRequest::UpdateLocks(told))) {
+                match locks(self.call((id, conn), ControlRequest::UpdateLocks(told))) {
                     Ok(grants) => {
                         for ((l, _), grant) in held.iter().zip(&grants) {
                             if grant.is_ok() {
@@ -266,28 +275,39 @@ impl World {
                 }
             }
             Ask::Object(o, request) => {
-                let reply = call(sys, request.clone());
+                let reply = self.call((id, conn), request.clone());
                 if let Some((c, before)) = before {
                     self.object_lawful(c, &request, &reply, before);
                 }
                 Answer::Object(o, reply)
             }
-            Ask::Done => match call(sys, ControlRequest::ReinitDone) {
+            Ask::Done => match self.call((id, conn), ControlRequest::ReinitDone) {
                 ControlReply::Done => Answer::Done,
                 _ => Answer::Refused(Status::Error),
             },
             Ask::Leave => {
-                let done = call(sys, ControlRequest::Deinit) == ControlReply::Done;
+                let done = self.call((id, conn), ControlRequest::Deinit) == ControlReply::Done;
                 if !done {
-                    if members.speaks(id, conn.into()) {
-                        sys.fail(format!("session: {id:?} wants to leave, and is waited for"));
+                    if self.speaks(id, conn.into()) {
+                        self.sys.fail(format!("session: {id:?} wants to leave, and is waited for"));
                     }
                     return Answer::Refused(Status::NotReady);
                 }
-                if let Some(s) = sys.session(id) {
+                if let Some(s) = self.sys.session(id) {
                     s.left = true;
                 }
                 Answer::Left
+            }
+        }
+    }
+
+    /// A request on a control connection, and its answer.
+    fn call(&mut self, (client, conn): (ClientId, u32), request: ControlRequest) -> ControlReply {
+        match self.handle(Event::Control { client, control: conn.into(), request }) {
+            Some(Effect::Answer { reply, .. }) => reply,
+            other => {
+                self.sys.fail(format!("session: a request has {other:?}"));
+                ControlReply::Error(Status::BadResponse)
             }
         }
     }
@@ -316,36 +336,29 @@ impl World {
         };
         let mut numbers = self.sys.rng.clone();
         self.sys.rng.bits();
-        let is_member = reinit.is_some_and(|(client, _)| self.members.state(client).is_some());
-        let mut opened = Opened::Wait;
-        for _ in 0..OPEN_TRIES {
-            let mut number = || numbers.bits() as u32;
-            self.secrets += 1;
-            let secret = Secret(self.secrets.to_be_bytes());
-            let draws = Draws { secret, number: &mut number };
-            let now = self.sys.server_now();
-            let (identity, names) = self.sys.certificate(c);
-            let Self { sys, primary, members, .. } = self;
-            let Some(primary) = primary else { return Err(Status::NotReady) };
-            let is_full = primary.is_full() || members.len() >= primary.config().clients_max;
-            let caller = Caller { control: conn.into(), identity, names: &names };
-            let answer = members.open(now, primary, sys, &request, caller, draws);
-            if let (None, Err(status)) = (reinit, answer) {
-                self.is_let_in(c, Err(status), is_full);
-            }
-            self.is_known_by_its_proof((c, inc, conn), reinit, answer.err());
-            opened = answer?;
-            self.settle_members();
-            if opened != Opened::Wait {
-                break;
-            }
+        let is_member = reinit.is_some_and(|(client, _)| self.state(client).is_some());
+        self.secrets += 1;
+        let secret = Secret(self.secrets.to_be_bytes());
+        let draws = Draws { secret, numbers: std::array::from_fn(|_| numbers.bits() as u32) };
+        let (identity, names) = self.sys.certificate(c);
+        let Some(primary) = &self.primary else { return Err(Status::NotReady) };
+        let clients_max = primary.locks().config().clients_max;
+        let is_full = primary.locks().is_full() || primary.members().len() >= clients_max;
+        let caller = Caller { control: conn.into(), identity, names: names.to_vec() };
+        let is_new = reinit.is_none();
+        let opened = self.handle(Event::Open { request, caller, draws });
+        let Some(Effect::Opened { opened, .. }) = opened else {
+            return Err(Status::BadResponse);
+        };
+        if let (true, Err(status)) = (is_new, opened) {
+            self.is_let_in(c, Err(status), is_full);
         }
+        self.is_known_by_its_proof((c, inc, conn), reinit, opened.err());
         // the server lets it wait; here it comes again
-        let Opened::Admitted(admitted) = opened else { return Err(Status::ServerNoResource) };
+        let Opened::Admitted(admitted) = opened? else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
         if !is_member && self.sys.has_no_memory() {
-            self.members.has_no_memory(self.sys.server_now(), id, &request);
-            self.settle_members();
+            self.handle(Event::NoMemory { client: id, is_new });
             return Err(Status::ServerNoResource);
         }
         let sys = &mut self.sys;
@@ -388,7 +401,7 @@ impl World {
             id,
             secret: admitted.secret,
             epoch: sys.epoch,
-            anchor_s: self.primary.as_ref().map_or(0, |primary| primary.config().anchor_s),
+            anchor_s: self.primary.as_ref().map_or(0, |one| one.locks().config().anchor_s),
             now: sys.server_now(),
             terms: admitted.terms,
             recovering: admitted.recovering,
@@ -414,15 +427,13 @@ impl World {
 
     /// Those processes of the predecessor's clients that have ended are not waited for.
     fn predecessors_processes(&mut self) {
-        let Some(primary) = &mut self.primary else { return };
-        let has_ended = |process| self.sys.has_ended(process);
-        self.awaited.retain(|client, kept| {
-            let is_dead = kept.is_dead(has_ended);
-            if is_dead {
-                self.members.predecessors_process_ended(primary, *client);
-            }
-            !is_dead
-        });
+        let is_dead = |kept: &Kept| kept.is_dead(|process| self.sys.has_ended(process));
+        let dead = self.awaited.iter().filter(|(_, kept)| is_dead(kept));
+        let dead: Vec<ClientId> = dead.map(|(&client, _)| client).collect();
+        for client in dead {
+            self.awaited.remove(&client);
+            self.tells(Event::PredecessorEnded { client });
+        }
     }
 
     fn attach(
@@ -444,26 +455,11 @@ impl World {
         };
         let joining = joining.shown(self.sys.certificate(c).0);
         let attach = Attach { client: id, secret, fabric, verbs: None };
-        let now = self.sys.server_now();
-        let Some(primary) = &mut self.primary else { return Answer::Closed };
-        let status = match self.members.begin_attach(now, primary, &attach, joining) {
-            // the simulator's cards refuse chains in recovery
-            Status::NotReady if fabric == FabricKind::Verbs => Status::Success,
-            status => status,
+        let channel = match self.handle(Event::Attach { attach, joining }) {
+            Some(Effect::Attached { channel: Ok(channel), .. }) => channel,
+            Some(Effect::Attached { channel: Err(status), .. }) => return Answer::Refused(status),
+            _ => return Answer::Closed,
         };
-        if status != Status::Success {
-            return Answer::Refused(status);
-        }
-        self.settle_members();
-        let channel = match self.members.finish_attach(&attach, joining) {
-            Ok(channel) => channel,
-            Err(status) => return Answer::Refused(status),
-        };
-        let Some(primary) = &mut self.primary else { return Answer::Closed };
-        match channel.is_prepared {
-            true => primary.will_attach(id, fabric),
-            false => primary.attached(now, &mut self.sys, id, fabric, &mut self.out),
-        }
         let made = match channel.is_prepared {
             true => self.prepared.iter_mut().find(|s| s.id == id),
             false => self.sys.session(id),
@@ -490,25 +486,21 @@ impl World {
         let given_up: Vec<Session> =
             self.prepared.iter().filter(is_of).filter(hit).copied().collect();
         for s in given_up {
-            let now = self.sys.server_now();
-            let Some(primary) = &mut self.primary else { return };
-            self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
-            self.settle_members();
+            self.handle(Event::ControlEnded { client: s.id, control: s.conn.into(), why });
         }
         let hits: Vec<Session> = self.sys.sessions_of(c, inc).filter(hit).copied().collect();
         for s in hits {
-            let now = self.sys.server_now();
-            let Some(primary) = &mut self.primary else { return };
+            let Some(primary) = &self.primary else { return };
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
             // the grace is not for one of which the primary does not know what it holds
-            let is_known = primary.has_told_all(s.id);
-            self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
+            let is_known = primary.locks().has_told_all(s.id);
+            self.tells(Event::ControlEnded { client: s.id, control: s.conn.into(), why });
             let is_protected = self.sys.clients[c].fabric == Fabric::Shm;
             if why != Gone::Silent && is_known && !is_protected {
                 self.sys.has_no_horizon(c, (inc, s.conn), self.sys.now + self.sys.plan.grace_ns);
             }
             if conn == EXITED && s.process != 0 {
-                self.members.process_ended(s.id, s.process);
+                self.tells(Event::ProcessEnded { client: s.id, process: s.process });
             }
             if let Some(s) = self.sys.session(s.id) {
                 s.conn = 0;

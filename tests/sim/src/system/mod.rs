@@ -47,6 +47,7 @@ mod state;
 mod thread;
 mod told;
 mod turns;
+mod twin;
 mod unfenced;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -96,9 +97,19 @@ const EVENTS_MAX: u64 = 150_000;
 
 /// Runs the schedule of one seed. `None`: there is no such scenario.
 pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
+    run_with(scenario, seed, bugs, trace, false)
+}
+
+/// The same, with a second primary that is told the same events: each of its effects, each access
+/// to the memory and its whole state must be the same.
+pub fn run_twice(scenario: &str, seed: u64) -> Option<Run> {
+    run_with(scenario, seed, Bugs::default(), false, true)
+}
+
+fn run_with(scenario: &str, seed: u64, bugs: Bugs, trace: bool, is_twice: bool) -> Option<Run> {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bd1_e995);
     let plan = Plan::draw(scenario, &mut rng)?;
-    let mut world = World::new(build(plan, rng, bugs, trace));
+    let mut world = World::new(build(plan, rng, bugs, trace), is_twice);
     let whole = AssertUnwindSafe(|| {
         world.faults_phase();
         if world.sys.violation.is_none() {

@@ -14,6 +14,7 @@ use dlock_core::ids::{ClientId, Identity};
 use dlock_core::lock::Op;
 use dlock_core::membership::{Ending, State};
 use dlock_core::message::{Reply, Request};
+use dlock_core::primary::Event;
 use dlock_core::rights::{Quotas, Right, Rule, ANY_NAME};
 use dlock_core::status::Status;
 
@@ -203,14 +204,15 @@ impl World {
         self.sys.log(|| format!("RULES {rules:?}"));
         self.sys.law.rules.clone_from(&rules);
         self.sys.law.version += 1;
-        let Some(primary) = &mut self.primary else { return };
-        primary.set_rules(rules);
-        let before: Vec<_> = self.members.iter().collect();
-        self.members.rules_changed(primary);
+        if self.primary.is_none() {
+            return;
+        }
+        let before = self.states();
+        self.tells(Event::Rules(rules));
         let is_cut =
             |state| matches!(state, Some(State::Ending(Ending::Fence(_) | Ending::Lapse(_))));
         for (id, state) in before {
-            if is_cut(self.members.state(id)) && !is_cut(Some(state)) {
+            if is_cut(self.state(id)) && !is_cut(Some(state)) {
                 self.is_cut_off(id);
             }
         }
@@ -228,8 +230,8 @@ impl World {
             let mut sessions = self.sys.sessions.iter().chain(&self.prepared);
             sessions.any(|s| s.id == id && identity(s.client.into()) == identity(c))
         };
-        let living = self.members.iter().filter(|&(_, state)| lives(state));
-        let has = living.filter(|&(id, _)| is_of(id)).count();
+        let members = self.states();
+        let has = members.iter().filter(|&&(id, state)| lives(state) && is_of(id)).count();
         let max = self.sys.law.bound(c, |quotas| quotas.clients_max);
         let why = match result {
             Ok(()) if !self.sys.law.names(c) => "is let in, and no rule names it",
@@ -261,7 +263,7 @@ impl World {
 
     /// What is there before a request is served.
     pub(super) fn before(&mut self, c: usize, lock: Option<usize>) -> Option<Before> {
-        let totals = self.primary.as_ref().filter(|_| self.sys.plan.rules)?.totals();
+        let totals = self.primary.as_ref().filter(|_| self.sys.plan.rules)?.locks().totals();
         let print = self.sys.print(totals);
         let waits = lock.map(|_| self.waits_of(c));
         Some(Before { print, waits })
@@ -270,7 +272,7 @@ impl World {
     /// Locks that the clients of an identity have got; those of clients that end may count or not.
     fn locks_of(&self, c: usize, with_ending: bool) -> usize {
         let lives = |id: ClientId| {
-            let state = self.members.state(id);
+            let state = self.state(id);
             let ends = matches!(state, None | Some(State::Undoing | State::Ending(Ending::All(_))));
             with_ending || !ends
         };
@@ -288,7 +290,8 @@ impl World {
         let slots = (0..self.sys.plan.locks.len()).filter_map(|l| self.sys.slot_of(l, primary));
         let slots: Vec<_> = slots.collect();
         let its = self.sys.sessions.iter().filter(|s| identity(s.client.into()) == identity(c));
-        its.map(|s| slots.iter().filter(|&&slot| primary.is_queued(slot, s.id)).count()).sum()
+        its.map(|s| slots.iter().filter(|&&slot| primary.locks().is_queued(slot, s.id)).count())
+            .sum()
     }
 
     /// A request on a command channel was answered, or not yet.
@@ -299,7 +302,9 @@ impl World {
         before: Before,
         refused: Option<Status>,
     ) {
-        let Some(totals) = self.primary.as_ref().map(|primary| primary.totals()) else { return };
+        let Some(totals) = self.primary.as_ref().map(|primary| primary.locks().totals()) else {
+            return;
+        };
         let refused = refused.filter(|&status| is_refusal(status));
         if refused.is_some() && self.sys.print(totals) != before.print {
             let why = format!("rights: client {c} is refused {request:?}, and something changes");
@@ -399,7 +404,9 @@ impl World {
     }
 
     fn left_as_it_was(&mut self, c: usize, before: Print) {
-        let Some(totals) = self.primary.as_ref().map(|primary| primary.totals()) else { return };
+        let Some(totals) = self.primary.as_ref().map(|primary| primary.locks().totals()) else {
+            return;
+        };
         if self.sys.print(totals) != before {
             self.sys.fail(format!("rights: client {c} is refused, and something changes"));
         }

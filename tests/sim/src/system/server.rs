@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The driver of the primary: what `dlock-server` does around `Primary` and `Membership`. What
-//! membership wants done is in [`members`](super::members).
+//! The driver of the primary: what `dlock-server` does around `Primary`. What that wants done is in
+//! [`members`](super::members).
 //! ```text
-//!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | members
+//!   inbox ─▶ Serve ─▶ Event ─▶ Primary ─▶ Effect
 //! ```
 
 use dlock_core::clock::NS;
@@ -10,17 +10,18 @@ use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::LockEntry;
-use dlock_core::membership::{Ending, Exit, Membership, Orphans, Rules, State};
+use dlock_core::membership::{Ending, Exit, Orphans, Rules, State};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::primary::{Primary, PrimaryConfig, Sent};
+use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig, Sent};
 use dlock_core::roster::{known, Change, Clients};
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::word_op::{Chain, Values, WordOp};
 use dlock_core::words::{AtomicWord, RwWord, TurnWord};
 
 use super::control::Answer;
 use super::kept::Kept;
 use super::state::{Arrived, Ask, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
 use super::turns::{work_of, Turns};
+use super::twin::Twin;
 
 /// The connection number that stands for every connection of a process that has ended.
 pub(crate) const EXITED: u32 = u32::MAX - 1;
@@ -29,7 +30,8 @@ pub(crate) const EXITED: u32 = u32::MAX - 1;
 pub(crate) struct World {
     pub sys: Sys,
     pub primary: Option<Primary>,
-    pub members: Membership,
+    /// A second primary, which is told the same.
+    pub(super) twin: Option<Twin>,
     /// Sessions that are prepared.
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
@@ -77,12 +79,13 @@ fn rules(sys: &Sys) -> Rules {
         channels_max: u64::MAX,
         files_max: u64::MAX,
         recovers_by_itself: false, // plans name their horizons
+        device_refuses: true,
+        undone_at_once: 0, // a random part is
     }
 }
 
 impl World {
-    pub fn new(sys: Sys) -> Self {
-        let members = Membership::new(rules(&sys));
+    pub fn new(sys: Sys, is_twice: bool) -> Self {
         let (prepared, out) = (Vec::new(), Vec::new());
         let none = vec![None; sys.plan.locks.len()];
         let (primary, unheard, asleep, untold) = (None, 0, none.clone(), none);
@@ -91,7 +94,7 @@ impl World {
         let mut world = Self {
             sys,
             primary,
-            members,
+            twin: None,
             prepared,
             out,
             kept_clients,
@@ -105,14 +108,22 @@ impl World {
             kept,
         };
         world.sys.first_rules();
-        world.primary = Some(world.fresh_primary(0));
+        world.twin = is_twice.then(|| Twin::of(world.fresh_primary(0)));
+        world.begins(0);
         world.stands_by();
         world
     }
 
+    /// An empty primary begins.
+    fn begins(&mut self, recovery_clients: u32) {
+        self.primary = Some(self.fresh_primary(recovery_clients));
+        self.twin = self.twin.is_some().then(|| Twin::of(self.fresh_primary(recovery_clients)));
+        self.tells(Event::Rules(self.sys.rules_of_now()));
+    }
+
     fn fresh_primary(&self, recovery_clients: u32) -> Primary {
         let sys = &self.sys;
-        let mut primary = Primary::new(PrimaryConfig {
+        let config = PrimaryConfig {
             epoch: Epoch(sys.epoch.into()),
             anchor_s: sys.server_now().anchor_s(),
             tp_mode: 0,
@@ -121,9 +132,8 @@ impl World {
             locks_max: sys.plan.locks_max,
             objects_max: sys.plan.objects_max,
             absent_grace_ns: Some(sys.plan.grace_ns),
-        });
-        primary.set_rules(sys.rules_of_now());
-        primary
+        };
+        Primary::new(config, rules(sys))
     }
 
     /// The primary is gone, with its memory and all its connections.
@@ -173,7 +183,7 @@ impl World {
         let is_known = sys.plan.horizon_s > 0 || sys.rng.chance(KNOWN);
         let counted = if is_known { 0 } else { expected.len() as u32 };
         let deadline_s = sys.rng.pick(&[0, 1, 5, 30]);
-        let mut primary = self.fresh_primary(counted);
+        self.begins(counted);
         // one without a horizon is waited for without end: it must come
         let horizon_s = self.sys.plan.horizon_s;
         let sys = &self.sys;
@@ -183,11 +193,10 @@ impl World {
         });
         self.awaited = if is_known { self.kept_clients.clone() } else { Clients::new() };
         Change::Started.apply(&mut self.kept_clients);
-        primary.awaits(sys.server_now(), &known(&self.awaited), deadline_s);
-        self.sys.log(|| format!("a successor: {:?}", primary.progress()));
-        self.sys.recovering = primary.is_recovering();
-        self.primary = Some(primary);
-        self.members = Membership::new(rules(&self.sys));
+        self.tells(Event::Awaits { known: known(&self.awaited), deadline_s });
+        let progress = self.primary.as_ref().and_then(|primary| primary.locks().progress());
+        self.sys.recovering = progress.is_some();
+        self.sys.log(|| format!("a successor: {progress:?}"));
         self.prepared.clear();
         self.unheard = 0;
         self.turns = Turns::new();
@@ -223,7 +232,7 @@ impl World {
         self.arrived(arrived);
         self.was_served(work);
         if before == 1 && is_of_these {
-            self.members.listened();
+            self.tells(Event::Listened);
         }
         if is_of_these {
             self.unheard = before - 1;
@@ -250,19 +259,17 @@ impl World {
     pub(super) fn finish_turn(&mut self) {
         self.settle_members();
         self.nothing_stays_prepared();
-        if let Some(primary) = &mut self.primary {
-            if let Some((_, change)) = self.members.take_recovered(primary) {
-                change.apply(&mut self.kept_clients);
-            }
-            self.sys.recovering = primary.is_recovering();
-            let missing = primary.progress().map(|progress| progress.missing);
+        if let Some(primary) = &self.primary {
+            self.sys.recovering = primary.locks().is_recovering();
+            let missing = primary.locks().progress().map(|progress| progress.missing);
             match missing {
                 Some(missing) => self.sys.missing = missing,
                 None => self.nobody_is_given_up_unheard(),
             }
         }
         self.sys.deliver(&mut self.out);
-        if let Err(why) = self.members.assert_consistent() {
+        let members = self.primary.as_ref().map(Primary::members);
+        if let Some(Err(why)) = members.map(|members| members.assert_consistent()) {
             self.sys.fail(why);
         }
         self.waiters_bits();
@@ -278,8 +285,7 @@ impl World {
         let Some(s) = session.filter(|_| until > sys.now) else { return };
         let (id, channel) = (s.id, s.channel);
         if self.primary.is_some() {
-            self.close_channel(id);
-            self.members.channel_ended(id, channel, false);
+            self.close_channel(id, Event::ChannelEnded { client: id, channel, unfenced: false });
             self.finish_turn();
             self.schedule_tick();
         }
@@ -288,11 +294,10 @@ impl World {
     pub(super) fn schedule_tick(&mut self) {
         let Some(primary) = &self.primary else { return };
         let now = self.sys.server_now();
-        let due = [primary.next_wakeup(), self.members.next_wakeup(primary)];
         // what nothing notifies of is looked at from time to time
-        let again = self.members.has_quarantined().then(|| now.plus_ns(NS));
-        let has_slices = primary.next_wakeup().is_some_and(|at| at <= now);
-        if let Some(at) = due.into_iter().chain([again]).flatten().min() {
+        let again = primary.members().has_quarantined().then(|| now.plus_ns(NS));
+        let has_slices = primary.locks().next_wakeup().is_some_and(|at| at <= now);
+        if let Some(at) = primary.next_wakeup().into_iter().chain(again).min() {
             let mut at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
             if has_slices {
                 // others are served between two slices, now and then many
@@ -322,23 +327,12 @@ impl World {
         if self.primary.is_none() {
             return;
         }
-        let now = self.sys.server_now();
-        self.sys.mix(0x71c ^ now.0);
+        self.sys.mix(0x71c ^ self.sys.server_now().0);
         self.step();
-        self.members.retry();
-        let before: Vec<_> = self.members.iter().collect();
-        if let Some(primary) = &mut self.primary {
-            self.members.tick(now, primary);
-        }
+        self.tells(Event::Retry);
+        let before = self.states();
+        self.tells(Event::Tick);
         self.nobody_is_ended_unheard(&before);
-        let hinderer = self.primary.as_ref().and_then(|primary| self.members.hinderer(primary));
-        if let Some(client) = hinderer {
-            self.members.hinders(client);
-            self.is_cut_off(client);
-        }
-        if let Some(laggard) = self.primary.as_mut().and_then(|one| one.take_laggard(now)) {
-            self.members.lags(now, laggard);
-        }
         self.finish_turn();
         self.schedule_tick();
     }
@@ -347,9 +341,9 @@ impl World {
     fn nobody_is_ended_unheard(&mut self, before: &[(ClientId, State)]) {
         let is_silent = |state| state == State::Ending(Ending::Lapse(Exit::Horizon));
         for &(id, state) in before {
-            let ends = self.members.state(id).is_some_and(is_silent) && !is_silent(state);
+            let ends = self.state(id).is_some_and(is_silent) && !is_silent(state);
             let Some(s) = self.sys.session(id).filter(|_| ends).copied() else { continue };
-            let until = self.members.until(id);
+            let until = self.primary.as_ref().and_then(|primary| primary.members().until(id));
             let is_in_time = |arrived: &Arrived| match arrived {
                 Arrived::Control { at, client, inc, conn, .. } => {
                     let is_of = (*client, *inc, *conn) == (s.client, s.inc, s.conn);
@@ -383,57 +377,53 @@ impl World {
 
     /// A slice of what the primary has to do by itself; small ones, so that others come between.
     pub(super) fn step(&mut self) {
-        let Some(primary) = &mut self.primary else { return };
+        if self.primary.is_none() {
+            return;
+        }
         let budget = match self.sys.rng.below(2) {
             0 => 1,
             _ => 1 + self.sys.rng.below(30) as u32,
         };
-        let step = primary.step(self.sys.server_now(), &mut self.sys, budget, &mut self.out);
-        if let Some(client) = step.gone {
-            self.members.undone(client);
-        }
+        self.tells(Event::Upkeep { budget });
+    }
+
+    /// Where a member of the primary is.
+    pub(super) fn state(&self, client: ClientId) -> Option<State> {
+        self.primary.as_ref().and_then(|primary| primary.members().state(client))
+    }
+
+    /// All members of the primary.
+    pub(super) fn states(&self) -> Vec<(ClientId, State)> {
+        self.primary.iter().flat_map(|primary| primary.members().iter()).collect()
     }
 
     fn unit_arrived(&mut self, c: usize, inc: u16, gen: u32, unit: Unit) {
-        let Self { sys, primary, members, out, .. } = self;
-        let Some(primary) = primary else { return };
+        let sys = &mut self.sys;
         let open = sys.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
         let Some((id, channel)) = open.map(|s| (s.id, s.channel)) else { return };
-        let now = sys.server_now();
         match unit {
             Unit::Batch { lock, tok, chain, .. } => {
-                let outcome = match primary.check_chain(now, sys, id, &chain) {
-                    Ok(_) => Outcome::Done(execute(sys, id, &chain)),
-                    Err(status) => Outcome::Refused(status),
-                };
-                if let Outcome::Done(values) = &outcome {
-                    primary.executed(sys, id, &chain, values);
+                let outcome = self.handle(Event::Chain { client: id, chain });
+                if let Some(Effect::Outcome(outcome)) = outcome {
+                    self.sys.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
                 }
-                sys.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
             }
             Unit::Note { handle, entry, .. } => {
-                if primary.check_note(sys, id, handle, entry).is_ok() {
-                    let chain =
-                        Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
-                    let values = execute(sys, id, &chain);
-                    primary.executed(sys, id, &chain, &values);
-                }
+                self.tells(Event::Note { client: id, handle, entry });
             }
             Unit::End => {
-                primary.detached(now, sys, id, out);
-                if let Some(s) = sys.session(id) {
+                self.tells(Event::ChannelEnded { client: id, channel, unfenced: false });
+                if let Some(s) = self.sys.session(id) {
                     s.gen = 0;
                 }
-                members.channel_ended(id, channel, false);
             }
             Unit::Request { seq, request } => {
                 sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
                 let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number
                 let before = self.before(c, Some(0));
-                let Self { sys, primary, out, .. } = self;
-                let Some(primary) = primary else { return };
-                primary.command(now, sys, id, seq, request, out);
-                let mut answers = out.iter().filter(|sent| (sent.client, sent.seq) == (id, seq));
+                self.handle(Event::Command { client: id, seq, request });
+                let mut answers =
+                    self.out.iter().filter(|sent| (sent.client, sent.seq) == (id, seq));
                 let refused = answers.find_map(|sent| super::rules::refusal(&sent.reply));
                 if let Some(before) = before {
                     self.was_lawful(c, &request, before, refused);
@@ -476,7 +466,7 @@ impl World {
                 }
                 _ => free,
             };
-            let sleeps = free && primary.waiters(slot) > 0 && threads().all(asleep);
+            let sleeps = free && primary.locks().waiters(slot) > 0 && threads().all(asleep);
             let since = match self.asleep[l].filter(|since| sleeps && since.1 == word) {
                 Some((since, _)) => since,
                 None => sys.now,
@@ -515,7 +505,9 @@ impl World {
 
     /// The reader count of each word is at least the number of readers that rely on the lock.
     fn readers_are_counted(&mut self) {
-        let Some(primary) = self.primary.as_ref().filter(|primary| !primary.is_recovering()) else {
+        let Some(primary) =
+            self.primary.as_ref().filter(|primary| !primary.locks().is_recovering())
+        else {
             return;
         };
         for l in 0..self.sys.plan.locks.len() {
@@ -543,7 +535,7 @@ impl World {
         for l in 0..self.sys.plan.locks.len() {
             let Some(slot) = self.sys.slot_of(l, primary) else { continue };
             let word = *self.sys.memory.word(Sys::w0(slot));
-            let queued = primary.waiters(slot);
+            let queued = primary.locks().waiters(slot);
             let bit = match self.sys.plan.locks[l] {
                 LockType::Atomic => AtomicWord::from_bits(word).waiters(),
                 LockType::Rw => RwWord::from_bits(word).waiters() || queued == 0,
@@ -562,7 +554,7 @@ impl Sys {
     /// not about to forget: whose lock was destroyed unknowingly may remember a place that another
     /// lock or an object has now.
     pub(super) fn slot_of(&self, l: usize, primary: &Primary) -> Option<Slot> {
-        let stays = |s: &Session| !s.left && !primary.is_leaving(s.id);
+        let stays = |s: &Session| !s.left && !primary.locks().is_leaving(s.id);
         let knows = |c: &&Client| self.sessions.iter().any(|s| Some(s.id) == c.id && stays(s));
         let threads = self.clients.iter().filter(knows).map(|c| &c.threads[l]);
         let bound = |t: &&Thread| t.epoch == self.epoch && t.doing != Doing::Control;
@@ -572,7 +564,7 @@ impl Sys {
 }
 
 /// The primary's own processor executes a chain; others' verbs come between its verbs.
-fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
+pub(super) fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
     let mut values = Values::new();
     for word_op in chain.ops() {
         sys.others();

@@ -6,6 +6,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::message::LockType;
+use dlock_core::primary::Event;
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState};
 
 use super::object::Waits;
@@ -113,7 +114,7 @@ impl World {
         }
         let recovers = |world: &Self| {
             let primary = world.primary.as_ref();
-            primary.is_some_and(|primary| primary.is_recovering())
+            primary.is_some_and(|primary| primary.locks().is_recovering())
         };
         let is_bounded = self.sys.plan.horizon_s > 0;
         while is_bounded && recovers(self) && self.sys.violation.is_none() {
@@ -130,8 +131,8 @@ impl World {
         let is_up = |client: &super::state::Client| client.life == Life::Up;
         let is_present = |(_, state)| state == dlock_core::membership::State::Present;
         self.sys.sessions.len() == all
-            && self.members.len() == all
-            && self.members.iter().all(is_present)
+            && self.states().len() == all
+            && self.states().into_iter().all(is_present)
             && self.sys.clients.iter().all(is_up)
     }
 
@@ -197,10 +198,10 @@ impl World {
             client.inc != s.inc || client.id != Some(s.id)
         };
         let mut nobodys = self.sys.sessions.iter().filter(is_nobodys).map(|s| s.id);
-        let absent = nobodys.find(|&id| self.members.state(id).is_some_and(is_absent));
+        let absent = nobodys.find(|&id| self.state(id).is_some_and(is_absent));
         if let Some(id) = absent {
             self.sys.log(|| format!("an operator removes {}", id.get()));
-            let _ = self.members.remove(id); // it is known
+            self.tells(Event::Remove { client: id });
             if let Some(s) = self.sys.session(id) {
                 // an operator ends leases, too
                 let who = u64::from(s.client) << 32 | u64::from(s.inc);
@@ -245,7 +246,7 @@ impl World {
             for c in 0..self.sys.clients.len() {
                 let Some(id) = self.sys.clients[c].id else { continue };
                 let until = match self.sys.plan.locks[l] {
-                    LockType::Fair => primary.arbiter().turn_until(&mut self.sys, slot, id),
+                    LockType::Fair => primary.locks().arbiter().turn_until(&mut self.sys, slot, id),
                     LockType::Rw => (word != 0).then_some(u32::MAX), // it may be a reader of these
                     LockType::Atomic => {
                         let word = AtomicWord::from_bits(word);
@@ -299,7 +300,7 @@ impl World {
                 if entry.has_ledger_write() {
                     return Err(format!("quiescence: client {c} has a note left: {entry:?}"));
                 }
-                if primary.arbiter().waiters(slot) > 0 {
+                if primary.locks().arbiter().waiters(slot) > 0 {
                     return Err(format!("quiescence: somebody is queued for lock {l}"));
                 }
                 let note = LedgerEntry::from_bits(sys.memory.entry(id, handle));
@@ -309,7 +310,7 @@ impl World {
             }
         }
         let lingering = (0..sys.plan.objects).filter(|&o| sys.object_lingers(o)).count();
-        let (clients, locks, objects) = primary.totals();
+        let (clients, locks, objects) = primary.locks().totals();
         let expected = (sys.clients.len(), sys.plan.locks.len());
         if (clients, locks) != expected || objects > lingering {
             return Err(format!(
@@ -317,7 +318,7 @@ impl World {
             ));
         }
         sys.oracle.objects.check()?;
-        for known in primary.clients_snapshot() {
+        for known in primary.locks().clients_snapshot() {
             let mut clients = sys.clients.iter().filter(|c| c.id == Some(known.client));
             let unsure = clients.any(|c| c.objects.iter().any(|t| t.unsure));
             if known.handles != sys.plan.locks.len() && !unsure {

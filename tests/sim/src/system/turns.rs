@@ -174,6 +174,7 @@ impl World {
     /// It was served.
     pub(super) fn was_served(&mut self, work: u32) {
         let asked = self.primary.as_mut().map_or(0, |primary| primary.take_work());
+        self.twin.iter_mut().for_each(|twin| _ = twin.primary.take_work());
         if let Some((.., done)) = &mut self.turns.turn {
             *done += work.max(asked).max(FRAME_WORK);
         }

@@ -1,83 +1,51 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the machine asks its driver to do.
+//! What the members want done.
 
 use crate::control::FabricKind;
 use crate::ids::ClientId;
 use crate::roster::Change;
 
-/// Something to be done outside, in the order in which it was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Hand in everything that has come by now on any connection, and report by
-    /// [`listened`](super::Membership::listened). Requests that wait for their turn are told by
-    /// [`heard`](super::Membership::heard).
+/// Something to be done, in the order in which it was asked for. What has the name of an
+/// [`Effect`](crate::primary::Effect) is for the driver.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
     Listen,
-    /// Close this control connection.
     CloseControl {
-        /// Whose.
         client: ClientId,
-        /// Its number.
         control: u64,
     },
-    /// Close the command channel of this number, if there is one, fence its queue pairs, and try
-    /// again to fence those that could not be. If it is that of the session, and not of a prepared
-    /// one, tell the primary ([`Locks::detached`](crate::locks::Locks::detached)). Report by
-    /// [`channel_closed`](super::Membership::channel_closed).
+    /// `serves`: it is that of the session, and not of a prepared one.
     CloseChannel {
-        /// Whose.
         client: ClientId,
-        /// Its number.
         channel: Option<u64>,
+        serves: bool,
     },
-    /// The connections of the prepared session are those of the client from now on. `fabric`: what
-    /// it has attached by, to be told to the primary
-    /// ([`Locks::attached`](crate::locks::Locks::attached)).
+    /// `fabric`: what the prepared session has attached by; `None`: it has no command channel yet.
     Switch {
-        /// Whose.
         client: ClientId,
-        /// `None`: it has no command channel yet.
         fabric: Option<FabricKind>,
     },
-    /// Close the client's command channels as `CloseChannel`, and ask the memory whether the
-    /// client has unmapped it. Report by [`fence_tried`](super::Membership::fence_tried).
     Fence {
-        /// Whom.
         client: ClientId,
     },
-    /// Keep this for a successor of this primary, before the answer is sent to the request that is
-    /// being served.
     Keep(Change),
-    /// Refuse the client's chains at mapped memory with `ClientRemoved`.
     Revoke {
-        /// Whose.
         client: ClientId,
     },
-    /// The client is fenced: look whether it has something
-    /// ([`Locks::has_something`](crate::locks::Locks::has_something)), and report by
-    /// [`looked`](super::Membership::looked).
+    /// The client is fenced: look whether it has something.
     Look {
-        /// At whom.
         client: ClientId,
     },
-    /// The client is fenced: end what it has without a lease
-    /// ([`Locks::lapse`](crate::locks::Locks::lapse)), and report by
-    /// [`lapsed`](super::Membership::lapsed) when that is done.
+    /// The client is fenced: end what it has without a lease.
     Lapse {
-        /// Whose.
         client: ClientId,
     },
-    /// The client is fenced: undo everything it has
-    /// ([`Locks::fenced`](crate::locks::Locks::fenced)), and report by
-    /// [`undone`](super::Membership::undone) when that is done.
+    /// The client is fenced: undo everything it has.
     Undo {
-        /// Whose.
         client: ClientId,
-        /// Why, for the log.
         exit: Exit,
     },
-    /// The client is not known any more: remove its memory, and watch its processes no longer.
     Forget {
-        /// Whom.
         client: ClientId,
     },
 }

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary as one state machine without I/O: events in, effects out.
+//!
+//! ```text
+//!   connections, processes, operators, time ──Event──▶ handle ─┬─▶ Membership   who may act
+//!   connections, processes, memory, log    ◀──Effect── poll  ◀─┴─▶ Locks        what they have
+//! ```
+//! The driver gives one event after the other, and executes after each what [`Primary::poll`] asks
+//! for, in order, until there is nothing more. It decides nothing, and need not remember anything:
+//! what an event entails comes out as effects, answers last. Three effects are reported by an event
+//! ([`Event::Done`]), because the machine goes on only when the client cannot act any more:
+//! *fencing comes before undoing*.
+//!
+//! Equal events at equal times, with equal values of the memory, give equal effects and equal
+//! state: everything that is walked has an order, and what is random stands in the event. So the
+//! events can be kept in a log, and applied elsewhere.
+
+mod event;
+
+use std::collections::VecDeque;
+
+pub use crate::locks::{
+    ClientSnapshot, Known, LockSnapshot, PrimaryConfig, Progress, Recovered, Sent,
+};
+pub use event::{Effect, Event};
+
+use crate::clock::ServerTime;
+use crate::control::{Attach, ControlRequest, FabricKind, Offers, UNLIMITED};
+use crate::counters::Counter;
+use crate::fabric::Executes;
+use crate::ids::{ClientId, Handle};
+use crate::locks::{Lapse, Locks};
+use crate::membership::{
+    Caller, Draws, Fencing, Joining, MemberMemory, Membership, Opened, Rules, Task,
+};
+use crate::rights::Refusal;
+use crate::status::Status;
+use crate::word_op::{Chain, Outcome, WordOp};
+use crate::words::LedgerEntry;
+
+/// A primary.
+#[derive(Debug)]
+pub struct Primary {
+    members: Membership,
+    locks: Locks,
+    /// Ends of what has no lease, under way.
+    lapses: VecDeque<Lapse>,
+    /// What goes on when the members want nothing more done.
+    next: VecDeque<Next>,
+    /// What is being executed, and will be reported.
+    reported: Option<Task>,
+    effects: VecDeque<Effect>,
+    sent: Vec<Sent>,
+    /// The driver was told that the memory refuses chains.
+    is_gated: bool,
+    undone_at_once: u32,
+    /// Work units of upkeep since they were last asked for.
+    upkeep: u32,
+}
+
+/// The rest of an event, after everything that its beginning entails.
+#[derive(Debug)]
+enum Next {
+    Open { request: ControlRequest, caller: Caller, draws: Draws, is_again: bool },
+    Serve { client: ClientId, control: u64, request: ControlRequest },
+    Attach { attach: Attach, joining: Joining },
+    Tell(Effect),
+}
+
+impl Primary {
+    /// Without clients and locks.
+    pub fn new(config: PrimaryConfig, rules: Rules) -> Self {
+        Self {
+            members: Membership::new(rules),
+            locks: Locks::new(config),
+            lapses: VecDeque::new(),
+            next: VecDeque::new(),
+            reported: None,
+            effects: VecDeque::new(),
+            sent: Vec::new(),
+            is_gated: false,
+            undone_at_once: rules.undone_at_once,
+            upkeep: 0,
+        }
+    }
+
+    /// The next thing to be done outside.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Something has happened.
+    pub fn handle<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, event: Event) {
+        let Self { members, locks, sent, next, .. } = self;
+        match event {
+            Event::Command { client, seq, request } => {
+                locks.command(now, mem, client, seq, request, sent);
+            }
+            Event::Chain { client, chain } => self.chain(now, mem, client, &chain),
+            Event::Note { client, handle, entry } => self.note(mem, client, handle, entry),
+
+            Event::Awaits { known, deadline_s } => locks.awaits(now, &known, deadline_s),
+            Event::AwaitsUnlisted => locks.awaits_unlisted(),
+            Event::Hurries => locks.hurries(),
+            Event::PredecessorEnded { client } => {
+                members.predecessors_process_ended(locks, client);
+            }
+
+            Event::Open { request, caller, draws } => {
+                next.push_back(Next::Open { request, caller, draws, is_again: false });
+            }
+            Event::NoMemory { client, is_new } => members.has_no_memory(now, client, is_new),
+            Event::Heard { client, control } => members.heard(now, client, control),
+            Event::Shown { client, control } => _ = members.is_shown(now, locks, client, control),
+            Event::Control { client, control, request } => {
+                // what an old session could do has ended when this is served
+                members.is_shown(now, locks, client, control);
+                next.push_back(Next::Serve { client, control, request });
+            }
+            Event::ControlEnded { client, control, why } => {
+                members.control_ended(now, locks, (client, control), why);
+            }
+            Event::Listened => members.listened(),
+            Event::Revoked { client, connection } => members.revoked(client, connection),
+            Event::Rules(rules) => {
+                locks.set_rules(rules);
+                members.rules_changed(locks);
+            }
+            Event::Remove { client } => members.remove(client),
+
+            Event::Attach { attach, joining } => {
+                let client = attach.client;
+                next.push_back(match members.begin_attach(now, locks, &attach, joining) {
+                    Status::Success => Next::Attach { attach, joining },
+                    status => Next::Tell(Effect::Attached { client, channel: Err(status) }),
+                });
+            }
+            Event::ChannelEnded { client, channel, unfenced } => {
+                if members.serves(client, channel) {
+                    locks.detached(now, mem, client, sent);
+                }
+                members.channel_ended(client, channel, unfenced);
+            }
+            Event::Done { unfenced } => self.done(now, mem, unfenced),
+            Event::ProcessEnded { client, process } => members.process_ended(client, process),
+
+            Event::Tick => self.tick(now),
+            Event::Upkeep { budget } => _ = self.upkeep(now, mem, budget),
+            Event::Retry => members.retry(),
+            Event::Collect => locks.collect_all(mem),
+            Event::ClearCounters => locks.clear_stats(mem),
+        }
+        self.go_on(now, mem);
+    }
+
+    /// Does what the event entails, up to what must be reported first.
+    fn go_on<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M) {
+        loop {
+            self.tell();
+            if self.reported.is_some() {
+                return;
+            }
+            if let Some(task) = self.members.next_task() {
+                self.execute(now, mem, task);
+            } else if let Some(next) = self.next.pop_front() {
+                self.resume(now, mem, next);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// What has come out of it until now.
+    fn tell(&mut self) {
+        self.effects.extend(self.sent.drain(..).map(Effect::Send));
+        let is_recovering = self.locks.is_recovering();
+        if std::mem::replace(&mut self.is_gated, is_recovering) != is_recovering {
+            self.effects.push_back(Effect::Gate { is_closed: is_recovering });
+        }
+        if let Some((recovered, change)) = self.members.take_recovered(&mut self.locks) {
+            self.effects.extend([Effect::Recovered(recovered), Effect::Keep(change)]);
+        }
+    }
+
+    fn execute<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, task: Task) {
+        let Self { members, locks, effects, .. } = self;
+        let effect = match task {
+            Task::Listen => Effect::Listen,
+            Task::CloseControl { client, control } => Effect::CloseControl { client, control },
+            Task::CloseChannel { client, channel, .. } => {
+                self.reported = Some(task);
+                Effect::CloseChannel { client, channel }
+            }
+            Task::Fence { client } => {
+                self.reported = Some(task);
+                Effect::Fence { client }
+            }
+            Task::Switch { client, .. } => {
+                self.reported = Some(task);
+                Effect::Switch { client }
+            }
+            Task::Keep(change) => Effect::Keep(change),
+            Task::Revoke { client } => {
+                effects.extend(locks.is_recovering().then_some(Effect::Unfenced { client }));
+                Effect::Revoke { client }
+            }
+            Task::Look { client } => {
+                let has_something = locks.has_something(now, mem, client);
+                return members.looked(client, has_something);
+            }
+            Task::Lapse { client } => {
+                self.lapses.push_back(locks.begin_lapse(client));
+                Effect::Lapses { client }
+            }
+            Task::Undo { client, exit } => {
+                effects.push_back(Effect::Removes { client, exit });
+                return self.undo(now, mem, client);
+            }
+            Task::Forget { client } => {
+                locks.collect_last(mem, client);
+                Effect::Forget { client }
+            }
+        };
+        self.effects.push_back(effect);
+    }
+
+    fn resume<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, next: Next) {
+        let Self { members, locks, sent, .. } = self;
+        let then = match next {
+            Next::Open { request, caller, draws, is_again } => {
+                let opened = members.open(now, locks, mem, &request, &caller, draws);
+                match opened {
+                    // the first makes room, and the second takes it
+                    Ok(Opened::Wait) if !is_again => {
+                        Next::Open { request, caller, draws, is_again: true }
+                    }
+                    opened => Next::Tell(Effect::Opened { control: caller.control, opened }),
+                }
+            }
+            Next::Serve { client, control, request } => {
+                let who = (client, control);
+                let reply = members.control(now, locks, mem, who, request, sent);
+                Next::Tell(Effect::Answer { control, reply })
+            }
+            Next::Attach { attach, joining } => {
+                let (client, fabric) = (attach.client, attach.fabric);
+                let channel = members.finish_attach(&attach, joining);
+                match channel {
+                    Ok(channel) if channel.is_prepared => locks.will_attach(client, fabric),
+                    Ok(_) => locks.attached(now, mem, client, fabric, sent),
+                    Err(_) => {}
+                }
+                Next::Tell(Effect::Attached { client, channel })
+            }
+            Next::Tell(effect) => return self.effects.push_back(effect),
+        };
+        self.next.push_front(then); // after what this entails
+    }
+
+    /// The effect that is to be reported was executed.
+    fn done<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, unfenced: bool) {
+        let Self { members, locks, sent, .. } = self;
+        match self.reported.take() {
+            Some(Task::CloseChannel { client, channel, serves }) => {
+                if serves && channel.is_some() {
+                    locks.detached(now, mem, client, sent);
+                }
+                members.channel_closed(client, channel, unfenced);
+            }
+            Some(Task::Fence { client }) => {
+                locks.detached(now, mem, client, sent);
+                let fencing = Fencing { unfenced, mapped: mem.is_mapped(client) };
+                members.fence_tried(locks, client, fencing);
+            }
+            Some(Task::Switch { client, fabric: Some(fabric) }) => {
+                locks.attached(now, mem, client, fabric, sent);
+            }
+            _ => {}
+        }
+    }
+
+    /// A chain is executed if its client may have that done.
+    fn chain<M: MemberMemory>(
+        &mut self,
+        now: ServerTime,
+        mem: &mut M,
+        client: ClientId,
+        chain: &Chain,
+    ) {
+        let locks = &mut self.locks;
+        let checked = locks.check_chain(now, mem, client, chain);
+        let outcome = match checked {
+            Ok(_) => mem.execute_chain(client, chain),
+            Err(status) => Outcome::Refused(status),
+        };
+        match (checked, &outcome) {
+            (Ok(is_told), Outcome::Done(values)) => {
+                if is_told {
+                    locks.executed(mem, client, chain, values);
+                }
+                locks.count_chain(now, client, chain, values);
+            }
+            // only a fair lock without room for a ticket says so
+            (Err(Status::Fail), _) => locks.count(Counter::FairQueueLimit),
+            (Err(Status::Denied), _) => locks.chain_was_denied(mem, client, chain),
+            _ => {}
+        }
+        self.effects.push_back(Effect::Outcome(outcome));
+    }
+
+    /// Writes an entry of a client's ledger for it. One of a lock that the client has given back
+    /// meanwhile is not written.
+    fn note<M: MemberMemory>(
+        &mut self,
+        mem: &mut M,
+        client: ClientId,
+        handle: Handle,
+        entry: LedgerEntry,
+    ) {
+        let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
+        match self.locks.check_note(mem, client, handle, entry) {
+            Ok(()) => {
+                if let Outcome::Done(values) = mem.execute_chain(client, &chain) {
+                    self.locks.executed(mem, client, &chain, &values);
+                }
+            }
+            Err(Status::Denied) => self.locks.chain_was_denied(mem, client, &chain),
+            Err(_) => {}
+        }
+    }
+
+    /// Does everything whose time has come, but for upkeep.
+    fn tick(&mut self, now: ServerTime) {
+        let is_due = self.next_wakeup().is_some_and(|at| at <= now);
+        let Self { members, locks, effects, .. } = self;
+        if is_due {
+            members.tick(now, locks);
+        }
+        if let Some(client) = members.hinderer(locks) {
+            effects.push_back(Effect::Hinders { client });
+            members.hinders(client);
+        }
+        if let Some(laggard) = locks.take_laggard(now) {
+            let client = laggard.client;
+            let until = members.until(client).filter(|&until| until != UNLIMITED);
+            effects.push_back(Effect::Lags { client, until });
+            members.lags(now, laggard);
+        }
+    }
+
+    /// A slice of what there is to do by itself; its work.
+    fn upkeep<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, budget: u32) -> u32 {
+        let Self { members, locks, sent, lapses, .. } = self;
+        let mut work = 0;
+        if let Some(mut lapse) = lapses.pop_front() {
+            let is_done = locks.lapse(now, mem, &mut lapse, sent);
+            work = lapse.work();
+            match is_done {
+                true => members.lapsed(now, lapse.client(), lapse.lapsed()),
+                false => lapses.push_back(lapse),
+            }
+        }
+        let step = locks.step(now, mem, budget.saturating_sub(work), sent);
+        if let Some(client) = step.gone {
+            members.undone(client);
+        }
+        work += step.work;
+        self.upkeep = self.upkeep.saturating_add(work);
+        work
+    }
+
+    /// Nothing of the client can act any more: what it has is undone, a part of it at once.
+    fn undo<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, client: ClientId) {
+        if self.locks.fenced(client) {
+            return self.members.undone(client);
+        }
+        self.effects.push_back(Effect::Revoke { client });
+        let mut done = 0;
+        while done < self.undone_at_once && self.locks.is_leaving(client) {
+            done += self.upkeep(now, mem, self.undone_at_once - done).max(1);
+        }
+    }
+
+    /// When [`Event::Tick`], or upkeep, has something to do; a time that has passed: now.
+    pub fn next_wakeup(&self) -> Option<ServerTime> {
+        let lapses = (!self.lapses.is_empty()).then_some(ServerTime(0));
+        let due = [lapses, self.locks.next_wakeup(), self.members.next_wakeup(&self.locks)];
+        due.into_iter().flatten().min()
+    }
+
+    /// Whether [`Event::Upkeep`] has something to do.
+    pub fn has_upkeep(&self, now: ServerTime) -> bool {
+        !self.lapses.is_empty() || self.locks.next_step().is_some_and(|at| at <= now)
+    }
+
+    /// Whether something is being ended because it has no lease.
+    pub fn is_lapsing(&self) -> bool {
+        !self.lapses.is_empty()
+    }
+
+    /// The work units of upkeep since the last call.
+    pub fn take_upkeep(&mut self) -> u32 {
+        std::mem::take(&mut self.upkeep)
+    }
+
+    /// The work units of requests since the last call.
+    pub fn take_work(&mut self) -> u32 {
+        self.locks.take_work()
+    }
+
+    /// What was refused for want of a right, or for a quota, since the last call: for the log.
+    pub fn take_refusals(&mut self) -> Vec<Refusal> {
+        self.locks.take_refusals()
+    }
+
+    /// Its members.
+    pub fn members(&self) -> &Membership {
+        &self.members
+    }
+
+    /// What it keeps of locks and clients.
+    pub fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
+    /// Whether a client may have a command channel, before its transport makes for it what takes
+    /// time: [`Event::Attach`] decides.
+    pub fn may_attach(&self, attach: &Attach, joining: Joining) -> Status {
+        self.members.may_attach(&self.locks, attach, joining)
+    }
+
+    /// What a client is told of: not of memory in which it may not do everything.
+    pub fn offers(&self, client: ClientId, offers: &Offers) -> Offers {
+        let may_map = self.locks.may_map(client);
+        let is_for = |kind: FabricKind| may_map || kind.executes() == Executes::Primary;
+        let others = FabricKind::ALL.into_iter().filter(|&kind| !is_for(kind));
+        others.fold(offers.clone(), Offers::without)
+    }
+
+    #[doc(hidden)] // for tests of single rules
+    pub fn parts(&mut self) -> (&mut Membership, &mut Locks) {
+        (&mut self.members, &mut self.locks)
+    }
+
+    /// Checks that everything it keeps fits together; for tests and the simulator.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn assert_consistent(&self) -> Result<(), String> {
+        self.members.assert_consistent()?;
+        self.locks.assert_consistent()
+    }
+}
