@@ -225,7 +225,8 @@ impl Mailbox {
         Ok(None)
     }
 
-    /// Waits until the command thread asks what has come; [`primary::Event::Listened`] is the answer.
+    /// Waits until the command thread asks what has come; [`primary::Event::Listened`] is the
+    /// answer.
     pub(crate) async fn asked_to_listen(&self) {
         self.shared.listen.notified().await;
     }

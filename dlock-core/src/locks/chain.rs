@@ -103,7 +103,7 @@ impl Locks {
         }
     }
 
-    /// The driver has executed a chain that was checked. (A note that came on its own is a chain
+    /// The memory has executed a chain that was checked. (A note that came on its own is a chain
     /// of one.)
     pub fn executed(
         &mut self,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::{lock_ref, Locks};
 use crate::clock::ServerTime;
-use crate::counters::{Counter, Counters, COUNTERS, TOLD};
+use crate::counters::{Counter, Counters, TOLD};
 use crate::exec::LockMemory;
 use crate::ids::ClientId;
 use crate::message::{LockType, Mode, Reply, Request};
@@ -32,12 +32,6 @@ impl Locks {
     /// Counts one event.
     pub fn count(&self, counter: Counter) {
         self.counters.count(counter);
-    }
-
-    /// The counters by their numbers, with what clients have counted until now.
-    pub fn stats(&mut self, mem: &mut dyn LockMemory) -> [u64; COUNTERS] {
-        self.collect_all(mem);
-        self.counters.read()
     }
 
     /// Sets all counters to 0.
@@ -78,7 +72,7 @@ impl Locks {
         self.told.insert(client, told);
     }
 
-    /// The driver has executed a chain for a tcp client: what its client makes of it is counted
+    /// The memory has executed a chain for a tcp client: what its client makes of it is counted
     /// here. Of words that were as the chain expected nothing is.
     pub fn count_chain(&self, now: ServerTime, client: ClientId, chain: &Chain, values: &Values) {
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {

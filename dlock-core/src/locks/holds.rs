@@ -10,7 +10,7 @@
 //! | reference of a lock without a hold | kept, as long as anything else is | |
 //!
 //! A lapse is taken in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many
-//! clients: the driver calls [`Locks::lapse`] until it is done, and serves others between.
+//! clients: [`Locks::lapse`] is called until it is done, and others are served between.
 
 use super::{lock_ref, Locks};
 use crate::arbiter::{LockRef, Sent};

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary as one pure state machine: tables and arbiter, driven by a part that does I/O.
+//! What a primary keeps of locks and clients: tables and arbiter.
 //!
 //! ```text
 //!   control connection ──ControlRequest──▶ control         ──▶ ControlReply
 //!   command channel    ──Request─────────▶ command         ──▶ Sent, now or later
-//!                      ──Chain (tcp)─────▶ check_chain, [driver executes], executed
+//!                      ──Chain (tcp)─────▶ check_chain, [memory executes], executed
 //!   membership         ──────────────────▶ add_client, detached, lapse, fenced, then step until
 //!                                          nothing is left
 //!   clock              ──────────────────▶ step, when next_wakeup has come
 //! ```
-//! The driver promises *fencing before cleanup*: [`Locks::fenced`] is called only when nothing
-//! of that client can act on memory any more.
+//! *Fencing comes before cleanup*: [`Locks::fenced`] is called only when nothing of that client can
+//! act on memory any more.
 
 mod awaited;
 mod chain;
@@ -75,7 +75,7 @@ pub struct PrimaryConfig {
     pub absent_grace_ns: Option<u64>,
 }
 
-/// A primary.
+/// Locks, objects, and what clients have of them.
 #[derive(Debug)]
 pub struct Locks {
     config: PrimaryConfig,
@@ -228,7 +228,7 @@ impl Locks {
     }
 
     /// A request on the control connection of an admitted client, but `Init` and `Reinit`.
-    /// After `Deinit` the driver closes the client's channels and calls [`fenced`](Self::fenced).
+    /// After `Deinit` its channels are closed, and [`fenced`](Self::fenced) is called.
     pub fn control(
         &mut self,
         now: ServerTime,

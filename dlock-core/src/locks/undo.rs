@@ -42,7 +42,7 @@ pub struct Step {
     pub work: u32,
     /// There is more to do now.
     pub more: bool,
-    /// A client of which nothing is left: the driver forgets its ledger.
+    /// A client of which nothing is left: its ledger is to be forgotten.
     pub gone: Option<ClientId>,
 }
 

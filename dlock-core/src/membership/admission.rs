@@ -309,8 +309,9 @@ impl Membership {
         Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
 
-    /// A client that was let in cannot be given memory. One that is new has nothing; of one that comes back the primary may not know yet what it holds: it is as
-    /// if its connection had been reset. It may try again; nothing else may tell that it has ended.
+    /// A client that was let in cannot be given memory. One that is new has nothing. Of one that
+    /// comes back the primary may not know yet what it holds: it is as if its connection had been
+    /// reset. It may try again; nothing else may tell that it has ended.
     pub(crate) fn has_no_memory(&mut self, now: ServerTime, client: ClientId, is_new: bool) {
         if is_new || planted::is(Bug::ReturnsInVain) {
             return self.end(client, Ending::All(Exit::NoMemory));

@@ -56,9 +56,10 @@
 //!
 //! The primary counts a client's silence only up to when it has read its sockets: an end that is
 //! due waits until every request is heard that had come when it was found due
-//! ([`Effect::Listen`](crate::primary::Effect::Listen)). If the primary itself stood still, its clients' requests may lie in its
-//! sockets. So what is due is done by the end of the first listening that begins after that time,
-//! however long the primary stood still before; nothing is done earlier than it is due.
+//! ([`Effect::Listen`](crate::primary::Effect::Listen)). If the primary itself stood still, its
+//! clients' requests may lie in its sockets. So what is due is done by the end of the first
+//! listening that begins after that time, however long the primary stood still before; nothing is
+//! done earlier than it is due.
 //!
 //! [`Primary`](crate::primary::Primary) owns the members, and does what they want done, in order.
 
@@ -69,6 +70,7 @@ mod files;
 mod member;
 mod prepared;
 mod recovering;
+mod rules;
 mod task;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -79,23 +81,21 @@ pub(crate) use ending::Fencing;
 pub use files::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 pub use member::{Ending, State};
 pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
+pub use rules::{Orphans, Rules};
 pub use task::Exit;
 pub(crate) use task::Task;
 
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, HORIZON_FOREVER, UNLIMITED};
+use crate::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::counters::Counter;
 use crate::exec::LockMemory;
-use crate::fabric::FabricSet;
 use crate::ids::ClientId;
-use crate::locks::{Locks, PrimaryConfig};
+use crate::locks::Locks;
 use crate::planted::{self, Bug};
 use crate::roster::Change;
 use crate::status::Status;
-use crate::word_op::{Chain, Outcome, Values, WordOp};
-use crate::words::LedgerEntry;
-use crate::work::QUANTUM;
+use crate::word_op::{Chain, Outcome};
 use member::Member;
 
 /// Random numbers drawn for one client id before admission fails (C API).
@@ -119,89 +119,7 @@ pub trait MemberMemory: LockMemory {
 
     /// Executes a chain for a client that is not one-sided. It may touch these words: that is
     /// checked.
-    fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
-        let mut values = Values::new();
-        for word_op in chain.ops() {
-            let value = match *word_op {
-                WordOp::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
-                WordOp::Faa { addr, add } => self.faa(addr, add),
-                WordOp::Read { addr } => self.read(addr),
-                WordOp::ReadPair { addr } => {
-                    values.push(self.read(addr));
-                    self.read(addr.next())
-                }
-                WordOp::WriteLedger { handle, value } => {
-                    self.set_ledger(client, handle, LedgerEntry::from_bits(value));
-                    0
-                }
-            };
-            values.push(value);
-        }
-        Outcome::Done(values)
-    }
-}
-
-/// What becomes of holds with a lease whose client has closed its connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Orphans {
-    /// They last until their leases end.
-    #[default]
-    Lease,
-    /// They end with the grace.
-    Grace,
-}
-
-/// The rules of one primary.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// `trans_mode_t` of the C API; clients must have the same.
-    pub tp_mode: u8,
-    /// How long a client whose host has closed its connection keeps what it has without a lease;
-    /// `None`: for ever.
-    pub grace_ns: Option<u64>,
-    /// What becomes of its leases.
-    pub orphans: Orphans,
-    /// The fabrics that are offered.
-    pub offered: FabricSet,
-    /// Command channels that one client may have in its life.
-    pub channels_max: u64,
-    /// Descriptors that all members may take together.
-    pub files_max: u64,
-    /// A successor finds out by itself who the clients are, and waits for each of them. Without a
-    /// horizon one that has died would be waited for without end: a client that names none has
-    /// [`HORIZON_S_DEFAULT`].
-    pub recovers_by_itself: bool,
-    /// Memory of a device refuses chains in recovery, as that of the CPU does.
-    pub device_refuses: bool,
-    /// Work units of undoing that are done at once when a client is fenced: a client that has
-    /// little is gone before the next request of any client.
-    pub undone_at_once: u32,
-}
-
-impl Rules {
-    /// The rules of a primary that is set up in this way, and offers every fabric.
-    pub fn of(config: &PrimaryConfig) -> Self {
-        Self {
-            tp_mode: config.tp_mode,
-            grace_ns: config.absent_grace_ns,
-            orphans: Orphans::Lease,
-            offered: FabricSet::all(),
-            channels_max: u64::MAX,
-            files_max: u64::MAX,
-            recovers_by_itself: false,
-            device_refuses: false,
-            undone_at_once: 4 * QUANTUM,
-        }
-    }
-
-    /// The session horizon of a client that asks for this one; 0: unlimited.
-    fn horizon_s(&self, asked: u32) -> u32 {
-        match asked {
-            HORIZON_FOREVER => 0,
-            0 if self.recovers_by_itself => HORIZON_S_DEFAULT,
-            horizon_s => horizon_s.min(HORIZON_S_MAX),
-        }
-    }
+    fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome;
 }
 
 /// Why a control connection has ended.

@@ -54,8 +54,8 @@ pub enum Event {
     Attach { attach: Attach, joining: Joining },
     /// A command channel has ended by itself; whether its queue pairs could not be fenced.
     ChannelEnded { client: ClientId, channel: u64, unfenced: bool },
-    /// [`Effect::CloseChannel`], [`Effect::Fence`] or [`Effect::Switch`] was executed; whether queue
-    /// pairs of the client could not be fenced.
+    /// [`Effect::CloseChannel`], [`Effect::Fence`] or [`Effect::Switch`] was executed; whether
+    /// queue pairs of the client could not be fenced.
     Done { unfenced: bool },
     /// A process that was watched ([`Channel::watch`]) has ended.
     ProcessEnded { client: ClientId, process: u64 },

@@ -2,7 +2,7 @@
 //! What the primary counts, what clients count for it in their ledgers, and when it is full.
 
 use crate::common::world;
-use crate::common::Memory;
+use crate::common::{stats, Memory};
 use dlock_core::clock::ServerTime;
 use dlock_core::control::FabricKind;
 use dlock_core::counters::{Counter, Told};
@@ -39,7 +39,7 @@ fn what_clients_count_in_their_ledgers_is_collected_once_and_outlives_them() {
     for client in [a, b] {
         w.primary.add_client(client).unwrap();
     }
-    let eagain = |w: &mut World| w.primary.stats(&mut w.memory)[0];
+    let eagain = |w: &mut World| stats(&mut w.primary, &mut w.memory)[0];
     w.memory.told.insert(a, told(3));
     w.memory.told.insert(b, told(4));
     assert_eq!((eagain(&mut w), eagain(&mut w)), (7, 7));
@@ -56,7 +56,11 @@ fn what_clients_count_in_their_ledgers_is_collected_once_and_outlives_them() {
     assert_eq!(eagain(&mut w), 3, "a new channel counts anew");
     w.memory.told.insert(b, told(u64::MAX));
     w.primary.count(Counter::BadRequest);
-    assert_eq!(w.primary.stats(&mut w.memory)[42], 1, "it spoils what it counts, nothing else");
+    assert_eq!(
+        stats(&mut w.primary, &mut w.memory)[42],
+        1,
+        "it spoils what it counts, nothing else"
+    );
 }
 
 #[test]
@@ -68,7 +72,7 @@ fn what_a_client_has_not_counted_since_is_not_added_again() {
     for other in 1..=2 {
         counts[Counter::AtomicTryLockFail.place().unwrap()] = other;
         w.memory.told.insert(client, counts);
-        assert_eq!(w.primary.stats(&mut w.memory)[0], 3, "{other}");
+        assert_eq!(stats(&mut w.primary, &mut w.memory)[0], 3, "{other}");
     }
 }
 
@@ -100,7 +104,7 @@ fn an_atomic_lock_that_is_found_held_is_counted_until_the_lease_is_over_and_no_l
     for (now, counted) in [(end - 1, 1), (end, 0), (end + 1, 0)] {
         w.primary.clear_stats(&mut w.memory);
         w.primary.count_chain(ServerTime(now), thief, &chain, &values);
-        let all: u64 = w.primary.stats(&mut w.memory).iter().sum();
+        let all: u64 = stats(&mut w.primary, &mut w.memory).iter().sum();
         assert_eq!(all, counted, "{}", now as i64 - end as i64);
     }
 }
@@ -119,7 +123,7 @@ fn a_read_write_release_that_finds_the_hold_and_a_waiter_is_none_that_failed() {
         let mut values = Values::new();
         values.push(found.into_bits());
         w.primary.count_chain(world::NOW, owner, &chain, &values);
-        let stats = w.primary.stats(&mut w.memory);
+        let stats = stats(&mut w.primary, &mut w.memory);
         assert_eq!(stats[Counter::RwUnlockExFail as usize], counted, "{found:?}");
         assert_eq!(stats.iter().sum::<u64>(), counted);
     }
@@ -148,7 +152,7 @@ fn a_place_in_a_queue_and_a_request_that_is_none_of_its_lock_are_counted() {
         w.seq += 1;
         let seq = Seq(w.seq);
         w.primary.command(world::NOW, &mut w.memory, client, seq, request, &mut w.out);
-        let stats = w.primary.stats(&mut w.memory);
+        let stats = stats(&mut w.primary, &mut w.memory);
         assert_eq!(stats[counter as usize], 1, "{:?}", w.out.last());
         assert_eq!(stats.iter().sum::<u64>(), 1);
     }

@@ -406,3 +406,25 @@ fn who_has_gone_on_since_it_was_seen_last_is_not_cut_off() {
     assert_eq!(wakes(&mut site), None);
     assert_eq!(site.primary.next_wakeup(), None, "the count is known");
 }
+
+#[test]
+fn a_client_whose_certificate_was_revoked_is_fenced_and_undone_and_only_by_its_own_connections() {
+    let mut site = Site::new();
+    let by_channel = site.join(FabricKind::Tcp, 0);
+    let connection = Connection::Channel(1); // the first of a client
+    site.handle(Event::Revoked { client: by_channel.id, connection });
+    site.settle();
+    assert_eq!(site.state(by_channel), None);
+    let peer = site.join(FabricKind::Tcp, 0);
+    let control = (0..100).find(|&n| site.members().speaks(peer.id, n)).unwrap();
+    for other in [Connection::Control(control + 1), Connection::Channel(77)] {
+        site.handle(Event::Revoked { client: peer.id, connection: other });
+        site.settle();
+        assert!(site.members().speaks(peer.id, control));
+    }
+    site.handle(Event::Revoked { client: peer.id, connection: Connection::Control(control) });
+    site.settle();
+    let undo = Effect::Removes { client: peer.id, exit: Exit::Revoked };
+    assert!(site.effects.contains(&undo), "{:?}", site.effects);
+    assert_eq!(site.state(peer), None, "it is forgotten");
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The primary as its driver sees it.
 
-use crate::common::Memory;
+use crate::common::{stats, Memory};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
@@ -468,7 +468,7 @@ fn what_a_tcp_client_fails_at_is_counted() {
         olds.iter().for_each(|&old| values.push(old));
         w.primary.parts().1.clear_stats(&mut w.memory);
         w.primary.parts().1.count_chain(NOW, a, &chain, &values);
-        let stats = w.primary.parts().1.stats(&mut w.memory);
+        let stats = stats(w.primary.parts().1, &mut w.memory);
         assert!(stats.iter().sum::<u64>() <= 1, "{stats:?}");
         stats.iter().position(|&count| count == 1)
     };

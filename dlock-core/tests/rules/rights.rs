@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Each rule refuses what it does not give, and gives what it does, at every door of the primary.
 
-use crate::common::site::Site;
 use crate::common::Memory;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
@@ -11,7 +10,7 @@ use dlock_core::control::{
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
 use dlock_core::locks::{Known, PrimaryConfig};
-use dlock_core::membership::{Caller, Connection, Draws, Exit, Joining, Opened, Rules};
+use dlock_core::membership::{Caller, Draws, Joining, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
@@ -443,27 +442,6 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
         world.handle(Event::Done { unfenced: true }),
         Some(Effect::Revoke { client: trusted })
     );
-}
-
-#[test]
-fn a_client_whose_certificate_was_revoked_is_fenced_and_undone_and_only_by_its_own_connections() {
-    let mut site = Site::new();
-    let by_channel = site.join(FabricKind::Tcp, 0);
-    site.handle(Event::Revoked { client: by_channel.id, connection: Connection::Channel(1) }); // the first of a client
-    site.settle();
-    assert_eq!(site.state(by_channel), None);
-    let peer = site.join(FabricKind::Tcp, 0);
-    let control = (0..100).find(|&n| site.members().speaks(peer.id, n)).unwrap();
-    for other in [Connection::Control(control + 1), Connection::Channel(77)] {
-        site.handle(Event::Revoked { client: peer.id, connection: other });
-        site.settle();
-        assert!(site.members().speaks(peer.id, control));
-    }
-    site.handle(Event::Revoked { client: peer.id, connection: Connection::Control(control) });
-    site.settle();
-    let undo = Effect::Removes { client: peer.id, exit: Exit::Revoked };
-    assert!(site.effects.contains(&undo), "{:?}", site.effects);
-    assert_eq!(site.state(peer), None, "it is forgotten");
 }
 
 /// What a release of one of several entries does when the lease may be over: it asks whether the

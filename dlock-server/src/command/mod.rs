@@ -12,6 +12,10 @@
 //!          replies ─▶ channels ─▶ sockets
 //!          then look again, or sleep until something happens
 //! ```
+//! The primary decides ([`dlock_core::primary`]). This thread knows of sockets alone: which one is
+//! looked at first, which peer reads nothing ([`STALL_MAX`]) or has given its channel up
+//! (`Guest::is_late`), and that clients that wait for a place ask again when one is free.
+//!
 //! Each turn does a bounded amount of work; what is left is taken up in the next one, after those
 //! of the others, so no client can keep the others waiting. Nothing here blocks but the sleep.
 

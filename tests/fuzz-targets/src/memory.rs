@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::word_op::{Chain, Values, WordAddr, WordOp};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 /// Words and ledger entries are zero until they are set.
@@ -77,5 +77,8 @@ impl LockMemory for Memory {
 impl dlock_core::membership::MemberMemory for Memory {
     fn is_mapped(&self, _: ClientId) -> bool {
         false
+    }
+    fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
+        Outcome::Done(self.execute(client, chain))
     }
 }

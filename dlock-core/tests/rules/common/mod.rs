@@ -8,10 +8,11 @@ pub mod world;
 
 use std::collections::HashMap;
 
-use dlock_core::counters::Told;
+use dlock_core::counters::{Told, COUNTERS};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::word_op::WordAddr;
+use dlock_core::locks::Locks;
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 #[derive(Default)]
@@ -61,4 +62,30 @@ impl dlock_core::membership::MemberMemory for Memory {
     fn is_mapped(&self, client: ClientId) -> bool {
         self.mapped.contains(&client)
     }
+    fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
+        let mut values = Values::new();
+        for word_op in chain.ops() {
+            let value = match *word_op {
+                WordOp::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
+                WordOp::Faa { addr, add } => self.faa(addr, add),
+                WordOp::Read { addr } => self.read(addr),
+                WordOp::ReadPair { addr } => {
+                    values.push(self.read(addr));
+                    self.read(addr.next())
+                }
+                WordOp::WriteLedger { handle, value } => {
+                    self.ledgers.insert((client, handle), LedgerEntry::from_bits(value));
+                    0
+                }
+            };
+            values.push(value);
+        }
+        Outcome::Done(values)
+    }
+}
+
+/// What has counted until now.
+pub fn stats(locks: &mut Locks, memory: &mut Memory) -> [u64; COUNTERS] {
+    locks.collect_all(memory);
+    locks.counters().read()
 }

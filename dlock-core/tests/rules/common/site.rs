@@ -16,7 +16,7 @@ use dlock_core::membership::{
 use dlock_core::message::{LockType, Request};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, RwWord};
 
 use super::Memory;
@@ -340,24 +340,7 @@ impl Site {
 
     /// A chain of this client, executed by its fabric.
     pub fn execute(&mut self, peer: Peer, chain: &Chain) -> Values {
-        let mut values = Values::new();
-        for word_op in chain.ops() {
-            let value = match *word_op {
-                WordOp::Cas { addr, expect, swap } => self.memory.cas(addr, expect, swap),
-                WordOp::Faa { addr, add } => self.memory.faa(addr, add),
-                WordOp::Read { addr } => self.memory.read(addr),
-                WordOp::ReadPair { addr } => {
-                    values.push(self.memory.read(addr));
-                    self.memory.read(addr.next())
-                }
-                WordOp::WriteLedger { handle, value } => {
-                    let entry = dlock_core::words::LedgerEntry::from_bits(value);
-                    self.memory.ledgers.insert((peer.id, handle), entry);
-                    0
-                }
-            };
-            values.push(value);
-        }
+        let Outcome::Done(values) = self.memory.execute_chain(peer.id, chain) else { panic!() };
         if peer.fabric == FabricKind::Tcp {
             self.primary.parts().1.executed(&mut self.memory, peer.id, chain, &values);
         }
