@@ -254,8 +254,8 @@ impl Locks {
     }
 
     /// A client that is here, has had as long as the deadline to tell everything, and has not said
-    /// that it has: [`Membership::lags`](crate::membership::Membership::lags) decides what becomes
-    /// of it. Each is named once, and once more if an operator does not want to wait.
+    /// that it has: [`membership`](crate::membership) decides what becomes of it. Each is
+    /// named once, and once more if an operator does not want to wait.
     pub fn take_laggard(&mut self, now: ServerTime) -> Option<Laggard> {
         self.lags_at().filter(|&at| at <= now)?;
         let laggard = self.awaited.telling.pop_first()?;

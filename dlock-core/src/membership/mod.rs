@@ -104,7 +104,7 @@ pub const ID_ATTEMPTS_MAX: usize = 6;
 pub const EVICTION_LOOKS_MAX: usize = 8;
 /// Processes that may have the memory mapped for one client.
 pub const PROCESSES_MAX: usize = 4;
-/// Members whose time has come that one [`Membership::tick`] handles.
+/// Members whose time has come that one [`Event::Tick`](crate::primary::Event::Tick) handles.
 pub const TICK_MAX: usize = 64;
 /// The longest session horizon, seconds (a day); what a client asks for beyond it is cut.
 pub const HORIZON_S_MAX: u32 = 86_400;
