@@ -91,6 +91,8 @@ pub(crate) struct Control {
     pulse: Option<Arc<Pulse>>,
     /// Heartbeats of the library that are out: their numbers, and when they were sent.
     beats: VecDeque<(Seq, u64)>,
+    /// The last of them that was answered, and what that says.
+    heard: Option<(Seq, Heard)>,
 }
 
 /// How a peer begins that speaks TLS, to one that does not: with an alert (RFC 8446).
@@ -303,6 +305,7 @@ impl Control {
             foreign_level: log::Level::Error,
             pulse: None,
             beats,
+            heard: None,
         })
     }
 
@@ -384,10 +387,10 @@ impl Control {
         }
     }
 
-    /// Sends a heartbeat whose answer is not waited for, if there is room for it.
-    pub(crate) fn beat(&mut self) {
+    /// Sends a heartbeat whose answer is not waited for, if there is room for it: its number.
+    pub(crate) fn beat(&mut self) -> Option<Seq> {
         if self.broken || !self.stream.is_here() || self.beats.len() >= BEATS_OUT_MAX {
-            return;
+            return None;
         }
         let seq = Seq(self.next);
         let mut bytes = Vec::new();
@@ -397,10 +400,17 @@ impl Control {
             Ok(sent) if sent == bytes.len() => {
                 self.next += 1;
                 self.beats.push_back((seq, sent_ns));
+                return Some(seq);
             }
             Ok(0) => {}
             Ok(_) | Err(_) => self.broken = true, // half a frame cannot be taken back
         }
+        None
+    }
+
+    /// What was answered to this heartbeat, if it was the last that was answered.
+    pub(crate) fn answer_to_beat(&self, beat: Seq) -> Option<Heard> {
+        self.heard.filter(|heard| heard.0 >= beat).map(|heard| heard.1)
     }
 
     /// Takes the answers to heartbeats that have come, without waiting.
@@ -435,8 +445,17 @@ impl Control {
                 return;
             }
             self.beats.pop_front();
-            let is_alive = beat == seq && matches!(reply, ControlReply::Alive { .. });
-            if let (true, Some(pulse)) = (is_alive, &self.pulse) {
+            if beat != seq {
+                continue;
+            }
+            let heard = match reply {
+                ControlReply::Alive { recovering: false, .. } => Heard::Serves,
+                ControlReply::Alive { recovering: true, .. } => Heard::Recovers,
+                ControlReply::Error(Status::NotReady) => Heard::Recovers,
+                _ => Heard::Nothing,
+            };
+            self.heard = Some((seq, heard));
+            if let (ControlReply::Alive { .. }, Some(pulse)) = (reply, &self.pulse) {
                 pulse.answered(sent_ns);
             }
         }

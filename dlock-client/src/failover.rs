@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clients that find the successor of their primary by themselves: one thread of each carries out
-//! what [`Failover`] decides.
+//! Clients that find the successor of their primary by themselves: the driver carries out what
+//! [`Failover`] decides.
 //!
 //! ```text
-//!   thread ── next ──▶ ask, heartbeat, reinit, claim, done, confirm ──▶ instance
-//!     │ ▲ asks at once when an operation has failed, or the primary has closed the connection
+//!   driver ── next ──▶ heartbeat, whose answer it does not wait for ────────────▶ instance
+//!     │ ▲     └──────▶ a thread of its own: ask, reinit, claim, done, confirm ──▶ instance
+//!     │ │ asks at once when an operation has failed, or the primary has closed the connection
 //!     ▼ │
 //!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
 //! ```
-//! The thread takes no signals, holds the instance only while it does something, and ends with it.
-//! A forked child has no such thread, and no session.
+//! While the client is with its primary there is no thread but the driver. Connecting and claiming
+//! take long: a thread does so, from one pause to the next, and then ends. Both hold the instance
+//! only while they do something.
 
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use dlock_core::ids::Seq;
 use dlock_core::session::{Failover, Heard, Task, ADDRESSES_MAX, ADMISSION_NS};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::Owner;
-use dlock_fabric::threads::spawn_without_signals;
-use dlock_fabric::wake::{Wake, Woken};
+use dlock_fabric::wake::Watched;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::control::{LineMark, Patience, ShutdownHandle};
+use crate::driver::{aside, register, Handle, Next, Work};
 use crate::execute::left_ns;
+use crate::heartbeat::BUSY_RETRY_NS;
 use crate::host::Address;
 use crate::instance::Instance;
 
@@ -32,6 +37,8 @@ use crate::instance::Instance;
 pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
 /// After a round of claims that were not all taken.
 const AGAIN_PAUSE: Duration = Duration::from_millis(10);
+/// Until a thread is asked for again that could not be started.
+const NO_THREAD_PAUSE_NS: u64 = 1_000_000_000;
 /// From one line of the log to the next while there is no primary.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
@@ -47,13 +54,13 @@ pub(crate) struct Plan {
 /// What calls know of the failover of their client.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Whose thread carries it out.
+    /// Whose driver carries it out.
     owner: Owner,
     plan: Plan,
     state: Mutex<State>,
     changed: Condvar,
-    /// What its thread sleeps on.
-    wake: Wake,
+    /// Calls what carries it out.
+    work: OnceLock<Handle>,
     refused: Mutex<BeforeRefused>,
 }
 
@@ -83,13 +90,13 @@ struct State {
 }
 
 impl Watch {
-    pub(crate) fn new(plan: Plan, wake: Wake) -> Self {
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { owner: Owner::current(), plan, state, changed, wake, refused: Mutex::default() }
+    pub(crate) fn new(plan: Plan) -> Self {
+        let (owner, state, changed) = (Owner::current(), Mutex::default(), Condvar::new());
+        Self { owner, plan, state, changed, work: OnceLock::new(), refused: Mutex::default() }
     }
 
-    /// Whether this process made it. A forked child has no thread that finds a primary, and its
-    /// copy of the mutex may be locked for ever.
+    /// Whether this process made it. In a forked child nothing finds a primary, and its copy of the
+    /// mutex may be locked for ever.
     pub(crate) fn is_here(&self) -> bool {
         self.owner.is_here()
     }
@@ -98,7 +105,7 @@ impl Watch {
         &self.plan
     }
 
-    /// What the thread is to do before a successor goes on that has refused claims of holds.
+    /// What is to be done before a successor goes on that has refused claims of holds.
     pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         self.refused.lock().0 = Some(act);
     }
@@ -123,7 +130,7 @@ impl Watch {
         let mut state = self.state.lock();
         let asked = state.asked;
         state.is_doubted = true;
-        self.wake.wake();
+        self.call();
         loop {
             if state.is_over {
                 return false;
@@ -144,34 +151,25 @@ impl Watch {
     /// An operation has left something in doubt: [`Failover::left_in_doubt`].
     pub(crate) fn leaves_in_doubt(&self) {
         self.change(|state| (state.is_doubted, state.is_unsettled) = (true, true));
-        self.wake.wake();
+        self.call();
     }
 
     /// The client has left.
     pub(crate) fn end(&self) {
         self.change(|state| state.is_over = true);
-        self.wake.wake();
+        self.call();
     }
 
-    /// The thread has nothing to do until then, unless a call doubts that the primary is there, or
-    /// this connection to it ends.
-    fn sleep(&self, until_ns: u64, line: Option<&ShutdownHandle>) -> Doubt {
-        let deadline = Instant::now() + left_ns(until_ns);
-        loop {
-            {
-                let mut state = self.state.lock();
-                match () {
-                    () if std::mem::take(&mut state.is_doubted) => return Doubt::OfCall,
-                    () if state.is_over => return Doubt::None,
-                    () => {}
-                }
-            }
-            match self.wake.sleep(line.map(ShutdownHandle::fd), deadline) {
-                Woken::Called => {} // for one of these, or for one that was seen before
-                Woken::Ended => return Doubt::OfConnection,
-                Woken::Late => return Doubt::None,
-            }
+    /// What carries it out has a look.
+    fn call(&self) {
+        if let Some(work) = self.work.get() {
+            work.call();
         }
+    }
+
+    /// Whether a call has doubted that the primary is there.
+    fn take_doubt(&self) -> bool {
+        std::mem::take(&mut self.state.lock().is_doubted)
     }
 
     fn is_over(&self) -> bool {
@@ -186,30 +184,59 @@ impl Watch {
     }
 }
 
-/// Why the primary is asked before its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
-    None,
-    /// A call has failed.
-    OfCall,
-    /// The connection has ended.
-    OfConnection,
-}
-
-/// Starts the thread of a client. Without one it stays where it is.
+/// Has the driver look after a client. Without it the client stays where it is.
 pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>) {
-    let (client, watch) = (Arc::downgrade(client), Arc::clone(watch));
-    let over = Arc::clone(&watch);
-    let started = spawn_without_signals("dlock-failover", move || run(&client, &watch));
-    if let Err(error) = started {
-        over.end();
+    let seeker = Arc::new(Place { seeker: Mutex::new(Seeker::new(watch)), is_aside: false.into() });
+    let seeks = Seeks { client: Arc::downgrade(client), watch: Arc::clone(watch), seeker };
+    let registered = register(|work| {
+        let _ = watch.work.set(work.clone()); // there is one of a client
+        Box::new(seeks)
+    });
+    if let Err(error) = registered {
+        watch.end();
         log::error!(
-            "this client will not find a successor of its primary: the thread dlock-failover \
-             cannot be started ({error}); when its primary ends, its calls fail until the program \
-             starts it anew; raise the limit of threads (ulimit -u, TasksMax= of the unit) and \
-             start the program again"
+            "this client will not find a successor of its primary: the thread dlock-client cannot \
+             be started ({error}); when its primary ends, its calls fail until the program starts \
+             it anew; raise the limit of threads (ulimit -u, TasksMax= of the unit) and start the \
+             program again"
         );
     }
+}
+
+/// One client that the driver looks after.
+struct Seeks {
+    client: Weak<Instance>,
+    watch: Arc<Watch>,
+    seeker: Arc<Place>,
+}
+
+/// What is done for a client, by the driver or by a thread of its own.
+struct Place {
+    seeker: Mutex<Seeker>,
+    /// The thread has it.
+    is_aside: AtomicBool,
+}
+
+/// How far a client has come.
+struct Seeker {
+    failover: Failover,
+    away: Option<Away>,
+    /// Why it has not come to each address.
+    reasons: Vec<Option<String>>,
+    /// The connection whose end is watched for, and one that has ended.
+    watched: Option<LineMark>,
+    ended: Option<LineMark>,
+    asked: Option<Asked>,
+}
+
+/// A heartbeat whose answer is waited for.
+#[derive(Clone, Copy)]
+struct Asked {
+    /// `None`: it could not be sent yet.
+    seq: Option<Seq>,
+    until_ns: u64,
+    /// How long that is in all.
+    silence: Duration,
 }
 
 /// What is to be said when it has come back, and from time to time before.
@@ -219,44 +246,157 @@ struct Away {
     said: Instant,
 }
 
-fn run(client: &Weak<Instance>, watch: &Watch) {
-    let plan = watch.plan();
-    let silence_ns = u64::try_from(plan.silence.as_nanos()).unwrap_or(u64::MAX);
-    let seed = boot_ns() ^ u64::from(std::process::id()) << 40;
-    let mut failover = Failover::new(boot_ns(), plan.addresses.len(), silence_ns, seed);
-    let mut away: Option<Away> = None;
-    let mut reasons = vec![None; plan.addresses.len()];
-    let mut ended: Option<LineMark> = None;
-    while !watch.is_over() {
+impl Work for Seeks {
+    fn turn(&mut self, has_event: bool) -> Next {
+        let client = self.client.upgrade().filter(|_| !self.watch.is_over());
+        let Some(client) = client else {
+            self.watch.end();
+            return Next::Over;
+        };
+        if self.seeker.is_aside.load(Ordering::SeqCst) {
+            return Next::Until(u64::MAX, None); // the thread calls when it ends
+        }
+        let mut seeker = self.seeker.seeker.lock();
+        if has_event && seeker.asked.is_none() {
+            // asked once; if the client stays, something else ends the connection
+            seeker.ended = seeker.watched.take();
+            seeker.failover.doubted(boot_ns());
+        }
+        match seeker.goes_on(&client, &self.watch) {
+            Some(next) => next,
+            None => self.goes_aside(&mut seeker),
+        }
+    }
+}
+
+impl Seeks {
+    /// Starts the thread for what takes long.
+    fn goes_aside(&self, seeker: &mut Seeker) -> Next {
+        let (client, watch) = (self.client.clone(), Arc::clone(&self.watch));
+        let place = Arc::clone(&self.seeker);
+        place.is_aside.store(true, Ordering::SeqCst);
+        let started = aside("dlock-failover", move || {
+            place.seeker.lock().goes_aside(&client, &watch);
+            place.is_aside.store(false, Ordering::SeqCst);
+            watch.call();
+        });
+        let Err(error) = started else { return Next::Until(u64::MAX, None) };
+        self.seeker.is_aside.store(false, Ordering::SeqCst);
+        log::error!(
+            "no thread to look for a primary, it is tried again: {error}; raise the limit of \
+             threads (ulimit -u, TasksMax= of the unit)"
+        );
+        seeker.watched = None;
+        Next::Until(boot_ns().saturating_add(NO_THREAD_PAUSE_NS), None)
+    }
+}
+
+impl Seeker {
+    fn new(watch: &Watch) -> Self {
+        let Plan { addresses, silence } = watch.plan();
+        let silence_ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
+        let seed = boot_ns() ^ u64::from(std::process::id()) << 40;
+        let failover = Failover::new(boot_ns(), addresses.len(), silence_ns, seed);
+        let reasons = vec![None; addresses.len()];
+        Self { failover, away: None, reasons, watched: None, ended: None, asked: None }
+    }
+
+    fn next(&mut self, watch: &Watch) -> Task {
         if std::mem::take(&mut watch.state.lock().is_unsettled) {
-            failover.left_in_doubt(boot_ns());
+            self.failover.left_in_doubt(boot_ns());
         }
-        let task = failover.next(boot_ns());
-        if let Task::Wait { until_ns } = task {
-            // One that has ended is asked once; if the client stays, something else ends it.
-            let is_watched = |line: &ShutdownHandle| {
-                !failover.is_away() && !ended.as_ref().is_some_and(|ended| line.is(ended))
+        self.failover.next(boot_ns())
+    }
+
+    /// As far as it comes without waiting; `None`: what comes next may take long.
+    fn goes_on(&mut self, client: &Instance, watch: &Watch) -> Option<Next> {
+        loop {
+            let asked = match (self.asked, self.asked.is_none().then(|| self.next(watch))) {
+                (Some(asked), _) => asked,
+                (None, Some(Task::Wait { until_ns })) => {
+                    if watch.take_doubt() {
+                        self.failover.doubted(boot_ns());
+                        continue;
+                    }
+                    let is_watched = |line: &ShutdownHandle| {
+                        let ended = self.ended.as_ref();
+                        !self.failover.is_away() && !ended.is_some_and(|ended| line.is(ended))
+                    };
+                    let line = client.line().filter(is_watched);
+                    self.watched = line.as_ref().map(ShutdownHandle::mark);
+                    return Some(Next::Until(until_ns, line.map(|line| (line, Watched::End))));
+                }
+                (None, Some(Task::Heartbeat { until_ns })) => {
+                    watch.change(|state| state.asked += 1);
+                    Asked { seq: None, until_ns, silence: left_ns(until_ns) }
+                }
+                (None, _) => return None,
             };
-            let line = client.upgrade().and_then(|client| client.line()).filter(is_watched);
-            match watch.sleep(until_ns, line.as_ref()) {
-                Doubt::None => continue,
-                Doubt::OfCall => {}
-                Doubt::OfConnection => ended = line.map(|line| line.mark()),
+            let (seq, heard) = client.beats(asked.seq);
+            self.asked = Some(Asked { seq, ..asked });
+            match heard {
+                Ok(None) if boot_ns() >= asked.until_ns => return None,
+                Ok(None) => {
+                    let again_ns = boot_ns().saturating_add(BUSY_RETRY_NS);
+                    let line = client.line().filter(|_| seq.is_some());
+                    return Some(match line {
+                        Some(line) => Next::Until(asked.until_ns, Some((line, Watched::Input))),
+                        None => Next::Until(again_ns.min(asked.until_ns), None),
+                    });
+                }
+                Ok(Some(heard)) => self.is_heard(client, watch, Some(heard)),
+                Err(Ended) => self.is_heard(client, watch, None),
             }
-            failover.doubted(boot_ns());
-            continue;
+            self.is_noted(client, watch);
         }
-        let Some(client) = client.upgrade() else { break };
-        if let Some((address, reason)) = carry_out(&client, watch, &mut failover, task) {
-            reasons[address] = Some(reason);
+    }
+
+    /// What takes long, up to the next pause.
+    fn goes_aside(&mut self, client: &Weak<Instance>, watch: &Watch) {
+        while !watch.is_over() {
+            let Some(client) = client.upgrade() else { return };
+            match self.asked {
+                Some(asked) => {
+                    let patience = patience(watch, asked.silence);
+                    let heard = client.hears(patience, asked.seq.is_some());
+                    self.is_heard(&client, watch, heard);
+                }
+                None => match self.next(watch) {
+                    Task::Wait { .. } | Task::Heartbeat { .. } => return,
+                    task => {
+                        let failed = carry_out(&client, watch, &mut self.failover, task);
+                        if let Some((address, reason)) = failed {
+                            self.reasons[address] = Some(reason);
+                        }
+                    }
+                },
+            }
+            self.is_noted(&client, watch);
         }
-        let is_away = failover.is_away();
-        match (is_away, away.take()) {
+    }
+
+    /// What was heard of the primary; `None`: a connection has ended.
+    fn is_heard(&mut self, client: &Instance, watch: &Watch, heard: Option<Heard>) {
+        self.asked = None;
+        let Some(heard) = heard else { return self.failover.broken(boot_ns()) };
+        if heard != Heard::Nothing {
+            watch.change(|state| state.answered = state.asked);
+        }
+        self.failover.heard(boot_ns(), heard);
+        if heard == Heard::Recovers && !client.has_told() {
+            self.failover.broken(boot_ns()); // the program has come back to this one by hand
+        }
+    }
+
+    /// Tells calls and the log where the client is.
+    fn is_noted(&mut self, client: &Instance, watch: &Watch) {
+        let is_away = self.failover.is_away();
+        match (is_away, self.away.take()) {
             (true, None) => {
                 let held = client.held();
                 log::warn!("client {} has lost its primary, and looks for it", client.id());
                 let now = Instant::now();
-                away = Some(Away { since: now, held, said: now });
+                self.away = Some(Away { since: now, held, said: now });
             }
             (false, Some(before)) => {
                 let (kept, after) = (client.held(), before.since.elapsed().as_millis());
@@ -268,26 +408,35 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
                     kept.min(held)
                 );
                 watch.change(|state| state.moves += 1);
-                reasons.fill(None);
+                self.reasons.fill(None);
             }
             (true, Some(mut before)) => {
                 if before.said.elapsed() >= SAY_EVERY {
                     before.said = Instant::now();
                     let (id, since) = (client.id(), before.since.elapsed().as_secs());
-                    let known: Vec<&str> = reasons.iter().flatten().map(String::as_str).collect();
-                    let why = match known[..] {
+                    let known = self.reasons.iter().flatten().map(String::as_str);
+                    let why = match known.collect::<Vec<_>>()[..] {
                         [] => "none has answered yet".to_owned(),
-                        _ => known.join("; "),
+                        ref known => known.join("; "),
                     };
                     log::warn!("client {id} is without a primary for {since} s now: {why}");
                 }
-                away = Some(before);
+                self.away = Some(before);
             }
             (false, None) => {}
         }
         watch.change(|state| state.is_away = is_away);
     }
-    watch.end();
+}
+
+/// A connection of the session has ended.
+pub(crate) struct Ended;
+
+/// A primary may have many clients to let in, but it must be there.
+fn patience(watch: &Watch, silence: Duration) -> Patience {
+    let wait = Duration::from_nanos(ADMISSION_NS);
+    let connect = watch.plan().silence.min(wait);
+    Patience { wait, silence: Some(silence), connect, until: None }
 }
 
 /// Why the client has not come to this address, if it has not.
@@ -298,27 +447,9 @@ fn carry_out(
     task: Task,
 ) -> Option<(usize, String)> {
     let plan = watch.plan();
-    // it may have many clients to let in, but it must be there
-    let wait = Duration::from_nanos(ADMISSION_NS);
-    let (silence, connect) = (Some(plan.silence), plan.silence.min(wait));
-    let patience = Patience { wait, silence, connect, until: None };
+    let patience = patience(watch, plan.silence);
     match task {
-        Task::Wait { .. } => {}
-        Task::Heartbeat { until_ns } => {
-            watch.change(|state| state.asked += 1);
-            let silence = Some(left_ns(until_ns));
-            let Some(heard) = client.hears(Patience { silence, ..patience }) else {
-                failover.broken(boot_ns());
-                return None;
-            };
-            if heard != Heard::Nothing {
-                watch.change(|state| state.answered = state.asked);
-            }
-            failover.heard(boot_ns(), heard);
-            if heard == Heard::Recovers && !client.has_told() {
-                failover.broken(boot_ns()); // the program has come back to this one by hand
-            }
-        }
+        Task::Wait { .. } | Task::Heartbeat { .. } => {} // the driver does so
         Task::Ask { address, wait_ns } => {
             client.try_give_up_ended(); // the question takes a descriptor
             let peer = &plan.addresses[address];
@@ -393,7 +524,7 @@ mod tests {
     use super::*;
 
     fn nowhere() -> Watch {
-        Watch::new(Plan { addresses: Vec::new(), silence: Duration::ZERO }, Wake::new().unwrap())
+        Watch::new(Plan { addresses: Vec::new(), silence: Duration::ZERO })
     }
 
     fn soon() -> Instant {
@@ -420,7 +551,9 @@ mod tests {
             let watch = Arc::clone(&watch);
             std::thread::spawn(move || watch.has_moved(1, soon()))
         };
-        while watch.sleep(boot_ns() + 1_000_000_000, None) != Doubt::OfCall {}
+        while !watch.take_doubt() {
+            std::thread::yield_now();
+        }
         watch.change(|state| state.is_away = true);
         watch.change(|state| (state.asked, state.answered, state.moves) = (5, 5, 2));
         assert!(!waits.is_finished(), "it is away still");
@@ -436,7 +569,9 @@ mod tests {
             let watch = Arc::clone(&watch);
             std::thread::spawn(move || watch.has_moved(0, soon()))
         };
-        while watch.sleep(boot_ns() + 1_000_000_000, None) != Doubt::OfCall {}
+        while !watch.take_doubt() {
+            std::thread::yield_now();
+        }
         watch.change(|state| (state.asked, state.answered) = (4, 4));
         assert!(!waits.join().unwrap());
         watch.end();

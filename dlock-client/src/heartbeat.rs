@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The library's own heartbeats: one thread for all sessions of this process that have a horizon.
+//! The library's own heartbeats, for sessions that have a horizon.
 //!
 //! ```text
-//!   thread ─ due? ─▶ control connection, if no call is under way on it ─▶ Heartbeat frame
-//!   call   ─ due? ─▶ before its own request: calls one after the other leave the thread no turn
-//!            answers are read by the thread, or by the call that comes next; neither is waited for
+//!   driver ─ due? ─▶ control connection, if no call is under way on it ─▶ Heartbeat frame
+//!   call   ─ due? ─▶ before its own request: calls one after the other leave the driver no turn
+//!            answers are read by the driver, or by the call that comes next; neither is waited for
 //!   answered ─▶ Pulse: the horizon on this host's local clock, read by every operation
 //! ```
 //! When heartbeats are due and what they mean is decided by [`Heartbeats`]. A program that sends
-//! heartbeats itself is not disturbed: both extend the horizon. The thread takes no signals, never
-//! waits for a primary, and ends with the last such session. A forked child has no such thread,
-//! and no sessions.
+//! heartbeats itself is not disturbed: both extend the horizon.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use dlock_core::session::Heartbeats;
 use dlock_fabric::clock::boot_ns;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::control::Control;
-use crate::per_process::{Cell, PerProcess};
+use crate::driver::{register, Next, Work};
 
-/// Longest sleep of the thread while there are sessions.
-const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// The longest time from one look at a session to the next.
+const SLEEP_NS_MAX: u64 = 250_000_000;
 /// Until a control connection that a call is under way on is looked at again.
-const BUSY_RETRY: Duration = Duration::from_millis(20);
+pub(crate) const BUSY_RETRY_NS: u64 = 20_000_000;
 
 /// The control connection of an instance; none after it has left.
 pub(crate) type SharedControl = Arc<Mutex<Option<Control>>>;
@@ -80,51 +77,40 @@ impl Pulse {
     }
 }
 
-/// One session that the thread looks after.
-type Session = (Weak<Pulse>, Weak<Mutex<Option<Control>>>);
-
-static SESSIONS: Cell<Session> = Cell::const_empty();
+/// One session that the driver looks after.
+struct Session(Weak<Pulse>, Weak<Mutex<Option<Control>>>);
 
 /// Has the library send the heartbeats of a session that has a horizon.
 pub(crate) fn look_after(pulse: &Arc<Pulse>, control: &SharedControl) {
     if pulse.next_ns() == u64::MAX {
         return;
     }
-    let session = (Arc::downgrade(pulse), Arc::downgrade(control));
-    if !PerProcess::mine(&SESSIONS).add(session, "dlock-heartbeat", run) {
-        log::error!("heartbeats are not sent: call heartbeat() before the horizon ends");
+    let session = Session(Arc::downgrade(pulse), Arc::downgrade(control));
+    if let Err(error) = register(|_| Box::new(session)) {
+        log::error!(
+            "heartbeats are not sent: call heartbeat() before the horizon ends: no thread \
+             dlock-client: {error}"
+        );
     }
 }
 
-fn run() {
-    let sessions = PerProcess::mine(&SESSIONS);
-    let mut list = sessions.list.lock();
-    loop {
-        list.all.retain(|(pulse, control)| pulse.strong_count() > 0 && control.strong_count() > 0);
-        if list.all.is_empty() {
-            list.has_thread = false;
-            return;
+impl Work for Session {
+    /// Sends the heartbeat of the session if it is due.
+    fn turn(&mut self, _: bool) -> Next {
+        let (Some(pulse), Some(control)) = (self.0.upgrade(), self.1.upgrade()) else {
+            return Next::Over;
+        };
+        let now_ns = boot_ns();
+        let again = |in_ns: u64| Next::Until(now_ns.saturating_add(in_ns), None);
+        let Some(mut control) = control.try_lock() else { return again(BUSY_RETRY_NS) };
+        let Some(connection) = control.as_mut() else { return again(SLEEP_NS_MAX) };
+        connection.take_beats(); // an answer may have come
+        if pulse.is_due(now_ns) {
+            pulse.sent(now_ns);
+            connection.beat();
         }
-        let now = list.all.clone();
-        let sleep = MutexGuard::unlocked(&mut list, || now.iter().filter_map(tend).min());
-        let _ = sessions.changed.wait_for(&mut list, sleep.unwrap_or(SLEEP_MAX));
+        again(pulse.next_ns().saturating_sub(now_ns).min(SLEEP_NS_MAX))
     }
-}
-
-/// Sends the heartbeat of a session if it is due; how long it may be left alone.
-fn tend((pulse, control): &Session) -> Option<Duration> {
-    let (pulse, control) = (pulse.upgrade()?, control.upgrade()?);
-    let now_ns = boot_ns();
-    // an answer may have come
-    let Some(mut control) = control.try_lock() else { return Some(BUSY_RETRY) };
-    let connection = control.as_mut()?;
-    connection.take_beats();
-    if pulse.is_due(now_ns) {
-        pulse.sent(now_ns);
-        connection.beat();
-    }
-    let next = Duration::from_nanos(pulse.next_ns().saturating_sub(now_ns));
-    Some(next.min(SLEEP_MAX))
 }
 
 #[cfg(test)]

@@ -109,10 +109,26 @@ pub(crate) fn poll_all<const N: usize>(
     deadline: Instant,
 ) -> io::Result<[PollFlags; N]> {
     let mut entries = fds.map(|(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted));
+    poll_entries(&mut entries, deadline)?;
+    Ok(entries.map(|entry| entry.revents()))
+}
+
+/// The same for any number of descriptors: whether each has an event.
+pub(crate) fn poll_some<'a>(
+    fds: impl Iterator<Item = (BorrowedFd<'a>, PollFlags)>,
+    deadline: Instant,
+) -> io::Result<Vec<bool>> {
+    let mut entries: Vec<PollFd<'_>> =
+        fds.map(|(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted)).collect();
+    poll_entries(&mut entries, deadline)?;
+    Ok(entries.iter().map(|entry| !entry.revents().is_empty()).collect())
+}
+
+fn poll_entries(entries: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        match poll(&mut entries, Some(&timespec(left))) {
-            Ok(_) => return Ok(entries.map(|entry| entry.revents())),
+        match poll(entries, Some(&timespec(left))) {
+            Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(named("ppoll", error)),
         }

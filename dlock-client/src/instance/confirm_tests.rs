@@ -15,7 +15,6 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::AtomicWord;
 use dlock_fabric::clock::boot_ns;
-use dlock_fabric::wake::Wake;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::late_tests::own_address;
@@ -139,7 +138,7 @@ fn half_real(server: &Server) -> (Arc<Instance>, Arc<Fake>, LockId, Arc<Watch>) 
     let (exec, pulse): (Arc<dyn Executor>, _) = (fake.clone(), Arc::clone(&link.pulse));
     instance.link.store(Arc::new(SessionState { exec, pulse, verbs: None, ..*link }));
     let (addresses, silence) = (vec![server.local_addr().into()], Duration::from_millis(200));
-    let watch = Arc::new(Watch::new(Plan { addresses, silence }, Wake::new().unwrap()));
+    let watch = Arc::new(Watch::new(Plan { addresses, silence }));
     instance.watch = Some(Arc::clone(&watch));
     let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
     let lock = instance.get_lock(desc).1.unwrap();
@@ -265,7 +264,7 @@ fn a_release_that_is_not_heard_of_ends_no_hold_of_another_thread() {
     for unlock in unlocks {
         let (mut instance, fake) = instance(&[LockType::Atomic]);
         let plan = Plan { addresses: Vec::new(), silence: WAIT };
-        instance.watch = Some(Arc::new(Watch::new(plan, Wake::new().unwrap())));
+        instance.watch = Some(Arc::new(Watch::new(plan)));
         let instance = Arc::new(instance);
         assert_eq!(instance.trylock(LockId(1), X, 600).status, Status::Success);
         let (other, told) = std::sync::mpsc::channel();

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::control::{ControlReply, ControlRequest};
-use dlock_core::ids::LockId;
+use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{EntryState, LockEntry, OpResult};
-use dlock_core::session::{Arrival, Heard, Step};
+use dlock_core::session::{Arrival, Heard, Step, ASK_NS_MIN};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fds;
-use dlock_fabric::wake::Wake;
 
 use super::joined::To;
 use super::{done, Instance};
@@ -23,7 +22,7 @@ use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{ask, Control, Patience, ShutdownHandle};
 use crate::execute::{left_ns, settle, Limit};
-use crate::failover::{look_after, Watch, FAILOVER_WAIT};
+use crate::failover::{look_after, Ended, Watch, FAILOVER_WAIT};
 use crate::host::{address, Address};
 use crate::said::Said;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
@@ -90,17 +89,11 @@ impl Instance {
             let (instance, _) = Self::arrive(config, (&[first], None), wrap)?;
             return Ok(Arc::new(instance));
         };
-        let wake = Wake::new().map_err(|error| {
-            log::error!(
-                "a client that finds its primary by itself needs one more file (eventfd): {error}"
-            );
-            Status::Error
-        })?;
         // one that is stopped does not keep it from the others
         let silence = (plan.addresses.len() > 1).then_some(plan.silence);
         let (mut instance, at) = Self::arrive(config, (&plan.addresses, silence), wrap)?;
         plan.addresses.rotate_left(at);
-        let watch = Arc::new(Watch::new(plan, wake));
+        let watch = Arc::new(Watch::new(plan));
         instance.watch = Some(Arc::clone(&watch));
         let instance = Arc::new(instance);
         look_after(&instance, &watch);
@@ -272,10 +265,39 @@ impl Instance {
         ask(peer, wait, tls.map_err(|_| "its TLS files cannot be used")?.as_ref())
     }
 
+    /// Sends a heartbeat, unless `sent` is out, and looks for its answer; waits for nothing. The
+    /// number of the one that is out, and what was heard.
+    pub(crate) fn beats(&self, sent: Option<Seq>) -> (Option<Seq>, Result<Option<Heard>, Ended>) {
+        if self.link.load().exec.is_cut_off() {
+            return (None, Err(Ended)); // the control connection alone is of no use
+        }
+        let Some(mut control) = self.control.try_lock() else { return (sent, Ok(None)) };
+        let Some(control) = control.as_mut() else { return (None, Err(Ended)) };
+        let sent = sent.or_else(|| control.beat());
+        control.take_beats();
+        let heard = sent.and_then(|sent| control.answer_to_beat(sent));
+        match control.is_broken() && heard.is_none() {
+            true => (None, Err(Ended)),
+            false => (sent, Ok(heard)),
+        }
+    }
+
     /// What the primary answers to a heartbeat, with this patience; `None`: a connection has ended.
-    pub(crate) fn hears(&self, patience: Patience) -> Option<Heard> {
+    /// `is_silent`: it has not answered for as long as it may be silent.
+    pub(crate) fn hears(&self, patience: Patience, is_silent: bool) -> Option<Heard> {
         if self.link.load().exec.is_cut_off() {
             return None; // the control connection alone is of no use
+        }
+        if is_silent {
+            let silence = patience.silence.unwrap_or(patience.wait);
+            let peer = match self.control.try_lock_for(silence) {
+                Some(control) => control.as_ref()?.peer(),
+                None => return Some(Heard::Nothing),
+            };
+            let wait = silence.max(Duration::from_nanos(ASK_NS_MIN));
+            if self.asks(&peer.into(), wait).is_err() {
+                return Some(Heard::Nothing);
+            }
         }
         match self.call_with(ControlRequest::Heartbeat, patience) {
             Ok(ControlReply::Alive { recovering: false, .. }) => Some(Heard::Serves),

@@ -10,7 +10,6 @@ use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::EntryState;
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::{AtomicWord, TakenWord};
-use dlock_fabric::wake::Wake;
 
 use super::tests::{instance, others_hold, ME};
 use super::*;
@@ -206,7 +205,7 @@ fn a_wait_enters_nothing_again_while_the_session_is_cut_off() {
 fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
     let (mut instance, fake) = instance(&[LockType::Fair]);
     let plan = Plan { addresses: Vec::new(), silence: LONG };
-    instance.watch = Some(Arc::new(Watch::new(plan, Wake::new().unwrap())));
+    instance.watch = Some(Arc::new(Watch::new(plan)));
     fake.words.lock().insert(0, TakenWord::new().with_mx(1).into_bits());
     fake.answer(|_| None);
     let tasks = Arc::new(Tasks::new());

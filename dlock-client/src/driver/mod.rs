@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The thread of the library: one of a process, for all of its clients.
+//!
+//! ```text
+//!   register(work) ─▶ driver ─ called, due, or its connection has an event ─▶ Work::turn
+//!   Handle::call ─ eventfd ──┘   └─▶ Next: until when it sleeps, what it watches, or Over
+//! ```
+//! It starts with the first work, and ends with the last. It takes no signals, and nothing waits
+//! for it: no call of the data path, and no exit. A turn must not block: what may take long is
+//! given to a thread of bounded life ([`aside`]). A forked child has no driver, and makes its own
+//! with its first work.
+
+use std::io;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use dlock_fabric::clock::boot_ns;
+use dlock_fabric::fork::Owner;
+use dlock_fabric::threads::spawn_without_signals;
+use dlock_fabric::wake::{Wake, Watched};
+use parking_lot::Mutex;
+
+use crate::control::ShutdownHandle;
+
+/// What is done again and again by the driver.
+pub(crate) trait Work: Send {
+    /// Does what there is to do now, without blocking. `has_event`: of the connection it watches.
+    fn turn(&mut self, has_event: bool) -> Next;
+}
+
+/// When a work has its next turn, if it is not called before.
+pub(crate) enum Next {
+    /// At this time of the local clock, or when this connection has an event.
+    Until(u64, Option<(ShutdownHandle, Watched)>),
+    /// Never: it is dropped.
+    Over,
+}
+
+/// Calls one work of the driver.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    owner: Owner,
+    is_called: Arc<AtomicBool>,
+    wake: Arc<Wake>,
+}
+
+impl Handle {
+    /// The work has a turn soon. A forked child must not wake its parent's driver.
+    pub(crate) fn call(&self) {
+        if self.owner.is_here() && !self.is_called.swap(true, Ordering::SeqCst) {
+            self.wake.wake();
+        }
+    }
+}
+
+struct Driver {
+    process: u32,
+    inbox: Mutex<Inbox>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    added: Vec<Entry>,
+    /// What the thread sleeps on; `None`: there is no thread.
+    wake: Option<Arc<Wake>>,
+}
+
+struct Entry {
+    work: Box<dyn Work>,
+    is_called: Arc<AtomicBool>,
+    until_ns: u64,
+    watched: Option<(ShutdownHandle, Watched)>,
+    has_event: bool,
+}
+
+/// Has the driver do a work from now on; `make` makes it.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn register(make: impl FnOnce(&Handle) -> Box<dyn Work>) -> io::Result<()> {
+    let driver = Driver::of_this_process();
+    let mut inbox = driver.inbox.lock();
+    let wake = match &inbox.wake {
+        Some(wake) => Arc::clone(wake),
+        None => {
+            let wake = Arc::new(Wake::new());
+            let (driver, of_thread) = (Arc::clone(&driver), Arc::clone(&wake));
+            spawn_without_signals("dlock-client", move || driver.run(&of_thread))?;
+            inbox.wake = Some(Arc::clone(&wake));
+            wake
+        }
+    };
+    let is_called = Arc::new(AtomicBool::new(true));
+    let handle = Handle { owner: Owner::current(), is_called: Arc::clone(&is_called), wake };
+    let work = make(&handle);
+    inbox.added.push(Entry { work, is_called, until_ns: 0, watched: None, has_event: false });
+    drop(inbox);
+    handle.wake.wake();
+    Ok(())
+}
+
+/// Carries out what may take long on a thread that ends with it.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    spawn_without_signals(name, work)
+}
+
+impl Driver {
+    fn of_this_process() -> Arc<Self> {
+        static DRIVER: ArcSwapOption<Driver> = ArcSwapOption::const_empty();
+        let process = std::process::id();
+        let is_mine = |driver: &Arc<Self>| driver.process == process;
+        let before = DRIVER.rcu(|driver| match driver {
+            Some(mine) if is_mine(mine) => Some(Arc::clone(mine)),
+            _ => Some(Arc::new(Self { process, inbox: Mutex::default() })),
+        });
+        // what its parent's thread was doing is not dropped in a child
+        mem::forget(before.filter(|driver| !is_mine(driver)));
+        // it was stored just now, and is never taken out
+        DRIVER.load_full().expect("the driver of this process")
+    }
+
+    fn run(&self, wake: &Wake) {
+        let mut all: Vec<Entry> = Vec::new();
+        loop {
+            let mut inbox = self.inbox.lock();
+            all.append(&mut inbox.added);
+            if all.is_empty() {
+                inbox.wake = None;
+                return;
+            }
+            drop(inbox);
+            let now_ns = boot_ns();
+            all.retain_mut(|entry| !entry.is_due(now_ns) || entry.turn());
+            let until_ns = all.iter().map(|entry| entry.until_ns).min().unwrap_or(0);
+            let watched = all.iter().filter_map(|entry| entry.watched.as_ref());
+            let watched: Vec<_> = watched.map(|(line, what)| (line.fd(), *what)).collect();
+            let events = wake.sleep(&watched, until_ns);
+            let waiting = all.iter_mut().filter(|entry| entry.watched.is_some());
+            waiting.zip(events).for_each(|(entry, has_event)| entry.has_event = has_event);
+        }
+    }
+}
+
+impl Entry {
+    fn is_due(&self, now_ns: u64) -> bool {
+        self.has_event || self.until_ns <= now_ns || self.is_called.load(Ordering::SeqCst)
+    }
+
+    /// Whether it has another one.
+    fn turn(&mut self) -> bool {
+        self.is_called.store(false, Ordering::SeqCst);
+        match self.work.turn(mem::take(&mut self.has_event)) {
+            Next::Until(until_ns, watched) => {
+                (self.until_ns, self.watched) = (until_ns, watched);
+                true
+            }
+            Next::Over => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, Sender};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Tells of each turn, and is over after so many.
+    struct Tells(Sender<bool>, u32, u64);
+
+    impl Work for Tells {
+        fn turn(&mut self, has_event: bool) -> Next {
+            let _ = self.0.send(has_event); // the test may have seen enough
+            self.1 -= 1;
+            match self.1 {
+                0 => Next::Over,
+                _ => Next::Until(boot_ns().saturating_add(self.2), None),
+            }
+        }
+    }
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_work_has_a_turn_at_first_when_it_is_called_and_at_its_time_until_it_is_over() {
+        let (tells, told) = channel();
+        let mut handle = None;
+        register(|of_work| {
+            handle = Some(of_work.clone());
+            Box::new(Tells(tells, 2, u64::MAX / 2))
+        })
+        .unwrap();
+        assert_eq!(told.recv_timeout(SOON), Ok(false));
+        handle.unwrap().call();
+        assert_eq!(told.recv_timeout(SOON), Ok(false));
+        assert!(told.recv_timeout(SOON).is_err(), "it is dropped");
+        let (tells, told) = channel();
+        register(|_| Box::new(Tells(tells, 3, 1_000_000))).unwrap();
+        assert_eq!(told.iter().count(), 3);
+    }
+}
