@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
-use dlock_core::exec::Executor;
+use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::Seq;
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::lock::{Half, Op, OpResult};
@@ -110,8 +110,10 @@ pub(crate) fn carry_out(
     let mut asked: Option<Asked> = None;
     let mut trying: Option<Trying> = None;
     loop {
-        match advance(guard, operation, &mut asked) {
+        let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+        match advance(held, operation, &mut asked, Chains::Awaited) {
             Advanced::Done(result) => return result,
+            Advanced::Posted { .. } => {} // it is awaited
             Advanced::Waits { until_ns } => {
                 trying = None;
                 if let Some(asked) = &mut asked {
@@ -176,29 +178,40 @@ pub(crate) enum Advanced {
     Done(OpResult),
     /// The reply to what was asked is to be waited for.
     Waits { until_ns: u64 },
+    /// The outcome of what was posted is to be waited for.
+    Posted { posted: Posted, until_ns: u64 },
     /// Another try comes after a rest.
     Pauses { rest: Rest },
 }
 
-/// Carries an operation out until a reply is to be waited for; `asked` is that request.
+/// How chains are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chains {
+    /// Each is waited for.
+    Awaited,
+    /// None is waited for.
+    Posted,
+}
+
+/// Carries an operation out until something is to be waited for; `asked` is the request that is.
 pub(crate) fn advance(
-    guard: &mut LockSlotGuard<'_>,
+    held: &mut ClientLock,
     operation: &mut Operation,
     asked: &mut Option<Asked>,
+    chains: Chains,
 ) -> Advanced {
     loop {
-        let Some(held) = guard.as_mut() else {
-            return Advanced::Done(OpResult::of(Status::LockNotGet));
-        };
         match operation.next(&mut held.entry) {
             Effect::Done(result) => return Advanced::Done(result),
             Effect::Post { ref chain, until_ns } => {
-                let outcome = held.execute(chain, until_ns);
-                let now = match outcome {
-                    Outcome::Unknown => held.clock_unanswered(),
-                    _ => held.clock_after(operation.needs_clock(&held.entry, held.is_local)),
+                let outcome = match chains {
+                    Chains::Awaited => held.execute(chain, until_ns),
+                    Chains::Posted => match held.exec.post(chain) {
+                        Posted::Ready(outcome) => outcome,
+                        posted => return Advanced::Posted { posted, until_ns },
+                    },
                 };
-                operation.outcome(&mut held.entry, outcome, now);
+                held.outcome(operation, outcome);
             }
             Effect::Ask { request, until_ns } => match held.exec.send(&request) {
                 Ok(seq) => {
@@ -385,6 +398,15 @@ impl ClientLock {
             self.exec.execute(std::slice::from_ref(chain), &mut outcome, wait);
         }
         outcome[0]
+    }
+
+    /// An operation has the outcome of its chain.
+    pub(crate) fn outcome(&mut self, operation: &mut Operation, outcome: Outcome) {
+        let now = match outcome {
+            Outcome::Unknown => self.clock_unanswered(),
+            _ => self.clock_after(operation.needs_clock(&self.entry, self.is_local)),
+        };
+        operation.outcome(&mut self.entry, outcome, now);
     }
 
     fn reply(&mut self, operation: &mut Operation, reply: Result<Reply, Status>) {

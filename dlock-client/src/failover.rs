@@ -26,7 +26,7 @@ use dlock_fabric::wake::Watched;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::control::{LineMark, Patience, ShutdownHandle};
-use crate::driver::{aside, register, Handle, Next, Work};
+use crate::driver::{aside, register, Handle, Next, Source, Work};
 use crate::execute::left_ns;
 use crate::heartbeat::BUSY_RETRY_NS;
 use crate::host::Address;
@@ -254,7 +254,7 @@ impl Work for Seeks {
             return Next::Over;
         };
         if self.seeker.is_aside.load(Ordering::SeqCst) {
-            return Next::Until(u64::MAX, None); // the thread calls when it ends
+            return Next::Until(u64::MAX, Source::None); // the thread calls when it ends
         }
         let mut seeker = self.seeker.seeker.lock();
         if has_event && seeker.asked.is_none() {
@@ -280,14 +280,14 @@ impl Seeks {
             place.is_aside.store(false, Ordering::SeqCst);
             watch.call();
         });
-        let Err(error) = started else { return Next::Until(u64::MAX, None) };
+        let Err(error) = started else { return Next::Until(u64::MAX, Source::None) };
         self.seeker.is_aside.store(false, Ordering::SeqCst);
         log::error!(
             "no thread to look for a primary, it is tried again: {error}; raise the limit of \
              threads (ulimit -u, TasksMax= of the unit)"
         );
         seeker.watched = None;
-        Next::Until(boot_ns().saturating_add(NO_THREAD_PAUSE_NS), None)
+        Next::Until(boot_ns().saturating_add(NO_THREAD_PAUSE_NS), Source::None)
     }
 }
 
@@ -324,7 +324,9 @@ impl Seeker {
                     };
                     let line = client.line().filter(is_watched);
                     self.watched = line.as_ref().map(ShutdownHandle::mark);
-                    return Some(Next::Until(until_ns, line.map(|line| (line, Watched::End))));
+                    let source =
+                        line.map_or(Source::None, |line| Source::Control(line, Watched::End));
+                    return Some(Next::Until(until_ns, source));
                 }
                 (None, Some(Task::Heartbeat { until_ns })) => {
                     watch.change(|state| state.asked += 1);
@@ -340,8 +342,10 @@ impl Seeker {
                     let again_ns = boot_ns().saturating_add(BUSY_RETRY_NS);
                     let line = client.line().filter(|_| seq.is_some());
                     return Some(match line {
-                        Some(line) => Next::Until(asked.until_ns, Some((line, Watched::Input))),
-                        None => Next::Until(again_ns.min(asked.until_ns), None),
+                        Some(line) => {
+                            Next::Until(asked.until_ns, Source::Control(line, Watched::Input))
+                        }
+                        None => Next::Until(again_ns.min(asked.until_ns), Source::None),
                     });
                 }
                 Ok(Some(heard)) => self.is_heard(client, watch, Some(heard)),

@@ -68,10 +68,21 @@ impl<K: Keep> Hold<K> {
     #[inline]
     fn release(&mut self) -> Result<(), Error> {
         self.is_released = true;
-        match self.keep.instance().end_guard(self.lock, self.number) {
-            Status::Success | Status::AlreadyLocked => Ok(()),
-            status => Err(Error::of_holder(status)),
-        }
+        released(self.keep.instance().end_guard(self.lock, self.number))
+    }
+
+    pub(crate) fn lock(&self) -> LockId {
+        self.lock
+    }
+
+    /// Which hold of the instance's it is.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// It is released by another part of the library.
+    pub(crate) fn ends_elsewhere(mut self) {
+        self.is_released = true;
     }
 
     #[inline]
@@ -127,6 +138,21 @@ impl<K: Keep> Hold<K> {
             Status::Invalid => Err(Error::Lost), // an earlier call found out
             status => Err(Error::of_holder(status)),
         }
+    }
+}
+
+impl Hold<Arc<Reference>> {
+    pub(crate) fn reference(&self) -> Arc<Reference> {
+        Arc::clone(&self.keep)
+    }
+}
+
+/// What the status of a release tells its caller.
+#[inline]
+pub(crate) fn released(status: Status) -> Result<(), Error> {
+    match status {
+        Status::Success | Status::AlreadyLocked => Ok(()),
+        status => Err(Error::of_holder(status)),
     }
 }
 

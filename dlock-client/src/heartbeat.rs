@@ -18,7 +18,7 @@ use dlock_fabric::clock::boot_ns;
 use parking_lot::Mutex;
 
 use crate::control::Control;
-use crate::driver::{register, Next, Work};
+use crate::driver::{register, Next, Source, Work};
 
 /// The longest time from one look at a session to the next.
 const SLEEP_NS_MAX: u64 = 250_000_000;
@@ -101,7 +101,7 @@ impl Work for Session {
             return Next::Over;
         };
         let now_ns = boot_ns();
-        let again = |in_ns: u64| Next::Until(now_ns.saturating_add(in_ns), None);
+        let again = |in_ns: u64| Next::Until(now_ns.saturating_add(in_ns), Source::None);
         let Some(mut control) = control.try_lock() else { return again(BUSY_RETRY_NS) };
         let Some(connection) = control.as_mut() else { return again(SLEEP_NS_MAX) };
         connection.take_beats(); // an answer may have come

@@ -229,8 +229,8 @@ impl LockSlot {
         self.held.try_lock()
     }
 
-    /// The lock slot, as soon as no other thread operates on it: for an operation that is under way
-    /// on it, so that the others only look.
+    /// The lock slot, as soon as no other thread operates on it.
+    #[cfg(test)]
     pub(crate) fn lock(&self) -> LockSlotGuard<'_> {
         self.held.lock()
     }

@@ -1,62 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The futures of one client: who carries them out, and who wakes them.
+//! The futures of one client, which the driver carries out.
 //!
 //! ```text
-//!   future ─ submit ─▶ Tasks ─▶ operator: advance_wait of each, then their wakers
-//!          ◀─ slot ──────┘         ▲ nudged: submitted, dropped, a lock slot has changed, …
-//!   session ─ answers ─▶ listener ─┘ … or an answer has come that no thread waits for
+//!   future ─ submit ─▶ Tasks ─▶ driver: advance_wait of each, then their wakers
+//!          ◀─ slot ──────┘        ▲ nudged: submitted, dropped, a lock slot has changed, …
+//!   session ─ answers ────────────┘ … or an answer has come that no thread waits for
 //! ```
-//! The operator carries out one operation after the other, by the code of blocking calls; only
-//! turns and grants, which may take long, are waited for all at once. The listener does nothing
-//! but receive. Both threads start with the first future that needs them and end [`IDLE`] after
-//! the last; they take no signals. No future ever waits itself.
+//! The driver waits for no operation: it posts each chain and request, and goes on when the answer
+//! has come. Giving a lock back to the primary takes a control call: that is done by a thread which
+//! ends with it. No future ever waits itself.
 //!
-//! **Dropping a future.** Its [`Slot`] says that the result is not wanted; the operator cancels the
+//! **Dropping a future.** Its [`Slot`] says that the result is not wanted; the driver cancels the
 //! wait, or releases the lock if the grant has come meanwhile. A guard that is in the slot already
-//! goes back to the operator, which releases it. One mutex decides which of these it is.
+//! goes back to the driver, which releases it. One mutex decides which of these it is.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::ptr::addr_eq;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::Now;
-use dlock_core::exec::Executor;
+use dlock_core::exec::{Executor, Listening, OnAnswer};
 use dlock_core::status::Status;
-use dlock_fabric::threads::spawn_without_signals;
-use parking_lot::{Condvar, Mutex};
+use dlock_fabric::clock::boot_ns;
+use parking_lot::Mutex;
 
+use crate::driver::{self, aside, register, Handle, Next, Source};
 use crate::error::Error;
-use crate::guard::Hold;
+use crate::guard::{released, Hold};
 use crate::heartbeat::Pulse;
-use crate::instance::GuardWait;
+use crate::instance::{GuardWait, LOOK_AGAIN};
 use crate::reference::Reference;
 
 /// The most futures of one client that may wait at a time.
 pub const FUTURES_MAX: usize = 4_096;
 /// The most releases that may be queued; further ones are carried out by the thread that asks.
 const RELEASES_MAX: usize = 4_096;
-/// How long a thread stays that has nothing to do.
+/// How long what waits for nothing is left alone.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long the listener listens before it looks whether it still has to.
-const LISTEN_WAIT: Duration = Duration::from_millis(100);
-/// Until answers are looked for again, on a session that cannot tell when they come.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A hold that is not borrowed.
 pub(crate) type OwnedHold = Hold<Arc<Reference>>;
 
 /// The futures of one client.
 pub(crate) struct Tasks {
-    /// In a forked child there are none of its threads.
+    /// In a forked child there is no driver of theirs.
     process: u32,
     state: Mutex<State>,
-    /// The operator sleeps here.
-    work: Condvar,
-    /// The listener sleeps here while there is nothing to listen to.
-    session: Condvar,
 }
 
 #[derive(Default)]
@@ -65,21 +56,22 @@ struct State {
     /// Acquires submitted and not over, and releases submitted.
     acquires: usize,
     releases: usize,
-    is_nudged: bool,
-    has_operator: bool,
-    has_listener: bool,
-    listen_to: Option<Arc<dyn Executor>>,
+    /// Calls what carries them out; `None`: there are none.
+    work: Option<Handle>,
 }
 
-enum Work {
-    Acquire(Acquire),
-    Release(OwnedHold, Option<Arc<Slot<Result<(), Error>>>>),
-}
-
-struct Acquire {
+/// What is carried out for a future.
+struct Work {
     reference: Arc<Reference>,
     wait: GuardWait,
-    slot: Arc<Slot<Result<Granted, Error>>>,
+    slot: Where,
+}
+
+/// Where the result is left.
+enum Where {
+    Acquire(Arc<Slot<Result<Granted, Error>>>),
+    /// `None`: it is not wanted.
+    Release(Option<Arc<Slot<Result<(), Error>>>>),
 }
 
 /// A hold that its future has not returned yet.
@@ -99,19 +91,19 @@ impl std::fmt::Debug for Tasks {
 
 impl Tasks {
     pub(crate) fn new() -> Self {
-        let process = std::process::id();
-        Self { process, state: Mutex::default(), work: Condvar::new(), session: Condvar::new() }
+        Self { process: std::process::id(), state: Mutex::default() }
     }
 
-    /// Whether this process is the one whose threads carry the futures out, no forked child of it.
+    /// Whether this process is the one whose driver carries the futures out, no forked child of it.
     fn is_here(&self) -> bool {
         std::process::id() == self.process
     }
 
     /// Something may go on.
     pub(crate) fn nudge(&self) {
-        self.state.lock().is_nudged = true;
-        self.work.notify_all();
+        if let Some(work) = &self.state.lock().work {
+            work.call();
+        }
     }
 
     /// Waits for a guard.
@@ -122,8 +114,7 @@ impl Tasks {
     ) -> Result<Acquiring, Error> {
         let slot = Arc::new(Slot::new());
         let acquiring = Acquiring { slot: Arc::clone(&slot), tasks: Arc::clone(self) };
-        let work = Work::Acquire(Acquire { reference, wait, slot });
-        match self.submit(work) {
+        match self.submit(Work { reference, wait, slot: Where::Acquire(slot) }) {
             Ok(()) => Ok(acquiring),
             Err(refused) => Err(refused.1),
         }
@@ -132,18 +123,32 @@ impl Tasks {
     /// Releases a hold, and tells how it went.
     pub(crate) async fn release(self: &Arc<Self>, hold: OwnedHold) -> Result<(), Error> {
         let slot = Arc::new(Slot::new());
-        match self.submit(Work::Release(hold, Some(Arc::clone(&slot)))) {
+        match self.submit_release(hold, Some(Arc::clone(&slot))) {
             Ok(()) => Reply { slot }.await,
-            Err(refused) => match *refused {
-                (Work::Release(hold, _), _) => hold.unlock(),
-                (Work::Acquire(_), error) => Err(error),
-            },
+            Err(hold) => hold.unlock(),
         }
     }
 
     /// Releases a hold that is not wanted any more: here, if there is no room for it.
     fn release_unwanted(self: &Arc<Self>, hold: OwnedHold) {
-        drop(self.submit(Work::Release(hold, None)));
+        drop(self.submit_release(hold, None));
+    }
+
+    /// Gives the hold back if it cannot be released by the driver.
+    fn submit_release(
+        self: &Arc<Self>,
+        hold: OwnedHold,
+        slot: Option<Arc<Slot<Result<(), Error>>>>,
+    ) -> Result<(), OwnedHold> {
+        let wait = GuardWait::end(hold.lock(), hold.number());
+        let work = Work { reference: hold.reference(), wait, slot: Where::Release(slot) };
+        match self.submit(work) {
+            Ok(()) => {
+                hold.ends_elsewhere();
+                Ok(())
+            }
+            Err(_) => Err(hold),
+        }
     }
 
     fn submit(self: &Arc<Self>, work: Work) -> Result<(), Box<(Work, Error)>> {
@@ -151,179 +156,170 @@ impl Tasks {
             return Err(Box::new((work, Error::Disconnected)));
         }
         let mut state = self.state.lock();
-        let (count, max) = match work {
-            Work::Acquire(_) => (&mut state.acquires, FUTURES_MAX),
-            Work::Release(..) => (&mut state.releases, RELEASES_MAX),
+        let (count, max) = match work.slot {
+            Where::Acquire(_) => (&mut state.acquires, FUTURES_MAX),
+            Where::Release(_) => (&mut state.releases, RELEASES_MAX),
         };
         if *count >= max {
             return Err(Box::new((work, Error::TooManyFutures)));
         }
         *count += 1;
-        if !state.has_operator {
-            let tasks = Arc::clone(self);
-            if let Err(error) = spawn_without_signals("dlock-futures", move || operate(&tasks)) {
-                log::error!("no thread for futures: {error}");
-                match work {
-                    Work::Acquire(_) => state.acquires -= 1,
-                    Work::Release(..) => state.releases -= 1,
-                }
-                return Err(Box::new((work, Error::Other(Status::Error))));
-            }
-            state.has_operator = true;
-        }
         state.submitted.push(work);
-        state.is_nudged = true;
-        drop(state);
-        self.work.notify_all();
-        Ok(())
-    }
-
-    /// What was submitted, once nudged or at `until`; `None`: the operator is to end.
-    fn next(&self, until: Instant, is_idle: bool) -> Option<Vec<Work>> {
-        let mut state = self.state.lock();
-        while !state.is_nudged {
-            if self.work.wait_until(&mut state, until).timed_out() && !state.is_nudged {
-                if is_idle {
-                    state.has_operator = false;
-                    return None;
-                }
-                break;
+        if let Some(work) = &state.work {
+            work.call();
+            return Ok(());
+        }
+        let registered = register(|work| {
+            state.work = Some(work.clone());
+            let (tasks, call) = (Arc::clone(self), work.clone());
+            Box::new(Futures {
+                tasks,
+                call: Arc::new(move || call.call()),
+                all: Vec::new(),
+                session: None,
+            })
+        });
+        match (registered, state.submitted.pop()) {
+            (Err(error), Some(work)) => {
+                log::error!("no thread for futures: {error}");
+                state.is_over(&work.slot);
+                Err(Box::new((work, Error::Other(Status::Error))))
             }
-        }
-        state.is_nudged = false;
-        Some(std::mem::take(&mut state.submitted))
-    }
-
-    /// From now on the listener listens to this session, or to none.
-    fn listen_to(self: &Arc<Self>, exec: Option<&Arc<dyn Executor>>) {
-        let mut state = self.state.lock();
-        let had_none = state.listen_to.is_none();
-        state.listen_to = exec.cloned();
-        if exec.is_none() {
-            return;
-        }
-        if !state.has_listener {
-            let tasks = Arc::clone(self);
-            match spawn_without_signals("dlock-listener", move || listen(&tasks)) {
-                Ok(()) => state.has_listener = true,
-                Err(error) => log::error!("no thread for answers: {error}"),
-            }
-        }
-        drop(state);
-        // one that cannot tell when answers come is looked at again and again, but not at once
-        if had_none {
-            self.session.notify_all();
-        }
-    }
-
-    /// The session to listen to, once there is one; `None`: the listener is to end.
-    fn session(&self) -> Option<Arc<dyn Executor>> {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(exec) = &state.listen_to {
-                return Some(Arc::clone(exec));
-            }
-            let is_over = self.session.wait_for(&mut state, IDLE).timed_out();
-            if is_over && state.listen_to.is_none() {
-                state.has_listener = false;
-                return None;
+            (_, submitted) => {
+                state.submitted.extend(submitted);
+                Ok(())
             }
         }
     }
 }
 
-/// The operator's thread.
-fn operate(tasks: &Arc<Tasks>) {
-    let mut acquires: Vec<Acquire> = Vec::new();
-    let mut until = Instant::now();
-    while let Some(submitted) = tasks.next(until, acquires.is_empty()) {
-        for work in submitted {
-            match work {
-                Work::Acquire(acquire) => acquires.push(acquire),
-                Work::Release(hold, slot) => {
-                    let result = hold.unlock();
-                    tasks.state.lock().releases -= 1;
-                    match slot {
-                        Some(slot) => drop(slot.fill(result)),
-                        None => result.unwrap_or_else(|e| log::warn!("a lock nobody wants: {e}")),
-                    }
-                }
-            }
+impl State {
+    fn is_over(&mut self, slot: &Where) {
+        match slot {
+            Where::Acquire(_) => self.acquires -= 1,
+            Where::Release(_) => self.releases -= 1,
         }
-        let before = acquires.len();
-        acquires.retain_mut(|acquire| !acquire.advance(tasks));
-        tasks.state.lock().acquires -= before - acquires.len();
-        until = Instant::now() + tasks.earliest(&acquires);
     }
 }
 
-impl Tasks {
-    /// Has the listener listen for what is waited for; until when there is nothing to do.
-    fn earliest(self: &Arc<Self>, acquires: &[Acquire]) -> Duration {
-        let mut session: Option<&Arc<dyn Executor>> = None;
-        let mut earliest = IDLE;
-        for (wait, asked) in acquires.iter().map(|acquire| acquire.wait.waits_for()) {
+/// What the driver does for the futures of one client.
+struct Futures {
+    tasks: Arc<Tasks>,
+    call: OnAnswer,
+    all: Vec<Work>,
+    /// The session whose answers are waited for.
+    session: Option<Arc<dyn Executor>>,
+}
+
+impl driver::Work for Futures {
+    fn turn(&mut self, _: bool) -> Next {
+        self.all.append(&mut self.tasks.state.lock().submitted);
+        let mut waiting = Vec::with_capacity(self.all.len());
+        for mut work in self.all.drain(..) {
+            match work.advance(&self.tasks) {
+                false => waiting.push(work),
+                true => work.ends(&self.tasks),
+            }
+        }
+        self.all = waiting;
+        if self.all.is_empty() {
+            self.listens_to(None);
+            let mut state = self.tasks.state.lock();
+            if state.submitted.is_empty() {
+                state.work = None;
+                return Next::Over;
+            }
+        }
+        self.waits()
+    }
+}
+
+impl Futures {
+    /// Listens for what is waited for; until when there is nothing to do.
+    fn waits(&mut self) -> Next {
+        let (mut session, mut earliest) = (None::<Arc<dyn Executor>>, IDLE);
+        for (wait, exec) in self.all.iter().map(|work| work.wait.waits_for()) {
             earliest = earliest.min(wait);
-            if let Some(asked) = asked {
-                if session.is_some_and(|session| !Arc::ptr_eq(session, &asked.exec)) {
-                    earliest = earliest.min(LOOK_AGAIN); // of the session before a reinit
-                }
-                session = Some(&asked.exec);
+            let Some(exec) = exec else { continue };
+            if session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec)) {
+                earliest = earliest.min(LOOK_AGAIN); // of the session before a reinit
+            }
+            session = Some(Arc::clone(exec));
+        }
+        let listening = self.listens_to(session);
+        let source = match (listening, &self.session) {
+            (Some(Ok(Listening::Inputs)), Some(exec)) => Source::Session(Arc::clone(exec)),
+            (Some(Ok(Listening::Again) | Err(_)), _) => {
+                earliest = earliest.min(LOOK_AGAIN);
+                Source::None
+            }
+            _ => Source::None,
+        };
+        let wait_ns = u64::try_from(earliest.as_nanos()).unwrap_or(u64::MAX);
+        Next::Until(boot_ns().saturating_add(wait_ns), source)
+    }
+
+    /// Listens to this session from now on, and to no other.
+    fn listens_to(
+        &mut self,
+        session: Option<Arc<dyn Executor>>,
+    ) -> Option<Result<Listening, Status>> {
+        let before = std::mem::replace(&mut self.session, session);
+        if let Some(before) = before {
+            let is_same = self.session.as_ref().is_some_and(|exec| Arc::ptr_eq(exec, &before));
+            if !is_same {
+                let _ = before.listen(None); // it has ended, or calls no more
             }
         }
-        self.listen_to(session);
-        earliest
+        self.session.as_ref().map(|exec| exec.listen(Some(&self.call)))
     }
 }
 
-impl Acquire {
+impl Work {
     /// Goes on; whether it is over.
     fn advance(&mut self, tasks: &Arc<Tasks>) -> bool {
-        let (lock, mode) = (self.wait.lock(), self.wait.mode());
-        if self.slot.is_dropped() {
-            let over = GuardWait::new(lock, mode, 0, Duration::ZERO);
-            let wait = std::mem::replace(&mut self.wait, over);
-            self.reference.instance().cancel_wait(wait);
-            return true;
+        let instance = self.reference.instance();
+        if matches!(&self.slot, Where::Acquire(slot) if slot.is_dropped()) {
+            self.wait.cancel();
         }
-        let attempt = self.reference.instance().advance_wait(&mut self.wait, tasks);
-        let Some((result, number)) = attempt else { return false };
-        let result = match (result.status, self.wait.read()) {
-            (Status::Success | Status::AlreadyLocked, Some((read, pulse))) => {
-                let reference = Arc::clone(&self.reference);
-                let hold = Hold::new(reference, lock, mode, number, result.view);
-                Ok(Granted { hold, read, pulse })
-            }
-            (Status::Fail | Status::Again, _) => Err(Error::TimedOut),
-            (status, _) => Err(Error::of(status)),
+        let Some((result, number)) = instance.advance_wait(&mut self.wait, tasks) else {
+            return false;
         };
-        drop(self.slot.fill(result)); // a hold that is not wanted is released here
+        let (lock, mode) = (self.wait.lock(), self.wait.mode());
+        match &self.slot {
+            Where::Acquire(slot) => {
+                let result = match (result.status, self.wait.read()) {
+                    _ if self.wait.is_cancelled() => return true,
+                    (Status::Success | Status::AlreadyLocked, Some((read, pulse))) => {
+                        let reference = Arc::clone(&self.reference);
+                        let hold = Hold::new(reference, lock, mode, number, result.view);
+                        Ok(Granted { hold, read, pulse })
+                    }
+                    (Status::Fail | Status::Again, _) => Err(Error::TimedOut),
+                    (status, _) => Err(Error::of(status)),
+                };
+                if let Some(Ok(unwanted)) = slot.fill(result) {
+                    tasks.release_unwanted(unwanted.hold);
+                }
+            }
+            Where::Release(slot) => {
+                let result = released(result.status);
+                match slot {
+                    Some(slot) => drop(slot.fill(result)),
+                    None => result.unwrap_or_else(|e| log::warn!("a lock nobody wants: {e}")),
+                }
+            }
+        }
         true
     }
-}
 
-/// The listener's thread.
-fn listen(tasks: &Tasks) {
-    let mut seen = u64::MAX;
-    let mut last: Option<Weak<dyn Executor>> = None;
-    while let Some(exec) = tasks.session() {
-        let is_last = |last: &Weak<dyn Executor>| addr_eq(last.as_ptr(), Arc::as_ptr(&exec));
-        let is_same = last.as_ref().is_some_and(is_last);
-        if !is_same {
-            seen = u64::MAX; // no count of answers
-            last = Some(Arc::downgrade(&exec));
-        }
-        match exec.listen(seen, LISTEN_WAIT) {
-            Ok(count) if count == seen => {}
-            Ok(count) => {
-                seen = count;
-                tasks.nudge();
-            }
-            Err(_) => {
-                drop(exec);
-                tasks.nudge();
-                let mut state = tasks.state.lock();
-                let _ = tasks.session.wait_for(&mut state, LOOK_AGAIN);
+    /// What it has kept is not needed any more. To give the lock back takes a control call.
+    fn ends(self, tasks: &Tasks) {
+        tasks.state.lock().is_over(&self.slot);
+        if let Some(last) = Arc::into_inner(self.reference) {
+            // without a thread it is done here
+            if let Err(error) = aside("dlock-futures", move || drop(last)) {
+                log::warn!("no thread to give a lock back: {error}");
             }
         }
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two sides of lock memory: the client's executor and the primary's own access.
 
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Now;
@@ -90,16 +92,27 @@ pub trait Executor: Send + Sync {
     /// The reply to this request is not wanted any more; it is dropped when it comes.
     fn forget(&self, seq: Seq);
 
-    /// Waits until an answer has come that no thread waits for, `wait` at most: a number that is
-    /// another one than `seen` if one has come since that was returned. One thread of a session
-    /// does so for those that look by themselves, with [`reply`](Self::reply) and no wait.
+    /// Takes the answers that have come, without waiting. From now on `call` is called for each
+    /// answer that no thread waits for; `None`: no longer. One listener of a session does so for
+    /// those that look by themselves, with [`poll`](Self::poll), or [`reply`](Self::reply) and no
+    /// wait.
     ///
     /// # Errors
     /// `BadResponse` if the session's connection is gone; `Invalid` if this executor cannot tell:
-    /// whoever waits has to look again and again.
-    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
-        let _ = (seen, wait);
+    /// those that wait have to look again and again.
+    fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
+        let _ = call;
         Err(Status::Invalid)
+    }
+
+    /// The descriptors of which one is readable when more has come ([`Listening::Inputs`]).
+    fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
+    }
+
+    /// Whether a chain, a request and a note can be given now without waiting for room.
+    fn has_room(&self) -> bool {
+        true
     }
 
     /// Why everything is refused just now, if it is: nothing of this client is under way then.
@@ -206,6 +219,20 @@ pub trait Executor: Send + Sync {
 
     /// The name for people and logs: `shm`, `tcp`, …
     fn name(&self) -> &'static str;
+}
+
+/// What is called when an answer has come. It must not call the executor.
+pub type OnAnswer = Arc<dyn Fn() + Send + Sync>;
+
+/// How a listener learns of the next answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listening {
+    /// By [`Executor::inputs`]; then it listens again.
+    Inputs,
+    /// It is called: another thread takes what comes.
+    Called,
+    /// It listens again soon: something waits to be sent.
+    Again,
 }
 
 /// What became of a single word operation: an [`Outcome`] in two words.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use dlock_core::clock::{ClockEstimate, Now, TrackedClock, DRIFT_PPM};
-use dlock_core::exec::{Executor, Posted};
+use dlock_core::exec::{Executor, Listening, OnAnswer, Posted};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
@@ -63,7 +63,7 @@ impl Executor for Ended {
         Err(Status::BadResponse)
     }
 
-    fn listen(&self, _seen: u64, _wait: Duration) -> Result<u64, Status> {
+    fn listen(&self, _call: Option<&OnAnswer>) -> Result<Listening, Status> {
         Err(Status::BadResponse)
     }
 

@@ -8,14 +8,15 @@
 //! ```
 //! One of the waiting threads, the leader, receives for all; the others, its followers, sleep on
 //! condition variables of their own. A thread that leaves while there is no leader wakes one
-//! follower to lead. One thread may listen instead: it is woken by answers that no thread waits
-//! for.
+//! follower to lead. A listener is called for answers that no thread waits for, and when no thread
+//! leads any more.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Frame, Kind};
+use dlock_core::exec::{Listening, OnAnswer};
 use dlock_core::ids::Seq;
 use dlock_core::message::Reply;
 use dlock_core::word_op::Outcome;
@@ -25,9 +26,6 @@ use crate::frames::FrameBuffer;
 
 /// Requests and batches whose answers no thread has asked for.
 pub(crate) const PENDING_MAX: usize = 65_536;
-
-/// The number of no request: a thread that waits for it listens to answers that no other waits for.
-const LISTENER: Seq = Seq(u64::MAX);
 
 /// How long a follower helps before it looks for its answer again.
 const HELP: Duration = Duration::from_millis(10);
@@ -53,7 +51,7 @@ pub(crate) enum Expected {
 }
 
 /// The answers that have come, and who waits for which.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Inbox {
     pending: HashMap<Seq, Pending>,
     /// Threads that sleep until their answer comes or they are to lead.
@@ -64,10 +62,18 @@ pub(crate) struct Inbox {
     pub(crate) led: bool,
     /// The number whose answer the leader waits for.
     leader: Option<Seq>,
-    /// Counts the answers that came while no thread waited for them.
-    unclaimed: u64,
+    /// Called when an answer has come that no thread waits for.
+    listener: Option<OnAnswer>,
+    /// It is called, too, when the thread that receives now has looked.
+    calls_back: bool,
     /// The largest number given out.
     last_seq: u64,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("pending", &self.pending).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -142,7 +148,7 @@ pub(crate) trait Receiver {
     /// more). A deadline that has passed still looks once at what has come.
     fn await_answer(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
         let mut inbox = lock(self.inbox());
-        let mut looked = false;
+        let (mut looked, mut slept) = (false, false);
         let result = loop {
             // In this order: what came before the session ended counts.
             let broken = self.is_broken();
@@ -156,6 +162,7 @@ pub(crate) trait Receiver {
             if now >= deadline && (looked || inbox.led) {
                 break Ok(None);
             }
+            slept |= now < deadline;
             if inbox.led && self.needs_help() {
                 drop(inbox);
                 self.help(deadline.min(now + HELP));
@@ -169,37 +176,36 @@ pub(crate) trait Receiver {
                 looked = true;
             }
         };
-        inbox.pass_on();
+        inbox.pass_on(!slept);
         result
     }
 
-    /// Waits until an answer has come that no thread waits for: how many have, if they are more
-    /// than `seen`. The same number: not by the deadline.
-    fn listen_until(&self, seen: u64, deadline: Instant) -> Result<u64, Broken> {
+    /// Takes all that has come, without waiting; afterwards the descriptors tell of what comes.
+    /// Whether something is left to do soon.
+    fn take_all(&self) -> bool;
+
+    /// As [`Executor::listen`](dlock_core::exec::Executor::listen).
+    fn listen_now(&self, call: Option<&OnAnswer>) -> Result<Listening, Broken> {
         let mut inbox = lock(self.inbox());
-        let result = loop {
-            if inbox.unclaimed != seen {
-                break Ok(inbox.unclaimed);
-            }
-            if self.is_broken() {
-                break Err(Broken);
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                break Ok(seen);
-            }
-            if inbox.led && self.needs_help() {
-                drop(inbox);
-                self.help(deadline.min(now + HELP));
-                inbox = lock(self.inbox());
-            } else if inbox.led {
-                inbox = inbox.follow(LISTENER, deadline.saturating_duration_since(now));
-            } else {
-                inbox = self.lead(inbox, deadline);
-            }
-        };
-        inbox.pass_on();
-        result
+        inbox.listener = call.cloned();
+        inbox.calls_back = true;
+        if inbox.led || call.is_none() {
+            return Ok(Listening::Called);
+        }
+        inbox.led = true;
+        drop(inbox);
+        let is_again = !self.is_broken() && self.take_all();
+        inbox = lock(self.inbox());
+        inbox.led = false;
+        if inbox.wakes_a_follower() {
+            return Ok(Listening::Called);
+        }
+        inbox.calls_back = false;
+        match () {
+            () if self.is_broken() => Err(Broken),
+            () if is_again => Ok(Listening::Again),
+            () => Ok(Listening::Inputs),
+        }
     }
 }
 
@@ -283,8 +289,7 @@ impl Inbox {
             _ => return Err(NoAnswer),
         });
         if !self.wake(seq) && self.leader != Some(seq) {
-            self.unclaimed += 1;
-            self.wake(LISTENER);
+            self.call_listener();
         }
         Ok(())
     }
@@ -299,20 +304,34 @@ impl Inbox {
         is_awaited
     }
 
+    fn call_listener(&self) {
+        if let Some(call) = &self.listener {
+            call();
+        }
+    }
+
     /// Wakes those who sleep, all of them.
     pub(crate) fn wake_all(&self) {
+        self.call_listener();
         for (_, follower) in &self.followers {
             follower.notify_all();
         }
     }
 
-    /// Wakes a sleeping thread to read, if no thread reads.
-    pub(crate) fn pass_on(&self) {
-        if !self.led {
-            if let Some((_, follower)) = self.followers.first() {
-                follower.notify_all();
-            }
+    /// Wakes a sleeping thread to read, or calls the listener, if no thread reads. A thread that
+    /// has only looked, and did not sleep, has taken no event that tells the listener of more.
+    pub(crate) fn pass_on(&mut self, has_looked: bool) {
+        if self.led || self.wakes_a_follower() || has_looked && !self.calls_back {
+            return;
         }
+        self.calls_back = false;
+        self.call_listener();
+    }
+
+    fn wakes_a_follower(&self) -> bool {
+        let first = self.followers.first();
+        first.iter().for_each(|(_, follower)| follower.notify_all());
+        first.is_some()
     }
 }
 

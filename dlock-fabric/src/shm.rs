@@ -9,7 +9,7 @@
 //! A request and a later chain of the same thread travel on different ways here: the chain may
 //! take effect before the primary has seen the request, unless its reply was waited for.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use dlock_core::clock::{ClockEstimate, Now, ServerTime, NS};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, FabricKind};
 use dlock_core::counters::Counter;
-use dlock_core::exec::{Executor, Posted, Single};
+use dlock_core::exec::{Executor, Listening, OnAnswer, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::lock::Half;
@@ -283,8 +283,16 @@ impl Executor for ShmExecutor {
         server_clock::reply(&self.clock, self.stream.wait(seq, deadline_in(wait)))
     }
 
-    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
-        self.stream.listen(seen, deadline_in(wait)).map_err(|_| Status::BadResponse)
+    fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
+        self.stream.listen(call)
+    }
+
+    fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.stream.inputs()
+    }
+
+    fn has_room(&self) -> bool {
+        self.stream.has_room()
     }
 
     fn forget(&self, seq: Seq) {

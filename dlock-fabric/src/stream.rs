@@ -28,13 +28,15 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use dlock_core::exec::{Listening, OnAnswer};
 use dlock_core::ids::Seq;
 use dlock_core::limits::FRAME_LEN_MAX;
+use dlock_core::status::Status;
 use rustix::event::PollFlags;
 use rustix::net::{shutdown, Shutdown};
 
@@ -164,12 +166,22 @@ impl Stream {
         }
     }
 
-    /// Waits for an answer that no thread waits for, as [`Receiver::listen_until`].
-    pub(crate) fn listen(&self, seen: u64, deadline: Instant) -> Result<u64, Broken> {
+    /// Listens to answers that no thread waits for, as [`Receiver::listen_now`].
+    pub(crate) fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
         match self.owner.is_here() {
-            true => self.listen_until(seen, deadline),
-            false => Err(Broken),
+            true => self.listen_now(call).map_err(|Broken| Status::BadResponse),
+            false => Err(Status::BadResponse),
         }
+    }
+
+    /// What tells of more, as [`Executor::inputs`](dlock_core::exec::Executor::inputs).
+    pub(crate) fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.fd.as_fd()), self.channel.as_ref().map(|channel| channel.as_fd())]
+    }
+
+    /// Whether what is sent now need not wait for what was sent before.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_broken() || !self.has_backlog()
     }
 
     /// The answer to `seq` is not wanted.
@@ -193,7 +205,7 @@ impl Stream {
         }
         let inbox = lock(&self.inbox);
         if !inbox.led && !self.is_broken() {
-            self.lead(inbox, Instant::now()).pass_on();
+            self.lead(inbox, Instant::now()).pass_on(true);
         } else {
             drop(inbox);
         }
@@ -358,16 +370,17 @@ impl Stream {
         }
     }
 
+    /// A step of the queue pair, if it is carried by one.
+    fn of_verbs(&self, step: fn(&mut SealedEnd) -> io::Result<bool>) -> io::Result<bool> {
+        match self.carrier.as_ref().map(lock).as_deref_mut() {
+            Some(Carrier::Verbs(end)) => step(end),
+            Some(Carrier::Tls(_)) | None => Ok(false),
+        }
+    }
+
     /// Sleeps on a channel, once its next completion makes an event; the leader alone.
     fn sleep_for_completion(&self, channel: &Channel, deadline: Instant) -> io::Result<()> {
-        let verbs = |step: fn(&mut SealedEnd) -> io::Result<bool>| match &self.carrier {
-            Some(carrier) => match &mut *lock(carrier) {
-                Carrier::Verbs(end) => step(end),
-                Carrier::Tls(_) => Ok(false),
-            },
-            None => Ok(false),
-        };
-        if verbs(SealedEnd::arm)? {
+        if self.of_verbs(SealedEnd::arm)? {
             return Ok(()); // and look once more
         }
         let fds = [channel.as_fd(), self.fd.as_fd()];
@@ -376,7 +389,7 @@ impl Stream {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         if event {
-            verbs(SealedEnd::take_event)?;
+            self.of_verbs(SealedEnd::take_event)?;
         }
         Ok(())
     }
@@ -428,17 +441,59 @@ impl Receiver for Stream {
         self.flush(&mut lock(&self.out));
     }
 
+    fn take_all(&self) -> bool {
+        let mut rx = lock(&self.rx);
+        if self.has_backlog() {
+            self.flush(&mut lock(&self.out));
+        }
+        while !self.is_broken() {
+            let received = self.receive_now(rx.space());
+            let is_all = matches!(received, Ok(None));
+            drop(self.file(&mut rx, received));
+            if is_all && self.is_armed() {
+                break;
+            }
+        }
+        self.has_backlog()
+    }
+
     fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
         let mut rx = lock(&self.rx);
         if self.has_backlog() {
             self.flush(&mut lock(&self.out));
         }
-        match self.receive(rx.space(), deadline) {
+        let received = self.receive(rx.space(), deadline);
+        self.file(&mut rx, received)
+    }
+}
+
+impl Stream {
+    /// Whether the descriptors tell of what comes next; if not, it may have come.
+    fn is_armed(&self) -> bool {
+        if self.channel.is_none() {
+            return true;
+        }
+        let has_event = self.of_verbs(SealedEnd::take_event);
+        match has_event.and_then(|has_event| Ok(has_event | self.of_verbs(SealedEnd::arm)?)) {
+            Ok(is_to_look) if self.is_line_alive() => return !is_to_look,
+            Ok(_) => self.break_off(),
+            Err(error) => self.lost(&error),
+        }
+        false
+    }
+
+    /// Files what was received.
+    fn file(
+        &self,
+        rx: &mut FrameBuffer,
+        received: io::Result<Option<usize>>,
+    ) -> MutexGuard<'_, Inbox> {
+        match received {
             Ok(None) => lock(&self.inbox),
             Ok(Some(len)) if len > 0 => {
                 rx.filled(len);
                 let mut inbox = lock(&self.inbox);
-                if let Err(error) = inbox.deliver(&mut rx) {
+                if let Err(error) = inbox.deliver(rx) {
                     drop(inbox);
                     tell_of_rubbish(&error);
                     self.break_off();

@@ -8,14 +8,14 @@
 //! the primary has not read for a second is it left to the next call.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, Refresh};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, FabricKind};
-use dlock_core::exec::{Executor, Posted, Single};
+use dlock_core::exec::{Executor, Listening, OnAnswer, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Reply, Request};
@@ -276,8 +276,16 @@ impl Executor for TcpExecutor {
         server_clock::reply(&self.clock, self.stream.wait(seq, deadline_in(wait)))
     }
 
-    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
-        self.stream.listen(seen, deadline_in(wait)).map_err(|_| Status::BadResponse)
+    fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
+        self.stream.listen(call)
+    }
+
+    fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.stream.inputs()
+    }
+
+    fn has_room(&self) -> bool {
+        self.stream.has_room()
     }
 
     fn forget(&self, seq: Seq) {

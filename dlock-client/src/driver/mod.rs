@@ -12,10 +12,12 @@
 
 use std::io;
 use std::mem;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use dlock_core::exec::Executor;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::Owner;
 use dlock_fabric::threads::spawn_without_signals;
@@ -32,10 +34,28 @@ pub(crate) trait Work: Send {
 
 /// When a work has its next turn, if it is not called before.
 pub(crate) enum Next {
-    /// At this time of the local clock, or when this connection has an event.
-    Until(u64, Option<(ShutdownHandle, Watched)>),
+    /// At this time of the local clock, or when this has an event.
+    Until(u64, Source),
     /// Never: it is dropped.
     Over,
+}
+
+/// What has events.
+pub(crate) enum Source {
+    None,
+    Control(ShutdownHandle, Watched),
+    /// Its inputs.
+    Session(Arc<dyn Executor>),
+}
+
+impl Source {
+    fn descriptors(&self) -> [Option<(BorrowedFd<'_>, Watched)>; 2] {
+        match self {
+            Self::None => [None; 2],
+            Self::Control(line, what) => [Some((line.fd(), *what)), None],
+            Self::Session(exec) => exec.inputs().map(|fd| fd.map(|fd| (fd, Watched::Input))),
+        }
+    }
 }
 
 /// Calls one work of the driver.
@@ -71,7 +91,7 @@ struct Entry {
     work: Box<dyn Work>,
     is_called: Arc<AtomicBool>,
     until_ns: u64,
-    watched: Option<(ShutdownHandle, Watched)>,
+    source: Source,
     has_event: bool,
 }
 
@@ -95,7 +115,13 @@ pub(crate) fn register(make: impl FnOnce(&Handle) -> Box<dyn Work>) -> io::Resul
     let is_called = Arc::new(AtomicBool::new(true));
     let handle = Handle { owner: Owner::current(), is_called: Arc::clone(&is_called), wake };
     let work = make(&handle);
-    inbox.added.push(Entry { work, is_called, until_ns: 0, watched: None, has_event: false });
+    inbox.added.push(Entry {
+        work,
+        is_called,
+        until_ns: 0,
+        source: Source::None,
+        has_event: false,
+    });
     drop(inbox);
     handle.wake.wake();
     Ok(())
@@ -137,11 +163,17 @@ impl Driver {
             let now_ns = boot_ns();
             all.retain_mut(|entry| !entry.is_due(now_ns) || entry.turn());
             let until_ns = all.iter().map(|entry| entry.until_ns).min().unwrap_or(0);
-            let watched = all.iter().filter_map(|entry| entry.watched.as_ref());
-            let watched: Vec<_> = watched.map(|(line, what)| (line.fd(), *what)).collect();
+            let (mut watched, mut owners) = (Vec::new(), Vec::new());
+            for (owner, entry) in all.iter().enumerate() {
+                for descriptor in entry.source.descriptors().into_iter().flatten() {
+                    watched.push(descriptor);
+                    owners.push(owner);
+                }
+            }
             let events = wake.sleep(&watched, until_ns);
-            let waiting = all.iter_mut().filter(|entry| entry.watched.is_some());
-            waiting.zip(events).for_each(|(entry, has_event)| entry.has_event = has_event);
+            for (owner, has_event) in owners.into_iter().zip(events) {
+                all[owner].has_event |= has_event;
+            }
         }
     }
 }
@@ -155,8 +187,8 @@ impl Entry {
     fn turn(&mut self) -> bool {
         self.is_called.store(false, Ordering::SeqCst);
         match self.work.turn(mem::take(&mut self.has_event)) {
-            Next::Until(until_ns, watched) => {
-                (self.until_ns, self.watched) = (until_ns, watched);
+            Next::Until(until_ns, source) => {
+                (self.until_ns, self.source) = (until_ns, source);
                 true
             }
             Next::Over => false,
@@ -180,7 +212,7 @@ mod tests {
             self.1 -= 1;
             match self.1 {
                 0 => Next::Over,
-                _ => Next::Until(boot_ns().saturating_add(self.2), None),
+                _ => Next::Until(boot_ns().saturating_add(self.2), Source::None),
             }
         }
     }

@@ -19,14 +19,14 @@ use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::session::Call;
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
-use crate::execute::{tell, DATA_WAIT, DATA_WAIT_NS};
+use crate::execute::{self, Advanced, Chains, DATA_WAIT, DATA_WAIT_NS};
 use crate::table::{Busy, ClientLock, LockSlotGuard};
 
 /// What [`Instance::request_async`] can start.
@@ -230,7 +230,7 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
         Started::Done(result) => return Start::Decided(result),
         Started::Running(operation) => operation,
     };
-    let waits_for = advance(held, &mut operation, None);
+    let waits_for = advance(held, &mut operation);
     if let WaitsFor::Nothing(result) = waits_for {
         let is_decided = had_ticket && op == Op::Unlock;
         if is_decided || result.status == Status::BadResponse {
@@ -247,40 +247,18 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
     })
 }
 
-/// Carries out the effects that need not be waited for. `asked` is the request that is out.
-fn advance(held: &mut ClientLock, operation: &mut Operation, mut asked: Option<Seq>) -> WaitsFor {
+/// Carries out the effects that need not be waited for.
+fn advance(held: &mut ClientLock, operation: &mut Operation) -> WaitsFor {
+    let mut asked = None;
     loop {
-        match operation.next(&mut held.entry) {
-            Effect::Done(result) => return WaitsFor::Nothing(result),
-            Effect::Post { chain, .. } => match held.exec.post(&chain) {
-                Posted::Ready(outcome) => {
-                    let now = held.now();
-                    operation.outcome(&mut held.entry, outcome, now);
-                }
-                posted @ Posted::Pending(_) => return WaitsFor::Chain(posted),
-            },
-            Effect::Ask { request, .. } => match held.exec.send(&request) {
-                Ok(seq) => return WaitsFor::Reply(seq),
-                Err(status) => {
-                    let now = held.now();
-                    operation.reply(&mut held.entry, Err(status), now);
-                }
-            },
-            Effect::Probe { .. } | Effect::Await { .. } => match asked {
-                Some(seq) => return WaitsFor::Reply(seq),
-                None => operation.deadline(&held.entry, false, held.now()),
-            },
-            Effect::Forget => {
-                if let Some(seq) = asked.take() {
-                    held.exec.forget(seq);
-                }
+        match (execute::advance(held, operation, &mut asked, Chains::Posted), &asked) {
+            (Advanced::Done(result), _) => return WaitsFor::Nothing(result),
+            (Advanced::Posted { posted, .. }, _) => return WaitsFor::Chain(posted),
+            (Advanced::Waits { .. }, Some(asked)) => return WaitsFor::Reply(asked.seq),
+            (Advanced::Waits { .. }, None) => {
+                operation.deadline(&held.entry, false, held.now());
             }
-            Effect::WriteLedger(entry) => held.exec.write_ledger(held.entry.handle(), entry),
-            Effect::Tell(request) => tell(&*held.exec, &request),
-            Effect::ReadClock => operation.clock(held.now()),
-            Effect::Count(counter) => held.exec.count(counter),
-            Effect::Wake { addr, half } => held.exec.wake(addr, half),
-            Effect::Pause { .. } | Effect::Park { .. } => operation.queues(&mut held.entry),
+            (Advanced::Pauses { .. }, _) => operation.queues(&mut held.entry),
         }
     }
 }
@@ -300,7 +278,7 @@ impl Pending {
                 WaitsFor::Nothing(_) => {
                     // decided when it was started, and told only now
                     self.operation.told_late(&held.entry, held.now());
-                    match advance(held, &mut self.operation, None) {
+                    match advance(held, &mut self.operation) {
                         WaitsFor::Nothing(result) => return Some(result),
                         waits_for => self.waits_for = waits_for,
                     }
@@ -308,8 +286,7 @@ impl Pending {
                 }
                 WaitsFor::Chain(posted) => {
                     let outcome = self.exec.poll(posted)?;
-                    let now = held.now();
-                    self.operation.outcome(&mut held.entry, outcome, now);
+                    held.outcome(&mut self.operation, outcome);
                 }
                 WaitsFor::Reply(seq) => {
                     let reply = match self.exec.reply(seq, Duration::ZERO) {
@@ -321,7 +298,7 @@ impl Pending {
                     self.operation.reply(&mut held.entry, reply, now);
                 }
             }
-            self.waits_for = advance(held, &mut self.operation, None);
+            self.waits_for = advance(held, &mut self.operation);
         }
     }
 
@@ -335,7 +312,7 @@ impl Pending {
         if let Some(held) = guard.as_mut() {
             let now = held.now();
             self.operation.give_up(&mut held.entry, status, now);
-            self.waits_for = advance(held, &mut self.operation, None);
+            self.waits_for = advance(held, &mut self.operation);
         }
         code(status)
     }

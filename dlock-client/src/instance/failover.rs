@@ -178,9 +178,15 @@ impl Instance {
         mut guard: LockSlotGuard<'_>,
         refused: OpResult,
     ) -> OpResult {
-        let released = guard.as_mut().and_then(|held| held.release_unheard(refused.status));
+        let result = guard.as_mut().map_or(refused, |held| self.unheard(held, refused));
         drop(guard);
         lock_slot.changed.notify_all();
+        result
+    }
+
+    /// The same of a lock whose slot is locked.
+    pub(super) fn unheard(&self, held: &mut ClientLock, refused: OpResult) -> OpResult {
+        let released = held.release_unheard(refused.status);
         let Some(watch) = self.watch() else { return refused };
         watch.leaves_in_doubt();
         released.unwrap_or(refused)

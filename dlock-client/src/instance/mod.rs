@@ -51,7 +51,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use data::has_ticket;
 
 pub use asynchronous::AsyncOp;
-pub(crate) use waits::GuardWait;
+pub(crate) use waits::{GuardWait, LOOK_AGAIN};
 
 use crate::attach::Wrap;
 use crate::config::ClientConfig;

@@ -1,59 +1,118 @@
-// SPDX-License-Identifier: MIT OR Apache-2.0
-//! What futures are built on: the acquire of a guard, from one wait to the next.
+//! What futures are built on: the acquire or the release of a guard, from one wait to the next.
 //!
 //! ```text
-//!   New ─▶ Queued (behind other guards of this client) ─▶ Granting (queued at the arbiter) ─▶ Over
-//!   advance_wait: as far as it comes without waiting for its turn or its grant
+//!   New ─▶ Queued (behind other guards of this client) ─▶ Under (an answer is out) ─▶ Over
+//!   advance_wait: as far as it comes without waiting for its turn, or an answer
 //!   cancel_wait:  from any of them to Over; nothing is held or queued then
 //! ```
-//! While a wait is `Granting` its lock slot is as during a thread's wait (`Busy::Waiting`). The
-//! effects are carried out by [`advance`], as those of blocking calls are.
+//! While a wait is `Under` its lock slot is as during a thread's wait (`Busy::Waiting`). The
+//! effects are carried out by [`advance`], as those of blocking calls are. A lock slot that a thread
+//! operates on just now is looked at again: nothing here blocks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
+use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::LockId;
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::Mode;
 use dlock_core::operation::{Operation, Started};
 use dlock_core::status::Status;
+use dlock_core::word_op::Outcome;
 use dlock_fabric::clock::boot_ns;
 
 use super::guards::Attempt;
-use super::{code, has_ticket, Instance};
-use crate::execute::{advance, answered, await_reply, left_ns, Advanced, Asked, Limit};
+use super::{code, has_ticket, Instance, ASYNC};
+use crate::execute::{advance, answered, left_ns, Advanced, Asked, Chains, Limit, DATA_WAIT};
 use crate::heartbeat::Pulse;
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 use crate::tasks::Tasks;
 
-/// The acquire of one guard.
+/// Until a lock slot, a clock or an executor that is in use is looked at again.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Until a chain is asked for again of which no answer tells.
+const CHAIN_LOOK: Duration = Duration::from_micros(100);
+/// How long a release waits for other threads that have the lock in use.
+const END_WAIT: Duration = Duration::from_secs(2 * DATA_WAIT.as_secs());
+
+/// The acquire or the release of one guard.
 pub(crate) struct GuardWait {
     lock: LockId,
     mode: Mode,
     expire_s: u32,
     limit: Limit,
     deadline: Instant,
+    purpose: Purpose,
     stage: Stage,
+    /// Something is in use just now.
+    is_busy: bool,
+    /// Its caller has gone.
+    is_cancelled: bool,
     /// The clock when the result was decided.
     read: Option<(Now, Arc<Pulse>)>,
     /// The lock had a ticket when its turn came: a thread's, which asks for it once more.
     had_ticket: bool,
 }
 
+/// What the operation under way is for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Take,
+    /// The ticket of an acquire with this result is given up.
+    GiveUp(Attempt),
+    /// The hold of this number ends.
+    End(u64),
+}
+
 enum Stage {
     New,
     Queued { lock_slot: LockSlotIndex, turn: Turn },
-    Granting(Box<Granting>),
+    Under(Box<Under>),
     Over,
 }
 
-/// What is waited for at the arbiter.
-struct Granting {
+/// What is waited for.
+struct Under {
     lock_slot: LockSlotIndex,
     operation: Operation,
-    asked: Asked,
+    awaits: Awaits,
     until_ns: u64,
+}
+
+enum Awaits {
+    /// `grant`: which may take long.
+    Reply {
+        asked: Asked,
+        grant: bool,
+    },
+    Outcome {
+        posted: Posted,
+        exec: Arc<dyn Executor>,
+    },
+}
+
+impl Awaits {
+    fn exec(&self) -> &Arc<dyn Executor> {
+        match self {
+            Self::Reply { asked, .. } => &asked.exec,
+            Self::Outcome { exec, .. } => exec,
+        }
+    }
+
+    /// Its answer is not wanted any more.
+    fn forget(&mut self) {
+        match self {
+            Self::Reply { asked, .. } => {
+                asked.take_ping();
+                asked.exec.forget(asked.seq);
+            }
+            Self::Outcome { posted: Posted::Pending(seq), exec } if !exec.is_one_sided() => {
+                exec.forget(*seq);
+            }
+            Self::Outcome { .. } => {}
+        }
+    }
 }
 
 impl GuardWait {
@@ -68,10 +127,28 @@ impl GuardWait {
             expire_s,
             limit,
             deadline,
+            purpose: Purpose::Take,
             stage: Stage::New,
+            is_busy: false,
+            is_cancelled: false,
             read: None,
             had_ticket: false,
         }
+    }
+
+    /// The end of a hold.
+    pub(crate) fn end(lock: LockId, hold: u64) -> Self {
+        let wait = Self::new(lock, Mode::Exclusive, 0, END_WAIT);
+        Self { purpose: Purpose::End(hold), limit: Limit::NOW, ..wait }
+    }
+
+    /// Its caller has gone: what it took is given back.
+    pub(crate) fn cancel(&mut self) {
+        self.is_cancelled = true;
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled
     }
 
     pub(crate) fn lock(&self) -> LockId {
@@ -88,15 +165,38 @@ impl GuardWait {
     }
 
     fn op(&self) -> Op {
-        Op::Lock { mode: self.mode, expire_s: self.expire_s }
+        match self.purpose {
+            Purpose::Take => Op::Lock { mode: self.mode, expire_s: self.expire_s },
+            Purpose::GiveUp(_) | Purpose::End(_) => Op::Unlock,
+        }
     }
 
-    /// When it is to be advanced at the latest, and the request whose reply it waits for.
-    pub(crate) fn waits_for(&self) -> (Duration, Option<&Asked>) {
-        match &self.stage {
-            Stage::Granting(granting) => (left_ns(granting.until_ns), Some(&granting.asked)),
-            _ => (self.deadline.saturating_duration_since(Instant::now()), None),
-        }
+    /// When it is to be advanced at the latest, and the session whose answer it waits for.
+    pub(crate) fn waits_for(&self) -> (Duration, Option<&Arc<dyn Executor>>) {
+        let left = match &self.stage {
+            Stage::Under(under) => {
+                let is_untold =
+                    matches!(&under.awaits, Awaits::Outcome { exec, .. } if exec.is_one_sided());
+                let left = left_ns(under.until_ns);
+                if is_untold {
+                    left.min(CHAIN_LOOK)
+                } else {
+                    left
+                }
+            }
+            _ => self.deadline.saturating_duration_since(Instant::now()),
+        };
+        let exec = match &self.stage {
+            Stage::Under(under) => Some(under.awaits.exec()),
+            _ => None,
+        };
+        (if self.is_busy { left.min(LOOK_AGAIN) } else { left }, exec)
+    }
+
+    /// It goes on later.
+    fn is_put_off(&mut self) -> Option<Attempt> {
+        self.is_busy = true;
+        None
     }
 }
 
@@ -115,18 +215,26 @@ impl Instance {
         }
     }
 
-    /// Goes on as far as possible without waiting for a turn or a grant: the result, if there is
+    /// Goes on as far as possible without waiting for a turn or an answer: the result, if there is
     /// one by now. `tasks` is nudged when another call may bring it further.
     pub(crate) fn advance_wait(&self, wait: &mut GuardWait, tasks: &Arc<Tasks>) -> Option<Attempt> {
+        wait.is_busy = false;
         match wait.stage {
+            Stage::New if wait.is_cancelled => {
+                wait.stage = Stage::Over;
+                Some((code(Status::Fail), 0))
+            }
             Stage::New => {
                 let Some(index) = self.table.find(wait.lock) else {
                     return Some((code(self.left_or(self.not_got())), 0));
                 };
-                self.take_turn(wait, index, None, tasks)
+                match wait.purpose {
+                    Purpose::End(hold) => self.begin_end(wait, index, hold),
+                    _ => self.take_turn(wait, index, None, tasks),
+                }
             }
             Stage::Queued { lock_slot, turn } => self.take_turn(wait, lock_slot, Some(turn), tasks),
-            Stage::Granting(_) => self.take_grant(wait),
+            Stage::Under(_) => self.take_answer(wait),
             Stage::Over => None,
         }
     }
@@ -139,10 +247,16 @@ impl Instance {
         tasks: &Arc<Tasks>,
     ) -> Option<Attempt> {
         let lock_slot = self.table.lock_slot(index);
-        let mut guard = lock_slot.lock();
+        let Some(mut guard) = lock_slot.try_lock() else { return wait.is_put_off() };
+        let is_late = || Instant::now() >= wait.deadline;
         let refused = match self.may_begin(&guard, wait, turn) {
+            _ if wait.is_cancelled => Some(Status::Fail),
+            Ok(true) if !is_ready(&guard) && wait.limit.left().is_zero() => {
+                Some(Status::BadResponse)
+            }
+            Ok(true) if !is_ready(&guard) => return wait.is_put_off(),
             Ok(true) => None,
-            Ok(false) if Instant::now() >= wait.deadline => Some(Status::Fail),
+            Ok(false) if is_late() => Some(Status::Fail),
             Ok(false) => {
                 if let (None, Some(held)) = (turn, guard.as_mut()) {
                     lock_slot.changed.watch(tasks);
@@ -153,25 +267,13 @@ impl Instance {
             Err(status) => Some(status),
         };
         leave_queue(lock_slot, &mut guard, turn);
-        wait.stage = Stage::Over;
         if let Some(status) = refused {
+            wait.stage = Stage::Over;
             lock_slot.changed.notify_all();
             return Some((code(status), 0));
         }
-        let Some(held) = guard.as_mut() else { return Some((code(Status::LockNotGet), 0)) };
-        wait.had_ticket = has_ticket(held.entry.state());
-        if let Some(status) = held.unfounded(wait.op()) {
-            return Some(self.ended(lock_slot, &mut guard, wait, code(status)));
-        }
-        let now = held.now();
-        held.last_now = now;
-        let bounds = wait.limit.bounds(now.local_ns);
-        match Operation::begin(&mut held.entry, wait.op(), now, bounds) {
-            Started::Done(result) => Some(self.ended(lock_slot, &mut guard, wait, result)),
-            Started::Running(operation) => {
-                self.carry_on(wait, (index, &mut guard), Box::new(operation), None)
-            }
-        }
+        wait.had_ticket = guard.as_ref().is_some_and(|held| has_ticket(held.entry.state()));
+        self.begin(wait, index, &mut guard)
     }
 
     fn may_begin(
@@ -187,146 +289,207 @@ impl Instance {
         }
     }
 
-    fn take_grant(&self, wait: &mut GuardWait) -> Option<Attempt> {
-        let Stage::Granting(granting) = &wait.stage else { return None };
-        let reply = granting.asked.exec.reply(granting.asked.seq, Duration::ZERO);
-        if matches!(reply, Ok(None)) && boot_ns() < granting.until_ns {
-            return None;
-        }
-        let Stage::Granting(mut granting) = std::mem::replace(&mut wait.stage, Stage::Over) else {
-            return None;
+    /// As [`end_guard`](Self::end_guard).
+    fn begin_end(&self, wait: &mut GuardWait, index: LockSlotIndex, hold: u64) -> Option<Attempt> {
+        let lock_slot = self.table.lock_slot(index);
+        let guard = lock_slot.try_lock();
+        let is_late = || Instant::now() >= wait.deadline;
+        let ended = match guard.as_ref().map(|guard| guard.as_ref()) {
+            None if is_late() => Status::BadResponse,
+            None => return wait.is_put_off(),
+            Some(Some(held)) if held.id == wait.lock => match held.busy {
+                Busy::Async => self.refuse(ASYNC),
+                _ if held.hold != hold || held.entry.refs() == 0 => Status::AlreadyUnlocked,
+                Busy::No if is_ready(guard.as_ref()?) => {
+                    return self.begin(wait, index, &mut guard?);
+                }
+                _ if is_late() => Status::BadResponse,
+                _ => return wait.is_put_off(),
+            },
+            Some(_) => self.not_got(),
         };
-        let lock_slot = self.table.lock_slot(granting.lock_slot);
-        let mut guard = lock_slot.lock();
-        if guard.as_ref().is_none_or(|held| held.id != wait.lock) {
-            granting.forget();
-            return Some((code(self.left_or(Status::LockNotGet)), 0));
-        }
-        let Granting { lock_slot: index, mut operation, mut asked, .. } = *granting;
-        answered(lock_slot, &mut guard, &mut operation, &mut asked, reply);
-        self.carry_on(wait, (index, &mut guard), Box::new(operation), Some(asked))
+        wait.stage = Stage::Over;
+        Some((code(self.left_or(ended)), 0))
     }
 
-    /// From effect to effect, up to the result or the next wait for a grant.
+    /// The operation of a wait, from its beginning.
+    fn begin(
+        &self,
+        wait: &mut GuardWait,
+        index: LockSlotIndex,
+        guard: &mut LockSlotGuard<'_>,
+    ) -> Option<Attempt> {
+        wait.stage = Stage::Over;
+        let Some(held) = guard.as_mut() else { return Some((code(Status::LockNotGet), 0)) };
+        let op = wait.op();
+        if let Some(status) = held.unfounded(op) {
+            return self.ended(wait, index, guard, code(status));
+        }
+        let now = match op {
+            Op::Unlock => held.clock(op),
+            _ => held.now(),
+        };
+        held.last_now = now;
+        let bounds = wait.limit.bounds(now.local_ns);
+        match Operation::begin(&mut held.entry, op, now, bounds) {
+            Started::Done(result) => self.ended(wait, index, guard, result),
+            Started::Running(operation) => self.carry_on(wait, (index, guard), operation, None),
+        }
+    }
+
+    fn take_answer(&self, wait: &mut GuardWait) -> Option<Attempt> {
+        let Stage::Under(under) = &mut wait.stage else { return None };
+        let lock_slot = self.table.lock_slot(under.lock_slot);
+        let Some(mut guard) = lock_slot.try_lock() else { return wait.is_put_off() };
+        let is_late = boot_ns() >= under.until_ns;
+        let (mut reply, mut outcome) = (Ok(None), None);
+        match &under.awaits {
+            Awaits::Reply { asked, .. } => reply = asked.exec.reply(asked.seq, Duration::ZERO),
+            Awaits::Outcome { posted, exec } => outcome = exec.poll(*posted),
+        }
+        let has_come = !matches!(reply, Ok(None)) || outcome.is_some();
+        let is_grant = matches!(under.awaits, Awaits::Reply { grant: true, .. });
+        let gives_up = !has_come && is_grant && wait.is_cancelled;
+        if !has_come && !is_late && !gives_up {
+            return None;
+        }
+        let Stage::Under(under) = std::mem::replace(&mut wait.stage, Stage::Over) else {
+            return None;
+        };
+        let Under { lock_slot: index, mut operation, mut awaits, .. } = *under;
+        let Some(held) = guard.as_mut().filter(|held| held.id == wait.lock) else {
+            awaits.forget();
+            return Some((code(self.left_or(Status::LockNotGet)), 0));
+        };
+        if !has_come && (gives_up || matches!(awaits, Awaits::Outcome { .. })) {
+            awaits.forget();
+        }
+        let is_same_session = Arc::ptr_eq(&held.exec, awaits.exec());
+        match awaits {
+            Awaits::Reply { mut asked, .. } if !(gives_up && is_same_session) => {
+                answered(lock_slot, &mut guard, &mut operation, &mut asked, reply);
+                return self.carry_on(wait, (index, &mut guard), operation, Some(asked));
+            }
+            Awaits::Reply { .. } => {
+                held.busy = Busy::No;
+                let now = held.clock_unanswered();
+                operation.give_up(&mut held.entry, Status::TimedOut, now);
+            }
+            Awaits::Outcome { .. } => {
+                held.busy = Busy::No;
+                match is_same_session {
+                    true => held.outcome(&mut operation, outcome.unwrap_or(Outcome::Unknown)),
+                    // what comes there tells of nothing here, and what it did is undone here
+                    false => {
+                        let now = held.clock_unanswered();
+                        operation.give_up(&mut held.entry, Status::BadResponse, now);
+                    }
+                }
+            }
+        }
+        self.carry_on(wait, (index, &mut guard), operation, None)
+    }
+
+    /// From effect to effect, up to the result or the next wait.
     fn carry_on(
         &self,
         wait: &mut GuardWait,
         (index, guard): (LockSlotIndex, &mut LockSlotGuard<'_>),
-        mut operation: Box<Operation>,
+        mut operation: Operation,
         mut asked: Option<Asked>,
     ) -> Option<Attempt> {
-        let lock_slot = self.table.lock_slot(index);
         loop {
-            let until_ns = match advance(guard, &mut operation, &mut asked) {
-                Advanced::Done(result) => return Some(self.ended(lock_slot, guard, wait, result)),
-                Advanced::Waits { until_ns } => until_ns,
-                Advanced::Pauses { .. } => {
-                    // the thread that polls this future has others to poll
-                    if let Some(held) = guard.as_mut() {
-                        operation.queues(&mut held.entry);
-                    }
+            let Some(held) = guard.as_mut() else { return Some((code(Status::LockNotGet), 0)) };
+            let advanced = advance(held, &mut operation, &mut asked, Chains::Posted);
+            let (awaits, until_ns) = match (advanced, asked.take()) {
+                (Advanced::Done(result), _) => return self.ended(wait, index, guard, result),
+                (Advanced::Waits { until_ns }, Some(mut asked)) => {
+                    // other threads may look at the lock whatever it waits for
+                    let grant = std::mem::replace(&mut asked.is_wait, true);
+                    (Awaits::Reply { asked, grant }, until_ns)
+                }
+                (Advanced::Posted { posted, until_ns }, _) => {
+                    (Awaits::Outcome { posted, exec: Arc::clone(&held.exec) }, until_ns)
+                }
+                (Advanced::Pauses { .. }, before) => {
+                    // the thread that carries this out has others to carry out
+                    operation.queues(&mut held.entry);
+                    asked = before;
                     continue;
                 }
+                (Advanced::Waits { .. }, None) => continue,
             };
-            match asked.take() {
-                Some(asked) if asked.is_wait => {
-                    if let Some(held) = guard.as_mut() {
-                        held.busy = Busy::Waiting;
-                    }
-                    let operation = *operation;
-                    let granting = Granting { lock_slot: index, operation, asked, until_ns };
-                    wait.stage = Stage::Granting(Box::new(granting));
-                    return None;
-                }
-                Some(mut other) => {
-                    await_reply(lock_slot, guard, &mut operation, &mut other, until_ns);
-                    asked = Some(other);
-                }
-                None => {}
-            }
+            held.busy = Busy::Waiting;
+            let under = Under { lock_slot: index, operation, awaits, until_ns };
+            wait.stage = Stage::Under(Box::new(under));
+            return None;
         }
     }
 
+    /// An operation has its result: that of the wait, unless something is to be given back first.
     fn ended(
         &self,
-        lock_slot: &LockSlot,
+        wait: &mut GuardWait,
+        index: LockSlotIndex,
         guard: &mut LockSlotGuard<'_>,
-        wait: &mut GuardWait,
         result: OpResult,
-    ) -> Attempt {
-        wait.read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
-        let result = self.told(lock_slot, guard, wait.op(), result);
-        let attempt = self.attempted(lock_slot, guard, result);
-        if !wait.had_ticket && self.watch().is_some() && attempt.0.status.is_without_primary() {
-            self.give_up_in(lock_slot, guard); // it is not asked for once more
-        }
-        lock_slot.changed.notify_all();
-        attempt
-    }
-
-    /// Ends a wait whose caller has gone: a grant that has come is released, and what is
-    /// queued is taken out, at the arbiter by a message that is sent before this returns.
-    pub(crate) fn cancel_wait(&self, mut wait: GuardWait) {
-        let mut attempt = match std::mem::replace(&mut wait.stage, Stage::Over) {
-            Stage::New | Stage::Over => return,
-            Stage::Queued { lock_slot, turn } => {
-                let lock_slot = self.table.lock_slot(lock_slot);
-                leave_queue(lock_slot, &mut lock_slot.lock(), Some(turn));
-                lock_slot.changed.notify_all();
-                return;
-            }
-            Stage::Granting(granting) => {
-                let reply = granting.asked.exec.reply(granting.asked.seq, Duration::ZERO);
-                self.cancel_grant(&mut wait, granting, reply.transpose())
-            }
-        };
-        // the grant was late, and the lock is waited for anew
-        if let Stage::Granting(granting) = std::mem::replace(&mut wait.stage, Stage::Over) {
-            attempt = self.cancel_grant(&mut wait, granting, None);
-        }
-        if let Some((result, number)) = attempt {
-            if matches!(result.status, Status::Success | Status::AlreadyLocked) {
-                let status = self.end_guard(wait.lock, number);
-                log::debug!("lock {}: granted to nobody, and released: {status}", wait.lock);
-            }
-        }
-    }
-
-    fn cancel_grant(
-        &self,
-        wait: &mut GuardWait,
-        mut granting: Box<Granting>,
-        came: Option<Result<dlock_core::message::Reply, Status>>,
     ) -> Option<Attempt> {
-        let lock_slot = self.table.lock_slot(granting.lock_slot);
-        let mut guard = lock_slot.lock();
-        let Some(held) = guard.as_mut().filter(|held| held.id == wait.lock) else {
-            granting.forget();
-            return None;
-        };
-        if came.is_none() {
-            granting.forget();
-        }
-        let Granting { lock_slot: index, mut operation, mut asked, .. } = *granting;
-        let is_same_session = Arc::ptr_eq(&held.exec, &asked.exec);
-        match came {
-            None if is_same_session => {
-                held.busy = Busy::No;
-                let now = held.now();
-                operation.give_up(&mut held.entry, Status::TimedOut, now);
+        let lock_slot = self.table.lock_slot(index);
+        let read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
+        let result = self.told(lock_slot, guard, wait.op(), result);
+        let is_without = result.status.is_without_primary();
+        let Some(held) = guard.as_mut() else { return Some((result, 0)) };
+        match wait.purpose {
+            Purpose::Take => {}
+            Purpose::GiveUp(attempt) => {
+                if is_without {
+                    held.release_unheard(result.status); // it was claimed, and is not any more
+                    self.leaves_in_doubt(held);
+                }
+                lock_slot.changed.notify_all();
+                return Some(attempt);
             }
-            came => answered(lock_slot, &mut guard, &mut operation, &mut asked, came.transpose()),
+            Purpose::End(_) => {
+                let result = match is_without {
+                    true => self.unheard(held, result),
+                    false => result,
+                };
+                lock_slot.changed.notify_all();
+                return Some((result, 0));
+            }
         }
-        self.carry_on(wait, (index, &mut guard), Box::new(operation), None)
+        wait.read = read;
+        held.hold += u64::from(result.status == Status::Success);
+        let attempt = (result, held.hold);
+        let is_held = matches!(result.status, Status::Success | Status::AlreadyLocked);
+        let keeps_ticket = wait.had_ticket && self.watch().is_some() && is_without;
+        let has_ticket = has_ticket(held.entry.state());
+        lock_slot.changed.notify_all();
+        match is_held {
+            true if wait.is_cancelled => {
+                log::debug!("lock {}: granted to a future that is gone, and released", wait.lock);
+                wait.purpose = Purpose::End(held.hold);
+            }
+            false if has_ticket && !keeps_ticket => wait.purpose = Purpose::GiveUp(attempt),
+            _ => return Some(attempt),
+        }
+        wait.limit = Limit::NOW;
+        self.begin(wait, index, guard)
+    }
+
+    /// Cancels a wait, and carries that out.
+    #[cfg(test)]
+    pub(super) fn cancel_wait(&self, mut wait: GuardWait, tasks: &Arc<Tasks>) {
+        wait.cancel();
+        while self.advance_wait(&mut wait, tasks).is_none() {
+            std::thread::yield_now();
+        }
     }
 }
 
-impl Granting {
-    /// Its reply is not wanted any more.
-    fn forget(&mut self) {
-        self.asked.take_ping();
-        self.asked.exec.forget(self.asked.seq);
-    }
+/// Whether the clock and the executor of a lock are ready for its next step.
+fn is_ready(guard: &LockSlotGuard<'_>) -> bool {
+    guard.as_ref().is_none_or(|held| held.exec.is_clock_ready() && held.exec.has_room())
 }
 
 fn leave_queue(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, turn: Option<Turn>) {

@@ -50,9 +50,9 @@ fn grant(fake: &Fake) {
 
 #[test]
 fn a_grant_that_came_just_before_the_drop_is_released_by_the_word_itself() {
-    let (instance, fake, wait, _) = waiting();
+    let (instance, fake, wait, tasks) = waiting();
     grant(&fake);
-    instance.cancel_wait(wait);
+    instance.cancel_wait(wait, &tasks);
     assert_eq!(fake.word(0), 0, "the grant was taken, and released");
     assert_eq!(fake.requests.lock().len(), 1, "nothing is in doubt");
     assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success);
@@ -60,8 +60,8 @@ fn a_grant_that_came_just_before_the_drop_is_released_by_the_word_itself() {
 
 #[test]
 fn a_drop_just_before_the_grant_has_the_arbiter_undo_the_wait_before_anything_else() {
-    let (instance, fake, wait, _) = waiting();
-    instance.cancel_wait(wait);
+    let (instance, fake, wait, tasks) = waiting();
+    instance.cancel_wait(wait, &tasks);
     grant(&fake); // it was on its way
     let requests = fake.requests.lock().clone();
     assert!(matches!(requests[..], [Request::Wait { .. }, Request::Resolve { .. }]));
@@ -113,7 +113,7 @@ fn a_wait_whose_time_is_up_is_cancelled_as_one_of_a_thread() {
 
 #[test]
 fn a_dropped_wait_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
-    let (instance, fake, wait, _) = waiting();
+    let (instance, fake, wait, tasks) = waiting();
     let other = Arc::new(Fake::new());
     {
         let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
@@ -121,7 +121,7 @@ fn a_dropped_wait_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
         let (exec, pulse) = (other.clone(), Arc::clone(&held.pulse));
         held.go_over_to(exec, pulse);
     }
-    instance.cancel_wait(wait);
+    instance.cancel_wait(wait, &tasks);
     assert_eq!(fake.requests.lock().len(), 1, "nothing is said to the old one");
     assert!(matches!(other.requests.lock()[..], [Request::Resolve { .. }]));
 }
@@ -138,7 +138,7 @@ fn a_wait_behind_a_guard_of_its_own_client_keeps_its_place_and_gives_it_up() {
     assert_eq!(instance.end_guard(LOCK, held), Status::Success);
     assert!(instance.advance_wait(&mut second, &tasks).is_none(), "it is the turn of the first");
     assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail, "nobody barges in");
-    instance.cancel_wait(first);
+    instance.cancel_wait(first, &tasks);
     let (result, number) = instance.advance_wait(&mut second, &tasks).unwrap();
     assert_eq!(result.status, Status::Success);
     assert_eq!(instance.end_guard(LOCK, number), Status::Success);

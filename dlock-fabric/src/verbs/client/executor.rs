@@ -18,7 +18,7 @@
 //! [`EFFECT_NS_MAX`].
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use dlock_core::clock::{Now, Refresh};
 use dlock_core::control::Attach;
 use dlock_core::counters::{Counter, Told};
-use dlock_core::exec::{Executor, Posted, Single};
+use dlock_core::exec::{Executor, Listening, OnAnswer, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::{BATCH_MAX, VERBS_RING_SLOTS_MAX};
 use dlock_core::message::{Reply, Request};
@@ -536,8 +536,16 @@ impl Executor for VerbsExecutor {
         server_clock::reply(&self.clock, self.talk.wait(seq, deadline_in(wait)))
     }
 
-    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
-        self.talk.listen(seen, deadline_in(wait)).map_err(|_| Status::BadResponse)
+    fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
+        self.talk.listen(call)
+    }
+
+    fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.talk.inputs()
+    }
+
+    fn has_room(&self) -> bool {
+        self.talk.has_room()
     }
 
     fn forget(&self, seq: Seq) {

@@ -12,13 +12,14 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
 use dlock_core::control::Attach;
 use dlock_core::counters::Counter;
-use dlock_core::exec::{Executor, Posted, Single};
+use dlock_core::exec::{Executor, Listening, OnAnswer, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
@@ -241,9 +242,16 @@ impl Executor for VerbsPath {
         }
     }
 
-    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
-        let executor = self.attached.get().ok_or(Status::Invalid)?;
-        executor.listen(seen, wait)
+    fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
+        self.attached.get().ok_or(Status::Invalid)?.listen(call)
+    }
+
+    fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.attached.get().map_or([None, None], Executor::inputs)
+    }
+
+    fn has_room(&self) -> bool {
+        self.attached.get().is_none_or(Executor::has_room)
     }
 
     fn forget(&self, seq: Seq) {

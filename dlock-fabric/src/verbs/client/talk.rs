@@ -11,12 +11,13 @@
 //!
 //! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Cut, Frame, HEADER_LEN};
+use dlock_core::exec::{Listening, OnAnswer};
 use dlock_core::ids::Seq;
 use dlock_core::message::Request;
 use dlock_core::status::Status;
@@ -133,11 +134,11 @@ impl Talk {
 
     fn wait_for_credit(&self, deadline: Instant) {
         let inbox = lock(&self.inbox);
-        let inbox = match inbox.led {
+        let mut inbox = match inbox.led {
             true => inbox.follow(CREDIT, deadline.saturating_duration_since(Instant::now())),
             false => self.lead(inbox, deadline),
         };
-        inbox.pass_on();
+        inbox.pass_on(false);
     }
 
     /// Waits for the answer to `seq`, as [`Receiver::await_answer`].
@@ -148,12 +149,25 @@ impl Talk {
         }
     }
 
-    /// Waits for an answer that no thread waits for, as [`Receiver::listen_until`].
-    pub(super) fn listen(&self, seen: u64, deadline: Instant) -> Result<u64, Broken> {
+    /// Listens to answers that no thread waits for, as [`Receiver::listen_now`].
+    pub(super) fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
         match self.owner.is_here() {
-            true => self.listen_until(seen, deadline),
-            false => Err(Broken),
+            true => self.listen_now(call).map_err(|Broken| Status::BadResponse),
+            false => Err(Status::BadResponse),
         }
+    }
+
+    /// What tells of more, as [`Executor::inputs`](dlock_core::exec::Executor::inputs).
+    pub(super) fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.channel.as_fd()), Some(self.liveness.as_fd())]
+    }
+
+    /// Whether a message has credit, and room.
+    pub(super) fn has_room(&self) -> bool {
+        self.pump.look();
+        let mut out = lock(&self.out);
+        out.messages.settle_sent(self.pump.messages_sent());
+        self.is_broken() || out.messages.may_send()
     }
 
     /// The answer to `seq` is not wanted.
@@ -258,6 +272,21 @@ impl Receiver for Talk {
     #[inline]
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::SeqCst)
+    }
+
+    fn take_all(&self) -> bool {
+        let mut rx = lock(&self.rx);
+        let mut take = || {
+            self.channel.take_event().map_err(|_| Broken)?;
+            self.cq.arm(false).map_err(|_| Broken)?;
+            while self.receive(&mut rx)? {}
+            self.settle()
+        };
+        match take() {
+            Ok(is_settled) if self.is_line_alive() => return !is_settled,
+            Ok(_) | Err(Broken) => self.break_off(),
+        }
+        false
     }
 
     fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
