@@ -221,3 +221,50 @@ fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
     let guard = instance.table.lock_slot(instance.table.find(LOCK).unwrap()).lock();
     assert_eq!(guard.as_ref().unwrap().entry.state(), EntryState::Initialized);
 }
+
+/// What comes of it there tells of nothing any more.
+#[test]
+fn a_chain_of_a_wait_whose_session_was_replaced_is_undone_at_the_new_one() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.slow.store(true, SeqCst);
+    let (mut wait, tasks) = (GuardWait::new(LOCK, X, 5, LONG), Arc::new(Tasks::new()));
+    assert!(instance.advance_wait(&mut wait, &tasks).is_none(), "the chain is out");
+    assert!(instance.advance_wait(&mut wait, &tasks).is_none());
+    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail, "it is in use");
+    let other = Arc::new(Fake::new());
+    {
+        let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+        let held = guard.as_mut().unwrap();
+        let (exec, pulse) = (other.clone(), Arc::clone(&held.pulse));
+        held.go_over_to(exec, pulse);
+    }
+    wait.cancel();
+    assert!(instance.advance_wait(&mut wait, &tasks).is_none(), "nothing has come");
+    fake.gone.store(true, SeqCst);
+    fake.slow.store(false, SeqCst);
+    wait.expire();
+    let (result, _) = instance.advance_wait(&mut wait, &tasks).unwrap();
+    assert_eq!(result.status, Status::BadResponse);
+    assert!(fake.requests.lock().is_empty(), "nothing is said to the old one");
+    assert!(matches!(other.requests.lock()[..], [Request::Resolve { .. }]));
+    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success);
+}
+
+#[test]
+fn the_end_of_a_hold_waits_for_its_chain_and_for_nothing_else() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    let (taken, hold) = instance.try_guard(LOCK, X, 5);
+    assert_eq!(taken.status, Status::Success);
+    let tasks = Arc::new(Tasks::new());
+    let mut wrong = GuardWait::end(LOCK, hold + 1);
+    let (result, _) = instance.advance_wait(&mut wrong, &tasks).unwrap();
+    assert_eq!(result.status, Status::AlreadyUnlocked, "it is another's");
+    let mut end = GuardWait::end(LOCK, hold);
+    let (lock_slot, guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+    assert!(instance.advance_wait(&mut end, &tasks).is_none(), "a thread operates on it");
+    assert!(end.waits_for().0 <= LOOK_AGAIN, "it looks again");
+    drop(guard);
+    let (result, _) = instance.advance_wait(&mut end, &tasks).unwrap();
+    assert_eq!((result.status, fake.word(0)), (Status::Success, 0));
+    assert!(lock_slot.try_lock().unwrap().as_ref().unwrap().entry.refs() == 0);
+}
