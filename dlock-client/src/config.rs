@@ -13,7 +13,7 @@ use dlock_core::status::Status;
 use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
 
-use crate::failover::{addresses, Plan};
+use crate::driver::failover::{addresses, Plan};
 use crate::host::Address;
 use crate::secure::TlsUse;
 

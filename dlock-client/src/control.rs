@@ -35,7 +35,7 @@ use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::tls_session::{Socket, TlsSession};
 
-use crate::heartbeat::Pulse;
+use crate::driver::heartbeat::Pulse;
 use crate::host::{connected, Address, Unreached};
 use crate::refused::{is_retry, level_of, reason, refused, sealed};
 

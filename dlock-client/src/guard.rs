@@ -20,8 +20,8 @@ use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 
 use crate::client::lease_s;
+use crate::driver::heartbeat::Pulse;
 use crate::error::Error;
-use crate::heartbeat::Pulse;
 use crate::instance::Instance;
 use crate::reference::Reference;
 

@@ -35,11 +35,9 @@ mod driver;
 mod error;
 mod execute;
 mod fabrics;
-mod failover;
 #[cfg(test)]
 mod fake;
 mod guard;
-mod heartbeat;
 mod host;
 mod instance;
 #[cfg(test)]
@@ -55,7 +53,6 @@ mod said;
 mod secure;
 mod stats;
 mod table;
-mod tasks;
 
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
@@ -78,6 +75,7 @@ pub use dlock_fabric::tls::{
     FilePassword, FixedPassword, KeyPassword, NoPassword, Tls, TlsError, TlsFiles,
 };
 pub use dlock_fabric::verbs::WordOpCounts;
+pub use driver::futures::FUTURES_MAX;
 pub use error::Error;
 pub use guard::{Guard, OwnedGuard};
 pub use host::{Address, NoAddress};
@@ -89,4 +87,3 @@ pub use secure::{
     TlsUse, TLS_CA_VARIABLE, TLS_CERT_VARIABLE, TLS_CRL_VARIABLE, TLS_KEY_VARIABLE,
     TLS_PASSWORD_VARIABLE,
 };
-pub use tasks::FUTURES_MAX;

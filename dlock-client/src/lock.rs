@@ -19,11 +19,11 @@ use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
 
 use crate::client::lease_s;
+use crate::driver::futures::Acquiring;
 use crate::error::Error;
 use crate::guard::{Guard, Hold, Keep, OwnedGuard, RW_HAS_NO_LEASE};
 use crate::instance::GuardWait;
 use crate::reference::Reference;
-use crate::tasks::Acquiring;
 
 /// The lease of an acquire that names none.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);

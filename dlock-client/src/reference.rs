@@ -10,9 +10,9 @@ use dlock_core::ids::{LockId, ObjectId};
 use dlock_core::status::Status;
 use parking_lot::{Condvar, Mutex};
 
+use crate::driver::futures::Tasks;
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::tasks::Tasks;
 
 /// What a reference is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -24,8 +24,8 @@ use dlock_core::session::Binding;
 use dlock_core::status::Status;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
-use crate::heartbeat::Pulse;
-use crate::tasks::Tasks;
+use crate::driver::futures::Tasks;
+use crate::driver::heartbeat::Pulse;
 
 /// Longest time an operation waits for another thread's operation on the same lock: that one
 /// takes at most its own bound and a second for a cancel.

@@ -10,6 +10,10 @@
 //! given to a thread of bounded life ([`aside`]). A forked child has no driver, and makes its own
 //! with its first work.
 
+pub(crate) mod failover;
+pub(crate) mod futures;
+pub(crate) mod heartbeat;
+
 use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;

@@ -21,7 +21,7 @@ use super::late_tests::own_address;
 use super::tests::{instance, ME};
 use super::*;
 use crate::config::FabricChoice;
-use crate::failover::{look_after, Plan};
+use crate::driver::failover::{look_after, Plan};
 use crate::fake::Fake;
 
 const X: Mode = Mode::Exclusive;

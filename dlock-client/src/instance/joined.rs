@@ -18,8 +18,8 @@ use super::{call_on, done, SessionState};
 use crate::attach::{attach, wrapped, Wrap};
 use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, CONTROL_WAIT};
+use crate::driver::heartbeat::Pulse;
 use crate::fabrics::{Attached, Place};
-use crate::heartbeat::Pulse;
 use crate::host::Address;
 use crate::said::Said;
 

@@ -35,7 +35,7 @@ use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Patience, CONTROL_WAIT};
-use crate::heartbeat::look_after;
+use crate::driver::heartbeat::look_after;
 use crate::host::{address, Address};
 use crate::said::Said;
 use crate::stats::Stats;

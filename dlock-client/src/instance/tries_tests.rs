@@ -13,9 +13,9 @@ use dlock_fabric::clock::boot_ns;
 
 use super::tests::instance_on;
 use super::*;
+use crate::driver::heartbeat::Pulse;
 use crate::execute::Limit;
 use crate::fake::Fake;
-use crate::heartbeat::Pulse;
 
 const TRY_NS: u64 = 300_000_000;
 

@@ -24,10 +24,10 @@ use dlock_fabric::clock::boot_ns;
 
 use super::guards::Attempt;
 use super::{code, has_ticket, Instance, ASYNC};
+use crate::driver::futures::Tasks;
+use crate::driver::heartbeat::Pulse;
 use crate::execute::{advance, answered, left_ns, Advanced, Asked, Chains, Limit, DATA_WAIT};
-use crate::heartbeat::Pulse;
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
-use crate::tasks::Tasks;
 
 /// Until a lock slot, a clock or an executor that is in use is looked at again.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);

@@ -13,9 +13,9 @@ use dlock_core::words::{AtomicWord, TakenWord};
 
 use super::tests::{instance, others_hold, ME};
 use super::*;
-use crate::failover::Plan;
+use crate::driver::failover::Plan;
+use crate::driver::futures::Tasks;
 use crate::fake::Fake;
-use crate::tasks::Tasks;
 
 const LOCK: LockId = LockId(1);
 const X: Mode = Mode::Exclusive;

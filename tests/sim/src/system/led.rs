@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Clients that find the successor of their primary by themselves: what they do next is decided by
-//! `dlock_core::session::Failover`, as in the library (`dlock-client/src/failover.rs`).
+//! `dlock_core::session::Failover`, as in the library (`dlock-client/src/driver/failover.rs`).
 
 use dlock_core::clock::{Now, NS};
 use dlock_core::lock::{LockEntry, Op};

@@ -26,9 +26,9 @@ use dlock_fabric::wake::Watched;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::control::{LineMark, Patience, ShutdownHandle};
+use crate::driver::heartbeat::BUSY_RETRY_NS;
 use crate::driver::{aside, register, Handle, Next, Source, Work};
 use crate::execute::left_ns;
-use crate::heartbeat::BUSY_RETRY_NS;
 use crate::host::Address;
 use crate::instance::Instance;
 

@@ -26,10 +26,10 @@ use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use parking_lot::Mutex;
 
+use crate::driver::heartbeat::Pulse;
 use crate::driver::{self, aside, register, Handle, Next, Source};
 use crate::error::Error;
 use crate::guard::{released, Hold};
-use crate::heartbeat::Pulse;
 use crate::instance::{GuardWait, LOOK_AGAIN};
 use crate::reference::Reference;
 
