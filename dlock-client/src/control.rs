@@ -408,7 +408,7 @@ impl Control {
         None
     }
 
-    /// What was answered to this heartbeat, if it was the last that was answered.
+    /// What was answered to this heartbeat, or to a later one.
     pub(crate) fn answer_to_beat(&self, beat: Seq) -> Option<Heard> {
         self.heard.filter(|heard| heard.0 >= beat).map(|heard| heard.1)
     }
@@ -450,8 +450,9 @@ impl Control {
             }
             let heard = match reply {
                 ControlReply::Alive { recovering: false, .. } => Heard::Serves,
-                ControlReply::Alive { recovering: true, .. } => Heard::Recovers,
-                ControlReply::Error(Status::NotReady) => Heard::Recovers,
+                ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady) => {
+                    Heard::Recovers
+                }
                 _ => Heard::Nothing,
             };
             self.heard = Some((seq, heard));

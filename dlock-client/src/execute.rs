@@ -179,7 +179,7 @@ pub(crate) enum Advanced {
     /// The reply to what was asked is to be waited for.
     Waits { until_ns: u64 },
     /// The outcome of what was posted is to be waited for.
-    Posted { posted: Posted, until_ns: u64 },
+    Posted { seq: Seq, until_ns: u64 },
     /// Another try comes after a rest.
     Pauses { rest: Rest },
 }
@@ -208,7 +208,7 @@ pub(crate) fn advance(
                     Chains::Awaited => held.execute(chain, until_ns),
                     Chains::Posted => match held.exec.post(chain) {
                         Posted::Ready(outcome) => outcome,
-                        posted => return Advanced::Posted { posted, until_ns },
+                        Posted::Pending(seq) => return Advanced::Posted { seq, until_ns },
                     },
                 };
                 held.outcome(operation, outcome);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a thread that looks after connections sleeps: until another thread wakes it, a connection has
-//! an event, or its time has come.
+//! How a thread that looks after connections sleeps: until another thread wakes it, a connection
+//! has an event, or its time has come.
 //!
 //! ```text
 //!   wake ── eventfd ───┐

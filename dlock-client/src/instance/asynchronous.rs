@@ -73,7 +73,7 @@ pub(super) struct Pending {
 /// What it waits for.
 #[derive(Clone, Copy)]
 enum WaitsFor {
-    Chain(Posted),
+    Chain(Seq),
     Reply(Seq),
     /// The program, which has not asked for the result yet.
     Nothing(OpResult),
@@ -253,7 +253,7 @@ fn advance(held: &mut ClientLock, operation: &mut Operation) -> WaitsFor {
     loop {
         match (execute::advance(held, operation, &mut asked, Chains::Posted), &asked) {
             (Advanced::Done(result), _) => return WaitsFor::Nothing(result),
-            (Advanced::Posted { posted, .. }, _) => return WaitsFor::Chain(posted),
+            (Advanced::Posted { seq, .. }, _) => return WaitsFor::Chain(seq),
             (Advanced::Waits { .. }, Some(asked)) => return WaitsFor::Reply(asked.seq),
             (Advanced::Waits { .. }, None) => {
                 operation.deadline(&held.entry, false, held.now());
@@ -284,8 +284,8 @@ impl Pending {
                     }
                     continue;
                 }
-                WaitsFor::Chain(posted) => {
-                    let outcome = self.exec.poll(posted)?;
+                WaitsFor::Chain(seq) => {
+                    let outcome = self.exec.poll(Posted::Pending(seq))?;
                     held.outcome(&mut self.operation, outcome);
                 }
                 WaitsFor::Reply(seq) => {
@@ -305,8 +305,7 @@ impl Pending {
     /// Its answer is not wanted any more, and what it did is to be undone.
     fn give_up(&mut self, guard: &mut LockSlotGuard<'_>, status: Status) -> OpResult {
         match self.waits_for {
-            WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
-            WaitsFor::Chain(Posted::Ready(_)) => {}
+            WaitsFor::Chain(seq) | WaitsFor::Reply(seq) => self.exec.forget(seq),
             WaitsFor::Nothing(_) => {} // the caller was not told
         }
         if let Some(held) = guard.as_mut() {

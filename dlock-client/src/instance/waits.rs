@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! What futures are built on: the acquire or the release of a guard, from one wait to the next.
 //!
 //! ```text
@@ -6,15 +7,15 @@
 //!   cancel_wait:  from any of them to Over; nothing is held or queued then
 //! ```
 //! While a wait is `Under` its lock slot is as during a thread's wait (`Busy::Waiting`). The
-//! effects are carried out by [`advance`], as those of blocking calls are. A lock slot that a thread
-//! operates on just now is looked at again: nothing here blocks.
+//! effects are carried out by [`advance`], as those of blocking calls are. Nothing here blocks: a
+//! lock slot that a thread operates on just now is looked at again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
 use dlock_core::exec::{Executor, Posted};
-use dlock_core::ids::LockId;
+use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::Mode;
 use dlock_core::operation::{Operation, Started};
@@ -89,7 +90,7 @@ enum Awaits {
         grant: bool,
     },
     Outcome {
-        posted: Posted,
+        seq: Seq,
         exec: Arc<dyn Executor>,
     },
 }
@@ -109,9 +110,7 @@ impl Awaits {
                 asked.take_ping();
                 asked.exec.forget(asked.seq);
             }
-            Self::Outcome { posted: Posted::Pending(seq), exec } if !exec.is_one_sided() => {
-                exec.forget(*seq);
-            }
+            Self::Outcome { seq, exec } if !exec.is_one_sided() => exec.forget(*seq),
             Self::Outcome { .. } => {}
         }
     }
@@ -355,7 +354,7 @@ impl Instance {
         let (mut reply, mut outcome) = (Ok(None), None);
         match &under.awaits {
             Awaits::Reply { asked, .. } => reply = asked.exec.reply(asked.seq, Duration::ZERO),
-            Awaits::Outcome { posted, exec } => outcome = exec.poll(*posted),
+            Awaits::Outcome { seq, exec } => outcome = exec.poll(Posted::Pending(*seq)),
         }
         let has_come = !matches!(reply, Ok(None)) || outcome.is_some();
         let is_grant = matches!(under.awaits, Awaits::Reply { grant: true, .. });
@@ -414,17 +413,17 @@ impl Instance {
             let (awaits, until_ns) = match (advanced, asked.take()) {
                 (Advanced::Done(result), _) => return self.ended(wait, index, guard, result),
                 (Advanced::Waits { until_ns }, Some(mut asked)) => {
-                    // other threads may look at the lock whatever it waits for
+                    // other threads may look at the lock, also if it waits for no grant
                     let grant = std::mem::replace(&mut asked.is_wait, true);
                     (Awaits::Reply { asked, grant }, until_ns)
                 }
-                (Advanced::Posted { posted, until_ns }, before) => {
-                    if let Some(outcome) = soon(&*held.exec, posted) {
+                (Advanced::Posted { seq, until_ns }, before) => {
+                    if let Some(outcome) = soon(&*held.exec, seq) {
                         held.outcome(&mut operation, outcome);
                         asked = before;
                         continue;
                     }
-                    (Awaits::Outcome { posted, exec: Arc::clone(&held.exec) }, until_ns)
+                    (Awaits::Outcome { seq, exec: Arc::clone(&held.exec) }, until_ns)
                 }
                 (Advanced::Pauses { .. }, before) => {
                     // the thread that carries this out has others to carry out
@@ -508,11 +507,11 @@ fn is_ready(guard: &LockSlotGuard<'_>) -> bool {
 }
 
 /// The outcome of a chain that reaches the words by itself: most often it is there at once.
-fn soon(exec: &dyn Executor, posted: Posted) -> Option<Outcome> {
+fn soon(exec: &dyn Executor, seq: Seq) -> Option<Outcome> {
     let looks = if exec.is_one_sided() { LOOKS } else { 0 };
     (0..looks).find_map(|_| {
         std::hint::spin_loop();
-        exec.poll(posted)
+        exec.poll(Posted::Pending(seq))
     })
 }
 
