@@ -92,7 +92,7 @@ pub(crate) struct Control {
     /// Heartbeats of the library that are out: their numbers, and when they were sent.
     beats: VecDeque<(Seq, u64)>,
     /// The last of them that was answered, and what that says.
-    heard: Option<(Seq, Heard)>,
+    pub(crate) heard: Option<(Seq, Heard)>,
 }
 
 /// How a peer begins that speaks TLS, to one that does not: with an alert (RFC 8446).
@@ -406,11 +406,6 @@ impl Control {
             Ok(_) | Err(_) => self.broken = true, // half a frame cannot be taken back
         }
         None
-    }
-
-    /// What was answered to this heartbeat, or to a later one.
-    pub(crate) fn answer_to_beat(&self, beat: Seq) -> Option<Heard> {
-        self.heard.filter(|heard| heard.0 >= beat).map(|heard| heard.1)
     }
 
     /// Takes the answers to heartbeats that have come, without waiting.

@@ -281,7 +281,8 @@ impl Instance {
         let Some(control) = control.as_mut() else { return (None, Err(Ended)) };
         let sent = sent.or_else(|| control.beat());
         control.take_beats();
-        let heard = sent.and_then(|sent| control.answer_to_beat(sent));
+        let heard = control.heard.filter(|(seq, _)| sent.is_some_and(|sent| *seq >= sent));
+        let heard = heard.map(|(_, heard)| heard);
         match control.is_broken() && heard.is_none() {
             true => (None, Err(Ended)),
             false => (sent, Ok(heard)),
