@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -18,6 +18,9 @@ use dlock_client::{
 
 const LONG: Duration = Duration::from_secs(300);
 const BOUND_S: u64 = 60;
+
+/// The threads of a process are counted: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Not a test by itself: the primary.
 #[test]
@@ -72,6 +75,8 @@ fn by_itself(primary: &ChildPrimary, fabric: dlock_client::FabricChoice) -> Clie
 
 #[test]
 fn clients_with_heartbeats_failover_and_futures_have_one_thread_and_none_before_the_first_need() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    eventually(BOUND_S, "those of the other test end", || threads().is_empty());
     for fabric in fabrics() {
         let primary = ChildPrimary::start("serves_as_child");
         let without = Config::new().port(primary.port).fabric(fabric).without_horizon();
@@ -115,6 +120,7 @@ fn clients_with_heartbeats_failover_and_futures_have_one_thread_and_none_before_
 #[test]
 fn a_primary_that_is_stopped_holds_up_no_heartbeat_and_no_future_of_the_clients_of_another() {
     const HORIZON_S: u32 = 2;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for fabric in fabrics() {
         let [stopped, other] = [(); 2].map(|()| ChildPrimary::start("serves_as_child"));
         let a = by_itself(&stopped, fabric);
