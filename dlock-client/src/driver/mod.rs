@@ -17,6 +17,7 @@ pub(crate) mod heartbeat;
 use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -187,15 +188,23 @@ impl Entry {
         self.has_event || self.until_ns <= now_ns || self.is_called.load(Ordering::SeqCst)
     }
 
-    /// Whether it has another one.
+    /// Whether it has another one. A work that panics, as in a waker of the program, ends alone.
     fn turn(&mut self) -> bool {
         self.is_called.store(false, Ordering::SeqCst);
-        match self.work.turn(mem::take(&mut self.has_event)) {
-            Next::Until(until_ns, source) => {
+        let has_event = mem::take(&mut self.has_event);
+        match catch_unwind(AssertUnwindSafe(|| self.work.turn(has_event))) {
+            Ok(Next::Until(until_ns, source)) => {
                 (self.until_ns, self.source) = (until_ns, source);
                 true
             }
-            Next::Over => false,
+            Ok(Next::Over) => false,
+            Err(_) => {
+                log::error!(
+                    "a client is not looked after any more: its work has ended by a panic; start \
+                     the program again"
+                );
+                false
+            }
         }
     }
 }
@@ -221,7 +230,24 @@ mod tests {
         }
     }
 
+    /// Panics in its first turn.
+    struct Panics;
+
+    impl Work for Panics {
+        fn turn(&mut self, _: bool) -> Next {
+            panic!("as the waker of a program")
+        }
+    }
+
     const SOON: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_work_that_panics_ends_alone() {
+        let (tells, told) = channel();
+        register(|_| Box::new(Panics)).unwrap();
+        register(|_| Box::new(Tells(tells, 3, 1_000_000))).unwrap();
+        assert_eq!(told.iter().count(), 3);
+    }
 
     #[test]
     fn a_work_has_a_turn_at_first_when_it_is_called_and_at_its_time_until_it_is_over() {
