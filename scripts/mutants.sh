@@ -27,7 +27,7 @@ folders=()
 for module in operation session membership lock arbiter primary; do
     folders+=(--file "dlock-core/src/$module/**")
 done
-"$tools/bin/cargo-mutants" mutants --list --json --file dlock-core/src/words.rs "${folders[@]}" \
+"$tools/bin/cargo-mutants" mutants --list --json --file dlock-core/src/memory/words.rs "${folders[@]}" \
     >"$work/listing.json"
 CARGO_TARGET_DIR="$work/tool" cargo build --quiet --release --locked \
     --manifest-path tests/mutants/Cargo.toml

@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock_core::fabric::FabricKind;
-use dlock_core::words::FairView;
+use dlock_core::memory::words::FairView;
+use dlock_core::wire::fabric::FabricKind;
 use dlock_server::{connect_admin, DefaultFiles};
 use serde_json::{json, Value};
 

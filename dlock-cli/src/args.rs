@@ -8,8 +8,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use dlock_client::Address;
 pub use dlock_client::FabricChoice as Fabric;
-use dlock_core::fabric::{listed, FabricKind};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::wire::fabric::{listed, FabricKind};
+use dlock_core::wire::message::{LockType, Mode};
 
 use crate::out;
 

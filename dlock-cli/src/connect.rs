@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use dlock_client::{
     Address, Client, ClientConfig, Config, Error, Instance, TlsUse, PRIMARIES_VARIABLE,
 };
-use dlock_core::fabric::FabricKind;
 use dlock_core::limits::PORT_DEFAULT;
-use dlock_core::status::Status;
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::status::Status;
 use dlock_fabric::tls::Tls;
 
 use crate::args::{Fabric, Where, ADDRESS_VARIABLE};

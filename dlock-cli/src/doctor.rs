@@ -7,8 +7,8 @@
 //! ```
 //! Everything that is decided is decided in `dlock_fabric::verbs::doctor`; this prints it.
 
-use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::limits::{HANDLES_MAX, SLOTS_MAX};
+use dlock_core::wire::fabric::{listed, FabricKind};
 use dlock_fabric::verbs::doctor::{look, report, Findings, Level, PortOptions, Report};
 use dlock_fabric::verbs::port_selection::{
     usable, Atomics, DeviceInfo, GidKind, Link, PortInfo, PortState,

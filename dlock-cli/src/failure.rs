@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 
 /// All went well.
 pub const OK: u8 = 0;

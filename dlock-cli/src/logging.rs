@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Mutex;
 
-use dlock_fabric::sink::{self, Line};
+use dlock_fabric::os::sink::{self, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::text;

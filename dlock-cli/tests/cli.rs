@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{code, dlock, first_line, own_address, text, Primary, DLOCK};
-use dlock_core::fabric::{Executes, FabricKind};
+use dlock_core::wire::fabric::{Executes, FabricKind};
 
 /// A `dlock exec` whose command says that it runs, and then waits for its input to end.
 fn holder(primary: &Primary, options: &[&str]) -> (Child, ChildStdin) {

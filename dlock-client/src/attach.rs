@@ -10,9 +10,9 @@
 
 use std::sync::Arc;
 
-use dlock_core::exec::Executor;
+use dlock_core::memory::exec::Executor;
 use dlock_core::session::PathSearch;
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use log::Level;
 
 use crate::config::FabricChoice;
@@ -87,11 +87,11 @@ mod tests {
     use std::thread::JoinHandle;
 
     use dlock_core::clock::ServerTime;
-    use dlock_core::codec::{self, Frame};
-    use dlock_core::control::{
+    use dlock_core::ids::{ClientId, Epoch};
+    use dlock_core::wire::codec::{self, Frame};
+    use dlock_core::wire::control::{
         Attached as Answer, FabricKind, Offers, Secret, Session, Terms, VERSION,
     };
-    use dlock_core::ids::{ClientId, Epoch};
     use dlock_fabric::ClockEstimate;
 
     use super::*;
@@ -101,7 +101,7 @@ mod tests {
     /// on a port that is closed.
     fn refusing(status: Status, name: &str) -> (Session, JoinHandle<()>) {
         let name = format!("dlock-attach-{name}-{}", std::process::id()).into_bytes();
-        let listener = dlock_fabric::net::listen_abstract(&name).unwrap();
+        let listener = dlock_fabric::os::net::listen_abstract(&name).unwrap();
         let primary = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut bytes = Vec::new();

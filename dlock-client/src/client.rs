@@ -11,12 +11,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::control::LockDesc;
 use dlock_core::ids::ClientId;
 use dlock_core::limits::HEARTBEAT_S_MAX;
-use dlock_core::message::LockType;
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::control::LockDesc;
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 
 use crate::error::Error;
 use crate::instance::Instance;

@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dlock_core::control::HORIZON_FOREVER;
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::membership::HORIZON_S_MAX;
 pub use dlock_core::session::PathChoice as FabricChoice;
 use dlock_core::session::SILENCE_NS;
-use dlock_core::status::Status;
+use dlock_core::wire::control::HORIZON_FOREVER;
+use dlock_core::wire::status::Status;
 use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
 
@@ -153,7 +153,7 @@ impl ClientConfig {
 
     /// The executor wanted, with the environment's say.
     pub(crate) fn effective_fabric(&self) -> Result<FabricChoice, Status> {
-        let variable = dlock_fabric::environment::variable(FABRIC_VARIABLE);
+        let variable = dlock_fabric::os::environment::variable(FABRIC_VARIABLE);
         let variable = variable.as_ref().map(|v| v.to_string_lossy());
         choose(self.fabric, variable.as_deref())
     }
@@ -216,7 +216,7 @@ impl ClientConfig {
 }
 
 fn variable(name: &str) -> Option<String> {
-    let value = dlock_fabric::environment::variable(name)?;
+    let value = dlock_fabric::os::environment::variable(name)?;
     Some(value.to_string_lossy().into_owned())
 }
 
@@ -281,7 +281,7 @@ fn device_exists(devices: &Path, name: &str) -> bool {
 mod tests {
     use std::net::SocketAddr;
 
-    use dlock_core::fabric::FabricKind;
+    use dlock_core::wire::fabric::FabricKind;
     use dlock_fabric::verbs::Gid;
 
     use super::*;

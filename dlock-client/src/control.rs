@@ -22,18 +22,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
-use dlock_fabric::fds::is_open;
-use dlock_fabric::fork::NotInherited;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{ControlReply, ControlRequest};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fds::is_open;
+use dlock_fabric::os::fork::NotInherited;
+use dlock_fabric::stream::frames::FrameBuffer;
+use dlock_fabric::tls::session::{Socket, TlsSession};
 use dlock_fabric::tls::Tls;
-use dlock_fabric::tls_session::{Socket, TlsSession};
 
 use crate::driver::heartbeat::Pulse;
 use crate::host::{connected, Address, Unreached};
@@ -600,7 +600,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    use dlock_core::codec::HEADER_LEN;
+    use dlock_core::wire::codec::HEADER_LEN;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dlock_core::clock::NS;
 use dlock_core::rights::Right;
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 
 /// When the last line was logged; 0: none was.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);

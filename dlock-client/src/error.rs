@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What can go wrong, for Rust programs.
 
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use thiserror::Error as ThisError;
 
 /// Why a call of [`Client`](crate::Client) or of a guard failed.

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
-use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::Seq;
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::lock::{Half, Op, OpResult};
-use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::memory::exec::{Executor, Posted};
+use dlock_core::memory::word_op::{Chain, Outcome, WordAddr};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordAddr};
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::message::{LockType, Reply, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 use parking_lot::MutexGuard;
 
 use crate::pass::{pass, Pause, Trying};

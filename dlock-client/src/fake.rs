@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{Handle, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
-use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::memory::exec::{Executor, Posted};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 use parking_lot::Mutex;
 
 type Answers = dyn Fn(&Request) -> Option<Reply> + Send;

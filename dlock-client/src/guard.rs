@@ -14,10 +14,10 @@ use std::time::Duration;
 use dlock_core::clock::Now;
 use dlock_core::ids::LockId;
 use dlock_core::lock::View;
-use dlock_core::message::Mode;
 use dlock_core::operation::lease;
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::message::Mode;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 
 use crate::client::lease_s;
 use crate::driver::heartbeat::Pulse;

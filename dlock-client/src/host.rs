@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::limits::PORT_DEFAULT;
-use dlock_core::status::Status;
-use dlock_fabric::net::not_connected;
-use dlock_fabric::threads::spawn_without_signals;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::net::not_connected;
+use dlock_fabric::os::threads::spawn_without_signals;
 use parking_lot::{Condvar, Mutex};
 
 /// The longest name of a host, and of a part of it (RFC 1035).

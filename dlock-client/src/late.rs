@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use dlock_core::clock::{Now, ServerTime};
 use dlock_core::counters::Counter;
-use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, Posted, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 use parking_lot::{Condvar, Mutex};
 
 /// How long a test may be held up before it is given up.

@@ -64,13 +64,13 @@ pub use config::{
     FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE, PRIMARIES_VARIABLE,
     SILENCE_VARIABLE,
 };
-pub use dlock_core::control::LockDesc;
 pub use dlock_core::counters::COUNTERS;
-pub use dlock_core::fabric::FabricKind;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
 pub use dlock_core::lock::{OpResult, View};
-pub use dlock_core::message::{LockType, Mode};
-pub use dlock_core::status::Status;
+pub use dlock_core::wire::control::LockDesc;
+pub use dlock_core::wire::fabric::FabricKind;
+pub use dlock_core::wire::message::{LockType, Mode};
+pub use dlock_core::wire::status::Status;
 pub use dlock_fabric::tls::{
     FilePassword, FixedPassword, KeyPassword, NoPassword, Tls, TlsError, TlsFiles,
 };

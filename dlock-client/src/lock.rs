@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ids::LockId;
 use dlock_core::limits::LOCK_WAIT_S;
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 use crate::client::lease_s;
 use crate::driver::futures::Acquiring;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::ids::ObjectId;
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 
 use crate::client::{lease_s, Client};
 use crate::error::Error;

@@ -228,7 +228,7 @@ mod tests {
     fn what_is_not_named_has_its_default() {
         let config = Config::new().checked().unwrap();
         assert_eq!(config, ClientConfig::default().with_default_horizon());
-        if dlock_fabric::environment::variable(crate::config::HORIZON_VARIABLE).is_none() {
+        if dlock_fabric::os::environment::variable(crate::config::HORIZON_VARIABLE).is_none() {
             assert_eq!(config.horizon_s, Some(HORIZON_S_DEFAULT));
         }
     }

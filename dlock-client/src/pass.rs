@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use dlock_fabric::threads::cpus_of_process;
+use dlock_fabric::os::threads::cpus_of_process;
 
 /// A pause before another try.
 #[derive(Clone, Copy)]

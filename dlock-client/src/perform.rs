@@ -8,11 +8,11 @@
 //! ```
 
 use dlock_core::clock::Now;
-use dlock_core::exec::Single;
 use dlock_core::lock::{FastCas, Op, OpResult, Step};
+use dlock_core::memory::exec::Single;
+use dlock_core::memory::word_op::Outcome;
 use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::Outcome;
+use dlock_core::wire::status::Status;
 
 use crate::execute::{carry_out, Limit, CLOCK_WAIT, DATA_WAIT_NS};
 use crate::pass::before_second_try;

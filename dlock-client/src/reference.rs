@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dlock_core::ids::{LockId, ObjectId};
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use parking_lot::{Condvar, Mutex};
 
 use crate::driver::futures::Tasks;

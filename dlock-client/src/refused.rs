@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use dlock_fabric::net::is_end;
+use dlock_fabric::os::net::is_end;
+use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::tls_session::TlsSession;
 
 use crate::control::CallError;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use dlock_fabric::tls::{FilePassword, KeyPassword, NoPassword, Tls, TlsFiles};
 
 /// The environment variable with the file of the CAs whose primaries are accepted: PEM. With it
@@ -107,7 +107,7 @@ impl Named {
 /// What the environment names, loaded once: each client of the process has the same.
 fn of_environment() -> Result<Option<Tls>, Status> {
     static LOADED: ArcSwapOption<(Named, Tls)> = ArcSwapOption::const_empty();
-    let named = Named::by(|name| dlock_fabric::environment::variable(name).map(PathBuf::from));
+    let named = Named::by(|name| dlock_fabric::os::environment::variable(name).map(PathBuf::from));
     let named = named.map_err(|missing| {
         log::error!(
             "the environment names files for TLS, and {missing} is not set: TLS takes \

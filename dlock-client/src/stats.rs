@@ -3,8 +3,8 @@
 
 use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::lock::{Op, OpResult};
-use dlock_core::message::LockType;
-use dlock_core::status::Status;
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
 
 /// One instance's counters.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ enum How {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::message::Mode;
+    use dlock_core::wire::message::Mode;
 
     use super::*;
 

@@ -16,12 +16,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, ServerTime};
-use dlock_core::exec::Executor;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
 use dlock_core::lock::{LockEntry, OpResult};
+use dlock_core::memory::exec::Executor;
 use dlock_core::session::Binding;
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
 use crate::driver::futures::Tasks;
@@ -446,9 +446,9 @@ impl Hasher for IdHasher {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::control::{LockDesc, LockGrant};
     use dlock_core::ids::{ClientId, Handle, Slot};
-    use dlock_core::message::LockType;
+    use dlock_core::wire::control::{LockDesc, LockGrant};
+    use dlock_core::wire::message::LockType;
 
     use super::*;
     use dlock_fabric::Refuse;

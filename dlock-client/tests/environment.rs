@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dlock_client::{ClientConfig, Instance, Status};
-use dlock_fabric::environment::is_of_a_stranger;
+use dlock_fabric::os::environment::is_of_a_stranger;
 
 /// Tell the copy that it is one, and where it connects to: no variables of the libraries.
 const PORT: &str = "TEST_OF_THE_ENVIRONMENT_PORT";

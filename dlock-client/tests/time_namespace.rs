@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use common::{fabrics, got, join, name, named, server, status, X};
 use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Status};
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 use dlock_server::Server;
 use Status::*;
 

@@ -13,8 +13,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lock::Op;
-use crate::message::{LockType, Mode};
-use crate::status::Status;
+use crate::wire::message::{LockType, Mode};
+use crate::wire::status::Status;
 
 /// Who counts with a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

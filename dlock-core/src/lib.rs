@@ -7,29 +7,21 @@
 #![forbid(unsafe_code)]
 
 pub mod arbiter;
+pub mod budget;
 pub mod clock;
-pub mod codec;
-pub mod control;
 pub mod counters;
-pub mod exec;
-pub mod fabric;
 pub mod ids;
 pub mod limits;
 pub mod lock;
 pub mod locks;
 pub mod membership;
-pub mod message;
+pub mod memory;
 pub mod operation;
 pub mod planted;
 pub mod primary;
-pub mod rate;
 pub mod registry;
 pub mod rights;
 pub mod roster;
 pub mod session;
-pub mod shares;
 pub mod standby;
-pub mod status;
-pub mod word_op;
-pub mod words;
-pub mod work;
+pub mod wire;

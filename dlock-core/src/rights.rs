@@ -20,11 +20,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::ids::{ClientId, Identity, ObjectId};
-use crate::message::{LockType, Mode, Request};
+use crate::memory::word_op::WordOp;
+use crate::memory::words::{RwWord, TakenWord};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::WordOp;
-use crate::words::{RwWord, TakenWord};
+use crate::wire::message::{LockType, Mode, Request};
+use crate::wire::status::Status;
 
 /// Rules of one primary.
 pub const RULES_MAX: usize = 256;
@@ -505,8 +505,8 @@ impl Access {
 mod tests {
     use super::*;
     use crate::ids::{Handle, Slot};
-    use crate::word_op::{Word, WordAddr};
-    use crate::words::Ticket;
+    use crate::memory::word_op::{Word, WordAddr};
+    use crate::memory::words::Ticket;
 
     fn client(id: u32) -> ClientId {
         ClientId::new(id).unwrap()

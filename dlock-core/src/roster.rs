@@ -10,11 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::Secret;
 use crate::ids::{ClientId, Identity};
 use crate::locks::Known;
 use crate::membership::Admission;
 use crate::planted::{self, Bug};
+use crate::wire::control::Secret;
 
 /// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
 pub const PROCESSES_MAX: usize = 8;
@@ -317,7 +317,7 @@ mod tests {
         }
         assert_eq!(clients[&client].processes, [process], "its end would not be seen");
         assert_eq!(known(&clients)[0].identity, identity);
-        let (secret, terms) = (Secret([1; 16]), crate::control::Terms::UNLIMITED);
+        let (secret, terms) = (Secret([1; 16]), crate::wire::control::Terms::UNLIMITED);
         let admission =
             Admission { client, secret, version: 1, recovering: false, terms, prepared_by: None };
         let admitted = Change::admitted(&admission, identity);

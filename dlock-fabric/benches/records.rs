@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::ids::ClientId;
-use dlock_fabric::sealing::SealSecrets;
+use dlock_fabric::tls::sealing::SealSecrets;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 

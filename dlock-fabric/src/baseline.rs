@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use crate::atomic::SharedWord;
 use crate::error::FabricError;
-use crate::net;
-use crate::sys;
+use crate::memory::atomic::SharedWord;
+use crate::os::net;
+use crate::os::sys;
 
 /// How long the two ends of an echo wait for each other.
 const WAIT: Duration = Duration::from_secs(5);

@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use dlock_core::clock::{ClockEstimate, Now, TrackedClock, DRIFT_PPM};
-use dlock_core::exec::{Executor, Listening, OnAnswer, Posted};
 use dlock_core::ids::{Handle, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, Listening, OnAnswer, Posted};
+use dlock_core::memory::word_op::{Chain, Outcome};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
-use crate::clock::boot_ns;
+use crate::os::clock::boot_ns;
 
 /// Answers as the executor before it does since its connection has ended, and tells the same time.
 #[derive(Clone, Copy, Debug)]

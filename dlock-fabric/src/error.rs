@@ -4,8 +4,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use dlock_core::codec::FrameError;
-use dlock_core::status::Status;
+use dlock_core::wire::codec::FrameError;
+use dlock_core::wire::status::Status;
 use thiserror::Error;
 
 use crate::tls::TlsError;

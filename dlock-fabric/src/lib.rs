@@ -20,45 +20,24 @@
 //! [`NicMemory`] to that of an RDMA device. Certificates, keys and the rules for peers' are in
 //! [`tls`].
 
-pub mod atomic;
 pub mod baseline;
-mod carrier;
-pub mod clock;
 mod ended;
-pub mod environment;
 mod error;
-pub mod fds;
-pub mod fork;
-pub mod frames;
-pub mod handshake;
-mod inbox;
 pub mod memory;
-pub mod net;
-mod owner_mutex;
-mod published;
+pub mod os;
 mod refuse;
-pub mod sealing;
 mod server_clock;
-pub mod server_memory;
 mod shm;
-pub mod signals;
-pub mod sink;
-mod spare;
-mod stream;
-mod sys;
+pub mod stream;
 mod tcp;
-pub mod threads;
 pub mod tls;
-pub mod tls_session;
-pub mod users;
 pub mod verbs;
-pub mod wake;
 
 pub use dlock_core::clock::ClockEstimate;
 pub use ended::Ended;
 pub use error::FabricError;
+pub use memory::cpu::CpuMemory;
 pub use refuse::Refuse;
-pub use server_memory::CpuMemory;
 pub use shm::ShmExecutor;
 pub use tcp::TcpExecutor;
 pub use verbs::{

@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use dlock_core::clock::{Now, ServerTime};
-use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{Handle, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, Posted};
+use dlock_core::memory::word_op::{Chain, Outcome};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
-use crate::clock::boot_ns;
+use crate::os::clock::boot_ns;
 
 /// Refuses everything with `NotReady`.
 #[derive(Debug, Default)]

@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use dlock_core::clock::{ClockEstimate, Refresh, TrackedClock};
 use dlock_core::ids::Seq;
-use dlock_core::message::Reply;
-use dlock_core::status::Status;
+use dlock_core::wire::message::Reply;
+use dlock_core::wire::status::Status;
 
-use crate::clock::boot_ns;
-use crate::inbox::{Answer, Broken};
-use crate::published::Published;
+use crate::memory::published::Published;
+use crate::os::clock::boot_ns;
+use crate::stream::inbox::{Answer, Broken};
 
 /// The estimate in use, read by every operation and rarely replaced.
 #[derive(Debug)]

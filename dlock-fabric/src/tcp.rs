@@ -13,27 +13,27 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, Refresh};
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, FabricKind};
-use dlock_core::exec::{Executor, Listening, OnAnswer, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, Listening, OnAnswer, Posted, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attach, FabricKind};
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
-use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
-use crate::handshake;
-use crate::inbox::{Answer, Expected};
-use crate::net;
+use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
+use crate::os::net;
+use crate::os::sys::deadline_in;
 use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::{send_request, SEND_WAIT};
+use crate::stream::handshake;
+use crate::stream::inbox::{Answer, Expected};
 use crate::stream::{NotSent, Stream};
-use crate::sys::deadline_in;
+use crate::tls::session::TlsSession;
 use crate::tls::Tls;
-use crate::tls_session::TlsSession;
 
 /// How long a reading of the server clock may take.
 const CLOCK_WAIT: Duration = Duration::from_secs(1);

@@ -10,15 +10,15 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
-use dlock_core::exec::{Executor, LockMemory, Posted, Single};
 use dlock_core::ids::{ClientId, Handle, Slot};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::{boot_ns, until_ns};
-use dlock_fabric::{handshake, ClockEstimate, CpuMemory, ShmExecutor};
+use dlock_core::memory::exec::{Executor, LockMemory, Posted, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::{boot_ns, until_ns};
+use dlock_fabric::{stream::handshake, ClockEstimate, CpuMemory, ShmExecutor};
 
 /// Counts the allocations of each thread.
 struct Counting;

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, Attached, FabricKind, Secret};
-use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
+use dlock_core::memory::exec::Executor;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attach, Attached, FabricKind, Secret};
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 use dlock_fabric::{ClockEstimate, TcpExecutor};
 
 static SIGNALS: AtomicU32 = AtomicU32::new(0);

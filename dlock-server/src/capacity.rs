@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dlock_core::membership::{FILES_PER_CLIENT, FILES_PER_MAPPING};
-use dlock_fabric::threads::ProcessLimits;
+use dlock_fabric::os::threads::ProcessLimits;
 
 use crate::config::ServerConfig;
 use crate::error::StartError;

@@ -5,12 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attached, FabricKind};
+use dlock_core::budget::rate::{Pace, Rate};
 use dlock_core::ids::{ClientId, Seq};
-use dlock_core::rate::{Pace, Rate};
-use dlock_core::word_op::{Chain, Outcome};
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::memory::word_op::{Chain, Outcome};
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attached, FabricKind};
+use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, PeerId};
 use mio::Registry;
 
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::transport::StreamPump;
     use dlock_core::clock::ServerTime;
-    use dlock_core::message::Reply;
+    use dlock_core::wire::message::Reply;
     use std::io::{ErrorKind, Read, Write};
     use std::os::unix::net::UnixStream;
 

@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::limits;
 pub use dlock_core::membership::Orphans;
 pub use dlock_core::rights::Rule;
 use dlock_core::rights::{RULES_MAX, RULE_ITEMS_MAX};
+use dlock_core::wire::fabric::{listed, FabricKind};
 use dlock_fabric::tls::Tls;
 
 use crate::cpuset::CpuSet;

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use dlock_fabric::threads;
+use dlock_fabric::os::threads;
 use thiserror::Error;
 
 /// CPUs on which a thread may run. Never empty.

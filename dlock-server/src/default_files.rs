@@ -21,7 +21,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use dlock_fabric::environment;
+use dlock_fabric::os::environment;
 use rustix::fs::OFlags;
 
 /// The folder of root's state files.

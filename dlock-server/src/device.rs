@@ -72,7 +72,7 @@ pub(crate) fn choose(config: &ServerConfig) -> Result<Option<(PortSelection, Nee
 }
 
 fn effective_of(config: &ServerConfig) -> VerbsUse {
-    let variable = dlock_fabric::environment::variable(VARIABLE);
+    let variable = dlock_fabric::os::environment::variable(VARIABLE);
     let variable = variable.as_ref().map(|value| value.to_string_lossy());
     effective(config.verbs, variable.as_deref())
 }
@@ -169,7 +169,7 @@ fn is_wrong_address(error: &FabricError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dlock_core::fabric::FabricKind;
+    use dlock_core::wire::fabric::FabricKind;
     use dlock_fabric::verbs::port_selection::{GidInfo, GidKind};
     use dlock_fabric::verbs::Gid;
 

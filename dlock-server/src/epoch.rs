@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::Epoch;
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 
 use crate::error::StartError;
 use crate::roster::{opened, remove_unfinished, Fresh, Ownership};

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use dlock_fabric::FabricError;
 use rustix::io::Errno;
 use thiserror::Error;

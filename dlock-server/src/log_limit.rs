@@ -13,7 +13,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dlock_core::clock::NS;
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

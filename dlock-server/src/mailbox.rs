@@ -14,12 +14,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use dlock_core::control::{Attach, ControlReply, ControlRequest, Session};
 use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::{Connection, Gone};
 use dlock_core::primary::{self, ClientSnapshot, Primary};
-use dlock_core::status::Status;
+use dlock_core::wire::control::{Attach, ControlReply, ControlRequest, Session};
+use dlock_core::wire::status::Status;
 use dlock_fabric::VerbsHost;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, Notify, Semaphore};

@@ -8,13 +8,13 @@
 //! ```
 
 use dlock_core::counters::Told;
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::membership::MemberMemory;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordAddr};
-use dlock_core::words::LedgerEntry;
-use dlock_fabric::server_memory::Shared;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Outcome, WordAddr};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::status::Status;
+use dlock_fabric::memory::cpu::Shared;
 use dlock_fabric::{CpuMemory, FabricError, NicMemory};
 
 /// Slots and ledgers.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random numbers from the system, drawn before they are needed so that nothing fails half way.
 
-use dlock_core::control::Secret;
 use dlock_core::membership::{Draws, ID_ATTEMPTS_MAX};
+use dlock_core::wire::control::Secret;
 
 /// Enough for one admission.
 ///

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{server, Peer, PATIENCE};
-use dlock_core::message::LockType;
+use dlock_core::wire::message::LockType;
 use dlock_server::{Server, ServerConfig, StartError};
 use serde_json::Value;
 

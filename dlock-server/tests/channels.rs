@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use common::{attach, eventually, reinit, server, Peer, PATIENCE};
 use dlock_core::clock::NS;
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{ControlReply, ControlRequest, LockGrant, VERSION};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, TurnWord};
+use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, TurnWord};
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant, VERSION};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 use dlock_server::{Orphans, Server, ServerConfig};
 
 /// A lease no test outlives.
@@ -24,7 +24,7 @@ const LEASE_S: u32 = 1_000;
 struct Client {
     control: Peer,
     channel: Peer,
-    session: dlock_core::control::Session,
+    session: dlock_core::wire::control::Session,
     lock: LockGrant,
 }
 

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use common::{eventually, own_address, Peer};
-use dlock_core::control::ControlReply;
-use dlock_core::message::LockType;
-use dlock_core::status::Status;
+use dlock_core::wire::control::ControlReply;
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
 use rustix::process::{kill_process, Pid, Signal};
 
 /// A user: folders of his own, and an address where no other test has a primary.

@@ -15,9 +15,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use common::{eventually, Peer};
-use dlock_core::codec;
-use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
-use dlock_core::status::Status;
+use dlock_core::wire::codec;
+use dlock_core::wire::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
+use dlock_core::wire::status::Status;
 use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor};
 use program::{dlockd, output, Running};
 use rcgen::CertificateParams;
@@ -287,7 +287,7 @@ fn a_hangup_loads_the_files_of_tls_again_and_ends_nothing() {
     let shakes_hands = |tls: &dlock_fabric::tls::Tls| {
         let stream = std::net::TcpStream::connect(address).unwrap();
         let mut session =
-            dlock_fabric::tls_session::TlsSession::connect(tls, address.ip()).unwrap();
+            dlock_fabric::tls::session::TlsSession::connect(tls, address.ip()).unwrap();
         let deadline = Instant::now() + common::PATIENCE;
         session.shake_until(std::os::fd::AsFd::as_fd(&stream), deadline).is_ok()
     };
@@ -305,7 +305,7 @@ fn a_hangup_loads_the_files_of_tls_again_and_ends_nothing() {
 
 #[test]
 fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
-    use dlock_fabric::tls_session::TlsSession;
+    use dlock_fabric::tls::session::TlsSession;
     let ca = certs::Ca::new("ours");
     let (files, client) = (ca.issue("primary"), ca.tls("client"));
     let config = |rules: &str| {
@@ -328,7 +328,7 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
         let init = codec::Frame::Control(dlock_core::ids::Seq(1), common::INIT);
         codec::encode(&init, &mut bytes);
         session.write_until(socket, &bytes, deadline).unwrap();
-        let mut buffer = dlock_fabric::frames::FrameBuffer::new();
+        let mut buffer = dlock_fabric::stream::frames::FrameBuffer::new();
         loop {
             if let Some((kind, payload)) = buffer.next().unwrap() {
                 match codec::decode(kind, payload).unwrap() {

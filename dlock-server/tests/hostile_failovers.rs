@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{desc, Peer, INIT};
-use dlock_core::codec::Frame;
-use dlock_core::control::{
+use dlock_core::ids::{ClientId, Seq};
+use dlock_core::wire::codec::Frame;
+use dlock_core::wire::control::{
     Claim, ControlReply, ControlRequest, HeldClaim, Session, HORIZON_FOREVER, VERSION,
 };
-use dlock_core::ids::{ClientId, Seq};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 use rustix::process::{kill_process, Pid, Resource, Rlimit, Signal};
 
 fn ip() -> IpAddr {

@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::{eventually, server, Peer};
-use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::limits::{CLIENTS_MAX, SERVERS_MAX};
-use dlock_core::message::LockType;
-use dlock_core::status::Status;
-use dlock_fabric::threads;
+use dlock_core::wire::control::{ControlReply, ControlRequest};
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::threads;
 use dlock_server::{Server, ServerConfig, StartError, VerbsUse};
 
 fn fails(config: ServerConfig) -> StartError {

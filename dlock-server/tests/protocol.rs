@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use common::{attach, reinit, server, Peer, INIT};
 use dlock_core::clock::ServerTime;
-use dlock_core::codec::{self, Frame, HEADER_LEN, MAGIC};
-use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session, VERSION,
-};
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
-use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::codec::{self, Frame, HEADER_LEN, MAGIC};
+use dlock_core::wire::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session, VERSION,
+};
+use dlock_core::wire::message::{LockType, Reply, Request};
+use dlock_core::wire::status::Status;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 fn bytes_of(frame: &Frame) -> Vec<u8> {

@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 use certs::Ca;
 use common::{attach, INIT, PATIENCE};
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{
+use dlock_core::counters::Counter;
+use dlock_core::ids::Seq;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{
     Attach, Attached, ControlReply, ControlRequest, FabricKind, Session, VerbsAttach,
     VerbsEndpoint, VerbsRegion,
 };
-use dlock_core::counters::Counter;
-use dlock_core::ids::Seq;
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_fabric::frames::FrameBuffer;
-use dlock_fabric::sealing::{Opener, Sealer};
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
+use dlock_fabric::tls::sealing::{Opener, Sealer};
+use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::tls_session::TlsSession;
 use dlock_fabric::verbs::{
     choose, devices, Completion, Context, Cq, Event, MessageSpec, Messages, Pd, Qp, QpSpec,
 };

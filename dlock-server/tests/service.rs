@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Peer, PATIENCE};
-use dlock_core::control::{ControlReply, ControlRequest, VERSION};
-use dlock_core::message::LockType;
+use dlock_core::wire::control::{ControlReply, ControlRequest, VERSION};
+use dlock_core::wire::message::LockType;
 use dlock_server::{Server, ServerConfig};
 use rustix::process::{kill_process, Pid, Signal};
 

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{reinit, server, Peer};
-use dlock_core::codec::Frame;
-use dlock_core::control::{ControlReply, ControlRequest, LockGrant, Session};
 use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
-use dlock_core::words::AtomicWord;
+use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
+use dlock_core::memory::words::AtomicWord;
+use dlock_core::wire::codec::Frame;
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant, Session};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 use dlock_server::{Server, ServerConfig};
 
 /// A lease no test outlives.

@@ -11,14 +11,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{eventually, reinit, server, Peer};
-use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, LockGrant, Session};
-use dlock_core::exec::Executor;
 use dlock_core::ids::Seq;
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
-use dlock_core::words::AtomicWord;
+use dlock_core::memory::exec::Executor;
+use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
+use dlock_core::memory::words::AtomicWord;
+use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
+use dlock_core::wire::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, LockGrant, Session,
+};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor};
 use dlock_server::{Orphans, Server, ServerConfig};
 

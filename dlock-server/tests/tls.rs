@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 
 use certs::Ca;
 use common::{attach, eventually, reinit, server, INIT, PATIENCE};
-use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{ControlReply, ControlRequest, Session};
 use dlock_core::counters::Counter;
 use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_fabric::frames::FrameBuffer;
-use dlock_fabric::threads;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
+use dlock_core::wire::control::{ControlReply, ControlRequest, Session};
+use dlock_core::wire::message::{LockType, Reply, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::threads;
+use dlock_fabric::stream::frames::FrameBuffer;
+use dlock_fabric::tls::session::{Shake, TlsSession};
 use dlock_fabric::tls::Tls;
-use dlock_fabric::tls_session::{Shake, TlsSession};
 use dlock_server::{Server, ServerConfig};
 use socket2::SockRef;
 

@@ -11,8 +11,8 @@ use std::sync::{mpsc, Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{eventually, Peer};
-use dlock_core::control::ControlRequest;
-use dlock_fabric::sink::{FLUSH_MAX, LINES_MAX};
+use dlock_core::wire::control::ControlRequest;
+use dlock_fabric::os::sink::{FLUSH_MAX, LINES_MAX};
 use rustix::io::{ioctl_fionbio, write, Errno};
 use rustix::process::{kill_process, Pid, Signal};
 

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use common::{attach, eventually, reinit, server, Peer, INIT};
 use dlock_core::clock::ServerTime;
-use dlock_core::codec::Frame;
-use dlock_core::control::{
+use dlock_core::ids::ClientId;
+use dlock_core::memory::exec::{Executor, Single};
+use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
+use dlock_core::wire::codec::Frame;
+use dlock_core::wire::control::{
     Attach, ControlReply, ControlRequest, FabricKind, Secret, Session, VerbsAttach, VerbsEndpoint,
 };
-use dlock_core::exec::{Executor, Single};
-use dlock_core::ids::ClientId;
-use dlock_core::message::{LockType, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_fabric::clock::until_ns;
+use dlock_core::wire::message::{LockType, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::until_ns;
 use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsHost, VerbsOptions};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 

@@ -441,7 +441,7 @@ fi
 # Those of the core's list that need no device.
 fabrics() {
     sed -nE 's/^ *[A-Z][A-Za-z]* = [0-9]+, "([a-z]+)", (Client|Primary);$/\1/p' \
-        "$root/dlock-core/src/fabric.rs" | grep -vx sealed
+        "$root/dlock-core/src/wire/fabric.rs" | grep -vx sealed
 }
 
 # Most programs wait, or work on one processor at a time: a fabric for each of two.

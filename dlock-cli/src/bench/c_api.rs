@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use dlock_core::fabric::{Executes, FabricKind};
+use dlock_core::wire::fabric::{Executes, FabricKind};
 
 use super::sample::{Baseline, Samples, Times};
 use super::{name, Run};

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::Instance;
-use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::ids::LockId;
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
+use dlock_core::wire::fabric::{Executes, FabricKind};
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 use dlock_fabric::baseline::Echo;
 
 use super::cycles::{chain_bytes, echo, round_trip};

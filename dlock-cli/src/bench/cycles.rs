@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dlock_client::Instance;
-use dlock_core::control::LockDesc;
-use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::ids::{ClientId, LockId, Seq, Slot};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::wire::control::LockDesc;
+use dlock_core::wire::fabric::{Executes, FabricKind};
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 use dlock_fabric::baseline::{two_cas_ns, Echo};
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::verbs::BareFaa;
 
 use super::sample::{in_long_turns, in_turns, Baseline, Measure, Samples};
@@ -105,7 +105,7 @@ pub fn chain_bytes(chains: usize) -> usize {
     let addr = WordAddr::new(Slot(0), Word::W0);
     let chain = Chain::one(WordOp::Cas { addr, expect: 0, swap: u64::from(ClientId::MAX) });
     let mut frame = Vec::new();
-    dlock_core::codec::encode_batch(Seq(1), &vec![chain; chains], &mut frame);
+    dlock_core::wire::codec::encode_batch(Seq(1), &vec![chain; chains], &mut frame);
     frame.len()
 }
 

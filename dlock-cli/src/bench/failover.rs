@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::{Address, Instance};
-use dlock_core::control::LockDesc;
-use dlock_core::fabric::FabricKind;
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
+use dlock_core::wire::control::LockDesc;
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 use super::sample::Samples;
 use super::{lock_of, must, name, Folder, Run, ANY_PORT};

@@ -27,14 +27,14 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use dlock_core::codec::Frame;
-use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{Handle, Slot};
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::{Mode, Request, WaitNumber};
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
-use dlock_fabric::threads::run_before_all;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::codec::Frame;
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::{Mode, Request, WaitNumber};
+use dlock_fabric::os::threads::run_before_all;
 use dlock_fabric::tls::Tls;
 
 use super::loads::Load;

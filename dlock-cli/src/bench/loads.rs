@@ -13,13 +13,13 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use dlock_core::codec::Frame;
-use dlock_core::control::{ControlReply, ControlRequest, LockGrant};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::AtomicWord;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::AtomicWord;
+use dlock_core::wire::codec::Frame;
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 use super::wire::{self, Peer, Wire};
 use crate::failure::Failure;

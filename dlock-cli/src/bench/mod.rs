@@ -32,11 +32,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use dlock_client::Instance;
-use dlock_core::control::LockDesc;
-use dlock_core::fabric::FabricKind;
 use dlock_core::ids::LockId;
-use dlock_core::message::LockType;
-use dlock_core::status::Status;
+use dlock_core::wire::control::LockDesc;
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
 
 use crate::args::{Bench, Fabric};
 use crate::connect::{open, usable};

@@ -14,9 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::Instance;
-use dlock_core::fabric::FabricKind;
 use dlock_core::ids::LockId;
-use dlock_core::message::{LockType, Mode};
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::{LockType, Mode};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use super::loads::{Batches, Connections, Control, Leaver, Load, Waiters};
@@ -194,7 +194,7 @@ fn one_turn(
 
 fn play(mut load: Box<dyn Load>, stage: &Stage) -> Result<(), Failure> {
     // what is measured is the primary, not who gets a CPU
-    dlock_fabric::threads::yield_current_thread_to_all().map_err(|e| {
+    dlock_fabric::os::threads::yield_current_thread_to_all().map_err(|e| {
         Failure::plain(format!("bench: the load cannot step back for the others: {e}"))
     })?;
     let played = play_on(load.as_mut(), stage);

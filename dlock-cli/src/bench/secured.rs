@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use dlock_client::{Instance, OpResult};
-use dlock_core::fabric::FabricKind;
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
+use dlock_fabric::tls::session::{Shake, TlsSession};
 use dlock_fabric::tls::Tls;
-use dlock_fabric::tls_session::{Shake, TlsSession};
 
 use super::sample::{in_turns, Samples};
 use super::{lock_of, must, name, Folder, Run, ANY_PORT};

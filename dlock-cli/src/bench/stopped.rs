@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dlock_core::fabric::FabricKind;
-use dlock_core::message::{LockType, Mode};
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::{LockType, Mode};
 
 use super::sample::Samples;
 use super::{lock_of, must, name, Run};

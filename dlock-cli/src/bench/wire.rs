@@ -7,19 +7,19 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use dlock_client::TlsUse;
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{
+use dlock_core::ids::{LockId, Seq};
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::memory::word_op::Chain;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session,
     HORIZON_FOREVER, VERSION, VERSION_MIN,
 };
-use dlock_core::ids::{LockId, Seq};
-use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::{LockType, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::Chain;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::message::{LockType, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
+use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::tls_session::TlsSession;
 
 use crate::failure::Failure;
 

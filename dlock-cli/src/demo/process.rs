@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::{FABRIC_VARIABLE, TLS_CA_VARIABLE, TLS_CERT_VARIABLE, TLS_KEY_VARIABLE};
-use dlock_core::codec::status_from_wire;
-use dlock_core::status::Status;
+use dlock_core::wire::codec::status_from_wire;
+use dlock_core::wire::status::Status;
 use dlock_fabric::tls::TlsFiles;
 use rustix::process::{kill_process, Pid, Signal};
 

@@ -21,11 +21,11 @@ use std::thread;
 use std::time::Duration;
 
 use dlock_client::{Address, Instance, TlsUse};
-use dlock_core::codec::status_to_wire;
-use dlock_core::control::LockDesc;
 use dlock_core::ids::LockId;
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
+use dlock_core::wire::codec::status_to_wire;
+use dlock_core::wire::control::LockDesc;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 use dlock_server::{stand_by, Orphans, Server, ServerConfig, StandbyConfig};
 use tokio::sync::oneshot;
 
@@ -71,7 +71,7 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
 
 /// Serves, or waits to take the place of another and then serves, until its input ends.
 fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, Failure> {
-    dlock_fabric::threads::free_memory_as_it_goes();
+    dlock_fabric::os::threads::free_memory_as_it_goes();
     let (ends, mut ended) = oneshot::channel();
     let listen = move || {
         io::stdin().lock().lines().for_each(drop);

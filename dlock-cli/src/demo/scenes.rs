@@ -5,8 +5,8 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use dlock_core::fabric::{Executes, FabricKind};
-use dlock_core::status::Status;
+use dlock_core::wire::fabric::{Executes, FabricKind};
+use dlock_core::wire::status::Status;
 
 use super::process::{client_of, exec_once, uninvited, Answer, Process};
 use super::{client, strangers, Primary, Tour};

@@ -4,8 +4,8 @@
 use std::net::Ipv4Addr;
 
 use dlock_client::{Client, Config, Error, FabricChoice, Mode, Wait};
-use dlock_core::fabric::FabricKind;
 use dlock_core::rights::{Quotas, Right, Rule};
+use dlock_core::wire::fabric::FabricKind;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::ca::{load, Ca};

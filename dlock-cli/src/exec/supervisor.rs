@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use dlock_fabric::fds::process_stat;
-use dlock_fabric::signals::is_ignored;
+use dlock_fabric::os::fds::process_stat;
+use dlock_fabric::os::signals::is_ignored;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::{ioctl_fionbio, Errno};
 use rustix::process::{getpid, kill_process, set_child_subreaper, wait, Pid, Signal, WaitOptions};

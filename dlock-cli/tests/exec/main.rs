@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{code, dlock, text, Primary, DLOCK};
-use dlock_core::fabric::FabricKind;
+use dlock_core::wire::fabric::FabricKind;
 use proxy::{Proxy, Stall};
 use rustix::process::{kill_process, Pid, Signal};
 

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ids::Seq;
 use dlock_core::session::{Failover, Heard, Task, ADDRESSES_MAX, ADMISSION_NS};
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
-use dlock_fabric::fork::Owner;
-use dlock_fabric::wake::Watched;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fork::Owner;
+use dlock_fabric::os::wake::Watched;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::control::{LineMark, Patience, ShutdownHandle};

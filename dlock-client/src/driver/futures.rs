@@ -21,9 +21,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dlock_core::clock::Now;
-use dlock_core::exec::{Executor, Listening, OnAnswer};
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::memory::exec::{Executor, Listening, OnAnswer};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 use parking_lot::Mutex;
 
 use crate::driver::heartbeat::Pulse;

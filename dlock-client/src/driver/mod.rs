@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use dlock_core::exec::Executor;
-use dlock_fabric::clock::boot_ns;
-use dlock_fabric::fork::Owner;
-use dlock_fabric::threads::spawn_without_signals;
-use dlock_fabric::wake::{Wake, Watched};
+use dlock_core::memory::exec::Executor;
+use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fork::Owner;
+use dlock_fabric::os::threads::spawn_without_signals;
+use dlock_fabric::os::wake::{Wake, Watched};
 use parking_lot::Mutex;
 
 use crate::control::ShutdownHandle;

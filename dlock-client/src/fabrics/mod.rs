@@ -15,10 +15,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::control::{Attach, FabricKind, Session};
-use dlock_core::exec::Executor;
+use dlock_core::memory::exec::Executor;
 use dlock_core::session::Failure;
-use dlock_core::status::Status;
+use dlock_core::wire::control::{Attach, FabricKind, Session};
+use dlock_core::wire::status::Status;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::{ClockEstimate, FabricError, VerbsPath};
 use log::Level;

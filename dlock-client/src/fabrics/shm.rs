@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use dlock_core::control::FabricKind;
-use dlock_core::status::Status;
-use dlock_fabric::{environment, users, FabricError, ShmExecutor};
+use dlock_core::wire::control::FabricKind;
+use dlock_core::wire::status::Status;
+use dlock_fabric::{os::environment, os::users, FabricError, ShmExecutor};
 use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};

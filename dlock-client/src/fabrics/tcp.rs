@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dlock_core::control::FabricKind;
+use dlock_core::wire::control::FabricKind;
 use dlock_fabric::{FabricError, TcpExecutor};
 use log::Level;
 

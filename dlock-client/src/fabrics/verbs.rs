@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use dlock_core::control::FabricKind;
 use dlock_core::session::Failure;
+use dlock_core::wire::control::FabricKind;
 use dlock_fabric::verbs::{self, VerbsError};
 use dlock_fabric::{FabricError, VerbsOptions, VerbsPath};
 use log::Level;

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::counters::Counter;
-use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::memory::exec::{Executor, Posted};
 use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::session::Call;
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};

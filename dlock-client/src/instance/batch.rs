@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::clock::Now;
-use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
-use dlock_core::message::Mode;
+use dlock_core::memory::exec::{Executor, Single};
+use dlock_core::memory::word_op::{Chain, Outcome};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome};
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::message::Mode;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 
 use super::{code, Instance};
 use crate::execute::{left_ns, tell, Limit, CLOCK_WAIT, DATA_WAIT};

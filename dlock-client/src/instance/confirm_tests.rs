@@ -9,12 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{Epoch, Handle, LockId};
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::words::AtomicWord;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::memory::words::AtomicWord;
+use dlock_core::wire::control::{LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_fabric::os::clock::boot_ns;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::late_tests::own_address;

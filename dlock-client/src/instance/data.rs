@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
-use dlock_core::message::Mode;
 use dlock_core::rights::Right;
-use dlock_core::status::Status;
+use dlock_core::wire::message::Mode;
+use dlock_core::wire::status::Status;
 
 use super::{code, Instance};
 use crate::denied;

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{EntryState, LockEntry, OpResult};
 use dlock_core::session::{Arrival, Heard, Step, ASK_NS_MIN};
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
-use dlock_fabric::fds;
+use dlock_core::wire::control::{ControlReply, ControlRequest};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fds;
 
 use super::joined::To;
 use super::{done, Instance};

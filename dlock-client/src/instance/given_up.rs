@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::exec::Executor;
+use dlock_core::memory::exec::Executor;
 use dlock_fabric::Ended;
 
 use super::membership::LIFECYCLE_WAIT;

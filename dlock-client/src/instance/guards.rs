@@ -14,10 +14,10 @@ use std::time::Instant;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
-use dlock_core::message::Mode;
 use dlock_core::session::Call;
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::message::Mode;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};

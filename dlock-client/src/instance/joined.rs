@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::NS;
-use dlock_core::control::{ControlReply, ControlRequest, Session, VERSION, VERSION_MIN};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session;
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::control::{ControlReply, ControlRequest, Session, VERSION, VERSION_MIN};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::ClockEstimate;
 use log::Level;
 

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use dlock_core::clock::NS;
-use dlock_core::control::LockDesc;
 use dlock_core::lock::{Op, View};
-use dlock_core::message::{LockType, Mode};
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::control::LockDesc;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_fabric::os::clock::boot_ns;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::*;

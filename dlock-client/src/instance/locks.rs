@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, DESC_LEN_MAX};
 use dlock_core::lock::{EntryState, LockEntry};
 use dlock_core::rights::Right;
 use dlock_core::session::{is_decided, refusal, released, Call};
-use dlock_core::status::Status;
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
+use dlock_core::wire::status::Status;
 
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use dlock_core::clock::Now;
-use dlock_core::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERSION_MIN};
-use dlock_core::exec::Executor;
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX, LOOK_S};
 use dlock_core::lock::LockEntry;
-use dlock_core::message::Request;
+use dlock_core::memory::exec::Executor;
 use dlock_core::session::{self, Call, Claims, Verdict};
-use dlock_core::status::Status;
-use dlock_fabric::{fds, Refuse};
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERSION_MIN};
+use dlock_core::wire::message::Request;
+use dlock_core::wire::status::Status;
+use dlock_fabric::{os::fds, Refuse};
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 

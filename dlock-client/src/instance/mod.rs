@@ -37,13 +37,13 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use dlock_core::control::{ControlReply, ControlRequest, Secret};
 use dlock_core::counters::{Counter, COUNTERS};
-use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
+use dlock_core::memory::exec::Executor;
 use dlock_core::session::{refusal, Call, Gate};
-use dlock_core::status::Status;
+use dlock_core::wire::control::{ControlReply, ControlRequest, Secret};
+use dlock_core::wire::status::Status;
 use dlock_fabric::verbs::WordOpCounts;
 use dlock_fabric::VerbsPath;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};

@@ -20,15 +20,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::clock::COARSE_NS_MAX;
-use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
 use dlock_core::counters::Counter;
-use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
+use dlock_core::memory::exec::{Executor, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::rights::Right;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
-use dlock_fabric::clock::{boot_coarse_ns, boot_ns};
+use dlock_core::wire::control::{ControlReply, ControlRequest, ObjectGrant};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::{boot_coarse_ns, boot_ns};
 use parking_lot::RwLock;
 
 use super::{call_on, done, Instance, SessionState};

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use dlock_core::clock::NS;
-use dlock_core::control::{LockDesc, LockGrant, ObjectGrant, Secret};
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use dlock_core::lock::LockEntry;
-use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::words::{AtomicWord, RwWord};
-use dlock_fabric::clock::boot_ns;
+use dlock_core::memory::words::{AtomicWord, RwWord};
+use dlock_core::wire::control::{LockDesc, LockGrant, ObjectGrant, Secret};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_fabric::os::clock::boot_ns;
 use parking_lot::{Mutex, RwLock};
 
 use super::*;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::NS;
 use dlock_core::lock::Op;
-use dlock_core::message::{LockType, Mode};
-use dlock_core::words::AtomicWord;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::memory::words::AtomicWord;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_fabric::os::clock::boot_ns;
 
 use super::tests::instance_on;
 use super::*;

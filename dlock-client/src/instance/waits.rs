@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
-use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
-use dlock_core::message::Mode;
+use dlock_core::memory::exec::{Executor, Posted};
+use dlock_core::memory::word_op::Outcome;
 use dlock_core::operation::{Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::Outcome;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::message::Mode;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 
 use super::guards::Attempt;
 use super::{code, has_ticket, Instance, ASYNC};

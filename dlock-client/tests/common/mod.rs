@@ -18,7 +18,7 @@ use dlock_client::{
     Mode, NoPassword, Tls, TlsFiles,
 };
 use dlock_client::{OpResult, Status};
-use dlock_core::fabric::Executes;
+use dlock_core::wire::fabric::Executes;
 use dlock_fabric::VerbsHost;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 

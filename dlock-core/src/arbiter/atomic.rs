@@ -9,10 +9,10 @@ use super::confirm::confirm;
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
-use crate::message::{Mode, Reply, Request};
+use crate::memory::words::AtomicWord;
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::words::AtomicWord;
+use crate::wire::message::{Mode, Reply, Request};
+use crate::wire::status::Status;
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     match request {

@@ -3,9 +3,9 @@
 
 use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
 use crate::ids::ClientId;
-use crate::message::{LockType, Mode, Reply};
-use crate::status::Status;
-use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use crate::wire::message::{LockType, Mode, Reply};
+use crate::wire::status::Status;
 
 impl Arbiter {
     /// What this client has of the lock was settled in a recovery, and its ledger says `entry`.
@@ -30,7 +30,7 @@ impl Arbiter {
     }
 }
 
-/// Answers a [`Request::Confirm`](crate::message::Request::Confirm). The word is read once: others
+/// Answers a [`Request::Confirm`](crate::wire::message::Request::Confirm). The word is read once: others
 /// may change it at any time, and the answer is about what was found.
 pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     let word = ctx.read();

@@ -10,13 +10,13 @@
 //! ([`LockEntry::is_by_primary`](crate::lock::LockEntry::is_by_primary)).
 
 use super::{fair, rw, Arbiter, LockRef};
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
-use crate::message::{LockType, Mode};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::WordOp;
+use crate::memory::words::{LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::WordOp;
-use crate::words::{LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
+use crate::wire::message::{LockType, Mode};
+use crate::wire::status::Status;
 
 impl Arbiter {
     /// Whether a client may have this word operation executed on a word of a read-write or fair

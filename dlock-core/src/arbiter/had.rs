@@ -3,13 +3,13 @@
 
 use super::{fair, Arbiter, LockRef, LockState};
 use crate::clock::ServerTime;
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
 use crate::locks::Had;
-use crate::message::{LockType, Mode};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Word, WordAddr};
+use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 use crate::planted::{self, Bug};
-use crate::word_op::{Word, WordAddr};
-use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
+use crate::wire::message::{LockType, Mode};
 
 impl Arbiter {
     /// What the client has of this lock. Something of which it is not known what it is counts as

@@ -23,14 +23,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use crate::clock::{ServerTime, NS};
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Seq, Slot};
 use crate::limits::LOOK_S;
-use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Word, WordAddr};
+use crate::memory::words::{LedgerEntry, Ticket};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Word, WordAddr};
-use crate::words::{LedgerEntry, Ticket};
+use crate::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use crate::wire::status::Status;
 
 pub use fair::WORK_MAX as FAIR_WORK_MAX;
 

@@ -25,14 +25,14 @@ use super::confirm::confirm;
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
+use crate::budget::work::GRANTS_PER_LOOK;
 use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Handle};
 use crate::limits::{HINDRANCE_S, LOOK_S};
-use crate::message::{Mode, Reply, Request, WaitNumber};
+use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::words::{LedgerEntry, LedgerState, RwWord};
-use crate::work::GRANTS_PER_LOOK;
+use crate::wire::message::{Mode, Reply, Request, WaitNumber};
+use crate::wire::status::Status;
 
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
 /// Of the time between two looks at a client so much counts.

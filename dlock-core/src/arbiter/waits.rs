@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Caller, Ctx, LockState};
 use crate::ids::{ClientId, Slot};
-use crate::message::{Reply, WaitNumber};
 use crate::planted::{self, Bug};
+use crate::wire::message::{Reply, WaitNumber};
 
 /// A client has no wait for this lock any more.
 pub(super) fn no_wait(

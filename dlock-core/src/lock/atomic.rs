@@ -15,11 +15,11 @@ use super::machine::Phase;
 use super::{LockEntry, Machine, Op, Step, View};
 use crate::clock::Now;
 use crate::limits::CAS_ROUNDS_MAX;
-use crate::message::{Mode, Reply, Request};
+use crate::memory::word_op::{Chain, Values, WordOp};
+use crate::memory::words::AtomicWord;
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Chain, Values, WordOp};
-use crate::words::AtomicWord;
+use crate::wire::message::{Mode, Reply, Request};
+use crate::wire::status::Status;
 
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     match m.op {

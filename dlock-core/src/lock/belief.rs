@@ -9,9 +9,9 @@
 
 use super::{Doubt, EntryState, LockEntry, Op, OpResult};
 use crate::clock::{Now, ServerTime};
-use crate::message::LockType;
 use crate::planted::{self, Bug};
-use crate::status::Status;
+use crate::wire::message::LockType;
+use crate::wire::status::Status;
 
 /// The number of no clock, so that a hold counts as one of another clock.
 pub(super) const NO_CLOCK: u64 = u64::MAX;
@@ -177,7 +177,7 @@ impl LockEntry {
 
     /// Why an operation is not decided from what this client remembers: its session is over, as
     /// far as it can tell, and the primary may have given the lock to another. `is_cut_off`: the
-    /// [executor](crate::exec::Executor::is_cut_off) says so, or the horizon has passed; `refusal`
+    /// [executor](crate::memory::exec::Executor::is_cut_off) says so, or the horizon has passed; `refusal`
     /// is its, too.
     #[inline]
     pub fn unfounded(

@@ -12,11 +12,11 @@
 use super::belief::NO_CLOCK;
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View};
 use crate::clock::{Now, ServerTime, NS};
-use crate::control::{Claim, HeldClaim, LockGrant, Place};
 use crate::ids::{ClientId, Epoch};
-use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
-use crate::status::Status;
+use crate::wire::control::{Claim, HeldClaim, LockGrant, Place};
+use crate::wire::message::{LockType, Mode, Reply, Request};
+use crate::wire::status::Status;
 
 const MS: u64 = NS / 1_000;
 

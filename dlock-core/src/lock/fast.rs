@@ -15,11 +15,11 @@
 
 use super::{EntryState, LockEntry, Op, OpResult, View};
 use crate::clock::Now;
-use crate::message::{LockType, Mode};
+use crate::memory::word_op::{WordAddr, WordOp};
+use crate::memory::words::{AtomicWord, RwWord};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{WordAddr, WordOp};
-use crate::words::{AtomicWord, RwWord};
+use crate::wire::message::{LockType, Mode};
+use crate::wire::status::Status;
 
 /// The compare-and-swap of an uncontended acquire or release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,9 +154,9 @@ mod tests {
     use super::super::{Begin, Step};
     use super::*;
     use crate::clock::{ServerTime, NS};
-    use crate::control::{LockDesc, LockGrant};
     use crate::ids::{ClientId, Handle, LockId, Slot};
-    use crate::word_op::{Chain, Outcome, Values};
+    use crate::memory::word_op::{Chain, Outcome, Values};
+    use crate::wire::control::{LockDesc, LockGrant};
 
     fn entry(lock_type: LockType) -> LockEntry {
         let (handle, slot) = (Handle(3), Slot(9));

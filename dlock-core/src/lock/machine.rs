@@ -9,11 +9,11 @@
 use super::tries::Tries;
 use super::{atomic, claimed, fair, rw, Doubt, EntryState, LockEntry, Op, OpResult, Step, View};
 use crate::clock::Now;
-use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
+use crate::memory::word_op::{Outcome, Values};
+use crate::memory::words::Ticket;
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Outcome, Values};
-use crate::words::Ticket;
+use crate::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use crate::wire::status::Status;
 
 /// One operation under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

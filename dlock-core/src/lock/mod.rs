@@ -39,13 +39,13 @@ use machine::Phase;
 use tries::Pace;
 
 use crate::clock::Now;
-use crate::control::{LockDesc, LockGrant, Place};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
-use crate::message::{LockType, Mode, Request, WaitNumber};
+use crate::memory::word_op::{Chain, Word, WordAddr};
+use crate::memory::words::{LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Chain, Word, WordAddr};
-use crate::words::{LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
+use crate::wire::control::{LockDesc, LockGrant, Place};
+use crate::wire::message::{LockType, Mode, Request, WaitNumber};
+use crate::wire::status::Status;
 
 /// An operation on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -17,11 +17,11 @@ use super::machine::Phase;
 use super::{LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::limits::CAS_ROUNDS_MAX;
-use crate::message::{Mode, Reply, Request};
+use crate::memory::word_op::{Chain, Values, WordOp};
+use crate::memory::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Chain, Values, WordOp};
-use crate::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
+use crate::wire::message::{Mode, Reply, Request};
+use crate::wire::status::Status;
 
 const MINUS_ONE: u64 = u64::MAX;
 

@@ -18,10 +18,10 @@ use crate::limits::{
     FAR_PAUSE_NS_MAX, TRIES_AT_ONCE_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX,
     TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
 };
-use crate::message::{LockType, Mode};
+use crate::memory::word_op::{Chain, WordOp};
+use crate::memory::words::TurnWord;
 use crate::planted::{self, Bug};
-use crate::word_op::{Chain, WordOp};
-use crate::words::TurnWord;
+use crate::wire::message::{LockType, Mode};
 
 /// What an operation has found, try by try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a caller is told of a lock.
 
-use crate::message::LockType;
+use crate::wire::message::LockType;
 
 /// The public state of a lock (`atomic_state`, `rw_state`, `fairlock_state` of the C API).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

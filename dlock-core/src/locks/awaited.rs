@@ -23,11 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Locks;
 use crate::clock::{ServerTime, NS};
-use crate::control::Secret;
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Identity};
+use crate::memory::exec::LockMemory;
 use crate::planted::{self, Bug};
-use crate::status::Status;
+use crate::wire::control::Secret;
+use crate::wire::status::Status;
 
 /// A client of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,14 +15,14 @@
 
 use super::{lock_ref, Locks};
 use crate::clock::ServerTime;
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
-use crate::message::LockType;
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use crate::memory::words::{AtomicWord, LedgerEntry, RwWord};
 use crate::planted::{self, Bug};
 use crate::registry::{Client, What};
-use crate::status::Status;
-use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use crate::words::{AtomicWord, LedgerEntry, RwWord};
+use crate::wire::message::LockType;
+use crate::wire::status::Status;
 
 impl Locks {
     /// Whether this client may have this chain executed, now. Nothing was executed if not.

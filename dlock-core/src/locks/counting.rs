@@ -16,12 +16,12 @@ use std::sync::Arc;
 use super::{lock_ref, Locks};
 use crate::clock::ServerTime;
 use crate::counters::{Counter, Counters, TOLD};
-use crate::exec::LockMemory;
 use crate::ids::ClientId;
-use crate::message::{LockType, Mode, Reply, Request};
-use crate::status::Status;
-use crate::word_op::{Chain, Values, WordAddr, WordOp};
-use crate::words::{AtomicWord, RwWord, TakenWord, TurnWord};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Chain, Values, WordAddr, WordOp};
+use crate::memory::words::{AtomicWord, RwWord, TakenWord, TurnWord};
+use crate::wire::message::{LockType, Mode, Reply, Request};
+use crate::wire::status::Status;
 
 impl Locks {
     /// Its counters, for everybody who counts for it.

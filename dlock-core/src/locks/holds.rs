@@ -14,12 +14,12 @@
 
 use super::{lock_ref, Locks};
 use crate::arbiter::{LockRef, Sent};
+use crate::budget::work::{Metered, ITEM_WORK_MAX};
 use crate::clock::ServerTime;
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
+use crate::memory::exec::LockMemory;
 use crate::planted::{self, Bug};
 use crate::registry::What;
-use crate::work::{Metered, ITEM_WORK_MAX};
 
 /// Handles looked at by one call of [`Locks::lapse`].
 pub const LAPSE_SLICE: usize = 128;
@@ -52,7 +52,7 @@ impl Lapse {
         self.client
     }
     /// The work units of its last slice: at most one
-    /// [`ITEM_WORK_MAX`](crate::work::ITEM_WORK_MAX), and one lock or object more.
+    /// [`ITEM_WORK_MAX`](crate::budget::work::ITEM_WORK_MAX), and one lock or object more.
     pub fn work(&self) -> u32 {
         self.work
     }

@@ -35,19 +35,19 @@ pub use snapshot::{ClientSnapshot, LockSnapshot};
 pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
+use crate::budget::work::{Metered, FRAME_WORK};
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, LockDesc};
 use crate::counters::{Counter, Counters, Told};
-use crate::exec::LockMemory;
-use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
-use crate::message::{Reply, Request};
+use crate::memory::exec::LockMemory;
 use crate::planted::{self, Bug};
 use crate::registry::{Client, Registry, What};
 use crate::rights::Access;
-use crate::status::Status;
-use crate::work::{Metered, FRAME_WORK};
+use crate::wire::control::{ControlReply, ControlRequest, LockDesc};
+use crate::wire::fabric::{Executes, FabricKind};
+use crate::wire::message::{Reply, Request};
+use crate::wire::status::Status;
 use deaf::Deaf;
 use rights::may_request;
 use settlement::Claimed;
@@ -542,7 +542,7 @@ mod tests {
         for remember in [
             |locks: &mut Locks, client| _ = locks.last_seq.insert(client, Seq(1)),
             |locks: &mut Locks, client| {
-                let (mode, since) = (crate::message::Mode::Shared, ServerTime(0));
+                let (mode, since) = (crate::wire::message::Mode::Shared, ServerTime(0));
                 let (is_held, deadline_s, granted_at, place) =
                     (true, u32::MAX, (Epoch(1), 0), None);
                 let claim = Claimed { client, mode, is_held, deadline_s, granted_at, since, place };

@@ -14,14 +14,14 @@
 use super::settlement::{settle, Claimed, Settled};
 use super::{lock_ref, valid_name, Had, Locks};
 use crate::clock::{ServerTime, NS};
-use crate::control::{Claim, ControlReply, HeldClaim, LockGrant};
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Slot};
 use crate::limits::BATCH_MAX;
-use crate::message::{LockType, Mode};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Word, WordAddr};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Word, WordAddr};
+use crate::wire::control::{Claim, ControlReply, HeldClaim, LockGrant};
+use crate::wire::message::{LockType, Mode};
+use crate::wire::status::Status;
 
 const MS: u64 = NS / 1_000;
 

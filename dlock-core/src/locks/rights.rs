@@ -15,16 +15,16 @@
 
 use super::Locks;
 use crate::arbiter::Arbiter;
-use crate::control::{Claim, ControlRequest, LockDesc, LockGrant};
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Identity, ObjectId};
-use crate::message::{LockType, Request};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Chain, WordOp};
+use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
 use crate::registry::What;
 use crate::rights::{Access, Refusal, Right, Rule};
-use crate::status::Status;
-use crate::word_op::{Chain, WordOp};
-use crate::words::LedgerEntry;
+use crate::wire::control::{Claim, ControlRequest, LockDesc, LockGrant};
+use crate::wire::message::{LockType, Request};
+use crate::wire::status::Status;
 
 impl Locks {
     /// These rules from now on; none: everything is allowed.

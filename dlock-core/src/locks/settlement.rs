@@ -17,11 +17,11 @@
 use std::cmp::Reverse;
 
 use crate::clock::ServerTime;
-use crate::control::Place;
 use crate::ids::{ClientId, Epoch};
-use crate::message::{LockType, Mode};
+use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
 use crate::planted::{self, Bug};
-use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
+use crate::wire::control::Place;
+use crate::wire::message::{LockType, Mode};
 
 /// What a client says of a lock of its former primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

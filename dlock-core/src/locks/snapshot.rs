@@ -3,10 +3,10 @@
 
 use super::Locks;
 use crate::arbiter::fair_view;
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, Slot};
-use crate::message::LockType;
-use crate::word_op::{Word, WordAddr};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Word, WordAddr};
+use crate::wire::message::LockType;
 
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct LockSnapshot {
     /// Where it is.
     pub slot: Slot,
     /// Its word; of a fair lock the low bits of its four numbers, as
-    /// [`FairView`](crate::words::FairView) has them.
+    /// [`FairView`](crate::memory::words::FairView) has them.
     pub word: u64,
     /// Clients that have got it.
     pub refs: usize,

@@ -20,11 +20,11 @@ use std::ops::Bound;
 
 use super::{lock_ref, Locks};
 use crate::arbiter::Sent;
+use crate::budget::work::{Metered, QUANTUM};
 use crate::clock::ServerTime;
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
+use crate::memory::exec::LockMemory;
 use crate::registry::{Released, What};
-use crate::work::{Metered, QUANTUM};
 
 /// Waits of an ended channel that are dropped at once: who waits for little is
 /// queued for nothing any more when the call returns.
@@ -38,7 +38,7 @@ const TOLD_AT_ONCE: usize = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Work units; at most the budget and one
-    /// [`ITEM_WORK_MAX`](crate::work::ITEM_WORK_MAX).
+    /// [`ITEM_WORK_MAX`](crate::budget::work::ITEM_WORK_MAX).
     pub work: u32,
     /// There is more to do now.
     pub more: bool,

@@ -8,13 +8,13 @@ use super::{
     FILES_PER_CLIENT, ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
-use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN};
-use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Identity};
 use crate::locks::{Locks, LOOKS_MAX};
 use crate::planted::{self, Bug};
 use crate::roster::Change;
-use crate::status::Status;
+use crate::wire::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN};
+use crate::wire::fabric::{Executes, FabricKind};
+use crate::wire::status::Status;
 
 /// Randomness of one admission.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 
 use super::member::Member;
 use super::{Exit, Membership};
-use crate::fabric::{Executes, FabricKind};
 use crate::ids::ClientId;
 use crate::locks::Locks;
+use crate::wire::fabric::{Executes, FabricKind};
 
 /// A connection of a member, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 
 use super::Exit;
 use crate::clock::ServerTime;
-use crate::control::{Secret, UNLIMITED};
-use crate::fabric::{Executes, FabricKind};
 use crate::ids::Identity;
 use crate::planted::{self, Bug};
+use crate::wire::control::{Secret, UNLIMITED};
+use crate::wire::fabric::{Executes, FabricKind};
 
 /// Where a member is; see the [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

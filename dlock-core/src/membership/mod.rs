@@ -87,15 +87,15 @@ pub(crate) use task::Task;
 
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::counters::Counter;
-use crate::exec::LockMemory;
 use crate::ids::ClientId;
 use crate::locks::Locks;
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Chain, Outcome};
 use crate::planted::{self, Bug};
 use crate::roster::Change;
-use crate::status::Status;
-use crate::word_op::{Chain, Outcome};
+use crate::wire::control::{ControlReply, ControlRequest, UNLIMITED};
+use crate::wire::status::Status;
 use member::Member;
 
 /// Random numbers drawn for one client id before admission fails (C API).

@@ -34,11 +34,11 @@ use super::admission::{Admission, Wanted};
 use super::member::{is_same, Prepared};
 use super::{Membership, State, Task};
 use crate::clock::{ServerTime, NS};
-use crate::control::{Attach, Secret, Terms, UNLIMITED};
 use crate::ids::ClientId;
 use crate::locks::Locks;
 use crate::planted::{self, Bug};
 use crate::roster::Change;
+use crate::wire::control::{Attach, Secret, Terms, UNLIMITED};
 
 /// How long a session may be prepared, seconds, on the primary's clock.
 pub const PREPARED_S: u64 = 20;

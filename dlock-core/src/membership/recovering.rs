@@ -4,11 +4,11 @@
 
 use super::{Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
-use crate::control::UNLIMITED;
 use crate::ids::ClientId;
 use crate::locks::{Laggard, Locks, Recovered};
 use crate::planted::{self, Bug};
 use crate::roster::Change;
+use crate::wire::control::UNLIMITED;
 
 impl Membership {
     /// The processes that a client of the predecessor had on this host have ended. One that has

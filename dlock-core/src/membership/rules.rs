@@ -2,10 +2,10 @@
 //! The rules of one primary for its members.
 
 use super::{HORIZON_S_DEFAULT, HORIZON_S_MAX};
-use crate::control::HORIZON_FOREVER;
-use crate::fabric::FabricSet;
+use crate::budget::work::QUANTUM;
 use crate::locks::PrimaryConfig;
-use crate::work::QUANTUM;
+use crate::wire::control::HORIZON_FOREVER;
+use crate::wire::fabric::FabricSet;
 
 /// What becomes of holds with a lease whose client has closed its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the members want done.
 
-use crate::control::FabricKind;
 use crate::ids::ClientId;
 use crate::roster::Change;
+use crate::wire::control::FabricKind;
 
 /// Something to be done, in the order in which it was asked for. What has the name of an
 /// [`Effect`](crate::primary::Effect) is for the driver.

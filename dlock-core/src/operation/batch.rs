@@ -15,10 +15,10 @@
 use super::{lease, Bounds, Effect, Operation, Started};
 use crate::clock::Now;
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
-use crate::message::{LockType, Mode, Reply};
+use crate::memory::word_op::Outcome;
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::Outcome;
+use crate::wire::message::{LockType, Mode, Reply};
+use crate::wire::status::Status;
 
 /// The locks of a batch, by the numbers that [`Batch::place`] gave them.
 pub trait Entries {

@@ -6,7 +6,7 @@ use super::{lease, Operation, Stage};
 use crate::clock::Now;
 use crate::lock::{Begin, LockEntry, Op, OpResult};
 use crate::planted::{self, Bug};
-use crate::status::Status;
+use crate::wire::status::Status;
 
 impl Operation {
     /// Ends the operation although its answer is out: what it did is undone. The executor drops

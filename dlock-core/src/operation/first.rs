@@ -13,11 +13,11 @@
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;
 use crate::lock::{FastCas, LockEntry, Machine, Op, OpResult, Step};
-use crate::message::Mode;
+use crate::memory::word_op::Outcome;
+use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::Outcome;
-use crate::words::LedgerEntry;
+use crate::wire::message::Mode;
+use crate::wire::status::Status;
 
 /// An operation up to the outcome of its first chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

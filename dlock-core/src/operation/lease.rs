@@ -17,7 +17,7 @@
 use crate::clock::{Now, COARSE_NS_MAX};
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::planted::{self, Bug};
-use crate::status::Status;
+use crate::wire::status::Status;
 
 /// Whether this result says that the caller holds the lock, and it does.
 pub(super) fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {

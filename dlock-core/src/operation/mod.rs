@@ -46,11 +46,11 @@ pub use first::{First, Follows};
 use crate::clock::Now;
 use crate::counters::Counter;
 use crate::lock::{EntryState, Half, LockEntry, Machine, Op, OpResult, Step};
-use crate::message::{LockType, Mode, Reply, Request};
+use crate::memory::word_op::{Chain, Outcome, WordAddr};
+use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Chain, Outcome, WordAddr};
-use crate::words::LedgerEntry;
+use crate::wire::message::{LockType, Mode, Reply, Request};
+use crate::wire::status::Status;
 
 /// What the executor does next. Times are on the client's own clock ([`Now::local_ns`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

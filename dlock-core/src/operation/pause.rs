@@ -4,7 +4,7 @@
 use super::{Operation, Stage};
 use crate::clock::Now;
 use crate::lock::{LockEntry, Machine, Step};
-use crate::status::Status;
+use crate::wire::status::Status;
 
 impl Operation {
     /// The pause is over; `now` was read after it.

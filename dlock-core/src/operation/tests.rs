@@ -8,12 +8,12 @@ mod tries;
 
 use super::*;
 use crate::clock::{ServerTime, NS};
-use crate::control::{LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::lock::{EntryState, View};
-use crate::message::{Mode, WaitNumber};
-use crate::word_op::{Values, Word, WordOp};
-use crate::words::{AtomicWord, LedgerEntry, TakenWord, TurnWord};
+use crate::memory::word_op::{Values, Word, WordOp};
+use crate::memory::words::{AtomicWord, LedgerEntry, TakenWord, TurnWord};
+use crate::wire::control::{LockDesc, LockGrant};
+use crate::wire::message::{Mode, WaitNumber};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;

@@ -2,16 +2,16 @@
 //! What happens to a primary, and what it wants done.
 
 use crate::clock::ServerTime;
-use crate::control::{Attach, ControlReply, ControlRequest};
 use crate::ids::{ClientId, Handle, Seq};
 use crate::locks::{Known, Recovered, Sent};
 use crate::membership::{Caller, Channel, Connection, Draws, Exit, Gone, Joining, Opened};
-use crate::message::Request;
+use crate::memory::word_op::{Chain, Outcome};
+use crate::memory::words::LedgerEntry;
 use crate::rights::Rule;
 use crate::roster::Change;
-use crate::status::Status;
-use crate::word_op::{Chain, Outcome};
-use crate::words::LedgerEntry;
+use crate::wire::control::{Attach, ControlReply, ControlRequest};
+use crate::wire::message::Request;
+use crate::wire::status::Status;
 
 /// Something that has happened.
 #[derive(Clone, Debug)]

@@ -25,18 +25,18 @@ pub use crate::locks::{
 pub use event::{Effect, Event};
 
 use crate::clock::ServerTime;
-use crate::control::{Attach, ControlRequest, FabricKind, Offers, UNLIMITED};
 use crate::counters::Counter;
-use crate::fabric::Executes;
 use crate::ids::{ClientId, Handle};
 use crate::locks::{Lapse, Locks};
 use crate::membership::{
     Caller, Draws, Fencing, Joining, MemberMemory, Membership, Opened, Rules, Task,
 };
+use crate::memory::word_op::{Chain, Outcome, WordOp};
+use crate::memory::words::LedgerEntry;
 use crate::rights::Refusal;
-use crate::status::Status;
-use crate::word_op::{Chain, Outcome, WordOp};
-use crate::words::LedgerEntry;
+use crate::wire::control::{Attach, ControlRequest, FabricKind, Offers, UNLIMITED};
+use crate::wire::fabric::Executes;
+use crate::wire::status::Status;
 
 /// A primary.
 #[derive(Debug)]

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::testing::{Dice, Memory};
 use super::{name_hash, Registry, What};
 use crate::clock::{ServerTime, NS};
-use crate::control::{LockDesc, LockGrant, ObjectGrant};
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, ObjectId, Slot};
-use crate::message::LockType;
-use crate::status::Status;
-use crate::word_op::{Word, WordAddr};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Word, WordAddr};
+use crate::wire::control::{LockDesc, LockGrant, ObjectGrant};
+use crate::wire::message::LockType;
+use crate::wire::status::Status;
 
 const CLIENTS: u32 = 5;
 const LOCKS_MAX: usize = 7;

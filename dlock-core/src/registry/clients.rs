@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::handles::{HandleEntry, Handles};
 use crate::ids::{ClientId, Handle, ObjectId, Slot};
-use crate::status::Status;
+use crate::wire::status::Status;
 
 /// A client as the primary knows it.
 #[derive(Debug)]

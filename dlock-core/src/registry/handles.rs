@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::{Generation, Handle, LockId, ObjectId, Slot};
 use crate::limits::HANDLES_MAX;
-use crate::message::LockType;
+use crate::wire::message::LockType;
 
 /// Stale handles one client keeps of one object id: the newest may be in use by the client; it
 /// has got the object again since it got the others, and so stopped to use them.

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use super::handles::{HandleEntry, What};
 use super::ids::Ids;
 use super::{Clients, Tables};
-use crate::control::{LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
-use crate::message::LockType;
+use crate::memory::word_op::{Word, WordAddr};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Word, WordAddr};
+use crate::wire::control::{LockDesc, LockGrant};
+use crate::wire::message::LockType;
+use crate::wire::status::Status;
 
 /// A fence counter above this was not counted up but damaged: it has 48 bits, and no lock is
 /// acquired 2^47 times.
@@ -320,8 +320,8 @@ mod tests {
     use super::super::testing::Memory;
     use super::super::Registry;
     use super::*;
-    use crate::exec::LockMemory;
-    use crate::words::LedgerEntry;
+    use crate::memory::exec::LockMemory;
+    use crate::memory::words::LedgerEntry;
 
     struct World {
         reg: Registry,

@@ -30,7 +30,7 @@ pub use locks::{LockRecord, Locks, Released};
 pub use objects::{ObjectRecord, ObjectRef, Objects};
 pub use slots::Slots;
 
-use crate::exec::LockMemory;
+use crate::memory::exec::LockMemory;
 
 /// What every change of locks and objects also changes.
 pub struct Tables<'a> {

@@ -22,10 +22,10 @@ use super::handles::{HandleEntry, What};
 use super::ids::Ids;
 use super::{Clients, Tables};
 use crate::clock::{ServerTime, NS};
-use crate::control::{ControlRequest, ObjectGrant};
 use crate::ids::{ClientId, Generation, Handle, ObjectId, Slot};
 use crate::planted::{self, Bug};
-use crate::status::Status;
+use crate::wire::control::{ControlRequest, ObjectGrant};
+use crate::wire::status::Status;
 
 /// A client that has got an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@
 
 use std::collections::VecDeque;
 
-use crate::exec::LockMemory;
 use crate::ids::{Generation, Slot};
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Word, WordAddr};
 use crate::planted::{self, Bug};
-use crate::word_op::{Word, WordAddr};
 
 /// Slots in 4 KiB.
 const SPREAD: u32 = 128;

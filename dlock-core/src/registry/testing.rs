@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
-use crate::word_op::{Word, WordAddr};
-use crate::words::LedgerEntry;
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Word, WordAddr};
+use crate::memory::words::LedgerEntry;
 
 /// Words are zero until they are set; ledger entries can be written by tests.
 #[derive(Default)]

@@ -11,7 +11,7 @@
 //! ```
 
 use super::{Heard, ADDRESSES_MAX, PAUSE_NS, UNREACHED_NS};
-use crate::status::Status;
+use crate::wire::status::Status;
 
 /// What the executor does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@
 //! A device that was named must work if the primary offers verbs or sealed, and an eid must be a
 //! port's if this host has ports that can be used.
 
-use crate::control::Session;
-use crate::fabric::{FabricKind, FabricSet};
-use crate::status::Status;
+use crate::wire::control::Session;
+use crate::wire::fabric::{FabricKind, FabricSet};
+use crate::wire::status::Status;
 
 /// Which fabric a client's data path is to run over.
 ///

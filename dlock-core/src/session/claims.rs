@@ -9,8 +9,8 @@
 //! rule does not allow the claim, the table of locks is full. A claim that was refused counts as
 //! told, and is not repeated.
 
-use crate::control::{Claim, ControlReply, ControlRequest, LockGrant};
-use crate::status::Status;
+use crate::wire::control::{Claim, ControlReply, ControlRequest, LockGrant};
+use crate::wire::status::Status;
 
 /// Requests for one set of locks: with what is held, and for those refused without.
 pub const ROUNDS_MAX: u32 = 2;

@@ -34,7 +34,7 @@
 use crate::clock::NS;
 use crate::limits::CONTROL_WAIT_S;
 use crate::planted::{self, Bug};
-use crate::status::Status;
+use crate::wire::status::Status;
 
 /// How long a primary may be silent before it counts as away, where nothing else is said.
 pub const SILENCE_NS: u64 = 1_000_000_000;

@@ -3,11 +3,11 @@
 //! deadlines stand.
 
 use crate::clock::Now;
-use crate::control::{Claim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Epoch};
 use crate::lock::LockEntry;
-use crate::message::Request;
 use crate::planted::{self, Bug};
+use crate::wire::control::{Claim, LockDesc, LockGrant};
+use crate::wire::message::Request;
 
 /// The incarnation that a lock's handle and slot belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

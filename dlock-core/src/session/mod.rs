@@ -34,9 +34,9 @@ pub use failover::{
 pub use horizon::{Heartbeats, HEARTBEATS_PER_HORIZON};
 pub use lock::{resume, Binding};
 
-use crate::control::{ControlReply, Session, VERSION, VERSION_MIN};
 use crate::ids::{ClientId, Epoch};
-use crate::status::Status;
+use crate::wire::control::{ControlReply, Session, VERSION, VERSION_MIN};
+use crate::wire::status::Status;
 
 /// What a client may do just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
 use crate::clock::{Now, ServerTime, NS};
-use crate::control::{
-    Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Offers, Secret, Terms,
-};
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::{Begin, EntryState, LockEntry, Op, OpResult, Step};
-use crate::message::{LockType, Mode, Reply, Request};
-use crate::word_op::{Outcome, Values, WordOp};
-use crate::words::AtomicWord;
+use crate::memory::word_op::{Outcome, Values, WordOp};
+use crate::memory::words::AtomicWord;
+use crate::wire::control::{
+    Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Offers, Secret, Terms,
+};
+use crate::wire::message::{LockType, Mode, Reply, Request};
 
 mod unheard;
 
@@ -334,7 +334,7 @@ fn a_claim_has_a_place_if_the_lock_is_fair_and_nothing_if_nothing_is_held() {
     let fair = fair_after(LockType::Fair, 0);
     let is_fair = |h: HeldClaim| h.mode == Mode::Exclusive && h.fair.is_some();
     assert!(held(&fair).is_some_and(is_fair), "{:?}", held(&fair));
-    let ticket = fair_after(LockType::Fair, crate::words::TakenWord::TAKE_EXCLUSIVE);
+    let ticket = fair_after(LockType::Fair, crate::memory::words::TakenWord::TAKE_EXCLUSIVE);
     let queued = held(&ticket).unwrap();
     assert!(queued.is_queued && queued.fair.is_some_and(|place| place.epoch == Epoch(3)));
 }
@@ -376,7 +376,7 @@ fn at_a_successor_a_claimed_hold_has_what_is_left_of_its_lease_and_is_to_be_conf
 fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
     let now = Now::exact(ServerTime(1_001 * NS));
     let mut held = fair_after(LockType::Fair, 0);
-    let entry = crate::words::LedgerEntry::claim(Mode::Exclusive, 1);
+    let entry = crate::memory::words::LedgerEntry::claim(Mode::Exclusive, 1);
     let published = Some(entry.with_detail(1_005));
     assert_eq!(resume(&mut held, true, now), None);
     assert_eq!(held.take_ledger_write(), None, "the operation does it at its end");
@@ -384,7 +384,7 @@ fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
     assert_eq!(held.take_ledger_write(), published);
     held.give_back();
     let undo = resume(&mut held, false, now);
-    assert_eq!(undo, Some(crate::message::Request::Resolve { handle: Handle(3) }));
+    assert_eq!(undo, Some(crate::wire::message::Request::Resolve { handle: Handle(3) }));
     assert_eq!(held.take_ledger_write(), None, "it is asked to be undone");
 }
 

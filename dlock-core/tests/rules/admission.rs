@@ -3,10 +3,6 @@
 
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::NS;
-use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, HORIZON_FOREVER, UNLIMITED,
-};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::HINDRANCE_S;
 use dlock_core::locks::{Lapsed, LOOKS_MAX};
@@ -14,10 +10,14 @@ use dlock_core::membership::{
     Caller, Draws, Ending, Exit, Gone, Joining, Opened, Orphans, Rules, State, EVICTION_LOOKS_MAX,
     HORIZON_S_DEFAULT, HORIZON_S_MAX, PROCESSES_MAX,
 };
-use dlock_core::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 use dlock_core::primary::{Effect, Event};
-use dlock_core::status::Status;
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
+use dlock_core::wire::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, HORIZON_FOREVER, UNLIMITED,
+};
+use dlock_core::wire::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 use FabricKind::{Shm, Tcp, Verbs};
 

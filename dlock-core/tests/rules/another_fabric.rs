@@ -4,13 +4,13 @@
 
 use crate::common::site::{w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::NS;
-use dlock_core::control::{FabricKind, LockGrant};
 use dlock_core::ids::Seq;
 use dlock_core::membership::Orphans;
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+use dlock_core::wire::control::{FabricKind, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 const X: Mode = Mode::Exclusive;
 
@@ -73,7 +73,7 @@ fn w1(client: &Client) -> WordAddr {
 }
 
 fn turn(site: &mut Site, client: &Client) -> TurnWord {
-    use dlock_core::exec::LockMemory;
+    use dlock_core::memory::exec::LockMemory;
     TurnWord::from_bits(site.memory.read(w1(client)))
 }
 

@@ -3,13 +3,13 @@
 
 use crate::common::entry::{entry, executed};
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::Secret;
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, Step};
 use dlock_core::membership::{Draws, Exit};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, WordOp};
-use dlock_core::words::{LedgerState, RwWord};
+use dlock_core::memory::word_op::{Outcome, WordOp};
+use dlock_core::memory::words::{LedgerState, RwWord};
+use dlock_core::wire::control::Secret;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 fn now() -> Now {
     Now::within(ServerTime(1_000 * NS), 3)

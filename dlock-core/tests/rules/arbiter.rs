@@ -5,9 +5,9 @@ use crate::common::lock::{expiry, id, is_denied, is_done, is_granted, World};
 use crate::common::lock::{HANDLE, RESOLVE, S, START_S, WAKE, X};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::LOOK_S;
-use dlock_core::message::{LockType, Reply, Request, WaitNumber};
-use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::wire::message::{LockType, Reply, Request, WaitNumber};
 
 const STEAL: Request = Request::Steal { handle: HANDLE, expire_s: 30 };
 

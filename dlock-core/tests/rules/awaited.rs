@@ -2,13 +2,13 @@
 //! Whom a recovery waits for, and for how long.
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, Secret};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::locks::{Known, Laggard, Recovered, TELLING_S};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::wire::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, Secret};
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 use crate::common::world::{World, NOW};
 

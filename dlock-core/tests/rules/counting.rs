@@ -4,15 +4,15 @@
 use crate::common::world;
 use crate::common::{stats, Memory};
 use dlock_core::clock::ServerTime;
-use dlock_core::control::FabricKind;
 use dlock_core::counters::{Counter, Told};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig};
-use dlock_core::message::{LockType, Mode, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Values, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Values, WordOp};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket};
+use dlock_core::wire::control::FabricKind;
+use dlock_core::wire::message::{LockType, Mode, Request};
+use dlock_core::wire::status::Status;
 
 struct World {
     primary: Locks,

@@ -5,10 +5,10 @@
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::Handle;
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::word_op::WordOp;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::WordOp;
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 use crate::common::entry::{entry, executed, old_word};
 
@@ -57,7 +57,7 @@ fn release() -> Request {
     Request::Release {
         handle: Handle(3),
         mode: X,
-        ticket: Some(dlock_core::words::Ticket { lap: 0, tx: 0, ts: 0 }),
+        ticket: Some(dlock_core::memory::words::Ticket { lap: 0, tx: 0, ts: 0 }),
     }
 }
 

@@ -2,14 +2,14 @@
 //! What the primary notes in a client's ledger when it has executed one of its chains.
 
 use crate::common::site::{w0, Peer, Site};
-use dlock_core::control::FabricKind::{Shm, Tcp};
-use dlock_core::control::LockGrant;
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::Seq;
-use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
+use dlock_core::wire::control::FabricKind::{Shm, Tcp};
+use dlock_core::wire::control::LockGrant;
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 /// A site, a tcp client, and a lock that it has got.
 fn with(lock_type: LockType) -> (Site, Peer, LockGrant) {

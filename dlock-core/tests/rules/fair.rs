@@ -5,11 +5,11 @@ use crate::common::lock::{
     expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, X,
 };
 use dlock_core::clock::NS;
-use dlock_core::exec::LockMemory;
 use dlock_core::limits::{FAIR_DIVERT, FAIR_GRACE_S, FAIR_LANE_END, HINDRANCE_S};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::word_op::{Word, WordAddr};
-use dlock_core::words::{TakenWord, Ticket, TurnWord};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::memory::words::{TakenWord, Ticket, TurnWord};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
 /// Longer than any pause between looks.
@@ -38,7 +38,7 @@ fn a_claimed_turn_is_held_until_its_deadline_and_no_longer() {
 
 #[test]
 fn a_turn_without_a_deadline_ends_with_its_release_alone() {
-    let (mut w, ..) = claimed(dlock_core::words::DETAIL_MAX);
+    let (mut w, ..) = claimed(dlock_core::memory::words::DETAIL_MAX);
     assert!(w.pass(1_000 * NS).is_empty());
     assert!(w.turn().told(), "whoever releases asks the arbiter");
 }
@@ -402,14 +402,14 @@ fn a_decision_that_a_client_has_overtaken_is_taken_again() {
             &mut self,
             client: dlock_core::ids::ClientId,
             handle: dlock_core::ids::Handle,
-        ) -> dlock_core::words::LedgerEntry {
+        ) -> dlock_core::memory::words::LedgerEntry {
             self.0.ledger(client, handle)
         }
         fn set_ledger(
             &mut self,
             client: dlock_core::ids::ClientId,
             handle: dlock_core::ids::Handle,
-            entry: dlock_core::words::LedgerEntry,
+            entry: dlock_core::memory::words::LedgerEntry,
         ) {
             self.0.set_ledger(client, handle, entry);
         }

@@ -5,15 +5,15 @@
 
 use crate::common::site::{init, reinit, w0, Peer, Site, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlRequest, FabricKind, Terms};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::{HINDRANCE_S, LOOK_S};
 use dlock_core::membership::{Connection, Ending, Exit, Gone, Orphans, State, PREPARED_S};
-use dlock_core::message::LockType;
+use dlock_core::memory::word_op::{Chain, WordOp};
+use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
 use dlock_core::primary::{Effect, Event};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::wire::control::{ControlRequest, FabricKind, Terms};
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
 
 use FabricKind::{Shm, Tcp, Verbs};
 

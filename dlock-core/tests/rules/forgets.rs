@@ -2,9 +2,9 @@
 //! What the arbiter knew of a lock, and need not know any more, is nowhere.
 
 use crate::common::lock::{id, World, HANDLE, START_S, X};
-use dlock_core::message::{LockType, Request, WaitNumber};
-use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry};
+use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry};
+use dlock_core::wire::message::{LockType, Request, WaitNumber};
 
 /// The primary executes an addition of client 1 that finds this.
 fn adds(w: &mut World, old: u64, add: u64) {

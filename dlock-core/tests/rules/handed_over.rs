@@ -5,8 +5,8 @@ use crate::common::lock::{id, is_denied, is_done, is_granted, World, HANDLE, RES
 use dlock_core::arbiter::Sent;
 use dlock_core::clock::NS;
 use dlock_core::limits::LOOK_S;
-use dlock_core::message::{LockType, Request, WaitNumber};
-use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::wire::message::{LockType, Request, WaitNumber};
 
 const WAIT: Request =
     Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait: WaitNumber(1), ticket: None };

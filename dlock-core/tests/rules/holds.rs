@@ -3,19 +3,19 @@
 
 use crate::common::site::{w0, Peer, Site, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{
-    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
-};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::locks::{Locks, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
-use dlock_core::message::{LockType, Mode, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX,
 };
+use dlock_core::wire::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
+};
+use dlock_core::wire::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 use crate::common::Memory;
 use FabricKind::{Shm, Tcp, Verbs};
@@ -272,7 +272,7 @@ fn a_client_that_claimed_a_share_and_goes_on_by_tcp_can_give_it_back_once() {
         let may = primary.check_chain(START, &mut memory, a, &leave);
         assert_eq!(may.is_ok(), is_its_own, "{may:?}");
         if is_its_own {
-            let mut values = dlock_core::word_op::Values::new();
+            let mut values = dlock_core::memory::word_op::Values::new();
             values.push(memory.faa(w0(&grant), u64::MAX));
             primary.executed(&mut memory, a, &leave, &values);
         }

@@ -4,17 +4,17 @@
 use crate::common::Memory;
 use dlock_core::arbiter::FAIR_WORK_MAX;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord,
 };
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 const START: ServerTime = ServerTime(5_000 * NS);
 const ANCHOR_S: u32 = 5_000;

@@ -4,20 +4,20 @@
 
 use crate::common::site::{reinit, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{
-    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret, Terms, UNLIMITED,
-};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::locks::Known;
 use dlock_core::membership::{Connection, Exit, Gone, State};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::memory::words::AtomicWord;
 use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::session::was_heard;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Word, WordAddr};
-use dlock_core::words::AtomicWord;
+use dlock_core::wire::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret, Terms, UNLIMITED,
+};
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 use FabricKind::{Shm, Tcp};
 

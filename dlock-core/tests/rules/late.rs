@@ -3,9 +3,9 @@
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::lock::{Begin, LockEntry, Machine, Op, Step};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
-use dlock_core::word_op::Chain;
+use dlock_core::memory::word_op::Chain;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 use crate::common::entry::{entry, executed};
 

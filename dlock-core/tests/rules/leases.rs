@@ -4,13 +4,15 @@
 use crate::common::site;
 use crate::common::site::{w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
-use dlock_core::exec::LockMemory;
 use dlock_core::membership::{Gone, Orphans};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{
+    AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord,
+};
 use dlock_core::primary::Event;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
+use dlock_core::wire::message::{LockType, Mode};
 
 const LEASE_S: u32 = 100;
 const HORIZON_S: u32 = 50;
@@ -259,7 +261,7 @@ fn lease_of_15_minutes(fabric: FabricKind, cause: Gone, horizon_s: u32) {
             let admission = site.open_twice(&site::init(0)).expect("one place is free");
             let stranger = site.peer(admission, fabric);
             let crowd = site.open_twice(&site::init(0)).map(drop);
-            assert_eq!(crowd, Err(dlock_core::status::Status::ServerNoResource));
+            assert_eq!(crowd, Err(dlock_core::wire::status::Status::ServerNoResource));
             site.control(stranger, ControlRequest::Deinit);
         }
     }

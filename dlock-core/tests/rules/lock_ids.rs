@@ -4,11 +4,11 @@
 
 use crate::common::Memory;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
-use dlock_core::message::LockType;
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
+use dlock_core::wire::message::LockType;
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 

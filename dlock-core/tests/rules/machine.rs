@@ -2,14 +2,14 @@
 //! What a client's lock machines do with words and answers that are rare.
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{Claim, LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use dlock_core::limits::{CAS_ROUNDS_MAX, FAIR_DIVERT};
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step};
-use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket};
+use dlock_core::wire::control::{Claim, LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;

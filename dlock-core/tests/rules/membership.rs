@@ -4,17 +4,17 @@
 use crate::common::entry;
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::NS;
-use dlock_core::control::{
-    ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION, VERSION_MIN,
-};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Ending, Exit, Gone, Opened, Orphans, Rules, State};
-use dlock_core::message::LockType;
+use dlock_core::memory::word_op::{Chain, WordOp};
+use dlock_core::memory::words::AtomicWord;
 use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::AtomicWord;
+use dlock_core::wire::control::{
+    ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION, VERSION_MIN,
+};
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
 
 use FabricKind::{Shm, Tcp, Verbs};
 
@@ -404,17 +404,17 @@ fn run(g: &mut Gen) {
 #[test]
 fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
     use dlock_core::clock::Now;
-    use dlock_core::control::LockGrant;
     use dlock_core::ids::{Handle, LockId, Slot};
     use dlock_core::lock::{LockEntry, Op};
-    use dlock_core::message::Mode;
+    use dlock_core::wire::control::LockGrant;
+    use dlock_core::wire::message::Mode;
     let (handle, slot) = (Handle(0), Slot(0));
     let grant = LockGrant { lock: LockId(9), handle, slot, word: 0, already: false };
     for (lock_type, expire_s, is_lost) in
         [(LockType::Atomic, 60, false), (LockType::Atomic, u32::MAX, true)]
     {
         let me = ClientId::new(5).unwrap();
-        let desc = dlock_core::control::LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let desc = dlock_core::wire::control::LockDesc { name: vec![1], lock_type, lease_s: 0 };
         let mut entry = LockEntry::new(me, START.seconds(), lock_type, &grant, desc);
         assert!(!entry.lapse(), "nothing is held");
         let op = Op::TryLock { mode: Mode::Exclusive, expire_s };
@@ -429,8 +429,8 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
 fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
     use dlock_core::clock::Now;
     use dlock_core::lock::{Begin, Op, Step};
-    use dlock_core::message::Mode;
-    use dlock_core::word_op::Outcome;
+    use dlock_core::memory::word_op::Outcome;
+    use dlock_core::wire::message::Mode;
     let now = Now::exact(START);
     for lock_type in [LockType::Atomic, LockType::Fair] {
         for (expire_s, is_lost) in [(70, false), (u32::MAX, true)] {
@@ -454,8 +454,8 @@ fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
 fn a_hold_is_not_lost_by_a_lapse_because_the_one_before_it_was_asked_to_last_for_ever() {
     use dlock_core::clock::Now;
     use dlock_core::lock::{Begin, Op, Step};
-    use dlock_core::message::Mode;
-    use dlock_core::word_op::Outcome;
+    use dlock_core::memory::word_op::Outcome;
+    use dlock_core::wire::message::Mode;
     let now = Now::exact(START);
     let mut entry = entry::entry(LockType::Atomic);
     let held = AtomicWord::new().with_client(7).with_timeout(START.seconds() + 60).into_bits();
@@ -493,8 +493,8 @@ fn a_hold_is_not_lost_by_a_lapse_because_the_one_before_it_was_asked_to_last_for
 fn a_release_that_is_refused_while_the_client_is_removed_releases_nothing() {
     use dlock_core::clock::Now;
     use dlock_core::lock::{Begin, EntryState, Op, Step};
-    use dlock_core::message::Mode;
-    use dlock_core::word_op::Outcome;
+    use dlock_core::memory::word_op::Outcome;
+    use dlock_core::wire::message::Mode;
     let now = Now::exact(START);
     for (refused, is_held) in [(Status::ClientRemoved, true), (Status::LockNotGet, false)] {
         let mut entry = entry::entry(LockType::Rw);

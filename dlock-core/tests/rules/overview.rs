@@ -2,10 +2,10 @@
 //! What the primary tells of itself: its clients, and how much work it has done.
 
 use crate::common::world::{names, World, NOW};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::locks::ClientSnapshot;
-use dlock_core::message::{LockType, Request};
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind};
+use dlock_core::wire::message::{LockType, Request};
 
 use FabricKind::{Shm, Tcp};
 

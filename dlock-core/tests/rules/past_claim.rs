@@ -6,10 +6,10 @@ use crate::common::entry::{entry, executed};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::Epoch;
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::words::AtomicWord;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::words::AtomicWord;
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, expire_s: 5 };

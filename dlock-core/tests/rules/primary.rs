@@ -3,19 +3,21 @@
 
 use crate::common::{stats, Memory};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{
-    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
-    HORIZON_FOREVER,
-};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::membership::{Draws, Opened, Rules};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{
+    AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord,
+};
 use dlock_core::primary::{Effect, Event, Primary};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
+use dlock_core::wire::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
+    HORIZON_FOREVER,
+};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 

@@ -3,8 +3,8 @@
 
 use crate::common::lock::{id, World};
 use dlock_core::clock::NS;
-use dlock_core::message::LockType;
-use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::wire::message::LockType;
 
 /// It counts again: by what it has seen first, the share that was left behind is the reader's own.
 #[test]

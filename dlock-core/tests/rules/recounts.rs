@@ -5,8 +5,8 @@
 use crate::common::lock::{id, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE};
 use dlock_core::clock::NS;
 use dlock_core::limits::HINDRANCE_S;
-use dlock_core::message::{LockType, Request, WaitNumber};
-use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::wire::message::{LockType, Request, WaitNumber};
 
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
 
@@ -14,7 +14,7 @@ fn entry(state: LedgerState, detail: u32) -> LedgerEntry {
     LedgerEntry::new().with_state(state).with_detail(detail)
 }
 
-fn wait(mode: dlock_core::message::Mode, n: u32) -> Request {
+fn wait(mode: dlock_core::wire::message::Mode, n: u32) -> Request {
     let wait = WaitNumber(n);
     Request::Wait { handle: HANDLE, mode, expire_s: 9, wait, ticket: None }
 }

@@ -5,15 +5,17 @@
 use std::cell::Cell;
 
 use dlock_core::clock::{Now, NS};
-use dlock_core::control::{Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, Step};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
 use dlock_core::session::Binding;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::wire::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc,
+};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 use crate::common::world::{World, NOW};
 
@@ -407,8 +409,8 @@ impl World {
 
 #[test]
 fn a_claim_that_no_client_can_make_is_refused() {
-    use dlock_core::control::Place;
-    use dlock_core::words::Ticket;
+    use dlock_core::memory::words::Ticket;
+    use dlock_core::wire::control::Place;
     let mut w = World::recovering(10, 1);
     let a = w.back(5);
     let hold = |mode| HeldClaim::hold(mode, 60 * NS);

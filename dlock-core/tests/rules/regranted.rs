@@ -5,16 +5,16 @@
 use crate::common::entry::{entry, executed};
 use crate::common::site::{w0, Site};
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::FabricKind;
 use dlock_core::ids::{Epoch, Seq};
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{LedgerEntry, TakenWord, Ticket};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::primary::Event;
 use dlock_core::rights::{Right, Rule};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{LedgerEntry, TakenWord, Ticket};
+use dlock_core::wire::control::FabricKind;
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 600 };
 const QUERY: Op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 };

@@ -3,15 +3,15 @@
 
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
 use dlock_core::ids::Seq;
 use dlock_core::membership::{Exit, Gone, Orphans, State, PREPARED_S, SHOW_WAIT_NS};
-use dlock_core::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::memory::word_op::{Chain, WordOp};
+use dlock_core::memory::words::AtomicWord;
 use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::AtomicWord;
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
+use dlock_core::wire::message::{LockType, Mode, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 use FabricKind::{Shm, Tcp, Verbs};
 

@@ -4,13 +4,13 @@
 
 use crate::common::world::{names, w0, World, NOW};
 use dlock_core::arbiter::Arbiter;
-use dlock_core::control::{
+use dlock_core::budget::work::QUANTUM;
+use dlock_core::ids::{ClientId, LockId};
+use dlock_core::memory::words::RwWord;
+use dlock_core::wire::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
 };
-use dlock_core::ids::{ClientId, LockId};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::words::RwWord;
-use dlock_core::work::QUANTUM;
+use dlock_core::wire::message::{LockType, Mode};
 
 use FabricKind::{Shm, Tcp};
 

@@ -5,11 +5,11 @@ use crate::common::entry::{entry, executed, old_word};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::limits::CAS_ROUNDS_MAX;
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::word_op::{Outcome, WordOp};
+use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::operation::Bounds;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, WordOp};
-use dlock_core::words::{AtomicWord, RwWord};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;

@@ -3,20 +3,20 @@
 
 use crate::common::Memory;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{
-    Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
-    Secret, HORIZON_FOREVER, VERSION,
-};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
 use dlock_core::locks::{Known, PrimaryConfig};
 use dlock_core::membership::{Caller, Draws, Joining, Opened, Rules};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord};
+use dlock_core::wire::control::{
+    Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
+    Secret, HORIZON_FOREVER, VERSION,
+};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 const READER: &str = "DNS:reader";

@@ -2,15 +2,15 @@
 //! Leaving, expiry and hand-over happen in steps of bounded work, counted and not timed.
 
 use crate::common::world::{names, w0, World, LEASE_S, NOW};
+use dlock_core::budget::work::{GRANTS_PER_LOOK, ITEM_WORK_MAX, QUANTUM};
 use dlock_core::clock::NS;
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc};
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::{LedgerEntry, LedgerState};
-use dlock_core::work::{GRANTS_PER_LOOK, ITEM_WORK_MAX, QUANTUM};
+use dlock_core::memory::word_op::{Chain, WordOp};
+use dlock_core::memory::words::{LedgerEntry, LedgerState};
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 #[test]
 fn a_client_with_all_locks_leaves_in_short_steps_and_others_are_served_between() {

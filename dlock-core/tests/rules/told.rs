@@ -3,10 +3,10 @@
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::lock::{LockEntry, Op, OpResult};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::word_op::{Outcome, Values};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Values};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 use crate::common::entry::{entry, old_word};
 
@@ -64,7 +64,7 @@ fn a_late_extend_undoes_nothing_before_its_caller_is_told() {
     let started = Operation::begin(&mut e, op, at(1), Bounds::since(at(1).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
-    let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+    let dlock_core::memory::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
     operation.outcome(&mut e, old_word(expect), at(9));
     assert_eq!(status(operation.next(&mut e)), Status::Fail);
     assert!(e.in_doubt(), "its next operation asks for the undo");
@@ -155,7 +155,7 @@ fn a_hold_that_was_extended_is_not_given_back_because_nobody_asked_for_the_resul
     let started = Operation::begin(&mut e, extend, at(1), Bounds::since(at(1).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
-    let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+    let dlock_core::memory::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
     operation.outcome(&mut e, old_word(expect), at(1));
     assert_eq!(status(operation.next(&mut e)), Status::Success);
     operation.give_up(&mut e, Status::BadResponse, at(1));
@@ -210,7 +210,7 @@ fn an_item_whose_hold_a_later_item_has_found_lost_is_told_as_failed() {
     let place = batch.place(&locks.0[0]);
     batch.push(TRY, place);
     batch.push(Op::Extend { mode: Mode::Exclusive, expire_s: 9 }, place);
-    let others = dlock_core::words::AtomicWord::new().with_client(8).with_timeout(1_900);
+    let others = dlock_core::memory::words::AtomicWord::new().with_client(8).with_timeout(1_900);
     for (item, old) in [(0, 0), (1, others.into_bits())] {
         let Some((posted, Effect::Post { .. })) = batch.next(&mut locks) else { panic!() };
         assert_eq!(posted, item);
@@ -237,7 +237,9 @@ fn a_hold_from_before_the_batch_is_not_undone_before_all_items_are_told() {
         while let Some((item, effect)) = batch.next(&mut locks) {
             assert!(!matches!(effect, Effect::Tell(_) | Effect::Ask { .. }), "{effect:?}");
             let Effect::Post { chain, .. } = effect else { continue };
-            let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+            let dlock_core::memory::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else {
+                panic!()
+            };
             let now = if item < late_from { at(0) } else { at(9) };
             batch.outcome(item, &mut locks.0[0], old_word(expect), now);
         }
@@ -255,7 +257,7 @@ fn a_hold_whose_extend_was_given_up_is_not_undone_before_its_caller_is_told() {
     let started = Operation::begin(&mut e, extend, at(0), Bounds::since(at(0).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
-    let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+    let dlock_core::memory::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
     operation.outcome(&mut e, old_word(expect), at(9));
     assert_eq!(status(operation.next(&mut e)), Status::Fail, "it came too late");
     operation.give_up(&mut e, Status::TimedOut, at(9));
@@ -275,7 +277,9 @@ fn a_hold_from_before_the_batch_is_entered_again_and_one_of_the_batch_is_not() {
         (0..2).for_each(|_| batch.push(TRY, place));
         while let Some((item, effect)) = batch.next(&mut locks) {
             let Effect::Post { chain, .. } = effect else { continue };
-            let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+            let dlock_core::memory::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else {
+                panic!()
+            };
             batch.outcome(item, &mut locks.0[0], old_word(expect), at(0));
         }
         let told: Vec<Status> = batch.results().map(|(_, _, result)| result.status).collect();
@@ -309,7 +313,7 @@ fn told_of(e: LockEntry, ops: &[Op], mut outcomes: Vec<(Outcome, Now)>) -> Vec<S
 
 /// Of an atomic lock that client 7 took in the first test's second.
 fn own_word(e: &LockEntry) -> u64 {
-    let word = dlock_core::words::AtomicWord::new().with_client(7);
+    let word = dlock_core::memory::words::AtomicWord::new().with_client(7);
     word.with_timeout(e.deadline_s()).into_bits()
 }
 
@@ -318,7 +322,7 @@ fn own_word(e: &LockEntry) -> u64 {
 fn an_item_takes_a_lock_anew_that_an_earlier_one_has_found_lost_for_sure() {
     let mut e = entry(LockType::Atomic);
     assert_eq!(status(taken(&mut e).next(&mut e)), Status::Success);
-    let others = dlock_core::words::AtomicWord::new().with_client(8).with_timeout(1_900);
+    let others = dlock_core::memory::words::AtomicWord::new().with_client(8).with_timeout(1_900);
     let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 9 };
     let outcomes = vec![(old_word(others.into_bits()), at(0)), (old_word(0), at(0))];
     assert_eq!(told_of(e, &[extend, TRY], outcomes), [Status::Fail, Status::Success]);

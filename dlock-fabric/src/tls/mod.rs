@@ -46,6 +46,8 @@ mod libcrypto;
 mod material;
 mod openssl_key;
 mod password;
+pub mod sealing;
+pub mod session;
 mod store_ctx;
 mod verify;
 

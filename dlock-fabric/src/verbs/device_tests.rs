@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use super::device::ffi;
 use super::device::port_selection::{usable, PortState};
 use super::*;
-use crate::atomic::SharedWord;
-use crate::sys;
+use crate::memory::atomic::SharedWord;
+use crate::os::sys;
 
 /// Longer than anything that is expected to happen takes on a slow emulated machine.
 const PATIENCE: Duration = Duration::from_secs(30);

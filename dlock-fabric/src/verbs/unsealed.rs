@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What has come over a sealed queue pair and waits to be taken, at either end.
 
-use crate::sealing::{Opener, SealError};
+use crate::tls::sealing::{Opener, SealError};
 
 /// What a record counts for beside its bytes: to open it costs as much as some bytes more.
 const RECORD_WEIGHT: usize = 64;
@@ -61,7 +61,7 @@ impl Unsealed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sealing::{SealSecrets, Sealer};
+    use crate::tls::sealing::{SealSecrets, Sealer};
     use dlock_core::ids::ClientId;
 
     fn pair() -> (Sealer, Opener) {

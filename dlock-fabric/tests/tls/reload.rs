@@ -4,8 +4,8 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 
+use dlock_fabric::tls::session::{Shake, TlsSession};
 use dlock_fabric::tls::{PeerIdentity, PeerName, PeerRole, Tls, TlsError};
-use dlock_fabric::tls_session::{Shake, TlsSession};
 use rcgen::{CertificateParams, DnType, DnValue, SanType};
 use rustls::pki_types::CertificateDer;
 use rustls::{CertificateError, Error};

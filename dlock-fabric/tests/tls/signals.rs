@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice, Write};
 
-use dlock_fabric::tls_session::TlsSession;
+use dlock_fabric::tls::session::TlsSession;
 
 use crate::pki::{good, Ca, Folder};
 

@@ -161,7 +161,7 @@ pub unsafe fn finish_item(op: OpResult, results: *mut c_void, index: usize) {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::status::Status;
+    use dlock_core::wire::status::Status;
 
     use super::*;
 

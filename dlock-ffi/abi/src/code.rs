@@ -4,7 +4,7 @@
 
 use std::os::raw::c_int;
 
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 
 macro_rules! codes {
     ($($name:ident = $code:literal $(, $status:ident)?;)*) => {

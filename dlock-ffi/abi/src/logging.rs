@@ -2,7 +2,7 @@
 //! The log sink of a C library.
 //!
 //! ```text
-//!   log::error!(…) ──level──▶ queue and thread of dlock_fabric::sink ──▶ deliver
+//!   log::error!(…) ──level──▶ queue and thread of dlock_fabric::os::sink ──▶ deliver
 //!     deliver: dlock_log_get_callback of libdlockm, if it is in the process
 //!                      │ a callback is set        │ none
 //!                      ▼                          ▼
@@ -15,8 +15,8 @@ use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::Once;
 
-use dlock_fabric::fds;
-use dlock_fabric::sink::{self as lines, Line};
+use dlock_fabric::os::fds;
+use dlock_fabric::os::sink::{self as lines, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// The level before any configuration named one: warnings.

@@ -7,8 +7,8 @@ use dlock_client::Instance;
 use dlock_core::ids::LockId;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::OpResult;
-use dlock_core::message::Mode;
-use dlock_core::status::Status;
+use dlock_core::wire::message::Mode;
+use dlock_core::wire::status::Status;
 use dlock_ffi_abi::types::{self, LockRequest};
 use dlock_ffi_abi::{args, code, guard};
 

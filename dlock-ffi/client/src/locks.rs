@@ -4,9 +4,9 @@
 use std::os::raw::{c_int, c_void};
 
 use dlock_client::AsyncOp;
-use dlock_core::control::LockDesc;
 use dlock_core::ids::LockId;
-use dlock_core::message::{LockType, Mode};
+use dlock_core::wire::control::LockDesc;
+use dlock_core::wire::message::{LockType, Mode};
 use dlock_ffi_abi::types::{self, LockRequest};
 use dlock_ffi_abi::{args, code, guard};
 

@@ -15,7 +15,7 @@ use std::os::raw::c_int;
 use std::sync::Arc;
 
 use dlock_core::limits::SERVERS_MAX;
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use dlock_ffi_abi::code;
 use dlock_server::{Server, ServerConfig};
 use parking_lot::Mutex;
@@ -142,7 +142,7 @@ impl Place {
     /// Starts a primary in this place.
     pub(crate) fn start(self, config: ServerConfig) -> c_int {
         // As many clients as the system lets this process have, not as its soft limit says.
-        if let Err(error) = dlock_fabric::threads::raise_file_limit() {
+        if let Err(error) = dlock_fabric::os::threads::raise_file_limit() {
             log::warn!("the limit of open files cannot be raised (setrlimit): {error}");
         }
         let server = match Server::start(config) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Frames of the command channels, and the replies to them.
 
-use dlock_core::codec::{self, Frame, FrameError, Kind};
+use dlock_core::budget::work::{self, FRAME_WORK};
 use dlock_core::counters::Counter;
-use dlock_core::fabric::Executes;
 use dlock_core::ids::Seq;
 use dlock_core::primary::{Effect, Event};
-use dlock_core::work::{self, FRAME_WORK};
-use dlock_fabric::clock::boot_ns;
+use dlock_core::wire::codec::{self, Frame, FrameError, Kind};
+use dlock_core::wire::fabric::Executes;
+use dlock_fabric::os::clock::boot_ns;
 use mio::Token;
 
 use super::{Core, Worker};
@@ -242,17 +242,17 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    use dlock_core::control::{
-        ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, HORIZON_FOREVER, VERSION,
-    };
+    use dlock_core::budget::work::QUANTUM;
     use dlock_core::ids::Epoch;
     use dlock_core::limits::BATCH_MAX;
     use dlock_core::membership::{Opened, Rules};
-    use dlock_core::message::{LockType, Request};
+    use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
     use dlock_core::primary::{Primary, PrimaryConfig};
-    use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
-    use dlock_core::work::QUANTUM;
-    use dlock_fabric::frames::FrameBuffer;
+    use dlock_core::wire::control::{
+        ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, HORIZON_FOREVER, VERSION,
+    };
+    use dlock_core::wire::message::{LockType, Request};
+    use dlock_fabric::stream::frames::FrameBuffer;
     use dlock_fabric::CpuMemory;
 
     use crate::epoch::ServerClock;
@@ -260,7 +260,8 @@ mod tests {
     use crate::random;
     use crate::transport::{Pump, StreamPump};
 
-    const FRAMES: dlock_core::rate::Rate = dlock_core::rate::Rate { per_second: 9, burst: 9 };
+    const FRAMES: dlock_core::budget::rate::Rate =
+        dlock_core::budget::rate::Rate { per_second: 9, burst: 9 };
 
     /// The work of one chain, which is not divided.
     const CHAIN_WORK: u32 = 2;

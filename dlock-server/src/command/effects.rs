@@ -5,7 +5,7 @@
 use dlock_core::ids::ClientId;
 use dlock_core::membership::Exit;
 use dlock_core::primary::{Effect, Event, Recovered};
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 use mio::unix::SourceFd;
 use std::mem;
 use std::os::fd::AsRawFd;

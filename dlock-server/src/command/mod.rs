@@ -32,13 +32,13 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dlock_core::budget::rate::Rate;
 use dlock_core::clock::ServerTime;
-use dlock_core::control::{ControlRequest, Offers};
 use dlock_core::ids::ClientId;
 use dlock_core::primary::{self, Primary, Sent};
-use dlock_core::rate::Rate;
-use dlock_fabric::clock::boot_ns;
-use dlock_fabric::fds::PeerProcess;
+use dlock_core::wire::control::{ControlRequest, Offers};
+use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost};
 use mio::{Events, Poll, Token};
 

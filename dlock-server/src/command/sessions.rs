@@ -6,13 +6,15 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::control::{Attach, Attached, ControlReply, ControlRequest, FabricKind, Session};
-use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::{self, Admission, Caller, Connection, Gone, Opened, State};
 use dlock_core::primary::{ClientSnapshot, Effect, Event};
 use dlock_core::roster::Change;
-use dlock_core::status::Status;
+use dlock_core::wire::control::{
+    Attach, Attached, ControlReply, ControlRequest, FabricKind, Session,
+};
+use dlock_core::wire::fabric::Executes;
+use dlock_core::wire::status::Status;
 use log::Level;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};

@@ -6,17 +6,17 @@
 //!   Strangers  connections without a client yet: Init, Attach, questions
 //!   Upkeep     locks whose time has come, and undoing what fenced clients had
 //! ```
-//! Each has a queue of its own and its share of the thread ([`dlock_core::shares`]), counted in
+//! Each has a queue of its own and its share of the thread ([`dlock_core::budget::shares`]), counted in
 //! work units. The queues are bounded by the connections, which have one request at a time under
 //! way and one notice of their end. Nothing here waits, and nothing is decided but the order of
 //! requests and frames of one client: control first, as in the simulator.
 
 use std::collections::{HashMap, VecDeque};
 
+use dlock_core::budget::shares::Shares;
+use dlock_core::budget::work::{FRAME_WORK, QUANTUM};
 use dlock_core::ids::ClientId;
 use dlock_core::primary;
-use dlock_core::shares::Shares;
-use dlock_core::work::{FRAME_WORK, QUANTUM};
 
 use super::Worker;
 use crate::mailbox::Event;

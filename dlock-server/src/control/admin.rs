@@ -34,11 +34,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::counters::TABLE;
-use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{Epoch, LockId};
-use dlock_core::message::LockType;
+use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::primary::{self, ClientSnapshot, LockSnapshot, Primary};
-use dlock_core::words::{AtomicWord, RwWord};
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::LockType;
 use dlock_fabric::tls::Tls;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};

@@ -9,7 +9,7 @@
 //!                                    └▶ sweep: those of revoked certificates end
 //! ```
 //! A peer that is not known yet costs a task, its socket, and at most
-//! [`HANDSHAKE_BYTES_MAX`](dlock_fabric::tls_session::HANDSHAKE_BYTES_MAX) bytes of memory for what
+//! [`HANDSHAKE_BYTES_MAX`](dlock_fabric::tls::session::HANDSHAKE_BYTES_MAX) bytes of memory for what
 //! it has sent. No other peer waits for it.
 
 use std::io::{self, ErrorKind};
@@ -17,12 +17,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_core::budget::rate::Rate;
 use dlock_core::counters::Counter;
 use dlock_core::primary;
-use dlock_core::rate::Rate;
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::{PeerRole, Tls, TlsError};
-use dlock_fabric::tls_session::TlsSession;
 use log::Level;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

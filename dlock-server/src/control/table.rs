@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use dlock_core::rate::{Pace, Rate};
+use dlock_core::budget::rate::{Pace, Rate};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -220,7 +220,7 @@ pub(crate) fn of_address(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
     use crate::capacity::{Capacity, Needs};
-    use dlock_fabric::threads::ProcessLimits;
+    use dlock_fabric::os::threads::ProcessLimits;
 
     fn table(max: usize, of_one_max: usize) -> Arc<Table> {
         Table::with(max, of_one_max, Arc::new(FilesLeft::unbounded()))

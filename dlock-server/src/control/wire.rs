@@ -4,13 +4,13 @@
 use std::io;
 use std::time::Duration;
 
-use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
-use dlock_core::control::{Attached, ControlReply};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::membership::Gone;
-use dlock_core::status::Status;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
+use dlock_core::wire::control::{Attached, ControlReply};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 

@@ -25,10 +25,10 @@ use std::num::ParseIntError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dlock_core::control::Secret;
 use dlock_core::ids::{ClientId, Epoch, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
+use dlock_core::wire::control::Secret;
 
 use super::files::opened;
 use super::fresh::{remove_unfinished, Fresh};

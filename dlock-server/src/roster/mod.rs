@@ -254,8 +254,8 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dlock_core::control::Secret;
     use dlock_core::ids::ClientId;
+    use dlock_core::wire::control::Secret;
     use std::sync::Mutex;
 
     fn joined(n: u32, secret: u8) -> Change {

@@ -195,9 +195,9 @@ fn says(other: &Other, theirs: &List, own: &Path) {
 mod tests {
     use super::*;
     use crate::testing::TempFolder;
-    use dlock_core::control::Secret;
     use dlock_core::ids::ClientId;
     use dlock_core::roster::Change;
+    use dlock_core::wire::control::Secret;
     use std::fs;
 
     /// The message of a damaged state file has the operator remove it, and leave the list.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dlock_core::roster::Process;
-use dlock_fabric::fds::process_stat;
+use dlock_fabric::os::fds::process_stat;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::process::Pid;

@@ -17,10 +17,10 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use dlock_core::control::{Attach, VerbsAttach};
 use dlock_core::ids::{ClientId, Identity};
-use dlock_core::status::Status;
-use dlock_fabric::fds::is_open;
+use dlock_core::wire::control::{Attach, VerbsAttach};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::fds::is_open;
 use dlock_fabric::{FabricError, VerbsHost};
 use log::Level;
 use parking_lot::Mutex;

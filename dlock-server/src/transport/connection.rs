@@ -8,8 +8,8 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use dlock_core::ids::{ClientId, Identity};
-use dlock_fabric::net;
-use dlock_fabric::sealing::SealSecrets;
+use dlock_fabric::os::net;
+use dlock_fabric::tls::sealing::SealSecrets;
 use dlock_fabric::tls::{PeerChain, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};

@@ -32,14 +32,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::control::{Attach, Attached, FabricKind};
-use dlock_core::fabric::{listed, Offers};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Joining;
-use dlock_core::status::Status;
-use dlock_fabric::fds::PeerProcess;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::control::{Attach, Attached, FabricKind};
+use dlock_core::wire::fabric::{listed, Offers};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::fds::PeerProcess;
+use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, PeerId};
 use dlock_fabric::VerbsHost;
 use mio::{Registry, Token};
@@ -269,7 +269,7 @@ pub(crate) trait Fence: Debug + Send {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dlock_core::control::Secret;
+    use dlock_core::wire::control::Secret;
     use std::os::unix::net::UnixStream;
 
     fn open_on_a_host_without_a_device(config: &ServerConfig) -> Result<Offers, StartError> {

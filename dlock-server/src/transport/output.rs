@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Cut, HEADER_LEN};
+use dlock_core::wire::codec::{self, Cut, HEADER_LEN};
 
 /// Bytes of unread replies above which no more is read from the client.
 const OUTPUT_HIGH: usize = 64 * 1024;

@@ -11,10 +11,10 @@
 use std::io;
 use std::sync::Arc;
 
-use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttached};
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::control::{Attach, Attached, FabricKind, VerbsAttached};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError, PeerId};
 use dlock_fabric::SealedPeer;
 use mio::{Registry, Token};

@@ -11,11 +11,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::control::{Attach, Attached, FabricKind};
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
-use dlock_fabric::fds::{Credentials, PeerProcess};
-use dlock_fabric::handshake;
+use dlock_core::wire::control::{Attach, Attached, FabricKind};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::fds::{Credentials, PeerProcess};
+use dlock_fabric::stream::handshake;
 use log::Level;
 
 use super::connection::listen_unix;

@@ -4,12 +4,12 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
 
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::Attached;
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
-use dlock_fabric::fds::is_open;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::Attached;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::fds::is_open;
+use dlock_fabric::stream::frames::FrameBuffer;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 

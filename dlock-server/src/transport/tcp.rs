@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::control::{Attach, FabricKind};
-use dlock_core::status::Status;
+use dlock_core::wire::control::{Attach, FabricKind};
+use dlock_core::wire::status::Status;
 use socket2::SockRef;
 
 use super::stream::StreamPump;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 
 use dlock_core::ids::ClientId;
-use dlock_fabric::sealing::SealSecrets;
-use dlock_fabric::tls_session::{Shake, TlsSession};
+use dlock_fabric::tls::sealing::SealSecrets;
+use dlock_fabric::tls::session::{Shake, TlsSession};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 

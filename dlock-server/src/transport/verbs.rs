@@ -12,10 +12,10 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttached};
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::control::{Attach, Attached, FabricKind, VerbsAttached};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError, PeerId};
 use dlock_fabric::VerbsPeer;
 use mio::{Registry, Token};

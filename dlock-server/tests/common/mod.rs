@@ -6,15 +6,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{
+use dlock_core::ids::Seq;
+use dlock_core::memory::word_op::{Chain, Outcome};
+use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
+use dlock_core::wire::control::{
     Attach, Attached, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session,
     HORIZON_FOREVER, VERSION,
 };
-use dlock_core::ids::Seq;
-use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome};
+use dlock_core::wire::message::{LockType, Reply, Request};
+use dlock_core::wire::status::Status;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 /// Longer than anything a healthy primary takes.

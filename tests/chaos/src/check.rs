@@ -195,7 +195,7 @@ impl Checker<'_> {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::message::Mode::{self, Exclusive as X, Shared as S};
+    use dlock_core::wire::message::Mode::{self, Exclusive as X, Shared as S};
 
     use super::*;
 

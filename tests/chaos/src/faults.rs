@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
 use dlock_core::counters::Counter;
-use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordOp};
-use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::boot_ns;
+use dlock_core::memory::exec::{Executor, Posted, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 use parking_lot::Mutex;
 
 use crate::rng::Rng;

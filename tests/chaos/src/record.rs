@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use dlock_core::message::Mode;
+use dlock_core::wire::message::Mode;
 
 /// A client was told that it holds a lock, or that its hold goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -119,7 +119,7 @@ fn covered(holds: &[&Hold], from: u64, to: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::message::Mode;
+    use dlock_core::wire::message::Mode;
 
     use super::*;
 

@@ -17,16 +17,16 @@ mod hostile;
 use std::collections::BTreeMap;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::limits::{FAIR_DIVERT, FAIR_LANE_END};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord,
 };
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 use crate::memory::Memory;
 use crate::tape::Tape;

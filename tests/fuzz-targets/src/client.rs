@@ -6,15 +6,15 @@
 //! and in one of its states; what it tells a recovering primary can be told.
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::codec::{self, Frame, Kind, HEADER_LEN};
-use dlock_core::control::{ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, Step, View};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::word_op::{Outcome, Values, WordOp, CHAIN_OPS_MAX};
+use dlock_core::memory::words::Ticket;
 use dlock_core::operation::{Bounds, Effect, First, Follows, Operation, Started, STEPS_MAX};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Values, WordOp, CHAIN_OPS_MAX};
-use dlock_core::words::Ticket;
+use dlock_core::wire::codec::{self, Frame, Kind, HEADER_LEN};
+use dlock_core::wire::control::{ControlRequest, LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 use crate::tape::Tape;
 

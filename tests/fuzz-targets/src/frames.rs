@@ -4,9 +4,9 @@
 //! What decodes has exactly one encoding: the very bytes it came from. Behind those of a frame that
 //! has grown there may be fields of a later version, which are skipped.
 
-use dlock_core::codec::{self, Frame, Header, Kind, HEADER_LEN};
-use dlock_core::control::{ControlReply as C, ControlRequest as R, VERSION, VERSION_MIN};
 use dlock_core::limits::FRAME_LEN_MAX;
+use dlock_core::wire::codec::{self, Frame, Header, Kind, HEADER_LEN};
+use dlock_core::wire::control::{ControlReply as C, ControlRequest as R, VERSION, VERSION_MIN};
 
 /// Kinds of frames whose payloads are tried with any header.
 const KINDS: [Kind; 11] = [

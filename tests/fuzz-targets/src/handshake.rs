@@ -5,17 +5,17 @@
 use std::collections::BTreeSet;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
-use dlock_core::control::{
+use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
+use dlock_core::membership::{Draws, Gone, Joining, Opened, Orphans, Rules, State};
+use dlock_core::memory::words::Ticket;
+use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig};
+use dlock_core::wire::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
+use dlock_core::wire::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Place, Secret,
     HORIZON_FOREVER,
 };
-use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
-use dlock_core::membership::{Draws, Gone, Joining, Opened, Orphans, Rules, State};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig};
-use dlock_core::status::Status;
-use dlock_core::words::Ticket;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 use crate::memory::Memory;
 use crate::tape::Tape;

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
 
 /// Words and ledger entries are zero until they are set.
 #[derive(Debug, Default)]

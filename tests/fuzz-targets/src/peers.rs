@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::OnceLock;
 
+use dlock_fabric::tls::session::{Shake, TlsSession};
 use dlock_fabric::tls::Tls;
-use dlock_fabric::tls_session::{Shake, TlsSession};
 
 use crate::certs::Ca;
 

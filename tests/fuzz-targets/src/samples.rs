@@ -2,17 +2,17 @@
 //! One frame of every kind and of every request and reply, as bytes.
 
 use dlock_core::clock::ServerTime;
-use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{
+use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{LedgerEntry, Ticket};
+use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
+use dlock_core::wire::control::{
     Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
     LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, Terms, VerbsAttach,
     VerbsAttached, VerbsEndpoint, VerbsRegion, VERSION,
 };
-use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
-use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{LedgerEntry, Ticket};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
+use dlock_core::wire::status::Status;
 
 const SEQ: Seq = Seq(0x0102);
 const HANDLE: Handle = Handle(3);

@@ -8,8 +8,8 @@
 use std::sync::OnceLock;
 
 use dlock_core::ids::ClientId;
-use dlock_fabric::sealing::{Opener, SealError, Sealer};
-use dlock_fabric::tls_session::TlsSession;
+use dlock_fabric::tls::sealing::{Opener, SealError, Sealer};
+use dlock_fabric::tls::session::TlsSession;
 
 use crate::peers::Peers;
 use crate::tape::Tape;

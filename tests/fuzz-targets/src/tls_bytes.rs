@@ -5,7 +5,7 @@
 //! What an end reads is what the other one has written, in its order, and nothing else. Noise makes
 //! no peer known. Before a peer is known no more is taken of it than is said.
 
-use dlock_fabric::tls_session::{Shake, TlsSession, HANDSHAKE_BYTES_MAX};
+use dlock_fabric::tls::session::{Shake, TlsSession, HANDSHAKE_BYTES_MAX};
 
 use crate::peers::{Peers, Wire};
 use crate::tape::Tape;

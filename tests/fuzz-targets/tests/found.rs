@@ -3,14 +3,14 @@
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef};
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
-use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Values, WordAddr};
-use dlock_core::words::{LedgerEntry, RwWord, Ticket};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Outcome, Values, WordAddr};
+use dlock_core::memory::words::{LedgerEntry, RwWord, Ticket};
+use dlock_core::wire::control::{LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 const HANDLE: Handle = Handle(0);
 const TRY_SHARED: Op = Op::TryLock { mode: Mode::Shared, expire_s: 5 };
@@ -84,7 +84,7 @@ fn a_word_that_counts_all_the_readers_it_can_is_no_panic() {
     let Begin::Run(mut machine, _) = entry.begin(TRY_SHARED, now()) else { panic!() };
     let _ = machine.outcome(&mut entry, values(&[0, full]), now());
     let (handle, mode, ticket) = (HANDLE, Mode::Shared, None);
-    let wait = dlock_core::message::WaitNumber(1);
+    let wait = dlock_core::wire::message::WaitNumber(1);
     arbitrate(LockType::Rw, full, Request::Wait { handle, mode, expire_s: 5, wait, ticket });
 }
 
@@ -124,8 +124,8 @@ fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
 /// The target took them for another encoding of the same frame.
 #[test]
 fn fields_of_a_later_version_are_dropped() {
-    use dlock_core::codec::{self, Frame, Kind, HEADER_LEN};
-    use dlock_core::control::ControlRequest;
+    use dlock_core::wire::codec::{self, Frame, Kind, HEADER_LEN};
+    use dlock_core::wire::control::ControlRequest;
     let init = ControlRequest::Init { version_min: 1, version_max: 3, tp_mode: 0, horizon_s: 9 };
     let mut bytes = Vec::new();
     codec::encode(&Frame::Control(Seq(7), init.clone()), &mut bytes);

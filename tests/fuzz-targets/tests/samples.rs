@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use dlock_core::codec::{self, Frame, FrameError, HEADER_LEN};
-use dlock_core::control::{ControlReply as C, ControlRequest as R};
-use dlock_core::message::{Reply, Request as Q};
-use dlock_core::word_op::{Outcome, WordOp};
+use dlock_core::memory::word_op::{Outcome, WordOp};
+use dlock_core::wire::codec::{self, Frame, FrameError, HEADER_LEN};
+use dlock_core::wire::control::{ControlReply as C, ControlRequest as R};
+use dlock_core::wire::message::{Reply, Request as Q};
 use dlock_fuzz_targets::samples;
 
 /// One variant: what it belongs to, and its number there.
@@ -145,7 +145,9 @@ fn every_variant_of_every_frame_has_a_sample() {
         let header = codec::header(head).unwrap_or_else(|e| panic!("sample {number}: {e:?}"));
         assert_eq!(header.len, sample.len() - HEADER_LEN, "sample {number}");
         match codec::decode(header.kind, &sample[HEADER_LEN..]) {
-            Ok(decoded) if head[2] <= dlock_core::control::VERSION => frame(&decoded, &mut seen),
+            Ok(decoded) if head[2] <= dlock_core::wire::control::VERSION => {
+                frame(&decoded, &mut seen)
+            }
             Ok(Frame::ControlReply(_, C::Error(_))) => {
                 seen.insert(("foreign", 0));
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of the shared memory for `loom`: as `dlock_fabric::atomic::SharedWord`, word operation
+//! The words of the shared memory for `loom`: as `dlock_fabric::memory::atomic::SharedWord`, word operation
 //! by word operation.
 //!
 //! loom treats a sequentially consistent access as acquire and release only; a fence before and
@@ -7,18 +7,18 @@
 #![forbid(unsafe_code)]
 
 use dlock_core::clock::Now;
-use dlock_core::exec::LockMemory;
+use dlock_core::memory::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::lock::{Half, LockEntry, Op};
-use dlock_core::message::Request;
+use dlock_core::wire::message::Request;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::wire::status::Status;
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
-/// As `dlock_fabric::atomic::SharedWord`.
+/// As `dlock_fabric::memory::atomic::SharedWord`.
 #[derive(Debug)]
 pub struct SharedWord(AtomicU64);
 

@@ -5,7 +5,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// As `dlock_fabric::published::Published`, with two words.
+/// As `dlock_fabric::memory::published::Published`, with two words.
 struct Parts {
     version: AtomicU64,
     parts: [AtomicU64; 2],

@@ -5,14 +5,14 @@
 
 use dlock_core::arbiter::{Arbiter, LockRef};
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::wire::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::limits::PARK_AFTER_NS;
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::words::RwWord;
+use dlock_core::wire::status::Status;
+use dlock_core::memory::words::RwWord;
 use dlock_loom::{carry_out, Shared, SharedWord};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -158,8 +158,8 @@ fn a_recount_never_takes_a_living_reader_off() {
     loom::model(|| {
         let shared = Shared::default();
         shared.word.faa(1);
-        let entry_of_dead = dlock_core::words::LedgerEntry::new();
-        let intent = dlock_core::words::LedgerState::Intent;
+        let entry_of_dead = dlock_core::memory::words::LedgerEntry::new();
+        let intent = dlock_core::memory::words::LedgerState::Intent;
         shared.write_ledger(client(2), entry_of_dead.with_state(intent));
         let mut memory = shared.clone();
         let reader = thread::spawn(move || {

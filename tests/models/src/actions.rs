@@ -7,7 +7,7 @@ use dlock_core::arbiter::Sent;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::lock::EntryState;
-use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::wire::message::{LockType, Reply, Request};
 use stateright::{Model, Property};
 
 use crate::bug::Bug;

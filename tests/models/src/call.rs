@@ -10,11 +10,11 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
 use dlock_core::clock::ServerTime;
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq};
-use dlock_core::message::{LockType, Request};
-use dlock_core::word_op::{Word, WordAddr};
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TurnWord};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TurnWord};
+use dlock_core::wire::message::{LockType, Request};
 
 use crate::bug::Bug;
 use crate::state::{id, Event, Setup, State, CLIENTS, HANDLE};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What must hold in every state, and after every step.
 
-use dlock_core::message::{LockType, Mode, Request};
-use dlock_core::words::{AtomicWord, RwWord, TakenWord, Ticket, TurnWord};
+use dlock_core::memory::words::{AtomicWord, RwWord, TakenWord, Ticket, TurnWord};
+use dlock_core::wire::message::{LockType, Mode, Request};
 use stateright::Model;
 
 use crate::actions::LockModel;
@@ -132,7 +132,7 @@ mod tests {
     use dlock_core::clock::Now;
     use dlock_core::ids::Seq;
     use dlock_core::lock::{Begin, Op};
-    use dlock_core::message::WaitNumber;
+    use dlock_core::wire::message::WaitNumber;
 
     const X: Mode = Mode::Exclusive;
     const S: Mode = Mode::Shared;

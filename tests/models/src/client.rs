@@ -5,11 +5,11 @@
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::Seq;
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordOp};
+use dlock_core::memory::words::{LedgerEntry, LedgerState};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordOp};
-use dlock_core::words::{LedgerEntry, LedgerState};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 use crate::bug::Bug;
 use crate::check;

@@ -16,16 +16,16 @@
 //! nothing to do with that of the predecessor.
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{Claim, ControlReply, ControlRequest, Place, Secret};
-use dlock_core::exec::LockMemory;
-use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{ClientId, Epoch, Handle};
 use dlock_core::lock::Op;
 use dlock_core::locks::{Known, Locks, PrimaryConfig};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Outcome, Word, WordAddr};
+use dlock_core::memory::words::{LedgerEntry, Ticket};
 use dlock_core::session::{Binding, Claims, Verdict};
-use dlock_core::word_op::{Outcome, Word, WordAddr};
-use dlock_core::words::{LedgerEntry, Ticket};
+use dlock_core::wire::control::{Claim, ControlReply, ControlRequest, Place, Secret};
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 
 use crate::bug::Bug;
 use crate::check::precedes;
@@ -409,7 +409,7 @@ impl State {
     fn tells(&mut self, message: Message, around: &Around<'_>) -> ControlReply {
         let now = self.now;
         let Some(recovery) = &mut self.recovery else {
-            return ControlReply::Error(dlock_core::status::Status::Error);
+            return ControlReply::Error(dlock_core::wire::status::Status::Error);
         };
         recovery.heard.push((now, message));
         let (primary, memory, reply) = recovery.replay(around.setup);

@@ -3,10 +3,10 @@
 //! step, so that nothing comes between.
 
 use dlock_core::arbiter::LockRef;
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
 
 use crate::state::{id, Setup, State, CLIENTS, HANDLE};
 

@@ -2,8 +2,8 @@
 //! The systems whose primary dies: small ones in CI, large ones by command, and one for each bug.
 
 use dlock_core::lock::Op;
-use dlock_core::message::LockType::{self, Atomic, Fair, Rw};
-use dlock_core::message::Mode::{self, Exclusive as X, Shared as S};
+use dlock_core::wire::message::LockType::{self, Atomic, Fair, Rw};
+use dlock_core::wire::message::Mode::{self, Exclusive as X, Shared as S};
 
 use crate::bug::Bug;
 use crate::failover::Awaits;

@@ -3,8 +3,8 @@
 
 use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::lock::Op;
-use dlock_core::message::{LockType, Mode};
-use dlock_core::words::{TakenWord, TurnWord};
+use dlock_core::memory::words::{TakenWord, TurnWord};
+use dlock_core::wire::message::{LockType, Mode};
 
 use crate::bug::Bug;
 use crate::state::Event as E;

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use dlock_core::arbiter::Arbiter;
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant, Place};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op, OpResult};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::word_op::{Chain, Values, Word, WordAddr};
+use dlock_core::memory::words::LedgerEntry;
 use dlock_core::operation::Operation;
-use dlock_core::word_op::{Chain, Values, Word, WordAddr};
-use dlock_core::words::LedgerEntry;
+use dlock_core::wire::control::{LockDesc, LockGrant, Place};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 
 use crate::bug::Bug;
 use crate::call::Call;
@@ -77,7 +77,9 @@ impl Setup {
     pub(crate) fn enter(&self) {
         #[cfg(feature = "planted")]
         {
-            dlock_core::words::set_divert(self.divert.unwrap_or(dlock_core::limits::FAIR_DIVERT));
+            dlock_core::memory::words::set_divert(
+                self.divert.unwrap_or(dlock_core::limits::FAIR_DIVERT),
+            );
             dlock_core::planted::plant(self.core_bug);
         }
     }

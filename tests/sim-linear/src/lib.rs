@@ -3,7 +3,7 @@
 //! linearizability tester. It knows nothing of time but the order of calls and returns.
 #![forbid(unsafe_code)]
 
-use dlock_core::message::Mode;
+use dlock_core::wire::message::Mode;
 use dlock_sim::system::Oracle;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::lock::{LockEntry, Op, OpResult};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::wire::message::{LockType, Mode, Reply, Request};
+use dlock_core::wire::status::Status;
 
 use crate::world::Action;
 

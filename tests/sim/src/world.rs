@@ -6,13 +6,13 @@ use std::hash::{Hash, Hasher};
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::LockType;
-use dlock_core::word_op::{WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::control::{LockDesc, LockGrant};
+use dlock_core::wire::message::LockType;
 
 use crate::clients::{Client, Clients, Doing, Memory};
 use crate::tape::Tape;
@@ -131,7 +131,7 @@ impl World {
     /// A lock that everybody has got.
     pub fn new(scenario: &Scenario) -> Self {
         let mut memory = Memory::default();
-        let w0 = WordAddr::new(SLOT, dlock_core::word_op::Word::W0);
+        let w0 = WordAddr::new(SLOT, dlock_core::memory::word_op::Word::W0);
         *memory.word(w0) = scenario.start_word;
         let lock_type = scenario.lock_type;
         let list: Vec<Client> = scenario
@@ -250,8 +250,8 @@ impl World {
 
     /// Whoever is queued is seen by everybody else.
     fn waiters_bit(&mut self) -> Result<(), String> {
-        use dlock_core::words::{AtomicWord, RwWord};
-        let w0 = WordAddr::new(SLOT, dlock_core::word_op::Word::W0);
+        use dlock_core::memory::words::{AtomicWord, RwWord};
+        let w0 = WordAddr::new(SLOT, dlock_core::memory::word_op::Word::W0);
         let word = *self.clients.memory.word(w0);
         let bit = match self.clients.lock_type {
             LockType::Atomic => AtomicWord::from_bits(word).waiters(),
@@ -373,7 +373,7 @@ impl World {
 
     /// At the end: every script is finished, and who is left holds what the word says.
     fn quiescent(&mut self) -> Result<(), String> {
-        use dlock_core::words::{AtomicWord, RwWord, TakenWord, TurnWord};
+        use dlock_core::memory::words::{AtomicWord, RwWord, TakenWord, TurnWord};
         for (i, c) in self.clients.list.iter().enumerate() {
             if !c.gone && c.at < c.script.len() {
                 return Err(format!(
@@ -385,8 +385,8 @@ impl World {
         let now = self.clients.now;
         let live = |c: &&Client| !c.gone && c.holds.is_some_and(|(_, end)| end > now);
         let holders = self.clients.list.iter().filter(live).count();
-        let w0 = WordAddr::new(SLOT, dlock_core::word_op::Word::W0);
-        let w1 = WordAddr::new(SLOT, dlock_core::word_op::Word::W1);
+        let w0 = WordAddr::new(SLOT, dlock_core::memory::word_op::Word::W0);
+        let w1 = WordAddr::new(SLOT, dlock_core::memory::word_op::Word::W1);
         let [word, turn] = [w0, w1].map(|addr| *self.clients.memory.word(addr));
         let held = match self.clients.lock_type {
             LockType::Atomic => usize::from(AtomicWord::from_bits(word).client() != 0),

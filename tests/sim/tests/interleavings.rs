@@ -2,7 +2,7 @@
 //! Two clients and the arbiter, at every interleaving; three, at many.
 
 use dlock_core::lock::Op;
-use dlock_core::message::{LockType, Mode};
+use dlock_core::wire::message::{LockType, Mode};
 use dlock_sim::{explore, sample, Action, Scenario};
 
 const EX: Mode = Mode::Exclusive;

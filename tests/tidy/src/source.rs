@@ -145,7 +145,7 @@ pub fn machine_traces(files: &[File], root: &Path) -> Vec<String> {
     offences
 }
 
-/// Sources of the libraries that read the environment beside `dlock_fabric::environment`, which
+/// Sources of the libraries that read the environment beside `dlock_fabric::os::environment`, which
 /// knows when it is that of a caller with fewer rights. Programs have no more rights than those.
 pub fn stray_environment(files: &[File]) -> Vec<String> {
     const LIBRARIES: [&str; 4] = ["dlock-core/", "dlock-fabric/", "dlock-client/", "dlock-ffi/"];

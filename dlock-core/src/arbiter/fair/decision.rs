@@ -26,9 +26,9 @@ use super::super::Waiter;
 use super::state::{FairState, Has, Head, Passed, Status, View};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
-use crate::message::{Mode, WaitNumber};
+use crate::memory::words::{diverts_from, Ticket, TurnWord};
 use crate::planted::{self, Bug};
-use crate::words::{diverts_from, Ticket, TurnWord};
+use crate::wire::message::{Mode, WaitNumber};
 
 /// Numbers, or ranges of numbers, that one look passes.
 pub(super) const STEPS_MAX: usize = 8;

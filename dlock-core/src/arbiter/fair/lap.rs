@@ -16,11 +16,11 @@ use super::state::{addr_of, HeldBack, Status as Known, View};
 use super::{reached, swap, FairState};
 use crate::clock::NS;
 use crate::limits::FAIR_LANE_END;
-use crate::message::{Mode, Reply};
+use crate::memory::word_op::Word;
+use crate::memory::words::{TakenWord, TurnWord};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::Word;
-use crate::words::{TakenWord, TurnWord};
+use crate::wire::message::{Mode, Reply};
+use crate::wire::status::Status;
 
 /// For so long a client is held back, so that the lock drains.
 const HOLD_BACK_NS: u64 = NS;

@@ -15,10 +15,10 @@ use super::super::{Caller, Ctx};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::limits::{FAIR_GRACE_S, HINDRANCE_S};
-use crate::message::Mode;
+use crate::memory::word_op::{Word, WordAddr};
+use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
-use crate::word_op::{Word, WordAddr};
-use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+use crate::wire::message::Mode;
 
 /// For so long a ticket keeps its turn whose client does not ask for it.
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;

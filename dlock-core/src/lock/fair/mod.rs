@@ -34,11 +34,11 @@ use crate::clock::Now;
 use crate::limits::{
     CLAIM_LEASE_S_MAX, FAIR_GRACE_S, PARK_AFTER_NS, TRIES_MAX, TRY_SAME_HOLD_NS_MAX,
 };
-use crate::message::{Mode, Request};
+use crate::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use crate::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+use crate::wire::message::{Mode, Request};
+use crate::wire::status::Status;
 use release::{give_up, release, releasing};
 pub(super) use release::{had_turn, held_mode, released};
 pub(super) use reply::reply;
@@ -553,7 +553,7 @@ impl LockEntry {
 
     /// The lanes of a lock that was just got.
     pub(super) fn see_lanes(&mut self, taken: u64) {
-        if self.lock_type == crate::message::LockType::Fair {
+        if self.lock_type == crate::wire::message::LockType::Fair {
             self.fair.taken = TakenWord::from_bits(taken);
             self.fair.diverted = self.fair.taken.is_high();
         }

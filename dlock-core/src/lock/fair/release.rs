@@ -5,11 +5,11 @@ use super::view::released_view;
 use super::{At, EntryState, Half, LockEntry, Machine, OpResult, Phase, Step};
 use crate::clock::Now;
 use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S};
-use crate::message::{Mode, Request};
+use crate::memory::word_op::{Chain, Values, WordOp};
+use crate::memory::words::{LedgerEntry, TakenWord, TurnWord};
 use crate::planted::{self, Bug};
-use crate::status::Status;
-use crate::word_op::{Chain, Values, WordOp};
-use crate::words::{LedgerEntry, TakenWord, TurnWord};
+use crate::wire::message::{Mode, Request};
+use crate::wire::status::Status;
 
 pub(super) fn give_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let request = Request::Abandon { handle: e.handle, mode, ticket: e.fair.ticket };

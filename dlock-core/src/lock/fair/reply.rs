@@ -9,9 +9,9 @@ use super::{
 };
 use crate::clock::Now;
 use crate::limits::CAS_ROUNDS_MAX;
-use crate::message::{Mode, Reply};
-use crate::status::Status;
-use crate::words::TurnWord;
+use crate::memory::words::TurnWord;
+use crate::wire::message::{Mode, Reply};
+use crate::wire::status::Status;
 
 pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     match (m.op, reply) {

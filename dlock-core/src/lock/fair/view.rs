@@ -3,9 +3,9 @@
 
 use super::{Fair, LockEntry, OpResult, View};
 use crate::limits::FAIR_READERS_MAX;
-use crate::message::{Mode, Request};
-use crate::status::Status;
-use crate::words::{FairView, TakenWord};
+use crate::memory::words::{FairView, TakenWord};
+use crate::wire::message::{Mode, Request};
+use crate::wire::status::Status;
 
 fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
     View::Fair {

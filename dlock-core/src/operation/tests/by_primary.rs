@@ -2,7 +2,7 @@
 //! Operations whose chains the primary executes, and notes in the ledger.
 
 use super::*;
-use crate::words::RwWord;
+use crate::memory::words::RwWord;
 
 fn noted(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);

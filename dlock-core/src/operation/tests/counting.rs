@@ -2,7 +2,7 @@
 //! What is counted for the primary, and the readers that it is asked for.
 
 use super::*;
-use crate::words::Ticket;
+use crate::memory::words::Ticket;
 
 /// What is counted for the primary before an operation has this end, after `outcome`.
 fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Status) {

@@ -4,8 +4,8 @@
 use super::*;
 use crate::limits::{CLAIM_LEASE_S_MAX, FAIR_DIVERT, FAIR_GRACE_S};
 use crate::lock::Half;
-use crate::word_op::WordAddr;
-use crate::words::{LedgerEntry, Ticket};
+use crate::memory::word_op::WordAddr;
+use crate::memory::words::{LedgerEntry, Ticket};
 
 const W0: WordAddr = WordAddr::new(Slot(9), Word::W0);
 const W1: WordAddr = WordAddr::new(Slot(9), Word::W1);

@@ -4,8 +4,8 @@
 
 use super::super::{First, Follows};
 use super::*;
-use crate::message::Reply;
-use crate::words::RwWord;
+use crate::memory::words::RwWord;
+use crate::wire::message::Reply;
 
 /// A word, a ledger entry and a clock that moves with everything that is done.
 #[derive(Clone, Debug, PartialEq)]

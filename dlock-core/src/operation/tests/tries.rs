@@ -6,7 +6,7 @@ use crate::limits::{
     TRIES_AT_ONCE_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX, TRY_PAUSE_NS_MAX,
     TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
 };
-use crate::words::RwWord;
+use crate::memory::words::RwWord;
 
 const LOCK_SHARED: Op = Op::Lock { mode: S, expire_s: 5 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
+use crate::memory::word_op::Word;
 use crate::registry::testing::Memory;
 use crate::registry::{Registry, STALE_HANDLES_MAX};
-use crate::word_op::Word;
 
 const LEASE_S: u32 = 10;
 

@@ -3,11 +3,11 @@
 
 #![allow(dead_code, reason = "every program uses a part of it")]
 
-use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::lock::LockEntry;
-use dlock_core::message::LockType;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::wire::control::{LockDesc, LockGrant};
+use dlock_core::wire::message::LockType;
 
 /// Of client 7, that has just got the lock; the word is 0.
 pub fn entry(lock_type: LockType) -> LockEntry {

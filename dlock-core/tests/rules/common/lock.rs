@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::word_op::{Word, WordAddr};
-use dlock_core::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 pub const X: Mode = Mode::Exclusive;
 pub const S: Mode = Mode::Shared;

@@ -9,11 +9,11 @@ pub mod world;
 use std::collections::HashMap;
 
 use dlock_core::counters::{Told, COUNTERS};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::locks::Locks;
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
 
 #[derive(Default)]
 pub struct Memory {

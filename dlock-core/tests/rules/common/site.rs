@@ -4,20 +4,20 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret, Terms, VERSION,
-};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::membership::{
     Admission, Draws, Exit, Gone, Joining, MemberMemory, Membership, Opened, Orphans, Rules, State,
 };
-use dlock_core::message::{LockType, Request};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::primary::{Effect, Event, Primary};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, RwWord};
+use dlock_core::wire::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret, Terms, VERSION,
+};
+use dlock_core::wire::message::{LockType, Request};
+use dlock_core::wire::status::Status;
 
 use super::Memory;
 

@@ -2,17 +2,17 @@
 //! A primary, its memory, and clients whose verbs it does not see unless they are told to it.
 #![allow(dead_code, reason = "every program uses a part of it")]
 
+use dlock_core::budget::work::ITEM_WORK_MAX;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent, Step};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Word, WordAddr};
-use dlock_core::words::{AtomicWord, RwWord};
-use dlock_core::work::ITEM_WORK_MAX;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::memory::words::{AtomicWord, RwWord};
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::wire::status::Status;
 
 use super::Memory;
 

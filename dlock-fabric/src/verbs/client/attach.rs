@@ -13,21 +13,21 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
 use dlock_core::limits::VERBS_RING_SLOTS_MAX;
+use dlock_core::wire::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
 
 use super::completion_pump::{CompletionPump, CompletionPumpParts, RING_VERBS, SEND_SLOTS};
 use super::executor::{VerbsExecutor, VerbsOptions};
 use super::memory::Memory;
 use super::ring::Ring;
 use super::talk::Talk;
-use crate::clock::{coarse_lag_ns, ClockEstimate};
 use crate::error::FabricError;
-use crate::fork::Owner;
-use crate::handshake;
-use crate::net;
+use crate::os::clock::{coarse_lag_ns, ClockEstimate};
+use crate::os::fork::Owner;
+use crate::os::net;
 use crate::server_clock::SharedEstimate;
-use crate::tls_session::TlsSession;
+use crate::stream::handshake;
+use crate::tls::session::TlsSession;
 use crate::verbs::device::completion::{Channel, Cq};
 use crate::verbs::device::context::{devices, Context};
 use crate::verbs::device::error::VerbsError;

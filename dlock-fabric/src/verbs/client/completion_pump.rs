@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 
 use super::poster_slot::{Claim, PosterSlot, Use};
-use crate::inbox::lock;
+use crate::stream::inbox::lock;
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::error::VerbsError;
 use crate::verbs::device::qp::Qp;

@@ -17,20 +17,20 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
-use dlock_core::control::Attach;
 use dlock_core::counters::Counter;
-use dlock_core::exec::{Executor, Listening, OnAnswer, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, Listening, OnAnswer, Posted, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::control::Attach;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 use parking_lot::Mutex;
 
 use super::counts::WordOpCounts;
 use super::executor::{VerbsExecutor, VerbsOptions};
-use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
 use crate::error::FabricError;
+use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
 use crate::shm::SEND_WAIT;
 
 /// Between two attempts to attach to a primary that recovers.

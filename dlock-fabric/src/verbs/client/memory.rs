@@ -2,7 +2,7 @@
 //! The primary's memory, as a client addresses it.
 
 use dlock_core::ids::Handle;
-use dlock_core::word_op::WordOp;
+use dlock_core::memory::word_op::WordOp;
 
 use crate::verbs::device::memory::{RemoteRegion, RemoteWord};
 use crate::verbs::device::poster::{RemoteFetch, RemoteOp};

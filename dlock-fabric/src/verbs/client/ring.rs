@@ -10,10 +10,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use dlock_core::word_op::{Outcome, Values};
+use dlock_core::memory::word_op::{Outcome, Values};
 
 use super::completion_pump::CompletionPump;
-use crate::inbox::PENDING_MAX;
+use crate::stream::inbox::PENDING_MAX;
 use crate::verbs::device::poster::{Notify, PostError, Poster, RemoteOp};
 
 /// One chain that was posted.

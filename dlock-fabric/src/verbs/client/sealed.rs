@@ -17,18 +17,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::control::{Attach, FabricKind, VerbsAttach, VerbsAttached};
+use dlock_core::wire::control::{Attach, FabricKind, VerbsAttach, VerbsAttached};
 
 use super::executor::VerbsOptions;
-use crate::clock::ClockEstimate;
 use crate::error::FabricError;
-use crate::handshake;
-use crate::net;
-use crate::sealing::{SealSecrets, Sealer, OVERHEAD};
+use crate::os::clock::ClockEstimate;
+use crate::os::net;
+use crate::stream::handshake;
 use crate::stream::Stream;
 use crate::tcp::TcpExecutor;
+use crate::tls::sealing::{SealSecrets, Sealer, OVERHEAD};
+use crate::tls::session::TlsSession;
 use crate::tls::Tls;
-use crate::tls_session::TlsSession;
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::context::{devices, Context};
 use crate::verbs::device::error::VerbsError;

@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Cut, Frame, HEADER_LEN};
-use dlock_core::exec::{Listening, OnAnswer};
 use dlock_core::ids::Seq;
-use dlock_core::message::Request;
-use dlock_core::status::Status;
+use dlock_core::memory::exec::{Listening, OnAnswer};
+use dlock_core::wire::codec::{self, Cut, Frame, HEADER_LEN};
+use dlock_core::wire::message::Request;
+use dlock_core::wire::status::Status;
 
 use super::completion_pump::CompletionPump;
-use crate::clock::boot_ns;
-use crate::fork::{NotInherited, Owner};
-use crate::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, NoAnswer, Receiver};
+use crate::os::clock::boot_ns;
+use crate::os::fork::{NotInherited, Owner};
+use crate::os::sys::{self, receive_now, SPIN};
+use crate::stream::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, NoAnswer, Receiver};
 use crate::stream::tell_of_rubbish;
-use crate::sys::{self, receive_now, SPIN};
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::messages::{Event, MessageError, Messages};
 
@@ -157,7 +157,7 @@ impl Talk {
         }
     }
 
-    /// What tells of more, as [`Executor::inputs`](dlock_core::exec::Executor::inputs).
+    /// What tells of more, as [`Executor::inputs`](dlock_core::memory::exec::Executor::inputs).
     pub(super) fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [Some(self.channel.as_fd()), Some(self.liveness.as_fd())]
     }

@@ -23,7 +23,7 @@ use super::context::Context;
 use super::error::VerbsError;
 use super::ffi::{self, ibv_comp_channel, ibv_cq, ibv_wc};
 use super::library::library;
-use crate::sys;
+use crate::os::sys;
 
 /// What a work request is known by when it completes: 64 bits of `wr_id`.
 ///

@@ -13,7 +13,7 @@ use super::library::{library, Library};
 use super::port_selection::{
     Atomics, DeviceInfo, Gid, GidInfo, GidKind, Link, NoPort, PortInfo, PortSelection, PortState,
 };
-use crate::fork::Owner;
+use crate::os::fork::Owner;
 
 /// Entries of a GID table that a queue pair can name.
 const GIDS_MAX: c_int = 256;

@@ -304,7 +304,7 @@ pub fn look() -> Findings {
 }
 
 fn memlock_bytes() -> Option<u64> {
-    let bytes = crate::threads::limit_of(libc::RLIMIT_MEMLOCK).ok()?.rlim_cur;
+    let bytes = crate::os::threads::limit_of(libc::RLIMIT_MEMLOCK).ok()?.rlim_cur;
     (bytes != libc::RLIM_INFINITY).then_some(bytes)
 }
 

@@ -16,9 +16,9 @@ use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 use super::context::Context;
 use super::error::{VerbsError, REGISTER};
 use super::ffi::{self, ibv_mr, ibv_pd};
-use crate::atomic::{self, SharedWord};
-use crate::fork::Owner;
-use crate::sys::page_size;
+use crate::memory::atomic::{self, SharedWord};
+use crate::os::fork::Owner;
+use crate::os::sys::page_size;
 
 /// A group of registrations and queue pairs: a key is worth nothing outside its group.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use super::error::VerbsError;
 use super::ffi::{self, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::memory::{Access, Mr, Pages};
 use super::qp::Qp;
-use crate::sealing::SealError;
+use crate::tls::sealing::SealError;
 
 /// Receive buffers of a message ring: requests under way to a primary, or replies to a client.
 pub const RING_SLOTS: u16 = 16;

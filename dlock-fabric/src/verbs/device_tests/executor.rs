@@ -4,19 +4,19 @@
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 
-use dlock_core::control::{Attach, FabricKind, Secret};
-use dlock_core::exec::{Executor, LockMemory, Posted, Single};
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::Request;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, LockMemory, Posted, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::control::{Attach, FabricKind, Secret};
+use dlock_core::wire::message::Request;
+use dlock_core::wire::status::Status;
 
 use super::session::*;
 use super::*;
-use crate::clock::until_ns;
 use crate::error::FabricError;
+use crate::os::clock::until_ns;
 
 const REFUSED: Outcome = Outcome::Refused(Status::BadResponse);
 
@@ -336,5 +336,5 @@ fn an_attach_that_nobody_answers_ends_when_it_is_to() {
     let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None };
     let attached = VerbsExecutor::attach_on(&options, near.into(), &attach, exact_clock());
     assert!(matches!(attached, Err(FabricError::TimedOut)), "{attached:?}");
-    assert!(began.elapsed() < crate::net::CONNECT_WAIT, "it took as long as without that");
+    assert!(began.elapsed() < crate::os::net::CONNECT_WAIT, "it took as long as without that");
 }

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dlock_core::exec::{Executor, LockMemory};
 use dlock_core::ids::Handle;
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::message::{Reply, Request};
-use dlock_core::word_op::{Chain, Outcome, WordOp};
+use dlock_core::memory::exec::{Executor, LockMemory};
+use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
+use dlock_core::wire::message::{Reply, Request};
 
 use super::session::*;
 use super::*;

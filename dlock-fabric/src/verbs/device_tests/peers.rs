@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Clients as the primary sees them: requests, credits, fences, and those that mean harm.
 
-use dlock_core::control::VerbsAttach;
-use dlock_core::exec::{Executor, LockMemory};
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, LockMemory};
+use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::control::VerbsAttach;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
 use rustix::event::PollFlags;
 
@@ -287,7 +287,7 @@ fn who_is_unknown_or_wants_other_queue_pairs_is_not_admitted() {
     let options = VerbsAttach { messages: options.chains.into(), ..options };
     let refused = site.host.admit(ClientId::new(2).unwrap(), &options).map(drop);
     assert!(matches!(refused, Err(FabricError::Refused(Status::ClientRemoved))), "{refused:?}");
-    let none = dlock_core::control::VerbsEndpoint { gid: [0; 16], lid: 0, ..options.chains };
+    let none = dlock_core::wire::control::VerbsEndpoint { gid: [0; 16], lid: 0, ..options.chains };
     let refused = site.host.admit(known, &VerbsAttach { chains: none, ..options }).map(drop);
     assert!(matches!(refused, Err(FabricError::Verbs(VerbsError::Peer(_)))), "{refused:?}");
 }

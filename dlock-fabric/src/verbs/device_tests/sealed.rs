@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use dlock_core::ids::ClientId;
 
 use super::*;
-use crate::sealing::SealSecrets;
+use crate::tls::sealing::SealSecrets;
 use crate::verbs::client::sealed::{open, wanted, SealedEnd};
 
 /// More than an end lets wait, with all that may be under way.

@@ -5,18 +5,18 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use dlock_core::clock::ServerTime;
-use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
-use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Seq, Slot};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
+use dlock_core::memory::exec::Executor;
+use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
+use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
+use dlock_core::wire::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
 use super::*;
-use crate::clock::{boot_ns, ClockEstimate};
-use crate::handshake;
-use crate::sys;
+use crate::os::clock::{boot_ns, ClockEstimate};
+use crate::os::sys;
+use crate::stream::handshake;
 
 pub(super) const SLOTS: u32 = 64;
 pub(super) const ENTRIES: u32 = 32;

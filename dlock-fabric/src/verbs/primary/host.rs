@@ -15,16 +15,16 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dlock_core::control::{VerbsAttach, VerbsAttached, VerbsEndpoint, VerbsRegion};
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
+use dlock_core::wire::control::{VerbsAttach, VerbsAttached, VerbsEndpoint, VerbsRegion};
+use dlock_core::wire::status::Status;
 
 use super::health::Health;
 use super::nic_memory::{Ledgers, NicMemory};
 use super::peer::VerbsPeer;
 use super::sealed::SealedPeer;
 use crate::error::FabricError;
-use crate::sealing::{SealSecrets, OVERHEAD};
+use crate::tls::sealing::{SealSecrets, OVERHEAD};
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::context::{devices, Context};
 use crate::verbs::device::error::VerbsError;

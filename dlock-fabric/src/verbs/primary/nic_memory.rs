@@ -24,16 +24,16 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dlock_core::counters::{Told, TOLD_MAX};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::status::Status;
 
 use super::health::Health;
 use super::loopback::{Loopback, LIST_MAX};
 use crate::error::FabricError;
-use crate::memory::SLOTS_LIMIT;
+use crate::memory::mapped::SLOTS_LIMIT;
 use crate::verbs::device::context::Context;
 use crate::verbs::device::memory::{Pages, RemoteWord};
 use crate::verbs::device::poster::RemoteOp;
@@ -185,7 +185,7 @@ impl NicMemory {
 
     /// The word itself, for a test to break the rule with.
     #[cfg(test)]
-    pub(in crate::verbs) fn cpu_word(&self, addr: WordAddr) -> &crate::atomic::SharedWord {
+    pub(in crate::verbs) fn cpu_word(&self, addr: WordAddr) -> &crate::memory::atomic::SharedWord {
         &self.pages.words()[addr.index() as usize]
     }
 
@@ -238,7 +238,7 @@ impl NicMemory {
         &self,
         client: ClientId,
         handle: Handle,
-        f: impl FnOnce(&crate::atomic::SharedWord) -> T,
+        f: impl FnOnce(&crate::memory::atomic::SharedWord) -> T,
     ) -> Option<T> {
         if handle.0 >= self.ledger_entries {
             return None;

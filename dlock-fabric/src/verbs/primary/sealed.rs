@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind};
 
 use super::host::{Arrival, PeerId};
 use super::peer::VerbsPeer;
-use crate::sealing::{SealSecrets, Sealer, OVERHEAD};
+use crate::tls::sealing::{SealSecrets, Sealer, OVERHEAD};
 use crate::verbs::device::messages::{Event, MessageError, RECORD_BYTES, RING_SLOTS};
 use crate::verbs::unsealed::Unsealed;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dlock_core::limits;
-use dlock_fabric::users;
+use dlock_fabric::os::users;
 use dlock_server::{CpuSet, Orphans, ServerConfig, StandbyConfig, VerbsUse};
 use log::LevelFilter;
 use serde::Deserialize;
@@ -301,7 +301,7 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dlock_core::fabric::FabricKind;
+    use dlock_core::wire::fabric::FabricKind;
 
     const EXAMPLE: &str = include_str!("../../../dlockd.toml");
 

@@ -23,9 +23,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use dlock_fabric::signals::is_ignored;
+use dlock_fabric::os::signals::is_ignored;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::{sink as lines, threads};
+use dlock_fabric::{os::sink as lines, os::threads};
 use dlock_server::{on_a_thread, stand_by, DefaultFiles, Server};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{signal, Signal, SignalKind};

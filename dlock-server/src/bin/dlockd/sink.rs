@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages on standard error, one line each, written by the thread of [`dlock_fabric::sink`].
+//! Messages on standard error, one line each, written by the thread of [`dlock_fabric::os::sink`].
 //!
 //! ```text
 //!   text      [     1.234] WARN  message        seconds since the start
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use dlock_fabric::sink::{self, Line};
+use dlock_fabric::os::sink::{self, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::json;
 

@@ -22,7 +22,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use dlock_client::FabricChoice;
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 use rustix::process::{kill_process, Pid, Signal};
 

@@ -13,7 +13,7 @@ use dlock_chaos::rng::Rng;
 use dlock_chaos::waits::{judge, Waits};
 use dlock_client::FabricChoice;
 use dlock_core::session::UNREACHED_NS;
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 
 use super::job::{Failover, Job, Style};
 use super::successor::{free_port, Pair};

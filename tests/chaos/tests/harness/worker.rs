@@ -21,7 +21,7 @@ use dlock_chaos::rng::Rng;
 use dlock_client::{
     AsyncOp, ClientConfig, Instance, LockDesc, LockId, LockType, Mode, OpResult, Status, View,
 };
-use dlock_fabric::clock::boot_ns;
+use dlock_fabric::os::clock::boot_ns;
 
 use super::job::{type_of, Failover, Job, Style};
 use super::secured;
@@ -199,7 +199,7 @@ impl<'a> Client<'a> {
             }
             let faulty = Arc::new(faulty);
             *slot.lock().expect("nobody panics with it") = Some(Arc::clone(&faulty));
-            faulty as Arc<dyn dlock_core::exec::Executor>
+            faulty as Arc<dyn dlock_core::memory::exec::Executor>
         };
         let instance = Instance::init_shared_wrapped(&config, "127.0.0.1", Arc::new(wrap));
         let instance = match instance {

@@ -4,12 +4,14 @@
 //! when it is released and the third is gone the second gets the lock.
 
 use dlock_core::clock::NS;
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::Seq;
 use dlock_core::locks::Sent;
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{
+    AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX,
+};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 use super::{World, TYPES};
 use crate::tape::Tape;

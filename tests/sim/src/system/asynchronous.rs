@@ -10,7 +10,7 @@
 
 use dlock_core::lock::Op;
 use dlock_core::operation::CHAIN_WAIT_NS;
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 
 use super::coverage::Action;
 use super::state::{Doing, Life, Sys};

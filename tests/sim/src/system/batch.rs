@@ -13,10 +13,10 @@ use dlock_core::clock::Now;
 use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
-use dlock_core::message::{Reply, Request};
+use dlock_core::memory::word_op::{Chain, Outcome, Values};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values};
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
 use super::coverage::Action;
 use super::plan::Fabric;

@@ -10,9 +10,9 @@
 //! and so is what arrives at a client under a number that it has given up.
 
 use dlock_core::ids::Seq;
+use dlock_core::memory::word_op::{Outcome, WordOp};
 use dlock_core::primary::Sent;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, WordOp};
+use dlock_core::wire::status::Status;
 
 use super::plan::{Fabric, Fault};
 use super::state::{Arrived, Ev, Frame, Life, Session, Sys, Unit};

@@ -2,11 +2,11 @@
 //! What a client tells a successor, and the places that it gets.
 
 use dlock_core::clock::{Now, ServerTime};
-use dlock_core::control::{Claim, LockGrant};
 use dlock_core::ids::Epoch;
-use dlock_core::message::LockType;
 use dlock_core::session::Binding;
-use dlock_core::status::Status;
+use dlock_core::wire::control::{Claim, LockGrant};
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
 
 use super::clock::Clock;
 use super::state::{Ask, Doing, Sys};

@@ -9,12 +9,12 @@
 //! ```
 
 use dlock_core::clock::{ClockEstimate, ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret, Terms};
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::LockEntry;
 use dlock_core::session::{was_heard, Binding, Failover, Heartbeats};
-use dlock_core::status::Status;
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret, Terms};
+use dlock_core::wire::status::Status;
 
 use super::coverage::Action;
 use super::plan::Fabric;

@@ -4,7 +4,7 @@
 use dlock_core::clock::Now;
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::session::{self, Failover, Heartbeats};
-use dlock_core::status::Status;
+use dlock_core::wire::status::Status;
 
 use super::control::Stage as ControlStage;
 use super::coverage::Action;

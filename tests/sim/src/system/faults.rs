@@ -4,9 +4,9 @@
 use dlock_core::clock::NS;
 use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::lock::LockEntry;
-use dlock_core::message::LockType;
-use dlock_core::word_op::{Word, WordAddr};
-use dlock_core::words::{LedgerEntry, LedgerState};
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::memory::words::{LedgerEntry, LedgerState};
+use dlock_core::wire::message::LockType;
 
 use super::coverage::Action;
 use super::plan::{Fabric, Fault};

@@ -8,10 +8,10 @@
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{FastCas, Op, Step};
+use dlock_core::memory::word_op::{Chain, Outcome};
+use dlock_core::memory::words::LedgerEntry;
 use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome};
-use dlock_core::words::LedgerEntry;
+use dlock_core::wire::status::Status;
 
 use super::plan::Fabric;
 use super::state::{Doing, Sys};

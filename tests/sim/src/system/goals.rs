@@ -3,8 +3,8 @@
 //! stuck and nothing is left behind.
 
 use dlock_core::lock::{EntryState, LockEntry, Op};
-use dlock_core::message::{LockType, Mode};
-use dlock_core::status::Status;
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 
 use super::coverage::Action;
 use super::state::{Doing, Goal, Life, Sys};

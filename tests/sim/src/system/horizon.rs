@@ -3,7 +3,7 @@
 //! it may rely on what has no lease.
 
 use dlock_core::clock::ServerTime;
-use dlock_core::control::UNLIMITED;
+use dlock_core::wire::control::UNLIMITED;
 
 use super::state::Sys;
 

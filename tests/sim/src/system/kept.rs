@@ -5,9 +5,9 @@
 use dlock_core::clock::NS;
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::EntryState;
-use dlock_core::message::LockType;
-use dlock_core::message::Mode;
-use dlock_core::words::{Ticket, TurnWord};
+use dlock_core::memory::words::{Ticket, TurnWord};
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::message::Mode;
 
 use super::state::{Doing, Thread};
 use super::World;

@@ -4,10 +4,10 @@
 
 use dlock_core::clock::{Now, NS};
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::message::Mode;
 use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::session::{Failover, Heard, Task};
-use dlock_core::status::Status;
+use dlock_core::wire::message::Mode;
+use dlock_core::wire::status::Status;
 
 use super::state::{Ask, Doing, Life, Sys};
 

@@ -9,8 +9,8 @@
 //! Nothing is excused for the other clients, nor for a lock that the client has not got.
 
 use dlock_core::lock::Op;
-use dlock_core::message::LockType;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::wire::message::LockType;
 
 use super::state::Sys;
 

@@ -2,15 +2,15 @@
 //! Control connections, and what `Primary` wants done with the sockets and processes that the
 //! simulator has models of. It decides nothing: `dlock-core::primary` does.
 
-use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
-};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Caller, Connection, Draws, Gone, Joining, MemberMemory, Opened};
+use dlock_core::memory::word_op::{Chain, Outcome};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::roster::{Change, Kept, Process};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome};
+use dlock_core::wire::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
+};
+use dlock_core::wire::status::Status;
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lock memory and ledgers of one epoch, as plain values, and the primary's access to them.
 
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::word_op::{WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
 
 use super::state::Sys;
 

@@ -53,12 +53,12 @@ mod unfenced;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
+use dlock_core::memory::word_op::Outcome;
+use dlock_core::memory::word_op::{Word, WordAddr};
 use dlock_core::session::Heartbeats;
-use dlock_core::status::Status;
-use dlock_core::word_op::Outcome;
-use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::wire::control::{LockGrant, Secret};
+use dlock_core::wire::status::Status;
 
 #[cfg(feature = "planted")]
 pub use bugs::{plant, plantable, scenario_of};
@@ -457,8 +457,8 @@ impl Sys {
 
     /// The lanes of a fair lock that was just made begin where the plan says.
     pub(crate) fn high_lanes(&mut self, grants: &mut [(u8, Result<LockGrant, Status>)]) {
-        use dlock_core::message::LockType;
-        use dlock_core::words::{TakenWord, TurnWord};
+        use dlock_core::memory::words::{TakenWord, TurnWord};
+        use dlock_core::wire::message::LockType;
         for (l, grant) in grants {
             let Ok(grant) = grant else { continue };
             let fresh = !std::mem::replace(&mut self.lanes_set[usize::from(*l)], true);

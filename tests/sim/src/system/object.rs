@@ -9,11 +9,11 @@
 //! Threads of objects are numbered behind those of the locks. Requests go by the control thread.
 
 use dlock_core::clock::NS;
-use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
 use dlock_core::ids::ObjectId;
 use dlock_core::limits::LOCK_WAIT_S;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::wire::control::{ControlReply, ControlRequest, ObjectGrant};
+use dlock_core::wire::status::Status;
 
 use super::coverage::Action;
 use super::object_oracle::{Change, Place};

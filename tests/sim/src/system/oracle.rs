@@ -10,8 +10,8 @@
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
 use dlock_core::clock::COARSE_NS_MAX;
-use dlock_core::control::Place;
-use dlock_core::message::Mode;
+use dlock_core::wire::control::Place;
+use dlock_core::wire::message::Mode;
 
 use super::object_oracle::Objects;
 

@@ -3,7 +3,7 @@
 
 use dlock_core::clock::NS;
 use dlock_core::limits::FAIR_DIVERT;
-use dlock_core::message::LockType;
+use dlock_core::wire::message::LockType;
 
 use super::rng::Rng;
 use super::scenarios::{APART, SCENARIOS};

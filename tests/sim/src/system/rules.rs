@@ -9,14 +9,14 @@
 //!    └ SIGHUP now and then; none at the end    and a quota is neither passed nor cut short
 //! ```
 
-use dlock_core::control::{ControlReply, ControlRequest, LockGrant};
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::lock::Op;
 use dlock_core::membership::{Ending, State};
-use dlock_core::message::{Reply, Request};
 use dlock_core::primary::Event;
 use dlock_core::rights::{Quotas, Right, Rule, ANY_NAME};
-use dlock_core::status::Status;
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant};
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
 use super::control::desc;
 use super::plan::Fabric;

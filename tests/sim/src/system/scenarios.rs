@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The named scenarios: which faults come how often to which clients.
 
-use dlock_core::message::LockType;
+use dlock_core::wire::message::LockType;
 
 use super::plan::{Fabric, Fault};
 

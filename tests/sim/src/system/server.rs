@@ -6,16 +6,16 @@
 //! ```
 
 use dlock_core::clock::NS;
-use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::membership::{Ending, Exit, Orphans, Rules, State};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::memory::word_op::{Chain, Values, WordOp};
+use dlock_core::memory::words::{AtomicWord, RwWord, TurnWord};
 use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig, Sent};
 use dlock_core::roster::{known, Change, Clients};
-use dlock_core::word_op::{Chain, Values, WordOp};
-use dlock_core::words::{AtomicWord, RwWord, TurnWord};
+use dlock_core::wire::fabric::FabricSet;
+use dlock_core::wire::message::{LockType, Mode};
 
 use super::control::Answer;
 use super::kept::Kept;
@@ -570,7 +570,7 @@ pub(super) fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
         sys.others();
         let value = match *word_op {
             WordOp::Cas { addr, expect, swap } if sys.bugs.split_cas => {
-                dlock_core::exec::LockMemory::cas(sys, addr, expect, swap)
+                dlock_core::memory::exec::LockMemory::cas(sys, addr, expect, swap)
             }
             _ => sys.word_op(sys.epoch, id, word_op),
         };

@@ -5,16 +5,16 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use dlock_core::clock::{Now, ServerTime};
-use dlock_core::control::{Claim, ControlRequest, Secret};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{FastCas, LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
-use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::{LedgerEntry, TakenWord, TurnWord};
 use dlock_core::operation::{Bounds, First, Operation};
 use dlock_core::session::Heartbeats;
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{LedgerEntry, TakenWord, TurnWord};
+use dlock_core::wire::control::{Claim, ControlRequest, Secret};
+use dlock_core::wire::message::{LockType, Reply, Request};
+use dlock_core::wire::status::Status;
 
 use super::clock::Clock;
 use super::coverage::Coverage;
@@ -589,5 +589,5 @@ impl Sys {
 
 /// A status as a number of the trace.
 pub(crate) fn code(status: Status) -> u64 {
-    dlock_core::codec::status_to_wire(status) as u64
+    dlock_core::wire::codec::status_to_wire(status) as u64
 }

@@ -12,11 +12,11 @@
 use dlock_core::clock::{Now, ServerTime, COARSE_NS_MAX};
 use dlock_core::ids::Seq;
 use dlock_core::lock::{LockEntry, Op, OpResult};
-use dlock_core::message::{Reply, Request};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::memory::words::LedgerEntry;
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
 use super::coverage::Action;
 use super::plan::Fabric;

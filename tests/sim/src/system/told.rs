@@ -4,11 +4,11 @@
 
 use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
-use dlock_core::message::{LockType, Mode, Request};
+use dlock_core::memory::word_op::{Outcome, Word, WordAddr};
+use dlock_core::memory::words::RwWord;
 use dlock_core::operation::{lease, Operation};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Word, WordAddr};
-use dlock_core::words::RwWord;
+use dlock_core::wire::message::{LockType, Mode, Request};
+use dlock_core::wire::status::Status;
 
 use super::clock::Clock;
 use super::plan::Fault;

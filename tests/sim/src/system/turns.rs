@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whose turn it is at the primary, as on its command thread (`dlock-server/src/command/turns.rs`):
-//! `dlock_core::shares` decides that, and `dlock_core::rate` how many frames of a channel count.
+//! `dlock_core::budget::shares` decides that, and `dlock_core::budget::rate` how many frames of a channel count.
 //!
 //! ```text
 //!   inbox ─▶ of each client: control first, then frames, unless its channel rests ─▶ a turn each
@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use dlock_core::budget::rate::{Pace, Rate};
+use dlock_core::budget::shares::Shares;
+use dlock_core::budget::work::{of_chain, FRAME_WORK, QUANTUM};
 use dlock_core::clock::NS;
-use dlock_core::message::Request;
-use dlock_core::rate::{Pace, Rate};
-use dlock_core::shares::Shares;
-use dlock_core::work::{of_chain, FRAME_WORK, QUANTUM};
+use dlock_core::wire::message::Request;
 
 use super::plan::Fabric;
 use super::server::World;

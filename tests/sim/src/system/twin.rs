@@ -10,12 +10,12 @@ use std::fmt::{self, Debug, Write};
 use std::hash::Hasher;
 
 use dlock_core::counters::Told;
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::membership::MemberMemory;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::memory::word_op::{Chain, Outcome, WordAddr};
+use dlock_core::memory::words::LedgerEntry;
 use dlock_core::primary::{Effect, Event, Primary};
-use dlock_core::word_op::{Chain, Outcome, WordAddr};
-use dlock_core::words::LedgerEntry;
 
 use super::server::World;
 use super::state::Sys;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use dlock_core::clock::NS;
 use dlock_core::ids::ClientId;
-use dlock_core::word_op::WordOp;
+use dlock_core::memory::word_op::WordOp;
 
 use super::plan::Fabric;
 use super::state::{Ev, Sys, Unit};

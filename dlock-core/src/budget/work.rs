@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Work units: what the primary's work is counted in, so that it can be shared and bounded.
+//!
+//! One unit is one access to lock memory or one record visited. Units are counted, not timed: a
+//! unit takes some 0.1 µs where the memory is the CPU's, and a round trip where it is a device's.
+
+use crate::counters::Told;
+use crate::ids::{ClientId, Handle};
+use crate::limits::CLIENTS_MAX;
+use crate::memory::exec::LockMemory;
+use crate::memory::word_op::{Chain, WordAddr};
+use crate::memory::words::LedgerEntry;
+
+/// Work of a client's turn, before somebody else has one: about one batch of 31 single verbs.
+pub const QUANTUM: u32 = 64;
+/// Work of a frame or a control request, apart from what it has executed.
+pub const FRAME_WORK: u32 = 4;
+/// Waits that one look at a read-write lock grants; the lock is looked at again at once.
+pub const GRANTS_PER_LOOK: usize = 32;
+/// The most work on one lock or object that is not divided, of locks that are not fair: the
+/// records of all clients, their places in the queue, and their ledger entries, read twice.
+pub const ITEM_WORK_MAX: u32 = 6 * CLIENTS_MAX as u32;
+
+/// The work of executing a chain.
+pub fn of_chain(chain: &Chain) -> u32 {
+    1 + chain.ops().len() as u32
+}
+
+/// Lock memory that counts its accesses, and the records its user says it has visited.
+pub struct Metered<'a> {
+    mem: &'a mut dyn LockMemory,
+    work: u32,
+}
+
+impl<'a> Metered<'a> {
+    /// Nothing was done yet.
+    pub fn new(mem: &'a mut dyn LockMemory) -> Self {
+        Self { mem, work: 0 }
+    }
+    /// The work since it was made.
+    pub fn work(&self) -> u32 {
+        self.work
+    }
+    /// So many records were visited.
+    pub fn visited(&mut self, records: usize) {
+        self.work = self.work.saturating_add(u32::try_from(records).unwrap_or(u32::MAX));
+    }
+}
+
+impl LockMemory for Metered<'_> {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        self.visited(1);
+        self.mem.cas(addr, expect, swap)
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        self.visited(1);
+        self.mem.faa(addr, add)
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        self.visited(1);
+        self.mem.read(addr)
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        self.visited(1);
+        self.mem.set(addr, value);
+    }
+    fn set_all(&mut self, words: &[(WordAddr, u64)]) {
+        self.visited(words.len());
+        self.mem.set_all(words);
+    }
+    fn wake(&mut self, addr: WordAddr) {
+        self.visited(1);
+        self.mem.wake(addr);
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.visited(1);
+        self.mem.ledger(client, handle)
+    }
+    fn told(&mut self, client: ClientId) -> Told {
+        self.visited(1);
+        self.mem.told(client)
+    }
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        self.visited(1);
+        self.mem.set_ledger(client, handle, entry);
+    }
+}

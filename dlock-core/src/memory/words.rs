@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lock words and the ledger entry, bit by bit (high to low).
+//!
+//! | word | bits |
+//! |---|---|
+//! | atomic `w0` | waiters:1, client_id:31, timeout:32 (seconds since 1970, server clock) |
+//! | rw `w0` | waiters:1, client_id:31 (exclusive owner), rcount:32 |
+//! | fair `w0` ([taken](TakenWord)) | 0:1, mx:31, 0:1, ms:31 |
+//! | fair `w1` ([turn](TurnWord)) | told:1, nx:31, parked:1, ns:31 |
+//! | fair `fence` | the lap |
+//! | object `w0` | value:64 |
+//! | ledger entry | state:4, stamp:32, detail:28 |
+
+use bitfield_struct::bitfield;
+
+#[cfg(not(feature = "planted-bugs"))]
+use crate::limits::FAIR_DIVERT;
+use crate::limits::FAIR_READERS_MAX;
+use crate::wire::message::Mode;
+
+/// The word of an atomic lock. Zero: free.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct AtomicWord {
+    /// Deadline of the hold, seconds since 1970 on the server clock.
+    #[bits(32)]
+    pub timeout: u32,
+    /// The owner, 0 for none.
+    #[bits(31)]
+    pub client: u32,
+    /// Somebody is queued at the arbiter.
+    pub waiters: bool,
+}
+
+/// The word of a read-write lock. Zero: free.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct RwWord {
+    /// Readers, those included that are about to step back.
+    #[bits(32)]
+    pub rcount: u32,
+    /// The exclusive owner, 0 for none.
+    #[bits(31)]
+    pub client: u32,
+    /// Somebody is queued at the arbiter, or the count is suspect: step back and ask there.
+    pub waiters: bool,
+}
+
+impl RwWord {
+    /// Whether a reader that found this word, and has added itself, is inside. A full count is no
+    /// count: only a forged word has it.
+    pub fn admits_reader(self) -> bool {
+        self.client() == 0 && !self.waiters() && self.rcount() < u32::MAX
+    }
+}
+
+/// `w0` of a fair lock: the tickets that were taken. Clients only add to it.
+///
+/// Each lane only grows within a lap. A carry out of a lane falls into the spare bit above it.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq, Hash)]
+pub struct TakenWord {
+    /// Shared tickets taken: the number of the next one.
+    #[bits(31)]
+    pub ms: u32,
+    #[bits(1)]
+    __: u8,
+    /// Exclusive tickets taken: the number of the next one.
+    #[bits(31)]
+    pub mx: u32,
+    #[bits(1)]
+    __: u8,
+}
+
+impl TakenWord {
+    /// Addend that takes an exclusive ticket.
+    pub const TAKE_EXCLUSIVE: u64 = 1 << 32;
+    /// Addend that takes a shared ticket.
+    pub const TAKE_SHARED: u64 = 1;
+
+    /// The addend that takes a ticket of this mode.
+    #[inline]
+    pub fn addend(mode: Mode) -> u64 {
+        match mode {
+            Mode::Exclusive => Self::TAKE_EXCLUSIVE,
+            Mode::Shared => Self::TAKE_SHARED,
+        }
+    }
+    /// Whether a number that is taken now is no ticket: the arbiter alone gives tickets out, until
+    /// the lanes have started again.
+    #[inline]
+    pub fn is_high(self) -> bool {
+        self.mx() >= divert() || self.ms() >= divert()
+    }
+    /// The ticket that is taken next in this lap.
+    #[inline]
+    #[must_use]
+    pub fn next(self, lap: u64) -> Ticket {
+        Ticket { lap, tx: self.mx(), ts: self.ms() }
+    }
+    /// The word with one ticket of this mode more.
+    #[inline]
+    #[must_use]
+    pub fn taken(self, mode: Mode) -> Self {
+        Self::from_bits(self.into_bits().wrapping_add(Self::addend(mode)))
+    }
+}
+
+/// `w1` of a fair lock: the tickets that are done. It is only compared and swapped.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq, Hash)]
+pub struct TurnWord {
+    /// Shared tickets done.
+    #[bits(31)]
+    pub ns: u32,
+    /// A client of shared memory sleeps in the kernel on one half of this word.
+    pub parked: bool,
+    /// Exclusive tickets done: the number of the one whose turn it is.
+    #[bits(31)]
+    pub nx: u32,
+    /// A client sleeps at the arbiter. While this is set, the arbiter alone changes the word.
+    pub told: bool,
+}
+
+impl TurnWord {
+    /// Whether it is the turn of this ticket, which is of this word's lap.
+    #[inline]
+    pub fn serves(self, mode: Mode, ticket: Ticket) -> bool {
+        self.nx() == ticket.tx
+            && match mode {
+                Mode::Exclusive => self.ns() == ticket.ts,
+                Mode::Shared => ticket.ts < self.ns() + u32::from(FAIR_READERS_MAX),
+            }
+    }
+    /// Whether a ticket with this exclusive number is done, or was passed.
+    #[inline]
+    pub fn is_past(self, ticket: Ticket) -> bool {
+        self.nx() > ticket.tx
+    }
+    /// The word after one hold of this mode more is done. An exclusive one wakes all that are
+    /// parked.
+    #[inline]
+    #[must_use]
+    pub fn done(self, mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => self.with_nx(self.nx() + 1).with_parked(false),
+            Mode::Shared => self.with_ns(self.ns() + 1),
+        }
+    }
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+const fn divert() -> u32 {
+    FAIR_DIVERT
+}
+
+#[cfg(feature = "planted-bugs")]
+mod narrow {
+    use crate::limits::FAIR_DIVERT;
+    use std::cell::Cell;
+
+    thread_local! {
+        static DIVERT: Cell<u32> = const { Cell::new(FAIR_DIVERT) };
+    }
+
+    pub(crate) fn divert() -> u32 {
+        DIVERT.get()
+    }
+
+    /// From this number on the arbiter gives the tickets out, on this thread: models have laps so.
+    pub fn set_divert(number: u32) {
+        DIVERT.set(number);
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+use narrow::divert;
+#[cfg(feature = "planted-bugs")]
+pub use narrow::set_divert;
+
+/// From this number on, in either lane, a fetch-and-add takes no ticket.
+#[inline]
+pub fn diverts_from() -> u32 {
+    divert()
+}
+
+/// The four numbers of a fair lock as the C API has them: the low 16 bits of each lane.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq, Hash)]
+pub struct FairView {
+    /// Next shared ticket.
+    #[bits(16)]
+    pub ms: u16,
+    /// Next exclusive ticket.
+    #[bits(16)]
+    pub mx: u16,
+    /// Shared tickets done.
+    #[bits(16)]
+    pub ns: u16,
+    /// Exclusive tickets done.
+    #[bits(16)]
+    pub nx: u16,
+}
+
+impl FairView {
+    /// Of these two words.
+    pub fn of(taken: TakenWord, turn: TurnWord) -> Self {
+        let low = |lane: u32| lane as u16;
+        let view = Self::new().with_mx(low(taken.mx())).with_ms(low(taken.ms()));
+        view.with_nx(low(turn.nx())).with_ns(low(turn.ns()))
+    }
+}
+
+/// A place in the queue of a fair lock: the lap, and both lanes of `w0` as they were when the
+/// ticket was taken. Within a lap the sum of both numbers grows with every ticket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The `fence` word of the lap.
+    pub lap: u64,
+    /// Exclusive lane. The ticket's own number if it is exclusive.
+    pub tx: u32,
+    /// Shared lane. The ticket's own number if it is shared.
+    pub ts: u32,
+}
+
+impl Ticket {
+    /// Where it stands among the tickets of its lap.
+    pub fn order(self) -> u64 {
+        u64::from(self.tx) + u64::from(self.ts)
+    }
+}
+
+/// What a client's ledger says of one of its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LedgerState {
+    /// Nothing, or an atomic or exclusive hold that the word itself names.
+    None = 0,
+    /// A shared fetch-and-add may or may not have been executed (read-write lock).
+    Intent = 1,
+    /// One reader of the count is mine (read-write).
+    HeldShared = 2,
+    /// A shared release may or may not have been executed (read-write).
+    Leaving = 4,
+    /// Queued at the arbiter under the wait number in `detail` (read-write).
+    Waiting = 5,
+    /// Fair: my ticket, which may or may not have been taken, may have its turn, and I may rely on
+    /// that until the deadline. The lock is to be shared.
+    ClaimShared = 6,
+    /// The same of an exclusive ticket.
+    ClaimExclusive = 7,
+}
+
+impl LedgerState {
+    /// Values a correct client never writes count as `None`.
+    pub const fn from_bits(raw: u8) -> Self {
+        match raw {
+            1 => Self::Intent,
+            2 => Self::HeldShared,
+            4 => Self::Leaving,
+            5 => Self::Waiting,
+            6 => Self::ClaimShared,
+            7 => Self::ClaimExclusive,
+            _ => Self::None,
+        }
+    }
+    /// The bits of the state.
+    pub const fn into_bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// One 8-byte entry of a client's ledger; zero means nothing is held.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq, Hash)]
+pub struct LedgerEntry {
+    /// Fair: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never expires).
+    /// Waiting: the wait number. Read-write otherwise: a stamp, new for every chain.
+    #[bits(28)]
+    pub detail: u32,
+    /// Fair: new for each ticket that is taken.
+    #[bits(32)]
+    pub stamp: u32,
+    /// What the entry says.
+    #[bits(4, from = LedgerState::from_bits, into = LedgerState::into_bits)]
+    pub state: LedgerState,
+}
+
+/// The largest value of a ledger entry's `detail`; as a deadline it means "never".
+pub const DETAIL_MAX: u32 = (1 << 28) - 1;
+
+impl LedgerEntry {
+    /// Fair: a claim of the turn of a ticket, which no other entry of its client names.
+    pub fn claim(mode: Mode, stamp: u32) -> Self {
+        let state = match mode {
+            Mode::Exclusive => LedgerState::ClaimExclusive,
+            Mode::Shared => LedgerState::ClaimShared,
+        };
+        Self::new().with_state(state).with_stamp(stamp)
+    }
+    /// Fair: the mode that it claims.
+    #[inline]
+    pub fn claims(self) -> Option<Mode> {
+        match self.state() {
+            LedgerState::ClaimExclusive => Some(Mode::Exclusive),
+            LedgerState::ClaimShared => Some(Mode::Shared),
+            _ => None,
+        }
+    }
+    /// The deadline as seconds since 1970, given the epoch's anchor in the same unit.
+    pub fn deadline_s(self, anchor_s: u32) -> u32 {
+        if self.detail() == DETAIL_MAX {
+            u32::MAX
+        } else {
+            anchor_s.saturating_add(self.detail())
+        }
+    }
+    /// The entry with this deadline (seconds since 1970); saturates to "never".
+    #[must_use]
+    pub fn with_deadline_s(self, deadline_s: u32, anchor_s: u32) -> Self {
+        self.with_detail(deadline_s.saturating_sub(anchor_s).min(DETAIL_MAX))
+    }
+}
+
+const _: () = {
+    assert!(size_of::<AtomicWord>() == 8);
+    assert!(size_of::<RwWord>() == 8);
+    assert!(size_of::<TakenWord>() == 8);
+    assert!(size_of::<TurnWord>() == 8);
+    assert!(size_of::<LedgerEntry>() == 8);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_where_the_table_says() {
+        let w = AtomicWord::new().with_waiters(true).with_client(1).with_timeout(2);
+        assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 2);
+        let w = RwWord::new().with_client(3).with_rcount(4);
+        assert_eq!(w.into_bits(), 3 << 32 | 4);
+        let w = TakenWord::new().with_mx(3).with_ms(4);
+        assert_eq!(w.into_bits(), 3 << 32 | 4);
+        let w = TurnWord::new().with_told(true).with_nx(1).with_parked(true).with_ns(2);
+        assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 1 << 31 | 2);
+        let e = LedgerEntry::claim(Mode::Exclusive, 5).with_detail(6);
+        assert_eq!(e.into_bits(), 7 << 60 | 5 << 28 | 6);
+    }
+
+    #[test]
+    fn a_ledger_deadline_saturates() {
+        let e = LedgerEntry::new().with_deadline_s(u32::MAX, 1_000);
+        assert_eq!(e.deadline_s(1_000), u32::MAX);
+        assert_eq!(LedgerEntry::new().with_deadline_s(1_234, 1_000).deadline_s(1_000), 1_234);
+    }
+
+    #[test]
+    fn a_carry_out_of_a_lane_does_not_reach_the_other() {
+        let last = (1 << 31) - 1;
+        for (mode, mx, ms) in [(Mode::Exclusive, last, 7), (Mode::Shared, 7, last)] {
+            let full = TakenWord::new().with_mx(mx).with_ms(ms);
+            let more = full.taken(mode);
+            let (left_mx, left_ms) = match mode {
+                Mode::Exclusive => (0, 7),
+                Mode::Shared => (7, 0),
+            };
+            assert_eq!((more.mx(), more.ms()), (left_mx, left_ms));
+        }
+    }
+
+    #[test]
+    fn an_exclusive_ticket_has_its_turn_when_all_before_it_are_done() {
+        let ticket = Ticket { lap: 0, tx: 5, ts: 9 };
+        let turn = |nx, ns| TurnWord::new().with_nx(nx).with_ns(ns);
+        for (nx, ns, serves) in [(5, 9, true), (4, 9, false), (5, 8, false), (6, 9, false)] {
+            assert_eq!(turn(nx, ns).serves(Mode::Exclusive, ticket), serves, "{nx} {ns}");
+            let told = turn(nx, ns).with_told(true).with_parked(true);
+            assert_eq!(told.serves(Mode::Exclusive, ticket), serves);
+        }
+        assert!(turn(6, 0).is_past(ticket) && !turn(5, 9).is_past(ticket));
+    }
+
+    #[test]
+    fn so_many_shares_have_their_turn_together() {
+        let max = u32::from(FAIR_READERS_MAX);
+        let turn = TurnWord::new().with_nx(5).with_ns(10);
+        let share = |ts| Ticket { lap: 0, tx: 5, ts };
+        assert!(turn.serves(Mode::Shared, share(10 + max - 1)));
+        assert!(!turn.serves(Mode::Shared, share(10 + max)));
+        assert!(turn.serves(Mode::Shared, share(0)), "in whatever order others have left");
+        assert!(!turn.with_nx(4).serves(Mode::Shared, share(10)));
+    }
+
+    #[test]
+    fn a_hold_that_is_done_leaves_the_flags_that_are_not_its_own() {
+        let turn = TurnWord::new().with_nx(5).with_ns(9).with_parked(true);
+        let exclusive = turn.done(Mode::Exclusive);
+        assert_eq!((exclusive.nx(), exclusive.ns(), exclusive.parked()), (6, 9, false));
+        let shared = turn.done(Mode::Shared);
+        assert_eq!((shared.nx(), shared.ns(), shared.parked()), (5, 10, true));
+    }
+
+    #[test]
+    fn a_view_has_the_low_bits_of_each_lane() {
+        let taken = TakenWord::new().with_mx(0x1_0003).with_ms(0x2_0004);
+        let turn = TurnWord::new().with_told(true).with_nx(0x1_0001).with_ns(0x2_0002);
+        assert_eq!(FairView::of(taken, turn).into_bits(), 0x0001_0002_0003_0004);
+    }
+}

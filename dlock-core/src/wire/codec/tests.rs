@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::*;
+use crate::clock::ServerTime;
+use crate::ids::*;
+use crate::limits::*;
+use crate::memory::word_op::*;
+use crate::memory::words::*;
+use crate::wire::control::*;
+use crate::wire::fabric::OFFERS_MAX;
+use crate::wire::message::*;
+use crate::wire::status::Status;
+
+/// A small generator of values (splitmix64): the same on every run.
+struct Gen(u64);
+
+impl Gen {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    fn bool(&mut self) -> bool {
+        self.below(2) == 1
+    }
+    fn u16(&mut self) -> u16 {
+        self.next() as u16
+    }
+    fn u32(&mut self) -> u32 {
+        self.next() as u32
+    }
+    fn name(&mut self) -> Vec<u8> {
+        let len = [1, 2, 17, DESC_LEN_MAX][self.below(4)];
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let len = [0, 1, 2, BATCH_MAX][self.below(4)];
+        (0..len).map(|_| item(self)).collect()
+    }
+    fn client(&mut self) -> ClientId {
+        ClientId::new(self.u32() & ClientId::MAX | 1).unwrap()
+    }
+    fn secret(&mut self) -> Secret {
+        Secret(std::array::from_fn(|_| self.next() as u8))
+    }
+    fn status(&mut self) -> Status {
+        Status::ALL[self.below(Status::ALL.len())]
+    }
+    fn refusal(&mut self) -> Status {
+        match self.status() {
+            Status::Success | Status::Done => Status::Fail,
+            status => status,
+        }
+    }
+    fn mode(&mut self) -> Mode {
+        [Mode::Exclusive, Mode::Shared][self.below(2)]
+    }
+    fn ticket(&mut self) -> Ticket {
+        Ticket { lap: self.next(), tx: self.u32(), ts: self.u32() }
+    }
+    fn wait(&mut self) -> WaitNumber {
+        WaitNumber(self.u32() & DETAIL_MAX)
+    }
+    fn handle(&mut self) -> Handle {
+        Handle(self.u32())
+    }
+    fn lease_s(&mut self) -> u32 {
+        self.u32() | 1
+    }
+    fn desc(&mut self) -> LockDesc {
+        let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][self.below(3)];
+        LockDesc { name: self.name(), lock_type, lease_s: self.u32() }
+    }
+    fn claim(&mut self) -> Claim {
+        let lock = LockId(self.u32() as i32);
+        let desc = self.desc();
+        let held = self.bool().then(|| HeldClaim {
+            mode: self.mode(),
+            is_queued: self.bool(),
+            left_ns: self.next(),
+            age_ms: self.u32(),
+            epoch: Epoch(self.next()),
+            deadline_s: self.u32(),
+            fair: self.bool().then(|| self.place()),
+        });
+        Claim { lock, desc, held }
+    }
+    fn place(&mut self) -> Place {
+        Place { epoch: Epoch(self.next()), ticket: self.ticket() }
+    }
+    fn word_op(&mut self) -> WordOp {
+        let addr = WordAddr::from_index(self.u32());
+        match self.below(4) {
+            0 => WordOp::Cas { addr, expect: self.next(), swap: self.next() },
+            1 => WordOp::Faa { addr, add: self.next() },
+            2 => WordOp::Read { addr },
+            _ => WordOp::WriteLedger { handle: self.handle(), value: self.next() },
+        }
+    }
+    fn chain(&mut self) -> Chain {
+        let mut chain = Chain::one(self.word_op());
+        for _ in 0..self.below(CHAIN_OPS_MAX) {
+            chain = chain.then(self.word_op());
+        }
+        chain
+    }
+    fn outcome(&mut self) -> Outcome {
+        match self.below(3) {
+            0 => {
+                let mut values = Values::new();
+                for _ in 0..self.below(CHAIN_OPS_MAX + 1) {
+                    values.push(self.next());
+                }
+                Outcome::Done(values)
+            }
+            1 => Outcome::Unknown,
+            _ => Outcome::Refused(self.refusal()),
+        }
+    }
+    fn endpoint(&mut self) -> VerbsEndpoint {
+        VerbsEndpoint {
+            qp_num: self.u32() >> 8,
+            psn: self.u32() >> 8,
+            gid: self.secret().0,
+            lid: self.u16(),
+            mtu: 1 + self.below(5) as u8,
+            reads: self.next() as u8 | 1,
+        }
+    }
+    fn maybe_endpoint(&mut self) -> Option<VerbsEndpoint> {
+        self.bool().then(|| self.endpoint())
+    }
+    fn region(&mut self) -> VerbsRegion {
+        VerbsRegion { base: self.next() >> 1, bytes: self.next() >> 1, rkey: self.u32() }
+    }
+    fn verbs_attach(&mut self) -> VerbsAttach {
+        VerbsAttach {
+            chains: self.endpoint(),
+            messages: self.maybe_endpoint(),
+            ring_slots: [VERBS_RING_SLOTS_MIN, 9, VERBS_RING_SLOTS_MAX][self.below(3)],
+            message_bytes: [VERBS_MESSAGE_BYTES_MIN, VERBS_MESSAGE_BYTES_MAX][self.below(2)],
+        }
+    }
+    fn verbs_attached(&mut self) -> VerbsAttached {
+        let VerbsAttach { chains, messages, ring_slots, message_bytes } = self.verbs_attach();
+        let (slots, ledger) = (self.region(), self.region());
+        VerbsAttached { chains, messages, slots, ledger, ring_slots, message_bytes }
+    }
+    fn session(&mut self) -> Session {
+        let version = self.next() as u8;
+        let mut offers = Offers::none();
+        for (kind, place) in
+            [(FabricKind::Shm, &b"dlock-1-a"[..]), (FabricKind::Tcp, &[]), (FabricKind::Verbs, &[])]
+        {
+            if self.bool() {
+                offers = offers.with(kind, place);
+            }
+        }
+        Session {
+            version,
+            client: self.client(),
+            secret: self.secret(),
+            epoch: Epoch(self.next()),
+            anchor_s: self.u32(),
+            now: ServerTime(self.next()),
+            recovering: self.bool(),
+            offers,
+            terms: Terms {
+                horizon_s: self.u32(),
+                until: ServerTime(self.next()),
+                lapses: self.u32(),
+            },
+        }
+    }
+}
+
+const CONTROL_REQUESTS: usize = 12;
+const CONTROL_REPLIES: usize = 8;
+const REQUESTS: usize = 12;
+const REPLIES: usize = 6;
+
+fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
+    use ControlRequest as R;
+    let (version_min, version_max, tp_mode) = (g.next() as u8, g.next() as u8, g.next() as u8);
+    let horizon_s = g.u32();
+    match variant {
+        0 => R::Init { version_min, version_max, tp_mode, horizon_s },
+        1 => {
+            let (client, secret) = (g.client(), g.secret());
+            R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret }
+        }
+        2 => R::ReinitDone,
+        3 => R::Deinit,
+        4 => R::Heartbeat,
+        5 => R::GetLocks(g.list(Gen::desc)),
+        6 => R::ReleaseLocks(g.list(|g| LockId(g.u32() as i32))),
+        7 => R::UpdateLocks(g.list(Gen::claim)),
+        8 => R::ObjectCreate { name: g.name(), lease_s: g.lease_s(), init: g.next() },
+        9 => R::ObjectGet { name: g.name(), lease_s: g.lease_s() },
+        10 => R::ObjectRelease(ObjectId(g.u32() as i32)),
+        _ => R::ObjectDestroy(ObjectId(g.u32() as i32)),
+    }
+}
+
+fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
+    use ControlReply as R;
+    match variant {
+        0 => R::Error(g.status()),
+        1 => R::Session(g.session()),
+        2 => R::Done,
+        3 => R::Alive {
+            now: ServerTime(g.next()),
+            recovering: g.bool(),
+            until: ServerTime(g.next()),
+        },
+        4 => R::Locks(g.list(|g| {
+            let grant = LockGrant {
+                lock: LockId(g.u32() as i32),
+                handle: g.handle(),
+                slot: Slot(g.u32()),
+                word: g.next(),
+                already: g.bool(),
+            };
+            if g.bool() {
+                Ok(grant)
+            } else {
+                Err(g.status())
+            }
+        })),
+        5 => R::Statuses(g.list(Gen::status)),
+        6 => R::Created(ObjectId(g.u32() as i32)),
+        _ => R::Object(ObjectGrant {
+            object: ObjectId(g.u32() as i32),
+            handle: g.handle(),
+            slot: Slot(g.u32()),
+            generation: Generation(g.next()),
+        }),
+    }
+}
+
+fn request(g: &mut Gen, variant: usize) -> Request {
+    let (handle, mode, expire_s) = (g.handle(), g.mode(), g.u32());
+    let (wait, ticket) = (g.wait(), g.ticket());
+    let maybe = g.bool().then(|| g.ticket());
+    match variant {
+        0 => Request::Wait { handle, mode, expire_s, wait, ticket: maybe },
+        1 => Request::Cancel { handle, wait },
+        2 => Request::Release { handle, mode, ticket: maybe },
+        3 => Request::Wake { handle },
+        4 => Request::Poll { handle, mode, ticket, expire_s },
+        5 => Request::TakeTicket { handle, mode, expire_s },
+        6 => Request::Abandon { handle, mode, ticket },
+        7 => Request::Extend { handle, mode, ticket, expire_s },
+        8 => Request::Steal { handle, expire_s },
+        9 => Request::Resolve { handle },
+        10 => Request::CountReaders { handle, mode, ticket: maybe },
+        11 => Request::Confirm { handle, mode: g.mode() },
+        _ => Request::Ping,
+    }
+}
+
+fn reply(g: &mut Gen, variant: usize) -> Reply {
+    let word = g.next();
+    match variant {
+        0 => Reply::Granted {
+            word,
+            deadline_s: g.u32(),
+            at: ServerTime(g.next()),
+            ticket: g.bool().then(|| g.ticket()),
+        },
+        1 => Reply::Queued { word, ticket: g.ticket() },
+        2 => Reply::Denied { status: g.refusal(), word },
+        3 => Reply::Cancelled { word },
+        4 => Reply::Done { word },
+        _ => Reply::Pong { at: ServerTime(word) },
+    }
+}
+
+/// One frame of every variant of everything.
+fn one_of_each(g: &mut Gen) -> Vec<Frame> {
+    let seq = Seq(g.next());
+    let mut frames = Vec::new();
+    frames.extend((0..CONTROL_REQUESTS).map(|v| Frame::Control(seq, control_request(g, v))));
+    frames.extend((0..CONTROL_REPLIES).map(|v| Frame::ControlReply(seq, control_reply(g, v))));
+    frames.extend((0..REQUESTS).map(|v| Frame::Request(seq, request(g, v))));
+    frames.extend((0..REPLIES).map(|v| Frame::Reply(seq, reply(g, v))));
+    for fabric in FabricKind::ALL.into_iter().chain([FabricKind::Verbs]) {
+        let verbs = fabric.needs_device().then(|| g.verbs_attach());
+        let (client, secret) = (g.client(), g.secret());
+        frames.push(Frame::Attach(Attach { client, secret, fabric, verbs }));
+    }
+    for has_verbs in [false, true] {
+        frames.push(Frame::Attached(Attached {
+            status: g.status(),
+            slots: g.u32(),
+            ledger_entries: g.u32(),
+            clock_offset_ns: g.next(),
+            verbs: has_verbs.then(|| g.verbs_attached()),
+            until: ServerTime(g.next()),
+        }));
+    }
+    frames.push(Frame::Batch(seq, g.list(Gen::chain)));
+    frames.push(Frame::Outcomes(seq, g.list(Gen::outcome)));
+    frames.push(Frame::Note(g.handle(), LedgerEntry::from_bits(g.next())));
+    frames
+}
+
+fn encoded(frame: &Frame) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(frame, &mut out);
+    out
+}
+
+fn decoded(bytes: &[u8]) -> Result<Frame, FrameError> {
+    let (head, payload) = bytes.split_first_chunk().ok_or(FrameError::Truncated)?;
+    let header = header(head)?;
+    match header.len == payload.len() {
+        true => decode(header.kind, payload),
+        false => Err(FrameError::Truncated),
+    }
+}
+
+/// Lists short enough that flipping every bit of the frame stays cheap.
+fn is_small(bytes: &[u8]) -> bool {
+    bytes.len() <= 1_500
+}
+
+#[test]
+fn every_variant_survives_the_round_trip() {
+    let mut g = Gen(1);
+    for _ in 0..200 {
+        for frame in one_of_each(&mut g) {
+            let bytes = encoded(&frame);
+            assert_eq!(decoded(&bytes).as_ref(), Ok(&frame));
+        }
+    }
+}
+
+#[test]
+fn frames_are_appended() {
+    let frame = Frame::Request(Seq(1), Request::Ping);
+    let mut out = encoded(&frame);
+    encode(&frame, &mut out);
+    assert_eq!(out[..out.len() / 2], out[out.len() / 2..]);
+    assert_eq!(decoded(&out[out.len() / 2..]), Ok(frame));
+}
+
+#[test]
+fn no_prefix_of_a_payload_is_a_payload() {
+    let mut g = Gen(2);
+    for frame in (0..4).flat_map(|_| one_of_each(&mut g)).collect::<Vec<_>>() {
+        let bytes = encoded(&frame);
+        let kind = decode_kind(&bytes);
+        for len in 0..bytes.len() - HEADER_LEN {
+            let result = decode(kind, &bytes[HEADER_LEN..HEADER_LEN + len]);
+            assert!(result.is_err(), "{len} bytes of {frame:?}");
+        }
+    }
+}
+
+fn decoded_payload(bytes: &[u8]) -> Result<Frame, FrameError> {
+    decode(decode_kind(bytes), &bytes[HEADER_LEN..])
+}
+
+fn decode_kind(bytes: &[u8]) -> Kind {
+    header(bytes.first_chunk().unwrap()).unwrap().kind
+}
+
+#[test]
+fn bytes_after_a_payload_are_fields_of_a_later_version_or_refused() {
+    use ControlReply as A;
+    use ControlRequest as R;
+    for frame in one_of_each(&mut Gen(3)) {
+        let bytes = [&encoded(&frame)[..], &[0]].concat();
+        let expected = match frame {
+            Frame::Control(_, R::Init { .. } | R::Reinit { .. })
+            | Frame::ControlReply(_, A::Session(_) | A::Alive { .. })
+            | Frame::Attach(_)
+            | Frame::Attached(_) => Ok(frame),
+            _ => Err(FrameError::Trailing),
+        };
+        assert_eq!(decoded_payload(&bytes), expected);
+    }
+}
+
+#[test]
+fn whatever_one_flipped_bit_decodes_to_has_just_this_encoding() {
+    let mut g = Gen(4);
+    for frame in (0..6).flat_map(|_| one_of_each(&mut g)).collect::<Vec<_>>() {
+        let bytes = encoded(&frame);
+        if !is_small(&bytes) {
+            continue;
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(other) = decoded(&flipped) {
+                let again = encoded(&other);
+                match may_grow(&other) {
+                    _ if flipped[2] != LAYOUT => {} // an unknown version is parted from
+                    true => assert!(flipped[HEADER_LEN..].starts_with(&again[HEADER_LEN..])),
+                    false => assert_eq!(again, flipped, "bit {bit} of {frame:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn noise_of_every_kind_is_decoded_without_panic() {
+    let mut g = Gen(5);
+    for raw in 0..=255_u8 {
+        for _ in 0..50 {
+            let len = g.below(200);
+            let mut noise: Vec<u8> = (0..len).map(|_| g.next() as u8).collect();
+            if len > 8 {
+                noise[8] %= 16; // a tag that exists, more often than not
+            }
+            let mut head = [b'D', b'L', LAYOUT, raw, 0, 0, 0, 0];
+            head[4..].copy_from_slice(&(len as u32).to_le_bytes());
+            let Ok(header) = header(&head) else { continue };
+            if let Ok(frame) = decode(header.kind, &noise) {
+                let again = encoded(&frame);
+                match may_grow(&frame) {
+                    false => assert_eq!(&again[HEADER_LEN..], noise),
+                    true => assert!(noise.starts_with(&again[HEADER_LEN..])),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refusal_that_calls_itself_a_success_is_refused() {
+    for status in [Status::Success, Status::Done] {
+        let refused = Frame::Outcomes(Seq(1), vec![Outcome::Refused(status)]);
+        let denied = Frame::Reply(Seq(1), Reply::Denied { status, word: 0 });
+        for frame in [refused, denied] {
+            assert_eq!(decoded(&encoded(&frame)), Err(FrameError::Invalid("refusal")));
+        }
+    }
+}
+
+#[test]
+fn a_count_reserves_nothing_the_payload_cannot_fill() {
+    let mut payload = 7_u64.to_le_bytes().to_vec();
+    payload.push(BATCH_MAX as u8);
+    payload.extend_from_slice(&[1, 2, 0, 0, 0, 0]);
+    let mut chains = Vec::new();
+    assert_eq!(decode_batch(&payload, &mut chains), Err(FrameError::Truncated));
+    assert_eq!(chains.capacity(), 0);
+    payload[8] = BATCH_MAX as u8 + 1;
+    assert_eq!(decode_batch(&payload, &mut chains), Err(FrameError::Invalid("count")));
+}
+
+#[test]
+fn lists_are_reused_by_the_hot_path() {
+    let mut g = Gen(6);
+    let (mut chains, mut outcomes) = (Vec::new(), Vec::new());
+    for seq in (0..50).map(Seq) {
+        let (expected, results) = (g.list(Gen::chain), g.list(Gen::outcome));
+        let (mut batch, mut done) = (Vec::new(), Vec::new());
+        encode_batch(seq, &expected, &mut batch);
+        encode_outcomes(seq, &results, &mut done);
+        assert_eq!(decode_batch(&batch[HEADER_LEN..], &mut chains), Ok(seq));
+        assert_eq!(decode_outcomes(&done[HEADER_LEN..], &mut outcomes), Ok(seq));
+        assert_eq!((&chains, &outcomes), (&expected, &results));
+    }
+}
+
+/// The bytes of an `Attach` with verbs, from its first queue pair on.
+fn verbs_payload(change: impl FnOnce(&mut VerbsAttach)) -> Result<Frame, FrameError> {
+    let mut g = Gen(7);
+    let mut verbs = VerbsAttach { messages: None, ..g.verbs_attach() };
+    change(&mut verbs);
+    let (client, secret, fabric) = (g.client(), g.secret(), FabricKind::Verbs);
+    decoded(&encoded(&Frame::Attach(Attach { client, secret, fabric, verbs: Some(verbs) })))
+}
+
+#[test]
+fn queue_pairs_and_rings_out_of_their_bounds_are_refused() {
+    assert!(verbs_payload(|_| ()).is_ok());
+    let endpoint = Err(FrameError::Invalid("queue pair"));
+    assert_eq!(verbs_payload(|v| v.chains.qp_num = 1 << 24), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.psn = 1 << 24), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.mtu = 0), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.mtu = 6), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.reads = 0), endpoint);
+    let ring = Err(FrameError::Invalid("receive ring"));
+    assert_eq!(verbs_payload(|v| v.ring_slots = VERBS_RING_SLOTS_MIN - 1), ring);
+    assert_eq!(verbs_payload(|v| v.ring_slots = VERBS_RING_SLOTS_MAX + 1), ring);
+    assert_eq!(verbs_payload(|v| v.message_bytes = VERBS_MESSAGE_BYTES_MIN - 1), ring);
+    assert_eq!(verbs_payload(|v| v.message_bytes = VERBS_MESSAGE_BYTES_MAX + 1), ring);
+    let mut verbs = Gen(8).verbs_attached();
+    verbs.ledger = VerbsRegion { base: u64::MAX, bytes: 1, rkey: 0 };
+    let attached = Attached { verbs: Some(verbs), ..Attached::bare(Status::Success) };
+    let result = decoded(&encoded(&Frame::Attached(attached)));
+    assert_eq!(result, Err(FrameError::Invalid("region")));
+}
+
+#[test]
+fn every_message_fits_into_the_smallest_verbs_buffer() {
+    let mut g = Gen(9);
+    for _ in 0..100 {
+        for frame in one_of_each(&mut g) {
+            if let Frame::Request(..) | Frame::Reply(..) = frame {
+                assert!(encoded(&frame).len() <= VERBS_MESSAGE_BYTES_MIN as usize, "{frame:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_header_is_refused() {
+    assert_eq!(header(b"DM\x01\x01\0\0\0\0"), Err(FrameError::Magic));
+    assert_eq!(header(b"DL\x01\x06\0\0\0\0"), Err(FrameError::Kind(6)));
+    assert_eq!(header(b"DL\x01\x7f\0\0\0\0"), Err(FrameError::Kind(0x7f)));
+    assert_eq!(header(b"DL\x01\xff\0\0\0\0"), Err(FrameError::Kind(0xff)));
+    for (version, kind) in [(0, 2), (0, 3), (2, 3), (2, 0x82)] {
+        let head = [b'D', b'L', version, kind, 0, 0, 0, 0];
+        assert_eq!(header(&head), Err(FrameError::ForeignVersion(version)));
+    }
+    let len_max = FRAME_LEN_MAX - HEADER_LEN;
+    let mut head = *b"DL\x01\x01\0\0\0\0";
+    head[4..].copy_from_slice(&(len_max as u32).to_le_bytes());
+    assert_eq!(header(&head), Ok(Header { kind: Kind::Control, len: len_max }));
+    head[4..].copy_from_slice(&(len_max as u32 + 1).to_le_bytes());
+    assert_eq!(header(&head), Err(FrameError::TooLong(len_max as u32 + 1)));
+}
+
+#[test]
+fn a_client_of_another_version_can_be_told_so() {
+    // Tag, version range, and then what that version has there.
+    for (version, tag) in [(0, 0), (0, 1), (2, 0), (2, 1)] {
+        let mut bytes = b"DL\x09\x01\x0e\0\0\0\x2a\0\0\0\0\0\0\0".to_vec();
+        bytes[2] = version;
+        bytes.extend_from_slice(&[tag, version, 9, 0xff, 0xfe, 0xfd]);
+        let expected = FrameError::Version { seq: Seq(42), min: version, max: 9 };
+        assert_eq!(decoded(&bytes), Err(expected));
+        bytes[HEADER_LEN + 8] = 2; // a request of it that is none of the two
+        assert!(matches!(decoded(&bytes), Err(FrameError::Invalid(_))));
+    }
+}
+
+#[test]
+fn a_primary_of_another_version_can_say_so() {
+    for version in [0, 2] {
+        let mut bytes = b"DL\x09\x81\x0d\0\0\0\x2a\0\0\0\0\0\0\0\0".to_vec();
+        bytes[2] = version;
+        bytes.extend_from_slice(&status_to_wire(Status::VersionMismatch).to_le_bytes());
+        let expected = ControlReply::Error(Status::VersionMismatch);
+        assert_eq!(decoded(&bytes), Ok(Frame::ControlReply(Seq(42), expected)));
+        bytes[16] = 2;
+        assert!(matches!(decoded(&bytes), Err(FrameError::Invalid(_))));
+    }
+}
+
+#[test]
+fn the_largest_frames_fit() {
+    let desc =
+        LockDesc { name: vec![b'x'; DESC_LEN_MAX], lock_type: LockType::Fair, lease_s: u32::MAX };
+    let fair = Some(Place { epoch: Epoch(1), ticket: Ticket { lap: 3, tx: 1, ts: 2 } });
+    let held = Some(HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, u64::MAX) });
+    let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];
+    let frame = Frame::Control(Seq(1), ControlRequest::UpdateLocks(claims));
+    assert_eq!(decoded(&encoded(&frame)), Ok(frame));
+    let addr = WordAddr::from_index(0);
+    let cas = WordOp::Cas { addr, expect: 0, swap: 0 };
+    let frame = Frame::Batch(Seq(1), vec![Chain::one(cas).then(cas).then(cas).then(cas); 31]);
+    assert_eq!(decoded(&encoded(&frame)), Ok(frame));
+}
+
+#[test]
+fn offers_that_are_unknown_are_kept_and_those_out_of_order_or_bounds_are_refused() {
+    let session = |offers: &[(u8, &[u8])]| {
+        let mut session = Gen(11).session();
+        session.offers = Offers::none();
+        offers.iter().for_each(|(number, place)| session.offers.push(*number, place.to_vec()));
+        Frame::ControlReply(Seq(1), ControlReply::Session(session))
+    };
+    let longest = [7; 255];
+    let known = session(&[(0, b"shm"), (1, b""), (200, &longest)]);
+    assert_eq!(decoded(&encoded(&known)), Ok(known));
+    let invalid = Err(FrameError::Invalid("offers"));
+    for wrong in [&[(1, &b""[..]), (0, b"")][..], &[(9, b"a"), (9, b"b")]] {
+        assert_eq!(decoded(&encoded(&session(wrong))), invalid);
+    }
+    let numbers: Vec<(u8, &[u8])> = (0..OFFERS_MAX as u8).map(|n| (n, &b""[..])).collect();
+    let mut bytes = encoded(&session(&numbers));
+    assert_eq!(decoded(&bytes), Ok(session(&numbers)));
+    let before = encoded(&session(&[])).len() - 4 - 8 - 4 - 1; // the terms, and the count
+    assert_eq!(usize::from(bytes[before]), OFFERS_MAX);
+    bytes[before] += 1;
+    assert_eq!(decoded(&bytes), invalid);
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages of the control channel (TCP; TLS in secure mode), and of attaching a command channel.
+//!
+//! ```text
+//!   client ──Init──▶ primary          one control connection per client instance
+//!          ◀─Session─
+//!          ──Attach{client, secret}──▶ a second connection becomes the command channel:
+//!          ◀─Attached─                 TCP to the same port, or the Unix socket of the offer
+//! ```
+//! With verbs and sealed the exchange carries both ends of the queue pairs, and the connection
+//! stays open as liveness connection: if either end closes it, the session's data path ends.
+//!
+//! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may grow: fields that a later
+//! version adds at their ends are skipped.
+//!
+//! A connection is bound to the client that `Init` or `Reinit` gave it; no other request
+//! carries a client id. `secret` keeps anybody else from reinitialising or attaching as a client.
+
+use crate::clock::ServerTime;
+use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
+use crate::memory::words::Ticket;
+pub use crate::wire::fabric::{FabricKind, Offers};
+use crate::wire::message::{LockType, Mode};
+use crate::wire::status::Status;
+
+/// The protocol version this library speaks best.
+pub const VERSION: u8 = 1;
+/// The oldest protocol version this library speaks.
+pub const VERSION_MIN: u8 = 1;
+
+/// Proof of being a certain client: random, known to the primary and that client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 16]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A lock as its first user describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LockDesc {
+    /// 1 to 512 bytes.
+    pub name: Vec<u8>,
+    /// The kind.
+    pub lock_type: LockType,
+    /// Stored, never enforced (as in the C API).
+    pub lease_s: u32,
+}
+
+/// A lock as a client holds it, told to a recovering primary.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// The id the lock had.
+    pub lock: LockId,
+    /// Its descriptor.
+    pub desc: LockDesc,
+    /// What the client has of it.
+    pub held: Option<HeldClaim>,
+}
+
+/// What a [`Claim`] claims: a hold, or the place in the queue of a fair lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeldClaim {
+    /// How it is held, or asked for.
+    pub mode: Mode,
+    /// It is queued for, and not held. Fair locks alone.
+    pub is_queued: bool,
+    /// Lease left when the claim was sent, in nanoseconds; `u64::MAX`: no end.
+    pub left_ns: u64,
+    /// How long ago the hold was granted, or confirmed, last, when the claim was sent, in
+    /// milliseconds; `u32::MAX`: longer, or it may have been released since.
+    pub age_ms: u32,
+    /// The incarnation that granted the hold, or confirmed it, last; 0: not known, or it may have
+    /// been released since.
+    pub epoch: Epoch,
+    /// The end of the hold's lease by the clock of that incarnation, seconds since 1970;
+    /// `u32::MAX`: it has none.
+    pub deadline_s: u32,
+    /// Of a fair lock, and of no other.
+    pub fair: Option<Place>,
+}
+
+impl HeldClaim {
+    /// A hold of a lock that has no tickets, confirmed just now.
+    pub fn hold(mode: Mode, left_ns: u64) -> Self {
+        let (epoch, deadline_s) = (Epoch(0), 0);
+        Self { mode, is_queued: false, left_ns, age_ms: 0, epoch, deadline_s, fair: None }
+    }
+}
+
+/// A place in the order of a fair lock's tickets. It outlasts the primary that gave the ticket:
+/// where the numbers are new at a successor, the place stays that of the first ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The incarnation at which the ticket was taken: later ones are behind it.
+    pub epoch: Epoch,
+    /// The ticket.
+    pub ticket: Ticket,
+}
+
+/// Client to primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlRequest {
+    /// A new client. Its versions come first in the frame, in a layout that never changes.
+    Init {
+        /// Oldest version the client speaks.
+        version_min: u8,
+        /// Newest version the client speaks.
+        version_max: u8,
+        /// `trans_mode_t` of the C API: must be the primary's.
+        tp_mode: u8,
+        /// The session horizon asked for, seconds. 0: none is named, and it is up to the primary;
+        /// [`HORIZON_FOREVER`]: unlimited.
+        horizon_s: u32,
+    },
+    /// A known client comes back, or comes to a successor.
+    Reinit {
+        /// Oldest version the client speaks.
+        version_min: u8,
+        /// Newest version the client speaks.
+        version_max: u8,
+        /// `trans_mode_t` of the C API: must be the primary's.
+        tp_mode: u8,
+        /// As in `Init`.
+        horizon_s: u32,
+        /// Who it is.
+        client: ClientId,
+        /// The proof.
+        secret: Secret,
+    },
+    /// The client has told all its claims. Answered by `Done`.
+    ReinitDone,
+    /// The client leaves: its references and holds are released. Answered by `Done`.
+    Deinit,
+    /// Answered by `Alive`.
+    Heartbeat,
+    /// Get up to [`BATCH_MAX`](crate::limits::BATCH_MAX) locks. Answered by `Locks`.
+    GetLocks(Vec<LockDesc>),
+    /// Release up to [`BATCH_MAX`](crate::limits::BATCH_MAX) locks. Answered by `Statuses`.
+    ReleaseLocks(Vec<LockId>),
+    /// Claims for a recovering primary. Answered by `Locks`.
+    UpdateLocks(Vec<Claim>),
+    /// Create an object. Answered by `Created`.
+    ObjectCreate {
+        /// 1 to 512 bytes.
+        name: Vec<u8>,
+        /// Lease in seconds, not 0.
+        lease_s: u32,
+        /// Its first value.
+        init: u64,
+    },
+    /// Get an object. Answered by `Object`.
+    ObjectGet {
+        /// 1 to 512 bytes.
+        name: Vec<u8>,
+        /// Lease in seconds, not 0.
+        lease_s: u32,
+    },
+    /// Give a got object back. Answered by `Done`.
+    ObjectRelease(ObjectId),
+    /// Destroy an object. Answered by `Done`.
+    ObjectDestroy(ObjectId),
+}
+
+/// A lock as the primary gives it to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockGrant {
+    /// The id, the same for all clients.
+    pub lock: LockId,
+    /// This client's number for it.
+    pub handle: Handle,
+    /// Where its words are.
+    pub slot: Slot,
+    /// The lock word when it was got (fair locks: the tickets taken).
+    pub word: u64,
+    /// This client had a reference already.
+    pub already: bool,
+}
+
+/// An object as the primary gives it to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectGrant {
+    /// The id, the same for all clients.
+    pub object: ObjectId,
+    /// This client's number for it.
+    pub handle: Handle,
+    /// Where its value is.
+    pub slot: Slot,
+    /// The generation of the slot while the object lives.
+    pub generation: Generation,
+}
+
+/// The primary's answer to `Init` and `Reinit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The version both speak from now on.
+    pub version: u8,
+    /// Who the client is.
+    pub client: ClientId,
+    /// The proof for later.
+    pub secret: Secret,
+    /// The primary's incarnation.
+    pub epoch: Epoch,
+    /// Ledger deadlines count from here: seconds since 1970 on the server clock.
+    pub anchor_s: u32,
+    /// The server clock when this was written.
+    pub now: ServerTime,
+    /// The primary is in recovery: claims are wanted.
+    pub recovering: bool,
+    /// The fabrics that the primary offers. Of shm the place is the abstract name of a Unix
+    /// socket.
+    pub offers: Offers,
+    /// The terms of the session.
+    pub terms: Terms,
+}
+
+/// What the primary promises a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The session horizon, seconds; 0: unlimited.
+    pub horizon_s: u32,
+    /// Until when the primary does not act on this client's silence, on the server clock.
+    /// [`UNLIMITED`]: it never does.
+    pub until: ServerTime,
+    /// How often this primary has ended what the client had without a lease (holds, queue places).
+    /// A client that knows another number must treat them as lost, and those alone: holds with a
+    /// lease are in place until their leases' ends. 0 after `Init`.
+    pub lapses: u32,
+}
+
+impl Terms {
+    /// Those of a new client without a horizon.
+    pub const UNLIMITED: Self = Self { horizon_s: 0, until: UNLIMITED, lapses: 0 };
+}
+
+/// A client asks for no horizon.
+pub const HORIZON_FOREVER: u32 = u32::MAX;
+
+/// A horizon that is never reached.
+pub const UNLIMITED: ServerTime = ServerTime(u64::MAX);
+
+/// Primary to client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlReply {
+    /// Refused; nothing changed.
+    Error(Status),
+    /// Admitted.
+    Session(Session),
+    /// Done.
+    Done,
+    /// The answer to `Heartbeat`.
+    Alive {
+        /// The server clock when it was answered.
+        now: ServerTime,
+        /// The primary is in recovery.
+        recovering: bool,
+        /// See [`Terms::until`]; 0: the peer is no client, and is promised nothing.
+        until: ServerTime,
+    },
+    /// One result per lock asked for.
+    Locks(Vec<Result<LockGrant, Status>>),
+    /// One status per lock.
+    Statuses(Vec<Status>),
+    /// The object's id.
+    Created(ObjectId),
+    /// The object.
+    Object(ObjectGrant),
+}
+
+/// The first frame of a connection that is to become a client's command channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// Whose.
+    pub client: ClientId,
+    /// The proof.
+    pub secret: Secret,
+    /// Which executor is on the other end.
+    pub fabric: FabricKind,
+    /// The client's queue pairs; there if `fabric` needs a device, and only then.
+    pub verbs: Option<VerbsAttach>,
+}
+
+/// The answer to [`Attach`]. On a Unix socket its frame carries the file descriptors of the
+/// slot memory and of the client's ledger, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// `Success`, or why not.
+    pub status: Status,
+    /// Slots in the lock memory.
+    pub slots: u32,
+    /// Entries of the client's ledger.
+    pub ledger_entries: u32,
+    /// Server clock minus the primary's CLOCK_BOOTTIME, nanoseconds (shm only; else 0). The
+    /// client's is another one in another time namespace.
+    pub clock_offset_ns: u64,
+    /// The primary's queue pairs and memory (fabrics that need a device).
+    pub verbs: Option<VerbsAttached>,
+    /// See [`Terms::until`]; 0 if refused.
+    pub until: ServerTime,
+}
+
+impl VerbsRegion {
+    /// No memory at all.
+    pub const EMPTY: Self = Self { base: 0, bytes: 0, rkey: 0 };
+}
+
+impl Attached {
+    /// Nothing but a status: why the channel is refused.
+    pub fn bare(status: Status) -> Self {
+        let (slots, ledger_entries, until) = (0, 0, ServerTime(0));
+        Self { status, slots, ledger_entries, clock_offset_ns: 0, verbs: None, until }
+    }
+}
+
+/// One end of a reliable connection, as the other end needs to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsEndpoint {
+    /// The queue pair's number: 24 bits.
+    pub qp_num: u32,
+    /// Its first packet's number: 24 bits.
+    pub psn: u32,
+    /// Its port's GID, network order.
+    pub gid: [u8; 16],
+    /// Its port's local identifier; InfiniBand only.
+    pub lid: u16,
+    /// Its path MTU, 1 = 256 bytes … 5 = 4,096.
+    pub mtu: u8,
+    /// Reads and atomics it executes at a time; not 0.
+    pub reads: u8,
+}
+
+/// Memory of the primary that a client's queue pair may operate on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsRegion {
+    /// Its address in the primary's process.
+    pub base: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Its key: worth nothing on any other client's queue pair.
+    pub rkey: u32,
+}
+
+/// What a verbs client has, and what it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsAttach {
+    /// The queue pair that chains go out on; of `Sealed` it carries everything.
+    pub chains: VerbsEndpoint,
+    /// The queue pair of the messages; `None`: they share that of the chains.
+    pub messages: Option<VerbsEndpoint>,
+    /// Buffers of its receive ring, [`VERBS_RING_SLOTS_MIN`] to [`VERBS_RING_SLOTS_MAX`].
+    ///
+    /// [`VERBS_RING_SLOTS_MIN`]: crate::limits::VERBS_RING_SLOTS_MIN
+    /// [`VERBS_RING_SLOTS_MAX`]: crate::limits::VERBS_RING_SLOTS_MAX
+    pub ring_slots: u16,
+    /// Bytes of a buffer, [`VERBS_MESSAGE_BYTES_MIN`] to [`VERBS_MESSAGE_BYTES_MAX`].
+    ///
+    /// [`VERBS_MESSAGE_BYTES_MIN`]: crate::limits::VERBS_MESSAGE_BYTES_MIN
+    /// [`VERBS_MESSAGE_BYTES_MAX`]: crate::limits::VERBS_MESSAGE_BYTES_MAX
+    pub message_bytes: u32,
+}
+
+/// The primary's side of a [`VerbsAttach`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsAttached {
+    /// The queue pair for chains.
+    pub chains: VerbsEndpoint,
+    /// The queue pair for messages, if the client has one.
+    pub messages: Option<VerbsEndpoint>,
+    /// The slots: remote read and atomics. Of `Sealed` this region and the next are empty.
+    pub slots: VerbsRegion,
+    /// The client's ledger: remote write.
+    pub ledger: VerbsRegion,
+    /// Buffers of its receive ring, bounded as in [`VerbsAttach`].
+    pub ring_slots: u16,
+    /// Bytes of a buffer, bounded as in [`VerbsAttach`].
+    pub message_bytes: u32,
+}

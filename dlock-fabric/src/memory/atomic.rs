@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The one place where memory shared between threads and processes is operated on.
+//!
+//! All operations on words that CPUs share are sequentially consistent: a chain promises its verbs
+//! in order, and a note (a store) followed by a read of a lock word must not be exchanged by the
+//! CPU's store buffer.
+//! Nothing else in the project touches shared memory, so that `loom` can stand in here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dlock_core::lock::Half;
+
+use crate::os::sys;
+
+/// An 8-byte word that other threads and other processes operate on at the same time.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct SharedWord(AtomicU64);
+
+impl SharedWord {
+    /// A word of this process alone, for tests and measurements.
+    pub const fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    /// Compare and swap; the old word. It took effect iff that is `expect`.
+    #[inline]
+    pub fn cas(&self, expect: u64, swap: u64) -> u64 {
+        match self.0.compare_exchange(expect, swap, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(old) | Err(old) => old,
+        }
+    }
+
+    /// Fetch and add modulo 2^64; the old word.
+    #[inline]
+    pub fn faa(&self, add: u64) -> u64 {
+        self.0.fetch_add(add, Ordering::SeqCst)
+    }
+
+    /// The word.
+    #[inline]
+    pub fn load(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Sets the word; visible before anything later of this thread.
+    #[inline]
+    pub fn store(&self, value: u64) {
+        self.0.store(value, Ordering::SeqCst);
+    }
+}
+
+impl SharedWord {
+    /// Sleeps in the kernel until this half of the word has another value, or threads of any
+    /// process that sleep on it are woken, for `limit` at most.
+    pub fn park(&self, half: Half, value: u32, limit: Duration) {
+        sys::futex_wait(self.half(half), value, limit);
+    }
+
+    /// Wakes all that sleep on the lower half of the word, or on both.
+    pub fn wake_all(&self, half: Half) {
+        sys::futex_wake_all(self.half(Half::Low));
+        if half == Half::High {
+            sys::futex_wake_all(self.half(Half::High));
+        }
+    }
+
+    /// The address of a half.
+    fn half(&self, half: Half) -> *const u32 {
+        let is_second = (half == Half::High) != cfg!(target_endian = "big");
+        self.0.as_ptr().cast::<u32>().wrapping_add(usize::from(is_second))
+    }
+}
+
+impl SharedWord {
+    /// Sets a word that a device is about to write: ordered by the doorbell alone.
+    #[inline]
+    pub(crate) fn store_relaxed(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// The words at `base`.
+///
+/// # Safety
+/// `base` is aligned to 8 bytes and points to `len` words that stay mapped, readable and (where
+/// they are written) writable for `'a`, and that are accessed through [`SharedWord`] alone.
+#[inline]
+pub(crate) unsafe fn words<'a>(base: *const u8, len: usize) -> &'a [SharedWord] {
+    // SAFETY: SharedWord is transparent over AtomicU64, which has the size and bit validity of
+    // u64; alignment, length, lifetime and exclusive use of atomics are the caller's promise.
+    unsafe { std::slice::from_raw_parts(base.cast(), len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+
+    /// A thread that is not woken sleeps for so long.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_parked_thread_is_woken_on_either_half() {
+        let begun = Instant::now();
+        for (half, value) in [(Half::Low, 2), (Half::High, 1)] {
+            let (word, woken) = (SharedWord::new(1 << 32 | 2), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| {
+                    word.park(half, value, LIMIT);
+                    woken.store(true, Ordering::Release);
+                });
+                while !woken.load(Ordering::Acquire) {
+                    word.wake_all(half); // it may not sleep yet
+                    std::thread::yield_now();
+                }
+                sleeper.join().expect("it does not panic");
+            });
+        }
+        assert!(begun.elapsed() < LIMIT);
+    }
+
+    #[test]
+    fn a_thread_does_not_park_on_a_half_that_has_changed() {
+        let (word, begun) = (SharedWord::new(1 << 32 | 2), Instant::now());
+        word.park(Half::Low, 1, LIMIT);
+        word.park(Half::High, 2, LIMIT);
+        assert!(begun.elapsed() < LIMIT);
+    }
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lock memory, as files that processes map and as the primary has it.
+
+pub mod atomic;
+pub mod cpu;
+pub mod mapped;
+pub(crate) mod owner_mutex;
+pub(crate) mod published;

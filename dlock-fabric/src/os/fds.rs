@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What only Unix sockets can do: carry descriptors, and tell who is on the other end.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::PollFlags;
+use rustix::net::{
+    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+
+use crate::os::sys::{check, named, now, poll_until, send_all};
+
+/// Lets `/dev/null` take the places of standard input, output and error that are closed, until a
+/// program that this process executes: else a descriptor that is made next gets such a number, and
+/// what is meant for standard error is written into a connection. To be called before descriptors
+/// are made, but only within calls of the program: beside a thread of the library, `close(1)` and
+/// `open` of a program would get another place. Programs of Rust begin with this; a C program,
+/// which may begin without them, does not.
+pub fn occupy_standard() {
+    for place in libc::STDIN_FILENO..=libc::STDERR_FILENO {
+        // SAFETY: an operation on a number, without pointers.
+        if unsafe { libc::fcntl(place, libc::F_GETFD) } >= 0 {
+            continue;
+        }
+        // SAFETY: the path is a terminated string.
+        let raw = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if raw > libc::STDERR_FILENO {
+            // SAFETY: made above: another thread has taken the place meanwhile.
+            unsafe { libc::close(raw) };
+        }
+    }
+}
+
+/// Descriptors that one message may carry.
+pub const FDS_MAX: usize = 4;
+
+/// Room for the control data of [`FDS_MAX`] descriptors.
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
+
+/// Sends bytes with descriptors attached to the first of them, all of it by the deadline.
+///
+/// # Errors
+/// `InvalidInput` for no bytes or more than [`FDS_MAX`] descriptors; `TimedOut`; what the
+/// socket says. Never raises SIGPIPE.
+pub fn send_with_fds(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> io::Result<()> {
+    if bytes.is_empty() || fds.len() > FDS_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if fds.is_empty() {
+        return send_all(socket, bytes, deadline);
+    }
+    let mut room = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        match now("sendmsg", || sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))? {
+            Some(sent) => return send_all(socket, &bytes[sent..], deadline),
+            None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
+            None => poll_until(socket, PollFlags::OUT, deadline).map(drop)?,
+        }
+    }
+}
+
+/// Receives what is there, and the descriptors that came with it (closed on exec). `None`:
+/// nothing yet, `Some(0)`: the peer has closed.
+///
+/// # Errors
+/// `InvalidData` if the peer attached more than [`FDS_MAX`] descriptors or control data that
+/// does not fit, and every error of the socket; every descriptor that came is closed then.
+pub fn receive_with_fds(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<Option<usize>> {
+    let mut room = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received =
+        now("recvmsg", || recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags))?;
+    let Some(received) = received else { return Ok(None) };
+    // Everything that came is owned from here on, and closed on every early return.
+    let came: Vec<OwnedFd> = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    if is_cut || fds.len() + came.len() > FDS_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    fds.extend(came);
+    Ok(Some(received.bytes))
+}
+
+/// Who connected, as the kernel saw it then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The process; `None` if it is in a pid namespace this one cannot see.
+    pub pid: Option<i32>,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl Credentials {
+    /// Of the peer of a Unix stream socket.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let raw: libc::ucred = option(socket, libc::SO_PEERCRED)?;
+        Ok(Self { pid: (raw.pid > 0).then_some(raw.pid), uid: raw.uid, gid: raw.gid })
+    }
+
+    /// Whether a client with these credentials may map this process's lock memory: it is of this
+    /// user, of root, or of one of these users.
+    pub fn may_map(self, users: &[u32]) -> bool {
+        self.may_map_of(me(), users)
+    }
+
+    /// Whether the lock memory of a primary with these credentials may be mapped by this process:
+    /// the primary is of this user, of root, or of one of these users, or this process is of root.
+    pub fn may_be_mapped(self, users: &[u32]) -> bool {
+        me() == 0 || self.may_map(users)
+    }
+
+    fn may_map_of(self, me: u32, users: &[u32]) -> bool {
+        self.uid == me || self.uid == 0 || users.contains(&self.uid)
+    }
+}
+
+/// The effective user of this process.
+fn me() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() }
+}
+
+/// An option that `rustix` does not have, or not for a peer in a pid namespace that this process
+/// cannot see: its number is 0 there.
+fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is valid for writes of `len` bytes.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            value.as_mut_ptr().cast(),
+            &mut len,
+        )
+    })
+    .map_err(|error| named("getsockopt", error))?;
+    if len as usize != size_of::<T>() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // SAFETY: the kernel wrote all of it. `T` is `ucred` or `c_int`, valid for all bytes.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// A process on the other end of a Unix socket, and whether it is gone.
+///
+/// Known by a pidfd from the socket itself (Linux 6.5); else by a pidfd opened by number while
+/// the connection shows that the peer lives; else by its number and start time in /proc.
+#[derive(Debug)]
+pub struct PeerProcess {
+    identity: Identity,
+}
+
+#[derive(Debug)]
+enum Identity {
+    Pidfd(OwnedFd),
+    Started { pid: i32, ticks: u64 },
+    Unknown,
+}
+
+impl PeerProcess {
+    /// The peer of a Unix stream socket.
+    pub fn of_peer(socket: BorrowedFd<'_>) -> Self {
+        if let Ok(raw) = option::<libc::c_int>(socket, libc::SO_PEERPIDFD) {
+            if raw >= 0 {
+                // SAFETY: a descriptor the kernel just made for this call.
+                let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+                return Self { identity: Identity::Pidfd(fd) };
+            }
+        }
+        let identity = match Credentials::of_peer(socket) {
+            Ok(Credentials { pid: Some(pid), .. }) => by_number(pid),
+            _ => Identity::Unknown,
+        };
+        // The number meant the peer if the peer still holds its end now.
+        if is_open(socket) {
+            Self { identity }
+        } else {
+            Self { identity: Identity::Unknown }
+        }
+    }
+
+    /// Whether the process and all its threads have ended. A process that cannot be identified
+    /// counts as living.
+    pub fn is_gone(&self) -> bool {
+        match &self.identity {
+            Identity::Pidfd(fd) => {
+                let ended = poll_until(fd.as_fd(), PollFlags::IN, Instant::now());
+                ended.is_ok_and(|events| events.intersects(PollFlags::IN | PollFlags::HUP))
+            }
+            Identity::Started { pid, ticks } => match process_stat(*pid) {
+                Some(stat) => stat.ticks != *ticks || stat.ended,
+                None => !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+            },
+            Identity::Unknown => false,
+        }
+    }
+
+    /// A descriptor that becomes readable when the process has ended, for epoll; `None` where
+    /// [`is_gone`](Self::is_gone) has to be asked from time to time.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.identity {
+            Identity::Pidfd(fd) => Some(fd.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is known which process it is. If not, it never counts as gone.
+    pub fn is_known(&self) -> bool {
+        !matches!(self.identity, Identity::Unknown)
+    }
+}
+
+fn by_number(pid: i32) -> Identity {
+    let opened = Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+    if let Some(Ok(fd)) = opened {
+        return Identity::Pidfd(fd);
+    }
+    match process_stat(pid) {
+        Some(stat) => Identity::Started { pid, ticks: stat.ticks },
+        None => Identity::Unknown,
+    }
+}
+
+/// Whether the peer of a stream socket has not hung up; one system call.
+pub fn is_open(socket: BorrowedFd<'_>) -> bool {
+    let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+    poll_until(socket, PollFlags::RDHUP, Instant::now())
+        .is_ok_and(|events| !events.intersects(gone))
+}
+
+/// What the system tells of a process by its number.
+pub struct ProcessStat {
+    /// Start time, clock ticks after boot.
+    pub ticks: u64,
+    /// A zombie whose last thread has ended. One whose first thread has ended alone is a zombie by
+    /// its state, too, and lives.
+    pub ended: bool,
+    /// A signal or a debugger has stopped it.
+    pub stopped: bool,
+}
+
+/// Of the process that has this number now; `None`: there is none, or it cannot be seen.
+pub fn process_stat(pid: i32) -> Option<ProcessStat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything; the fields after it do not.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
+    let ended = matches!(*state, "Z" | "X") && threads.parse::<u32>().ok()? <= 1;
+    let stopped = matches!(*state, "T" | "t");
+    Some(ProcessStat { ticks: started.parse().ok()?, ended, stopped })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::sys::deadline_in;
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        deadline_in(Duration::from_secs(5))
+    }
+
+    fn same_file(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
+        let link = |fd: BorrowedFd<'_>| {
+            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap()
+        };
+        link(a) == link(b)
+    }
+
+    #[test]
+    fn descriptors_arrive_with_the_bytes_and_are_closed_on_exec() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (x, y) = UnixStream::pair().unwrap();
+        send_with_fds(a.as_fd(), b"hello", &[x.as_fd(), y.as_fd()], soon()).unwrap();
+        let (mut bytes, mut fds) = ([0; 16], Vec::new());
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(5));
+        assert_eq!(&bytes[..5], b"hello");
+        assert_eq!(fds.len(), 2);
+        assert!(same_file(fds[0].as_fd(), x.as_fd()) && same_file(fds[1].as_fd(), y.as_fd()));
+        for fd in &fds {
+            // SAFETY: an operation on a descriptor, without pointers.
+            let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+            assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+        }
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), None);
+        drop(a);
+        // Another test's child may have a copy of the descriptor for a moment.
+        poll_until(b.as_fd(), PollFlags::IN, soon()).unwrap();
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_and_closed() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (watched, other) = UnixStream::pair().unwrap();
+        let borrowed = [other.as_fd(); FDS_MAX + 1];
+        assert!(send_with_fds(a.as_fd(), b"x", &borrowed, soon()).is_err());
+        // Twice as many as fit, in two messages the reader takes one after the other.
+        let (mut bytes, mut fds) = ([0; 4], Vec::new());
+        for _ in 0..2 {
+            send_with_fds(a.as_fd(), b"x", &borrowed[..FDS_MAX], soon()).unwrap();
+        }
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(1));
+        let error = receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop((fds, other));
+        // Every copy is closed: the other end of the pair sees it.
+        let events = poll_until(watched.as_fd(), PollFlags::IN, soon()).unwrap();
+        assert!(events.contains(PollFlags::HUP));
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_pair_is_this_process() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = Credentials::of_peer(a.as_fd()).unwrap();
+        assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
+        assert!(peer.may_map(&[]) && peer.may_be_mapped(&[]));
+        let process = PeerProcess::of_peer(a.as_fd());
+        assert!(process.is_known() && !process.is_gone());
+    }
+
+    #[test]
+    fn memory_is_mapped_by_the_same_user_by_root_and_by_those_that_are_named() {
+        let peer = |uid| Credentials { pid: Some(1), uid, gid: 0 };
+        assert!(peer(1_000).may_map_of(1_000, &[]));
+        assert!(peer(0).may_map_of(1_000, &[]));
+        assert!(!peer(1_000).may_map_of(0, &[]), "a primary of root is no exception");
+        assert!(!peer(1_001).may_map_of(1_000, &[]));
+        assert!(peer(u32::MAX).may_map_of(0, &[1, u32::MAX]));
+    }
+
+    #[test]
+    fn a_process_is_gone_when_it_has_ended_however_it_is_known() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let ticks = process_stat(pid).unwrap().ticks;
+        let known = [
+            PeerProcess { identity: by_number(pid) },
+            PeerProcess { identity: Identity::Started { pid, ticks } },
+        ];
+        assert!(known.iter().all(|process| !process.is_gone()));
+        drop(child.stdin.take());
+        // Not reaped yet: ended all the same.
+        if let Some(fd) = known[0].pidfd() {
+            poll_until(fd, PollFlags::IN, soon()).unwrap();
+            assert!(known.iter().all(PeerProcess::is_gone));
+        }
+        child.wait().unwrap();
+        assert!(known.iter().all(PeerProcess::is_gone));
+    }
+
+    extern "C" fn ends_with_the_socket(fd: *mut libc::c_void) -> *mut libc::c_void {
+        let mut byte = [0_u8; 1];
+        // SAFETY: it has its own byte, and the process is a child's copy, without destructors.
+        unsafe {
+            libc::read(fd as libc::c_int, byte.as_mut_ptr().cast(), 1);
+            libc::_exit(0)
+        }
+    }
+
+    #[test]
+    fn a_process_lives_whose_first_thread_has_ended() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        // SAFETY: the child makes a thread, and system calls.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let fd = theirs.as_raw_fd() as *mut libc::c_void;
+            let mut thread = 0;
+            // SAFETY: the function takes a descriptor, which stays open; only this thread ends.
+            unsafe {
+                libc::close(ours.as_raw_fd());
+                libc::pthread_create(&raw mut thread, std::ptr::null(), ends_with_the_socket, fd);
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        }
+        drop(theirs);
+        let is_zombie = || {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            text.rsplit_once(')').unwrap().1.starts_with(" Z")
+        };
+        let soon = soon();
+        while !is_zombie() {
+            assert!(Instant::now() < soon, "its first thread ends");
+            std::thread::yield_now();
+        }
+        assert!(!process_stat(pid).unwrap().ended);
+        assert!(!PeerProcess { identity: by_number(pid) }.is_gone());
+        drop(ours);
+        while !process_stat(pid).unwrap().ended {
+            assert!(Instant::now() < soon, "its last thread ends");
+            std::thread::yield_now();
+        }
+        // SAFETY: a child of this process.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tells a process from its forked children without a system call, and keeps its sockets from them.
+//!
+//! Lock memory is not inherited by a forked child (`MADV_DONTFORK`): the child must neither
+//! touch it nor speak on the inherited sockets. One private page that the kernel wipes in every
+//! child (`MADV_WIPEONFORK`) tells which side of a fork one is on. A socket is a connection as long
+//! as any process has it open: the primary would not learn of its client's death while a child
+//! lives. So in every child `/dev/null` takes the places of a session's sockets ([`NotInherited`]).
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Once, OnceLock};
+
+use crate::memory::atomic::{self, SharedWord};
+
+/// The process that made something.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    page: &'static SharedWord,
+    mark: u64,
+}
+
+impl Owner {
+    /// The process that calls this.
+    pub fn current() -> Self {
+        static PAGE: OnceLock<&'static SharedWord> = OnceLock::new();
+        static NO_PAGE: SharedWord = SharedWord::new(0);
+        let page = *PAGE.get_or_init(|| wiped_page().unwrap_or(&NO_PAGE));
+        let mark = u64::from(std::process::id());
+        if page.load() != mark {
+            page.store(mark);
+        }
+        Self { page, mark }
+    }
+
+    /// Whether the calling process is the owner, not a forked child of it. Where the kernel
+    /// cannot wipe pages (before Linux 4.14) every process counts as the owner.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self.page.load() == self.mark
+    }
+}
+
+/// Sockets of all sessions of a process that its children do not inherit. A session has two or
+/// three; those beyond are inherited, as if there were no such table.
+const SOCKETS_MAX: usize = 8_192;
+
+/// Descriptors, each more by one; 0: a free place.
+static SOCKETS: [AtomicI32; SOCKETS_MAX] = [const { AtomicI32::new(0) }; SOCKETS_MAX];
+
+/// A socket that forked children do not keep open.
+#[derive(Debug)]
+pub struct NotInherited<T: AsFd> {
+    place: Option<usize>,
+    socket: T,
+}
+
+impl<T: AsFd> NotInherited<T> {
+    /// Takes charge of it.
+    pub fn new(socket: T) -> Self {
+        static HANDLER: Once = Once::new();
+        HANDLER.call_once(|| {
+            // Without memory for it children inherit the sockets, as if there were no such table.
+            // SAFETY: `in_child` does nothing but async-signal-safe system calls and stores.
+            let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        });
+        let mark = socket.as_fd().as_raw_fd() + 1;
+        let is_taken = |place: &&AtomicI32| {
+            place.compare_exchange(0, mark, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        let free = SOCKETS.iter().enumerate().find(|(_, place)| is_taken(place));
+        Self { place: free.map(|(index, _)| index), socket }
+    }
+}
+
+impl<T: AsFd> Deref for NotInherited<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.socket
+    }
+}
+
+impl<T: AsFd> Drop for NotInherited<T> {
+    /// The place is free before the descriptor's number can be another file's.
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            let mark = self.socket.as_fd().as_raw_fd() + 1;
+            let (from, to) = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = SOCKETS[place].compare_exchange(mark, 0, from, to); // a child has freed it
+        }
+    }
+}
+
+/// Runs in every forked child, before anything else of it.
+extern "C" fn in_child() {
+    let mut null: RawFd = -1;
+    for place in &SOCKETS {
+        let mark = place.swap(0, Ordering::SeqCst);
+        if mark == 0 {
+            continue;
+        }
+        // SAFETY: system calls on numbers. The number is that of a socket of this library, since
+        // its place is freed before it is closed; other holders of it keep it in use.
+        unsafe {
+            if null < 0 {
+                null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            }
+            if null >= 0 {
+                libc::dup3(null, mark - 1, libc::O_CLOEXEC);
+            }
+        }
+    }
+    if null >= 0 {
+        // SAFETY: opened above.
+        unsafe { libc::close(null) };
+    }
+}
+
+fn wiped_page() -> Option<&'static SharedWord> {
+    let len = crate::os::sys::page_size();
+    // SAFETY: a new anonymous mapping at an address the kernel chooses; nothing is replaced.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    let base = NonNull::new(base)?;
+    // SAFETY: exactly the mapping made above.
+    if unsafe { libc::madvise(base.as_ptr(), len, libc::MADV_WIPEONFORK) } != 0 {
+        // SAFETY: exactly the mapping made above, to which no reference exists yet.
+        unsafe { libc::munmap(base.as_ptr(), len) };
+        return None;
+    }
+    // SAFETY: page-aligned, one word of a page that is never unmapped from here on; only this
+    // module has its address, and uses SharedWord alone.
+    unsafe { atomic::words(base.as_ptr().cast(), 1) }.first()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_forked_child_keeps_no_connection_open() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (mut stop, wait) = UnixStream::pair().unwrap();
+        let near = NotInherited::new(near);
+        // SAFETY: the child calls only `read` and `_exit`, which are async-signal-safe.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut byte = 0_u8;
+            // SAFETY: one byte into a byte; then the child ends, without the test harness.
+            unsafe {
+                libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
+                libc::_exit(0);
+            }
+        }
+        assert!(child > 0);
+        (&*near).write_all(b"x").unwrap();
+        drop(near);
+        far.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        let mut all = Vec::new();
+        (&far).read_to_end(&mut all).expect("the end comes while the child lives");
+        assert_eq!(all, b"x");
+        stop.write_all(b"x").unwrap();
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    }
+
+    #[test]
+    fn a_place_is_free_again() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let one = NotInherited::new(one);
+        let place = one.place.unwrap();
+        assert_eq!(SOCKETS[place].load(Ordering::SeqCst), one.as_raw_fd() + 1);
+        let mark = one.as_raw_fd() + 1;
+        drop(one);
+        assert_ne!(SOCKETS[place].load(Ordering::SeqCst), mark, "the peer {two:?} still open");
+    }
+
+    #[test]
+    fn a_forked_child_is_not_the_owner() {
+        let owner = Owner::current();
+        assert!(owner.is_here());
+        // SAFETY: the child calls only `_exit`, which is async-signal-safe, after reading memory.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child at once, without running anything of the test harness.
+            unsafe { libc::_exit(i32::from(owner.is_here())) };
+        }
+        assert!(child > 0);
+        let mut status = 0;
+        // SAFETY: waits for the child made above; `status` is a valid place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status));
+        assert_eq!(libc::WEXITSTATUS(status), 0);
+        assert!(owner.is_here());
+    }
+}

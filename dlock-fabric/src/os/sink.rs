@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where log lines go, so that no thread that logs waits for their reader.
+//!
+//! ```text
+//!   any thread ── put ──▶ queue: LINES_MAX, LINES_BYTES_MAX ──▶ sink thread ── deliver ──▶ stderr,
+//!                          │ full                                              or a callback
+//!                          └▶ counted; the count is logged when lines are delivered again
+//!   exit, flush ── wait until the queue is empty, FLUSH_MAX at most
+//! ```
+//! The thread starts with a line, and ends a second after the last one. Where the system refuses
+//! it, it is tried again with each line, and until then a line is delivered at once if that needs
+//! no waiting. A forked child has none of its parent's threads, and its parent's lines are not its
+//! own: it has a queue of its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Once, OnceLock};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use log::Level;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use crate::os::sys::{deadline_in, poll_until};
+use crate::os::threads::spawn_without_signals;
+
+/// Lines that may wait.
+pub const LINES_MAX: usize = 4_096;
+/// Bytes of the lines that may wait.
+pub const LINES_BYTES_MAX: usize = 1 << 20;
+/// How long the end of a process waits for its last lines to be delivered.
+pub const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+/// How long the thread waits for another line before it ends.
+const IDLE: Duration = Duration::from_secs(1);
+/// Bytes that a pipe takes as a whole, if it takes any (`PIPE_BUF`).
+const PIPE_BUF: usize = 4_096;
+
+/// One message of the log.
+#[derive(Debug)]
+pub struct Line {
+    /// How important it is.
+    pub level: Level,
+    /// All that is written.
+    pub text: String,
+}
+
+/// Delivers a line; false if it is lost. `may_wait`: on the sink thread. Otherwise the call must
+/// not wait, and returns false if it would have to.
+pub type Deliver = fn(line: &Line, may_wait: bool) -> bool;
+
+static SINK: Sink = Sink::new(|line, may_wait| DELIVER.get_or_init(|| to_stderr)(line, may_wait));
+static DELIVER: OnceLock<Deliver> = OnceLock::new();
+
+/// Lines of this process are delivered so, and not to standard error. For the first caller, before
+/// the first line.
+pub fn deliver_by(deliver: Deliver) {
+    let _ = DELIVER.set(deliver); // the first one stays
+}
+
+/// Queues a line; never waits for its delivery.
+pub fn put(line: Line) {
+    SINK.put(line);
+}
+
+/// Waits until the lines before are delivered, [`FLUSH_MAX`] at most. The exit of a process does
+/// so by itself; who aborts must call this.
+pub fn flush() {
+    SINK.flush(FLUSH_MAX);
+}
+
+/// A queue with its thread.
+struct Sink {
+    deliver: Deliver,
+    queue: ArcSwapOption<Queue>,
+}
+
+/// The queue of one process.
+struct Queue {
+    process: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    lines: VecDeque<Line>,
+    bytes: usize,
+    has_thread: bool,
+    /// The thread delivers a line.
+    is_busy: bool,
+    /// The last line could not be delivered.
+    is_broken: bool,
+    /// Lines that were not delivered, and are not told of yet.
+    lost: u64,
+}
+
+impl State {
+    fn push(&mut self, line: Line) {
+        let bytes = self.bytes.saturating_add(line.text.len());
+        let has_room = self.lines.len() < LINES_MAX && bytes <= LINES_BYTES_MAX;
+        if has_room || self.lines.is_empty() {
+            self.bytes = bytes;
+            self.lines.push_back(line);
+        } else {
+            self.lost = self.lost.saturating_add(1);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Line> {
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.text.len();
+        Some(line)
+    }
+
+    /// Lost lines are told of when all others are delivered, and only while that works: the line
+    /// about them would be lost, too.
+    fn is_idle(&self) -> bool {
+        self.lines.is_empty() && (self.lost == 0 || self.is_broken)
+    }
+}
+
+impl Sink {
+    const fn new(deliver: Deliver) -> Self {
+        Self { deliver, queue: ArcSwapOption::const_empty() }
+    }
+
+    fn put(&'static self, line: Line) {
+        let queue = self.mine();
+        let mut state = queue.state.lock();
+        state.push(line);
+        if !state.has_thread {
+            self.start(&queue, &mut state);
+        }
+        drop(state);
+        queue.changed.notify_all();
+    }
+
+    /// Waits for the delivery of all lines, and tells whether all were delivered in that time. If
+    /// the log thread makes no progress, this thread delivers the rest: it may be the log thread
+    /// itself, which panics.
+    fn flush(&'static self, wait: Duration) -> bool {
+        let until = deadline_in(wait);
+        let loaded = self.queue.load();
+        let Some(queue) = loaded.as_ref().filter(|queue| queue.process == std::process::id())
+        else {
+            return true;
+        };
+        // Not `lock`: a thread that panicked here would wait for itself.
+        let Some(mut state) = queue.state.try_lock_until(until) else { return false };
+        if !state.has_thread && !state.lines.is_empty() {
+            self.start(queue, &mut state);
+        }
+        while state.has_thread && (state.is_busy || !state.is_idle()) {
+            if queue.changed.wait_until(&mut state, until).timed_out() {
+                if state.is_busy {
+                    return false;
+                }
+                self.deliver_at_once(&mut state);
+                break;
+            }
+        }
+        state.lines.is_empty()
+    }
+
+    /// The queue of this process.
+    fn mine(&'static self) -> Arc<Queue> {
+        let process = std::process::id();
+        let is_mine = |queue: &&Arc<Queue>| queue.process == process;
+        if let Some(queue) = self.queue.load().as_ref().filter(is_mine) {
+            return Arc::clone(queue);
+        }
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let new = Arc::new(Queue { process, state, changed });
+        self.queue.rcu(|queue| match queue.as_ref().filter(is_mine) {
+            Some(queue) => Some(Arc::clone(queue)),
+            None => Some(Arc::clone(&new)),
+        });
+        self.queue.load_full().unwrap_or(new) // it is never taken out
+    }
+
+    /// Starts the thread; without one it delivers what needs no waiting.
+    fn start(&'static self, queue: &Arc<Queue>, state: &mut MutexGuard<'_, State>) {
+        static AT_EXIT: Once = Once::new();
+        AT_EXIT.call_once(|| {
+            extern "C" fn at_exit() {
+                flush();
+            }
+            // Without memory for it the last lines may be lost.
+            // SAFETY: the function takes nothing, and is there as long as this code.
+            let _ = unsafe { libc::atexit(at_exit) };
+        });
+        let of_thread = Arc::clone(queue);
+        match spawn_without_signals("dlock-log", move || self.run(&of_thread)) {
+            Ok(()) => state.has_thread = true,
+            Err(_) => self.deliver_at_once(state),
+        }
+    }
+
+    /// Delivers what needs no waiting.
+    fn deliver_at_once(&self, state: &mut State) {
+        while state.lines.front().is_some_and(|line| (self.deliver)(line, false)) {
+            state.pop();
+        }
+    }
+
+    /// The thread.
+    fn run(&'static self, queue: &Queue) {
+        let mut state = queue.state.lock();
+        loop {
+            if state.is_idle() {
+                queue.changed.notify_all();
+                let is_over = queue.changed.wait_for(&mut state, IDLE).timed_out();
+                if is_over && state.is_idle() {
+                    state.has_thread = false;
+                    return;
+                }
+                continue;
+            }
+            state.is_busy = true;
+            let line = state.pop();
+            let lost = if line.is_none() { std::mem::take(&mut state.lost) } else { 0 };
+            let is_delivered = MutexGuard::unlocked(&mut state, || match line {
+                Some(line) => (self.deliver)(&line, true),
+                None => {
+                    log::error!("{lost} log lines before this one were lost: they were not taken");
+                    true
+                }
+            });
+            state.is_busy = false;
+            state.is_broken = !is_delivered;
+            state.lost = state.lost.saturating_add(u64::from(!is_delivered));
+        }
+    }
+}
+
+/// Writes a line to standard error: a [`Deliver`].
+pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
+    let until = if may_wait { deadline_in(Duration::MAX) } else { Instant::now() };
+    write_until(io::stderr().as_fd(), line.text.as_bytes(), until).is_ok()
+}
+
+/// Writes a line to standard output; it is lost if that takes longer.
+///
+/// # Errors
+/// `TimedOut`; what the file says.
+pub fn to_stdout_within(line: &str, wait: Duration) -> io::Result<()> {
+    write_until(io::stdout().as_fd(), line.as_bytes(), deadline_in(wait))
+}
+
+/// Writes all of it. A file of a storage that does not answer may take longer, and a pipe that
+/// another process fills meanwhile.
+fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match poll_until(fd, PollFlags::OUT, until) {
+            Ok(events) if events.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(_) if Instant::now() < until => {} // the write itself waits
+            Err(error) => return Err(error),
+        }
+        let part = &bytes[..bytes.len().min(PIPE_BUF)];
+        match without_sigpipe(|| rustix::io::write(fd, part)) {
+            Ok(len) => bytes = &bytes[len..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if Instant::now() < until => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes without the signal for a pipe that has no reader, whose default ends the process.
+fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    // SAFETY: zero is a valid value of a signal set.
+    let mut pipe: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let (mut before, mut pending): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: all sets are valid places; SIGPIPE is a signal.
+    let was_pending = unsafe {
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        libc::sigpending(&mut pending);
+        libc::sigismember(&pending, libc::SIGPIPE) == 1
+    };
+    let result = write();
+    if matches!(result, Err(Errno::PIPE)) && !was_pending {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: takes the signal that the write has raised in this thread, and does not wait.
+        unsafe { libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once) };
+    }
+    // SAFETY: `before` was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    result
+}
+
+/// A panic is logged before `then`, and standard error is not waited for longer than
+/// [`FLUSH_MAX`].
+pub fn log_panics(then: fn()) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let trace = std::backtrace::Backtrace::capture();
+        match trace.status() {
+            std::backtrace::BacktraceStatus::Captured => log::error!("{panic}\n{trace}"),
+            _ => log::error!("{panic}"),
+        }
+        then();
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, Receiver, Sender};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn line(text: &str) -> Line {
+        Line { level: Level::Warn, text: text.into() }
+    }
+
+    #[test]
+    fn lines_beyond_the_bounds_are_counted() {
+        let mut state = State::default();
+        for _ in 0..LINES_MAX + 7 {
+            state.push(line("x"));
+        }
+        assert_eq!((state.lines.len(), state.lost, state.bytes), (LINES_MAX, 7, LINES_MAX));
+        let mut state = State::default();
+        state.push(line(&"x".repeat(LINES_BYTES_MAX + 1)));
+        state.push(line("x"));
+        assert_eq!((state.lines.len(), state.lost), (1, 1), "one line may always wait");
+        state.pop();
+        assert_eq!(state.bytes, 0);
+    }
+
+    #[test]
+    fn what_was_lost_is_told_only_while_lines_are_delivered() {
+        let mut state = State { lost: 3, is_broken: true, ..State::default() };
+        assert!(state.is_idle());
+        state.is_broken = false;
+        assert!(!state.is_idle());
+    }
+
+    #[test]
+    fn a_reader_that_stands_still_holds_up_neither_a_line_nor_longer_than_said_a_flush() {
+        static GATE: Mutex<()> = Mutex::new(());
+        static HEARD: OnceLock<Mutex<Sender<String>>> = OnceLock::new();
+        static STUCK: Sink = Sink::new(|line, may_wait| {
+            assert!(may_wait, "there is a thread");
+            drop(GATE.lock());
+            HEARD.get().unwrap().lock().send(line.text.clone()).is_ok()
+        });
+        let (heard, lines): (_, Receiver<String>) = channel();
+        HEARD.set(Mutex::new(heard)).unwrap();
+        let shut = GATE.lock();
+        for number in 0..3 {
+            STUCK.put(line(&number.to_string()));
+        }
+        while !STUCK.mine().state.lock().is_busy {
+            std::thread::yield_now();
+        }
+        assert!(!STUCK.flush(Duration::from_millis(10)));
+        drop(shut);
+        assert!(STUCK.flush(SOON));
+        assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["0", "1", "2"]);
+    }
+
+    #[test]
+    fn a_thread_that_has_nothing_to_deliver_ends_and_the_next_line_has_another() {
+        static SINK: Sink = Sink::new(|_, may_wait| may_wait);
+        for _ in 0..2 {
+            SINK.put(line("x"));
+            assert!(SINK.flush(SOON));
+            let until = Instant::now() + SOON;
+            while SINK.mine().state.lock().has_thread {
+                assert!(Instant::now() < until, "the thread goes on");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(SINK.mine().state.lock().lost, 0);
+        }
+    }
+
+    #[test]
+    fn what_a_thread_that_does_not_go_on_has_left_is_delivered_by_the_flush() {
+        static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        static SINK: Sink = Sink::new(|line, may_wait| {
+            HEARD.lock().push(line.text.clone());
+            !may_wait
+        });
+        SINK.mine().state.lock().has_thread = true; // it has panicked before its first line
+        SINK.put(line("the panic"));
+        assert!(SINK.flush(Duration::from_millis(1)));
+        assert_eq!(*HEARD.lock(), ["the panic"]);
+    }
+
+    #[test]
+    fn a_forked_child_delivers_its_own_lines() {
+        static SINK: Sink = Sink::new(|_, _| true);
+        SINK.put(line("parent"));
+        let parent = SINK.mine();
+        let held = parent.state.lock();
+        // SAFETY: the child makes a thread, and ends without the test harness.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            SINK.put(line("child"));
+            let is_delivered = SINK.flush(SOON);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!is_delivered)) };
+        }
+        drop(held);
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn a_full_pipe_is_given_up_at_the_deadline_and_a_dead_one_raises_no_signal() {
+        let (near, far) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let whole = vec![b'x'; 1 << 22];
+        let error =
+            write_until(far.as_fd(), &whole, deadline_in(Duration::from_millis(50))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(near);
+        // SAFETY: the default of a signal, for this process of one test.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let error = write_until(far.as_fd(), b"x", deadline_in(SOON)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        // SAFETY: as above; what the test harness had.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a process asks of the system for its threads and itself.
+
+use std::io;
+
+use rustix::process::Pid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+
+use crate::os::sys::{self, check};
+
+/// CPUs the system is configured with, whether they are online or not; at least 1.
+pub fn cpus_configured() -> usize {
+    // SAFETY: no arguments that could be wrong.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).unwrap_or(1).max(1)
+}
+
+/// CPUs that this process may run on: its first thread, since others may have been pinned. At least
+/// 1. What a container is allowed in time is not considered.
+pub fn cpus_of_process() -> usize {
+    match sched_getaffinity(Pid::from_raw(std::process::id() as i32)) {
+        Ok(set) => usize::try_from(set.count()).unwrap_or(1).max(1),
+        Err(_) => cpus_configured(), // more than a set can name, or the first thread has ended
+    }
+}
+
+/// Lets the calling thread run on these CPUs only.
+///
+/// # Errors
+/// `InvalidInput` for no CPU, or one beyond what a CPU set can name; what the system says
+/// (`EINVAL` if none of them may be used by this process).
+pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
+    if cpus.is_empty() || cpus.iter().any(|&cpu| cpu >= CpuSet::MAX_CPU) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        set.set(cpu);
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// The calling thread runs only while a CPU has nothing else to run (`SCHED_IDLE`).
+///
+/// # Errors
+/// What the system says.
+pub fn yield_current_thread_to_all() -> io::Result<()> {
+    // SAFETY: zero is a valid value, and the priority that `SCHED_IDLE` asks for.
+    let param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: `param` is valid for reads; 0 means the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) }).map(drop)
+}
+
+/// The thread of this number, 0: the calling one, runs before all that have no real-time priority
+/// (`SCHED_FIFO`).
+///
+/// # Errors
+/// What the system says (`EPERM` for who is not root and has no `RLIMIT_RTPRIO`).
+pub fn run_before_all(thread: libc::pid_t) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `param` is valid for reads.
+    check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &param) }).map(drop)
+}
+
+/// Raises this process's soft limit of open files to its hard limit, and returns it. For programs,
+/// and for the C library of the server, whose clients need more than the usual soft limit.
+///
+/// # Errors
+/// What the system says.
+pub fn raise_file_limit() -> io::Result<u64> {
+    let mut limit = limit_of(libc::RLIMIT_NOFILE)?;
+    if limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is valid for reads.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Makes the allocator of this process merge small pieces of memory as they are freed. The C
+/// library of GNU otherwise merges all of them at once when it is next asked for a large one:
+/// after a client has left with 51,200 locks that takes milliseconds. For programs; a library
+/// leaves its host's allocator alone.
+pub fn free_memory_as_it_goes() {
+    // SAFETY: sets a parameter of the allocator, and has no other effect. It refuses no value
+    // that is documented; nothing but speed depends on it.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MXFAST, 0);
+    }
+}
+
+/// Starts a thread that takes no signals: those of the process go to its other threads, as if
+/// there were none of the library's.
+///
+/// # Errors
+/// What the system says (`EAGAIN`: the limit of threads is reached).
+pub fn spawn_without_signals(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: zero is a valid value of a signal set.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: both sets are valid places; a new thread inherits the mask of this one.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+    }
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    // SAFETY: `before` was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    spawned.map(drop)
+}
+
+/// What this process may have, and has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessLimits {
+    /// The soft limit of open files.
+    pub files: u64,
+    /// Files that are open now.
+    pub files_open: u64,
+    /// The soft limit of locked memory, bytes; `None`: it does not apply (no limit, or
+    /// CAP_IPC_LOCK).
+    pub locked_bytes: Option<u64>,
+}
+
+impl ProcessLimits {
+    /// Of this process, now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_this_process() -> io::Result<Self> {
+        let limit = |of| limit_of(of).map_err(|error| sys::named("prlimit64", error));
+        let locked = limit(libc::RLIMIT_MEMLOCK)?.rlim_cur;
+        let open = std::fs::read_dir("/proc/self/fd");
+        let open =
+            open.map_err(|error| sys::named("openat, newfstatat of /proc/self/fd", error))?;
+        Ok(Self {
+            files: limit(libc::RLIMIT_NOFILE)?.rlim_cur,
+            // One of them is the folder's own.
+            files_open: open.count().saturating_sub(1) as u64,
+            locked_bytes: (locked != libc::RLIM_INFINITY && !may_lock_memory()).then_some(locked),
+        })
+    }
+}
+
+/// A limit of this process. The `getrlimit` of `rustix` panics if the system denies the call.
+pub(crate) fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    check(unsafe { libc::getrlimit(resource, &mut limit) })?;
+    Ok(limit)
+}
+
+/// Whether this process has CAP_IPC_LOCK.
+fn may_lock_memory() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_pinned_to_a_cpu_it_may_use_and_to_no_other() {
+        let result = std::thread::spawn(|| {
+            assert!(pin_current_thread(&[]).is_err());
+            assert!(pin_current_thread(&[CpuSet::MAX_CPU]).is_err());
+            // Some configured CPU is usable: this thread runs.
+            (0..cpus_configured()).any(|cpu| pin_current_thread(&[cpu]).is_ok())
+        });
+        assert!(result.join().unwrap());
+    }
+
+    #[test]
+    fn a_thread_that_is_pinned_changes_nothing_of_its_process() {
+        let before = cpus_of_process();
+        assert!((1..=cpus_configured()).contains(&before));
+        let pinned = std::thread::spawn(move || {
+            let is_one = (0..cpus_configured()).any(|cpu| pin_current_thread(&[cpu]).is_ok());
+            is_one && cpus_of_process() == before
+        });
+        assert!(pinned.join().unwrap());
+    }
+
+    #[test]
+    fn an_open_file_counts() {
+        let before = ProcessLimits::of_this_process().unwrap();
+        let files: Vec<_> =
+            (0..50).map(|_| std::fs::File::open("/proc/self/status").unwrap()).collect();
+        let after = ProcessLimits::of_this_process().unwrap();
+        // Other tests of this process open and close some.
+        assert!(after.files_open + 20 > before.files_open + files.len() as u64);
+        assert!(after.files_open <= after.files);
+    }
+
+    #[test]
+    fn the_file_limit_ends_at_the_hard_limit() {
+        assert_eq!(raise_file_limit().unwrap(), raise_file_limit().unwrap());
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a thread that looks after connections sleeps: until another thread wakes it, a connection
+//! has an event, or its time has come.
+//!
+//! ```text
+//!   wake ── eventfd ───┐
+//!   peers ── sockets ──┴─▶ ppoll in sleep
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{eventfd, EventfdFlags, PollFlags};
+
+use crate::os::clock::boot_ns;
+use crate::os::sys::{deadline_in, poll_some};
+
+/// How long a thread sleeps that cannot be woken.
+const UNWAKEABLE: Duration = Duration::from_millis(5);
+
+/// What a thread sleeps on. A forked child has a copy, by which it would wake its parent's thread.
+#[derive(Debug)]
+pub struct Wake {
+    /// None where there are too many descriptors: the thread looks again and again.
+    event: Option<OwnedFd>,
+    is_woken: AtomicBool,
+}
+
+/// Which events of a connection end a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The peer has closed it, or it has failed; not what has come and was not read.
+    End,
+    /// Something has come, too.
+    Input,
+}
+
+impl Wake {
+    /// One descriptor, if there is one.
+    #[allow(clippy::new_without_default)] // it asks the system for something
+    pub fn new() -> Self {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        if let Err(error) = &event {
+            log::warn!(
+                "a thread looks every {UNWAKEABLE:?} for what it has to do: eventfd: {error}"
+            );
+        }
+        Self { event: event.ok(), is_woken: AtomicBool::new(false) }
+    }
+
+    /// The thread does not sleep on, or does not begin to.
+    pub fn wake(&self) {
+        match &self.event {
+            // A counter that is full has woken it already.
+            Some(event) => drop(rustix::io::write(event, &1_u64.to_ne_bytes())),
+            None => self.is_woken.store(true, Ordering::SeqCst),
+        }
+    }
+
+    /// Sleeps until that time of the local clock at most. Which of the connections have an event.
+    pub fn sleep(&self, connections: &[(BorrowedFd<'_>, Watched)], until_ns: u64) -> Vec<bool> {
+        let limit = Duration::from_nanos(until_ns.saturating_sub(boot_ns()));
+        let limit = match &self.event {
+            Some(_) => limit,
+            None if self.is_woken.swap(false, Ordering::SeqCst) => Duration::ZERO,
+            None => limit.min(UNWAKEABLE),
+        };
+        let flags = |what| match what {
+            Watched::End => PollFlags::RDHUP,
+            Watched::Input => PollFlags::IN | PollFlags::RDHUP,
+        };
+        let connections = connections.iter().map(|&(fd, what)| (fd, flags(what)));
+        let event = self.event.iter().map(|event| (event.as_fd(), PollFlags::IN));
+        let Ok(mut events) = poll_some(connections.chain(event), deadline_in(limit)) else {
+            std::thread::sleep(limit.min(UNWAKEABLE)); // no memory in the kernel
+            return Vec::new();
+        };
+        if let Some(event) = &self.event {
+            if events.pop() == Some(true) {
+                let _ = rustix::io::read(event, &mut [0_u8; 8]);
+            }
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const LONG_NS: u64 = 60_000_000_000;
+
+    fn soon() -> u64 {
+        boot_ns() + LONG_NS
+    }
+
+    #[test]
+    fn a_sleeper_wakes_by_a_call_by_what_comes_if_it_wants_to_and_by_the_end_of_a_connection() {
+        let wake = Wake::new();
+        let (mine, mut peers) = UnixStream::pair().unwrap();
+        let (ends, input) = ([(mine.as_fd(), Watched::End)], [(mine.as_fd(), Watched::Input)]);
+        peers.write_all(b"an answer").unwrap();
+        assert_eq!(wake.sleep(&ends, boot_ns() + 10_000_000), [false], "its time has come");
+        assert_eq!(wake.sleep(&input, soon()), [true]);
+        wake.wake();
+        wake.wake();
+        let start_ns = boot_ns();
+        assert_eq!(wake.sleep(&ends, soon()), [false]);
+        assert!(boot_ns() < start_ns + LONG_NS, "it was called");
+        assert_eq!(wake.sleep(&ends, boot_ns() + 10_000_000), [false]);
+        assert!(boot_ns() >= start_ns + 10_000_000, "both calls were one");
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| wake.sleep(&ends, soon()));
+            peers.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(sleeper.join().unwrap(), [true]);
+            let sleeper = scope.spawn(|| wake.sleep(&[], soon()));
+            wake.wake();
+            assert!(sleeper.join().unwrap().is_empty());
+        });
+    }
+
+    #[test]
+    fn a_sleeper_without_a_descriptor_of_its_own_wakes_all_the_same() {
+        let wake = Wake { event: None, is_woken: AtomicBool::new(false) };
+        let start_ns = boot_ns();
+        assert!(wake.sleep(&[], soon()).is_empty());
+        wake.wake();
+        assert!(wake.sleep(&[], soon()).is_empty());
+        assert!(boot_ns() < start_ns + LONG_NS);
+    }
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers by their numbers, for all threads of one client instance.
+//!
+//! ```text
+//!   await_answer(seq) ─▶ take ── there ──▶ the answer
+//!                          └─ not yet: no leader ───▶ lead: receive for all threads, file it
+//!                                      a leader ────▶ follow: sleep until woken, look again
+//! ```
+//! One of the waiting threads, the leader, receives for all; the others, its followers, sleep on
+//! condition variables of their own. A thread that leaves while there is no leader wakes one
+//! follower to lead. A listener is called for answers that no thread waits for, and when no thread
+//! leads any more.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::ids::Seq;
+use dlock_core::memory::exec::{Listening, OnAnswer};
+use dlock_core::memory::word_op::Outcome;
+use dlock_core::wire::codec::{self, Frame, Kind};
+use dlock_core::wire::message::Reply;
+
+use crate::os::clock::boot_ns;
+use crate::stream::frames::FrameBuffer;
+
+/// Requests and batches whose answers no thread has asked for.
+pub(crate) const PENDING_MAX: usize = 65_536;
+
+/// How long a follower helps before it looks for its answer again.
+const HELP: Duration = Duration::from_millis(10);
+
+/// An answer that has come.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// To a batch.
+    Outcomes(Vec<Outcome>),
+    /// To a request, with the local clock before it was sent and after the answer had come.
+    Reply { reply: Reply, sent_ns: u64, received_ns: u64 },
+}
+
+/// Which answer a number will get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expected {
+    /// So many outcomes.
+    Outcomes(usize),
+    /// A reply.
+    Reply,
+    /// None at all.
+    Nothing,
+}
+
+/// The answers that have come, and who waits for which.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pending: HashMap<Seq, Pending>,
+    /// Threads that sleep until their answer comes or they are to lead.
+    followers: Vec<(Seq, Arc<Condvar>)>,
+    /// Condition variables that are not in use now.
+    spare: Vec<Arc<Condvar>>,
+    /// A thread receives.
+    pub(crate) led: bool,
+    /// The number whose answer the leader waits for.
+    leader: Option<Seq>,
+    /// Called when an answer has come that no thread waits for.
+    listener: Option<OnAnswer>,
+    /// It is called, too, when the thread that receives now has looked.
+    calls_back: bool,
+    /// The largest number given out.
+    last_seq: u64,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Pending {
+    expected: Expected,
+    sent_ns: u64,
+    answer: Option<Answer>,
+}
+
+/// Locks a mutex of this crate.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that could leave a half-made change panics while it holds one of these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What there is for a number.
+pub(crate) enum Taken {
+    /// The answer, which is not kept.
+    Answer(Answer),
+    /// It has not come yet.
+    NotYet,
+    /// None will come.
+    Unexpected,
+}
+
+/// A frame is no answer; the channel is broken then.
+#[derive(Debug, thiserror::Error)]
+#[error("a frame has come that is no answer")]
+pub(crate) struct NoAnswer;
+
+/// Too many answers are outstanding.
+pub(crate) struct TooMany;
+
+/// The session has ended: the answer will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// One end of a channel, whose threads receive for each other.
+pub(crate) trait Receiver {
+    /// What has come.
+    fn inbox(&self) -> &Mutex<Inbox>;
+
+    /// Whether nothing more will come.
+    fn is_broken(&self) -> bool;
+
+    /// Receives once for all threads, until `deadline` if nothing comes. Gives the inbox back
+    /// locked.
+    fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox>;
+
+    /// Whether a follower has something to do that the leader, asleep, does not know of.
+    fn needs_help(&self) -> bool {
+        false
+    }
+
+    /// Does what there is to do, until `deadline` at most.
+    fn help(&self, _deadline: Instant) {}
+
+    /// Leads until something has come. No other thread leads meanwhile.
+    fn lead<'a>(
+        &'a self,
+        mut inbox: MutexGuard<'a, Inbox>,
+        deadline: Instant,
+    ) -> MutexGuard<'a, Inbox> {
+        inbox.led = true;
+        drop(inbox);
+        let mut inbox = self.receive_for_all(deadline);
+        inbox.led = false;
+        inbox
+    }
+
+    /// Waits for the answer to `seq`. `Ok(None)`: not by the deadline, or not expected (any
+    /// more). A deadline that has passed still looks once at what has come.
+    fn await_answer(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
+        let mut inbox = lock(self.inbox());
+        let (mut looked, mut slept) = (false, false);
+        let result = loop {
+            // In this order: what came before the session ended counts.
+            let broken = self.is_broken();
+            match inbox.take(seq) {
+                Taken::Answer(answer) => break Ok(Some(answer)),
+                Taken::Unexpected => break Ok(None),
+                Taken::NotYet if broken => break Err(Broken),
+                Taken::NotYet => {}
+            }
+            let now = Instant::now();
+            if now >= deadline && (looked || inbox.led) {
+                break Ok(None);
+            }
+            slept |= now < deadline;
+            if inbox.led && self.needs_help() {
+                drop(inbox);
+                self.help(deadline.min(now + HELP));
+                inbox = lock(self.inbox());
+            } else if inbox.led {
+                inbox = inbox.follow(seq, deadline.saturating_duration_since(now));
+            } else {
+                inbox.leader = Some(seq);
+                inbox = self.lead(inbox, deadline);
+                inbox.leader = None;
+                looked = true;
+            }
+        };
+        inbox.pass_on(!slept);
+        result
+    }
+
+    /// Takes all that has come, without waiting; afterwards the descriptors tell of what comes.
+    /// Whether something is left to do soon.
+    fn take_all(&self) -> bool;
+
+    /// As [`Executor::listen`](dlock_core::memory::exec::Executor::listen).
+    fn listen_now(&self, call: Option<&OnAnswer>) -> Result<Listening, Broken> {
+        let mut inbox = lock(self.inbox());
+        inbox.listener = call.cloned();
+        inbox.calls_back = true;
+        if inbox.led || call.is_none() {
+            return Ok(Listening::Called);
+        }
+        inbox.led = true;
+        drop(inbox);
+        let is_again = !self.is_broken() && self.take_all();
+        inbox = lock(self.inbox());
+        inbox.led = false;
+        if inbox.wakes_a_follower() {
+            return Ok(Listening::Called);
+        }
+        inbox.calls_back = false;
+        match () {
+            () if self.is_broken() => Err(Broken),
+            () if is_again => Ok(Listening::Again),
+            () => Ok(Listening::Inputs),
+        }
+    }
+}
+
+impl Inbox {
+    /// A number is given out for what is about to be sent.
+    pub(crate) fn expect(&mut self, seq: Seq, expected: Expected) -> Result<(), TooMany> {
+        if self.pending.len() >= PENDING_MAX {
+            return Err(TooMany);
+        }
+        self.last_seq = seq.0;
+        if !matches!(expected, Expected::Nothing) {
+            let pending = Pending { expected, sent_ns: boot_ns(), answer: None };
+            self.pending.insert(seq, pending);
+        }
+        Ok(())
+    }
+
+    /// The answer is not wanted.
+    pub(crate) fn forget(&mut self, seq: Seq) {
+        self.pending.remove(&seq);
+    }
+
+    /// Takes the answer to a number.
+    pub(crate) fn take(&mut self, seq: Seq) -> Taken {
+        match self.pending.get_mut(&seq) {
+            None => Taken::Unexpected,
+            Some(Pending { answer: None, .. }) => Taken::NotYet,
+            Some(pending) => match pending.answer.take() {
+                Some(answer) => {
+                    self.pending.remove(&seq);
+                    Taken::Answer(answer)
+                }
+                None => Taken::NotYet,
+            },
+        }
+    }
+
+    /// Files all whole frames.
+    ///
+    /// # Errors
+    /// One of them is no answer.
+    pub(crate) fn deliver(&mut self, rx: &mut FrameBuffer) -> Result<(), NoAnswer> {
+        let received_ns = boot_ns();
+        while let Some((kind, payload)) = rx.next().map_err(|_| NoAnswer)? {
+            self.file(kind, payload, received_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Files the answer that a frame is.
+    pub(crate) fn file(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        received_ns: u64,
+    ) -> Result<(), NoAnswer> {
+        // The primary speaks of nothing but replies here: anything else is not even parsed.
+        if !matches!(kind, Kind::Outcomes | Kind::Reply) {
+            return Err(NoAnswer);
+        }
+        let (seq, frame) = match codec::decode(kind, payload) {
+            Ok(Frame::Outcomes(seq, outcomes)) => (seq, Ok(outcomes)),
+            Ok(Frame::Reply(seq, reply)) => (seq, Err(reply)),
+            _ => return Err(NoAnswer),
+        };
+        if seq.0 == 0 || seq.0 > self.last_seq {
+            return Err(NoAnswer);
+        }
+        // An answer that was forgotten, or that has come already, is of no interest.
+        let Some(pending) = self.pending.get_mut(&seq) else { return Ok(()) };
+        if pending.answer.is_some() {
+            return Ok(());
+        }
+        pending.answer = Some(match (pending.expected, frame) {
+            (Expected::Outcomes(count), Ok(outcomes)) if outcomes.len() == count => {
+                Answer::Outcomes(outcomes)
+            }
+            (Expected::Reply, Err(reply)) => {
+                Answer::Reply { reply, sent_ns: pending.sent_ns, received_ns }
+            }
+            _ => return Err(NoAnswer),
+        });
+        if !self.wake(seq) && self.leader != Some(seq) {
+            self.call_listener();
+        }
+        Ok(())
+    }
+
+    /// Wakes those who wait for this number; whether there are any.
+    pub(crate) fn wake(&self, seq: Seq) -> bool {
+        let mut is_awaited = false;
+        for (_, follower) in self.followers.iter().filter(|(waits_for, _)| *waits_for == seq) {
+            follower.notify_all();
+            is_awaited = true;
+        }
+        is_awaited
+    }
+
+    fn call_listener(&self) {
+        if let Some(call) = &self.listener {
+            call();
+        }
+    }
+
+    /// Wakes those who sleep, all of them.
+    pub(crate) fn wake_all(&self) {
+        self.call_listener();
+        for (_, follower) in &self.followers {
+            follower.notify_all();
+        }
+    }
+
+    /// Wakes a sleeping thread to read, or calls the listener, if no thread reads. A thread that
+    /// has only looked, and did not sleep, has taken no event that tells the listener of more.
+    pub(crate) fn pass_on(&mut self, has_looked: bool) {
+        if self.led || self.wakes_a_follower() || has_looked && !self.calls_back {
+            return;
+        }
+        self.calls_back = false;
+        self.call_listener();
+    }
+
+    fn wakes_a_follower(&self) -> bool {
+        let first = self.followers.first();
+        first.iter().for_each(|(_, follower)| follower.notify_all());
+        first.is_some()
+    }
+}
+
+/// Sleeping as a follower.
+pub(crate) trait Follow {
+    /// Sleeps until woken, at most `wait`.
+    fn follow(self, seq: Seq, wait: Duration) -> Self;
+}
+
+impl Follow for MutexGuard<'_, Inbox> {
+    fn follow(mut self, seq: Seq, wait: Duration) -> Self {
+        let me = self.spare.pop().unwrap_or_default();
+        self.followers.push((seq, Arc::clone(&me)));
+        let (mut inbox, _) = me.wait_timeout(self, wait).unwrap_or_else(PoisonError::into_inner);
+        inbox.followers.retain(|(_, other)| !Arc::ptr_eq(other, &me));
+        inbox.spare.push(me);
+        inbox
+    }
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TLS on a socket that is never waited for here: what a connection of the primary's control
+//! thread, one of its command thread, a control connection and a command channel have in common.
+//!
+//! ```text
+//!   write ─▶ rustls: one record ─▶ backlog ─▶ flush ─▶ socket     backlog: what has no room there
+//!   read  ◀─ rustls: plaintext ◀─ one read of the socket ◀─────── socket
+//! ```
+//! *Backlog.* Bytes that [`TlsSession::write`] has taken may not be at the socket yet: who sees
+//! [`TlsSession::has_backlog`] calls [`TlsSession::flush`] when the socket has room. It is one
+//! record at most, beside an alert or a key update: nothing is taken while there is one.
+//!
+//! *Plaintext.* One record may bring more than the reader has room for. It is given out by the next
+//! calls, before the socket is read again; the poll does not tell of it.
+//!
+//! *Bounds.* Each call reads the socket once. A peer that is not known sends at most
+//! [`HANDSHAKE_BYTES_MAX`] bytes. rustls bounds what a known one may send without data in it (key
+//! updates, empty records), and changes the keys by itself before they have sealed too much.
+//!
+//! *Ends.* No `close_notify` is sent, and none is waited for: frames tell by themselves whether
+//! they are whole, and a forked child that drops its copy of a connection must not say anything
+//! on it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use dlock_core::ids::ClientId;
+use rustix::event::PollFlags;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, Connection, ServerConnection};
+
+use crate::error::FabricError;
+use crate::os::sys::{poll_until, receive_now, send_now};
+use crate::tls::sealing::{SealSecrets, EXPORTER_LABEL};
+use crate::tls::{PeerChain, PeerIdentity, Tls, TlsError};
+
+/// Bytes that a peer may send before it is known.
+pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes that are sealed at a time: those of one record.
+const SEALED_MAX: usize = 16 * 1024;
+
+/// One side of a TLS connection, beside its socket.
+#[derive(Debug)]
+pub struct TlsSession {
+    connection: Connection,
+    /// Bytes that have come during the handshake.
+    shaken: usize,
+    /// Plaintext that was not given out yet.
+    plaintext: usize,
+    /// The last read of the socket brought less than there was room for.
+    is_emptied: bool,
+}
+
+/// How far a handshake is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shake {
+    /// The peer is known.
+    Done,
+    /// The socket has to bring more.
+    Reads,
+    /// The socket has to have room.
+    Writes,
+}
+
+impl TlsSession {
+    /// Of a connection that was accepted.
+    ///
+    /// # Errors
+    /// rustls refuses the configuration.
+    pub fn accept(tls: &Tls) -> Result<Self, TlsError> {
+        Ok(Self::new(ServerConnection::new(tls.server())?.into()))
+    }
+
+    /// Of a connection to the primary at this address.
+    ///
+    /// # Errors
+    /// rustls refuses the configuration.
+    pub fn connect(tls: &Tls, primary: IpAddr) -> Result<Self, TlsError> {
+        let name = ServerName::from(primary); // is not sent, and not checked
+        Ok(Self::new(ClientConnection::new(tls.client(), name)?.into()))
+    }
+
+    /// Of a connection to the primary at this address, with the handshake done.
+    pub(crate) fn shaken(
+        tls: &Tls,
+        primary: IpAddr,
+        socket: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> Result<Self, FabricError> {
+        let mut session = Self::connect(tls, primary)?;
+        session.shake_until(socket, deadline).map_err(FabricError::Handshake)?;
+        Ok(session)
+    }
+
+    fn new(connection: Connection) -> Self {
+        Self { connection, shaken: 0, plaintext: 0, is_emptied: false }
+    }
+
+    /// Does what there is to do of the handshake.
+    ///
+    /// # Errors
+    /// The peer is refused or refuses, and was told so if its socket had room; or it has closed.
+    pub fn shake(&mut self, io: &mut (impl Read + Write)) -> io::Result<Shake> {
+        loop {
+            match self.flush(io) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Shake::Writes),
+                flushed => flushed?,
+            }
+            if !self.connection.is_handshaking() {
+                return Ok(Shake::Done);
+            }
+            match self.take(io) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Shake::Reads),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                taken => taken?,
+            }
+        }
+    }
+
+    /// The handshake, by a deadline.
+    ///
+    /// # Errors
+    /// As [`shake`](Self::shake), and `TimedOut`.
+    pub fn shake_until(&mut self, socket: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
+        loop {
+            let events = match self.shake(&mut Socket(socket))? {
+                Shake::Done => return Ok(()),
+                Shake::Reads => PollFlags::IN,
+                Shake::Writes => PollFlags::OUT,
+            };
+            wait(socket, events, deadline)?;
+        }
+    }
+
+    /// Who the peer is, once the handshake is done.
+    ///
+    /// # Errors
+    /// Its certificate has no name.
+    pub fn peer(&self) -> Result<PeerIdentity, TlsError> {
+        PeerIdentity::of(self.connection.peer_certificates().unwrap_or_default())
+    }
+
+    /// The certificates that the peer has shown, its own first.
+    pub fn chain(&self) -> PeerChain {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        PeerChain(chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
+    }
+
+    /// The secrets that this client's data path is sealed with where it runs over queue pairs.
+    ///
+    /// # Errors
+    /// The handshake is not done.
+    pub fn seal_secrets(&self, client: ClientId) -> Result<SealSecrets, TlsError> {
+        SealSecrets::export(client, |into, context| {
+            let exported =
+                self.connection.export_keying_material(into, EXPORTER_LABEL, Some(context));
+            exported.map(drop).map_err(TlsError::from)
+        })
+    }
+
+    /// Gives plaintext out, and reads the socket once if there is none. `Ok(0)`: the peer has
+    /// closed.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing has come. `Interrupted`: something has, and no plaintext; ask again.
+    /// Anything else: the connection has ended, or what has come is no TLS.
+    pub fn read(&mut self, io: &mut (impl Read + Write), into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        if self.plaintext == 0 {
+            match self.take(io) {
+                // without a word, as of a peer that was killed
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+                taken => taken?,
+            }
+        } else {
+            self.is_emptied = false; // the socket may have got more since it was read
+        }
+        match self.connection.reader().read(into) {
+            Ok(len) => {
+                self.plaintext = self.plaintext.saturating_sub(len);
+                Ok(len)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Err(ErrorKind::Interrupted.into())
+            }
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Seals what fits into a record, and sends what the socket takes of it.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is a backlog, and nothing was taken. Anything else: the connection has
+    /// ended.
+    pub fn write(&mut self, io: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
+        self.flush(io)?;
+        let len = self.connection.writer().write(&bytes[..bytes.len().min(SEALED_MAX)])?;
+        match self.flush(io) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(len),
+            flushed => flushed.map(|()| len),
+        }
+    }
+
+    /// Sends the backlog.
+    ///
+    /// # Errors
+    /// `WouldBlock`: some of it is left. Anything else: the connection has ended.
+    pub fn flush(&mut self, io: &mut impl Write) -> io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut Plain(io)) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for room at the socket.
+    pub fn has_backlog(&self) -> bool {
+        self.connection.wants_write()
+    }
+
+    /// Whether there is more to read, as far as can be known without looking: the poll would not
+    /// tell of it.
+    pub fn may_have_more(&self) -> bool {
+        self.plaintext > 0 || !self.is_emptied
+    }
+
+    /// As [`read`](Self::read), by a deadline.
+    ///
+    /// # Errors
+    /// `TimedOut`, or the connection has ended.
+    pub fn read_until(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        into: &mut [u8],
+        deadline: Instant,
+    ) -> io::Result<usize> {
+        loop {
+            match self.read(&mut Socket(socket), into) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let events =
+                        if self.has_backlog() { PollFlags::OUT } else { PollFlags::empty() };
+                    wait(socket, PollFlags::IN | events, deadline)?;
+                    self.flush_some(socket)?;
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// Sends all of it, by a deadline; how much was sealed before that, or the connection ended.
+    ///
+    /// # Errors
+    /// `TimedOut`, or the connection has ended.
+    pub fn write_until(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<(), (usize, io::Error)> {
+        let mut sealed = 0;
+        loop {
+            let step = match bytes.len() - sealed {
+                0 => self.flush(&mut Socket(socket)).map(|()| None),
+                _ => self.write(&mut Socket(socket), &bytes[sealed..]).map(Some),
+            };
+            match step {
+                Ok(None) => return Ok(()),
+                Ok(Some(len)) => sealed += len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    wait(socket, PollFlags::OUT, deadline).map_err(|error| (sealed, error))?;
+                }
+                Err(error) => return Err((sealed, error)),
+            }
+        }
+    }
+
+    fn flush_some(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        match self.flush(&mut Socket(socket)) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            flushed => flushed,
+        }
+    }
+
+    /// Reads the socket once. A peer that sends what is no TLS is told so, if there is room.
+    fn take(&mut self, io: &mut (impl Read + Write)) -> io::Result<()> {
+        let mut once = Once { io, is_short: false };
+        let len = self.connection.read_tls(&mut once)?;
+        self.is_emptied = once.is_short;
+        if len == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        if self.connection.is_handshaking() {
+            self.shaken += len;
+            if self.shaken > HANDSHAKE_BYTES_MAX {
+                let what = format!("a handshake of more than {HANDSHAKE_BYTES_MAX} bytes");
+                return Err(io::Error::new(ErrorKind::InvalidData, what));
+            }
+        }
+        match self.connection.process_new_packets() {
+            Ok(state) => self.plaintext = state.plaintext_bytes_to_read(),
+            Err(error) => {
+                let _ = self.flush(io); // the alert; the error is what counts
+                return Err(io::Error::new(ErrorKind::InvalidData, TlsError::from(error)));
+            }
+        }
+        if self.connection.wants_write() && !self.connection.is_handshaking() {
+            match self.flush(io) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {} // a backlog
+                flushed => flushed?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One read, and whether it has emptied the socket.
+struct Once<'a, T> {
+    io: &'a mut T,
+    is_short: bool,
+}
+
+impl<T: Read> Read for Once<'_, T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.io.read(into);
+        self.is_short = match &read {
+            Ok(len) => *len < into.len(),
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        };
+        read
+    }
+}
+
+/// Writes one buffer at a time: `writev`, which the standard library's sockets use for several,
+/// knows no `MSG_NOSIGNAL`, and a connection that has ended would kill a C program by SIGPIPE.
+struct Plain<'a, T>(&'a mut T);
+
+impl<T: Write> Write for Plain<'_, T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// A socket that is not waited for, whether it is nonblocking or not.
+#[derive(Debug)]
+pub struct Socket<'a>(pub BorrowedFd<'a>);
+
+impl Read for Socket<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        receive_now(self.0, into)?.ok_or_else(|| ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        send_now(self.0, bytes)?.ok_or_else(|| ErrorKind::WouldBlock.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn wait(socket: BorrowedFd<'_>, events: PollFlags, deadline: Instant) -> io::Result<()> {
+    if Instant::now() >= deadline {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    poll_until(socket, events, deadline).map(drop)
+}
+
+/// Configurations are compared: by the files that they name.
+impl PartialEq for Tls {
+    fn eq(&self, other: &Self) -> bool {
+        self.files() == other.files()
+    }
+}
+
+impl Eq for Tls {}
