@@ -3,7 +3,7 @@
 //! everything else at once.
 
 use dlock_core::ids::{Handle, Seq};
-use dlock_core::message::{Reply, Request, WaitNumber};
+use dlock_core::wire::message::{Reply, Request, WaitNumber};
 
 use crate::primary::server_now;
 

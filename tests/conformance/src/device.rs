@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, FabricKind};
 use dlock_core::ids::ClientId;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attach, FabricKind};
+use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, PeerId};
-use dlock_fabric::{net, VerbsHost};
+use dlock_fabric::{os::net, VerbsHost};
 use mio::unix::SourceFd;
 
 use crate::primary::lock;

@@ -12,10 +12,10 @@
 //! of verbs, and [`sealed::SealedPrimary`] behind the sealed one.
 #![forbid(unsafe_code)]
 
-use dlock_core::exec::{Executor, LockMemory};
 use dlock_core::ids::{ClientId, Handle, Slot};
-use dlock_core::message::{Mode, Request, WaitNumber};
-use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::memory::exec::{Executor, LockMemory};
+use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::wire::message::{Mode, Request, WaitNumber};
 
 #[path = "../../../dlock-server/tests/common/certs.rs"]
 mod certs;

@@ -12,16 +12,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
-use dlock_core::exec::LockMemory;
-use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
-use dlock_fabric::fds::Credentials;
-use dlock_fabric::frames::FrameBuffer;
-use dlock_fabric::{handshake, net, ClockEstimate, CpuMemory, ShmExecutor, TcpExecutor};
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
+use dlock_core::wire::fabric::Executes;
+use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fds::Credentials;
+use dlock_fabric::stream::frames::FrameBuffer;
+use dlock_fabric::{
+    os::net, stream::handshake, ClockEstimate, CpuMemory, ShmExecutor, TcpExecutor,
+};
 
 use crate::desk::Desk;
 use crate::{sealed, verbs, Client, Fixture, Layout, HANDLES, SLOTS};
@@ -137,7 +139,7 @@ pub fn accept_invitation(invitation: &str) -> Option<Client> {
     let mut parts = invitation.split_ascii_whitespace();
     let (kind, place, id) = (parts.next()?, parts.next()?, parts.next()?);
     let id = ClientId::new(id.parse().ok()?)?;
-    let executor: Box<dyn dlock_core::exec::Executor> = match kind {
+    let executor: Box<dyn dlock_core::memory::exec::Executor> = match kind {
         "shm" => Box::new(ShmExecutor::attach(place.as_bytes(), &attach(id), exact_clock()).ok()?),
         "tcp" => {
             let addr = place.parse().ok()?;
@@ -347,7 +349,7 @@ impl Session {
     fn answer(
         &self,
         attached: &Attached,
-        shared: Option<&dlock_fabric::server_memory::Shared<'_>>,
+        shared: Option<&dlock_fabric::memory::cpu::Shared<'_>>,
         deadline: Instant,
     ) -> io::Result<()> {
         match &self.connection {

@@ -14,14 +14,14 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attached, FabricKind};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attached, FabricKind};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
+use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::{Tls, TlsFiles};
-use dlock_fabric::tls_session::TlsSession;
 use dlock_fabric::verbs::{Arrival, MessageError};
 use dlock_fabric::{CpuMemory, FabricError, SealedPeer, TcpExecutor, VerbsHost, VerbsOptions};
 

@@ -7,12 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::exec::{Executor, LockMemory, Posted};
 use dlock_core::ids::{ClientId, Handle, Seq};
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::memory::exec::{Executor, LockMemory, Posted};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
 
 use crate::{Client, Fixture, Layout, HANDLES, SLOTS};
 

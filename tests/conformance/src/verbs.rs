@@ -14,14 +14,16 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attached, FabricKind, UNLIMITED};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::ClientId;
-use dlock_core::status::Status;
-use dlock_fabric::frames::FrameBuffer;
+use dlock_core::memory::exec::LockMemory;
+use dlock_core::wire::codec::{self, Frame};
+use dlock_core::wire::control::{Attached, FabricKind, UNLIMITED};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError};
-use dlock_fabric::{handshake, NicMemory, VerbsExecutor, VerbsHost, VerbsOptions, VerbsPeer};
+use dlock_fabric::{
+    stream::handshake, NicMemory, VerbsExecutor, VerbsHost, VerbsOptions, VerbsPeer,
+};
 
 use crate::desk::Desk;
 use crate::device::{ended, first_attach, has_device, Device, Primary, Running};

@@ -7,16 +7,16 @@ use dlock_conformance::primary::{accept_invitation, TestPrimary};
 use dlock_conformance::sealed::SealedPrimary;
 use dlock_conformance::verbs::VerbsPrimary;
 use dlock_conformance::{conformance, suite, Direct, Fixture};
-use dlock_core::control::FabricKind;
+use dlock_core::wire::control::FabricKind;
 
 conformance!(sim, dlock_conformance::sim::SimFabric::default());
 conformance!(
     shm,
-    dlock_conformance::primary::TestPrimary::start(dlock_core::control::FabricKind::Shm)
+    dlock_conformance::primary::TestPrimary::start(dlock_core::wire::control::FabricKind::Shm)
 );
 conformance!(
     tcp,
-    dlock_conformance::primary::TestPrimary::start(dlock_core::control::FabricKind::Tcp)
+    dlock_conformance::primary::TestPrimary::start(dlock_core::wire::control::FabricKind::Tcp)
 );
 conformance!(verbs, optional dlock_conformance::verbs::VerbsPrimary::start(false));
 conformance!(verbs_one_queue_pair, optional dlock_conformance::verbs::VerbsPrimary::start(true));

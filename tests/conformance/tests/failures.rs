@@ -11,17 +11,17 @@ use dlock_conformance::primary::{
 };
 use dlock_conformance::suite::{run, PATIENCE, THREADS};
 use dlock_conformance::Fixture;
-use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::{Attached, FabricKind, Secret, UNLIMITED};
-use dlock_core::exec::{Executor, LockMemory, Posted};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::limits::FRAME_LEN_MAX;
-use dlock_core::message::{Reply, Request};
-use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
-use dlock_fabric::frames::FrameBuffer;
-use dlock_fabric::{handshake, CpuMemory, FabricError, ShmExecutor, TcpExecutor};
+use dlock_core::memory::exec::{Executor, LockMemory, Posted};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
+use dlock_core::wire::control::{Attached, FabricKind, Secret, UNLIMITED};
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
+use dlock_fabric::stream::frames::FrameBuffer;
+use dlock_fabric::{stream::handshake, CpuMemory, FabricError, ShmExecutor, TcpExecutor};
 
 /// All of which the primary's end can be played here.
 fn kinds() -> impl Iterator<Item = FabricKind> {

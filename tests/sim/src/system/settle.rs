@@ -5,9 +5,9 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::message::LockType;
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState};
 use dlock_core::primary::Event;
-use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState};
+use dlock_core::wire::message::LockType;
 
 use super::object::Waits;
 use super::server::World;
@@ -53,7 +53,7 @@ impl World {
             (client.up_last, client.down_last) = (sys.now, sys.now);
             client.up_events = 0; // those that are far away bring nothing in time
             (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
-            for i in 0..(queued * dlock_core::word_op::CHAIN_OPS_MAX) as u64 {
+            for i in 0..(queued * dlock_core::memory::word_op::CHAIN_OPS_MAX) as u64 {
                 sys.up_at(c, sys.now + i); // whatever is late arrives now
                 sys.after(i, Ev::Down(c as u8));
             }
@@ -215,7 +215,7 @@ impl World {
     /// What is in doubt cannot be undone yet.
     fn is_busy(&self) -> bool {
         let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
-        let recovers = self.primary.as_ref().is_none_or(|primary| primary.is_recovering());
+        let recovers = self.primary.as_ref().is_none_or(|primary| primary.locks().is_recovering());
         is_put_off || recovers || !self.is_complete() || self.missing(Goal::Drain).is_some()
     }
 
