@@ -30,8 +30,8 @@ impl Arbiter {
     }
 }
 
-/// Answers a [`Request::Confirm`](crate::wire::message::Request::Confirm). The word is read once: others
-/// may change it at any time, and the answer is about what was found.
+/// Answers a [`Request::Confirm`](crate::wire::message::Request::Confirm). The word is read once:
+/// others may change it at any time, and the answer is about what was found.
 pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     let word = ctx.read();
     match had(ctx, state, from, mode, word) {

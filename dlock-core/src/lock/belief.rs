@@ -177,8 +177,8 @@ impl LockEntry {
 
     /// Why an operation is not decided from what this client remembers: its session is over, as
     /// far as it can tell, and the primary may have given the lock to another. `is_cut_off`: the
-    /// [executor](crate::memory::exec::Executor::is_cut_off) says so, or the horizon has passed; `refusal`
-    /// is its, too.
+    /// [executor](crate::memory::exec::Executor::is_cut_off) says so, or the horizon has passed;
+    /// `refusal` is its, too.
     #[inline]
     pub fn unfounded(
         &self,

@@ -9,8 +9,8 @@
 //!                                    └▶ sweep: those of revoked certificates end
 //! ```
 //! A peer that is not known yet costs a task, its socket, and at most
-//! [`HANDSHAKE_BYTES_MAX`](dlock_fabric::tls::session::HANDSHAKE_BYTES_MAX) bytes of memory for what
-//! it has sent. No other peer waits for it.
+//! [`HANDSHAKE_BYTES_MAX`](dlock_fabric::tls::session::HANDSHAKE_BYTES_MAX) bytes of memory for
+//! what it has sent. No other peer waits for it.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

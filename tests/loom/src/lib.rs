@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of the shared memory for `loom`: as `dlock_fabric::memory::atomic::SharedWord`, word operation
-//! by word operation.
+//! The words of the shared memory for `loom`: as `dlock_fabric::memory::atomic::SharedWord`, word
+//! operation by word operation.
 //!
 //! loom treats a sequentially consistent access as acquire and release only; a fence before and
 //! after each access gives it back what the language promises.

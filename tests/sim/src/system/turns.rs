@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whose turn it is at the primary, as on its command thread (`dlock-server/src/command/turns.rs`):
-//! `dlock_core::budget::shares` decides that, and `dlock_core::budget::rate` how many frames of a channel count.
+//! `dlock_core::budget::shares` decides that, and `dlock_core::budget::rate` how many frames of a
+//! channel count.
 //!
 //! ```text
 //!   inbox ─▶ of each client: control first, then frames, unless its channel rests ─▶ a turn each
