@@ -8,8 +8,8 @@
 //! ```
 //! Each has a queue of its own and its share of the thread ([`dlock_core::budget::shares`]),
 //! counted in work units. The queues are bounded by the connections, which have one request at a
-//! time under way and one notice of their end. Nothing here waits, and nothing is decided but the order of
-//! requests and frames of one client: control first, as in the simulator.
+//! time under way and one notice of their end. Nothing here waits, and nothing is decided but the
+//! order of requests and frames of one client: control first, as in the simulator.
 
 use std::collections::{HashMap, VecDeque};
 
