@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dlock protocol, pure: no I/O, no clock, no threads, no `unsafe`.
 //!
-//! What this crate does not do: talk to anybody. It turns operations into [chains](word_op::Chain)
-//! and [messages](message::Request), and outcomes and replies into results; somebody else
-//! executes them and says what time it is.
+//! What this crate does not do: send or wait. It turns operations into
+//! [chains](memory::word_op::Chain) and [messages](wire::message::Request), and outcomes and replies
+//! into results. Its drivers execute them, and say what time it is.
 #![forbid(unsafe_code)]
 
 pub mod arbiter;

@@ -13,9 +13,9 @@
 //!
 //! What this crate does not do: decide anything about locks, serve connections (it has the pieces
 //! a server needs), or start threads (but for the echo peers of [`baseline`], and that of
-//! [`sink`]).
+//! [`os::sink`]).
 //!
-//! Everything that two processes operate on goes through [`atomic`]; every access is bounded by
+//! Everything that two processes operate on goes through [`memory::atomic`]; every access is bounded by
 //! the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to the CPU's,
 //! [`NicMemory`] to that of an RDMA device. Certificates, keys and the rules for peers' are in
 //! [`tls`].

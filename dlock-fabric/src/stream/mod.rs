@@ -9,13 +9,13 @@
 //! so that frames never interleave; what is left is sent by the next thread. No thread holds the
 //! lock while it sleeps.
 //!
-//! *Receiving.* One of the waiting threads, the leader, reads for all; see [`Inbox`].
+//! *Receiving.* One of the waiting threads, the leader, reads for all; see `Inbox`.
 //!
 //! *Breaking.* When the peer closes or sends what is no answer, the stream is broken for good:
 //! all waiting threads are told at once, and the log says what is no answer. A peer that does not
 //! read breaks nothing; calls to it end at their deadlines.
 //!
-//! *Sealed.* Both directions share one [`Carrier`]: a thread that reads may have to write (a key
+//! *Sealed.* Both directions share one `Carrier`: a thread that reads may have to write (a key
 //! update of TLS is answered, credit is returned) and the other way round. It has a mutex of its
 //! own, for single steps that never wait. What it has sealed and the socket has not taken counts as
 //! backlog.
