@@ -2,8 +2,8 @@
 //! The dlock protocol, pure: no I/O, no clock, no threads, no `unsafe`.
 //!
 //! What this crate does not do: send or wait. It turns operations into
-//! [chains](memory::word_op::Chain) and [messages](wire::message::Request), and outcomes and replies
-//! into results. Its drivers execute them, and say what time it is.
+//! [chains](memory::word_op::Chain) and [messages](wire::message::Request), and outcomes and
+//! replies into results. Its drivers execute them, and say what time it is.
 #![forbid(unsafe_code)]
 
 pub mod arbiter;

@@ -15,10 +15,10 @@
 //! a server needs), or start threads (but for the echo peers of [`baseline`], and that of
 //! [`os::sink`]).
 //!
-//! Everything that two processes operate on goes through [`memory::atomic`]; every access is bounded by
-//! the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to the CPU's,
-//! [`NicMemory`] to that of an RDMA device. Certificates, keys and the rules for peers' are in
-//! [`tls`].
+//! Everything that two processes operate on goes through [`memory::atomic`]; every access is
+//! bounded by the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to
+//! the CPU's, [`NicMemory`] to that of an RDMA device. Certificates, keys and the rules for peers'
+//! are in [`tls`].
 
 pub mod baseline;
 mod ended;
