@@ -9,10 +9,10 @@
 //!     ▼ │
 //!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
 //! ```
-//! While the client is with its primary there is no thread but the driver. Connecting and claiming
-//! take long: a thread does so, from one pause to the next, and then ends. Both hold the instance
-//! only while they do something.
+//! At its primary a client has no thread but the driver. Connecting and claiming take long: a thread
+//! does so, from one pause to the next. Both hold the instance only while they do something.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -32,8 +32,7 @@ use crate::execute::left_ns;
 use crate::host::Address;
 use crate::instance::Instance;
 
-/// How long a `lock` call waits for a failover before it is refused: longer than a primary of
-/// `dlockd` waits for absent clients by default.
+/// How long a `lock` call waits for a failover: longer than `dlockd` waits for absent clients.
 pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
 /// After a round of claims that were not all taken.
 const AGAIN_PAUSE: Duration = Duration::from_millis(10);
@@ -276,7 +275,8 @@ impl Seeks {
         let place = Arc::clone(&self.seeker);
         place.is_aside.store(true, Ordering::SeqCst);
         let started = aside("dlock-failover", move || {
-            place.seeker.lock().goes_aside(&client, &watch);
+            let work = || place.seeker.lock().goes_aside(&client, &watch);
+            let _ = catch_unwind(AssertUnwindSafe(work)); // reported; it is tried again
             place.is_aside.store(false, Ordering::SeqCst);
             watch.call();
         });

@@ -15,6 +15,7 @@
 //! goes back to the driver, which releases it. One mutex decides which of these it is.
 
 use std::future::Future;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -353,7 +354,8 @@ impl<T> Slot<T> {
                 *state = SlotState::Filled(result);
                 drop(state);
                 if let Some(waker) = waker {
-                    waker.wake();
+                    // the program's own code: what panics there is reported, and harms no other
+                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                 }
                 None
             }
@@ -435,5 +437,29 @@ impl Future for Reply {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.slot.poll(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as a program's own code may")
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_costs_no_result() {
+        let (slot, waker) = (Slot::new(), Waker::from(Arc::new(Panics)));
+        let mut context = Context::from_waker(&waker);
+        assert!(slot.poll(&mut context).is_pending());
+        assert_eq!(slot.fill(5), None);
+        assert_eq!(slot.poll(&mut context), Poll::Ready(5));
     }
 }
