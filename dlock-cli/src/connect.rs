@@ -5,9 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_client::{
-    Address, Client, ClientConfig, Config, Error, Instance, TlsUse, PRIMARIES_VARIABLE,
-};
+use dlock_client::raw::Instance;
+use dlock_client::{Address, Client, ClientConfig, Config, Error, TlsUse, PRIMARIES_VARIABLE};
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::status::Status;

@@ -35,7 +35,7 @@ pub const SILENCE_VARIABLE: &str = "DLOCK_SILENCE_MS";
 /// Its bounds.
 pub(crate) const SILENCE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
-/// How an [`Instance`](crate::Instance) reaches its primary, as the C API says it. Rust programs
+/// How an [`Instance`](crate::raw::Instance) reaches its primary, as the C API says it. Rust programs
 /// use [`Config`](crate::Config).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
@@ -61,7 +61,7 @@ pub struct ClientConfig {
     /// them (another round trip, only when readers and writers are queued): the C API's do.
     /// Without, such a view counts what the lock word tells.
     pub exact_views: bool,
-    /// Where a client that was shared ([`Instance::init_shared`](crate::Instance::init_shared))
+    /// Where a client that was shared ([`Instance::init_shared`](crate::raw::Instance::init_shared))
     /// looks for the successor of its primary, besides the address that it is given. `None`: what
     /// `DLOCK_PRIMARIES` says, else it does not look.
     pub primaries: Option<Vec<Address>>,
@@ -99,7 +99,7 @@ const DEVICES: &str = "/sys/class/infiniband";
 impl ClientConfig {
     /// Checks what can be checked without a primary: `tp_mode`, device, `DLOCK_FABRIC` and
     /// the files of TLS.
-    /// [`Instance::init`](crate::Instance::init) does so, too.
+    /// [`Instance::init`](crate::raw::Instance::init) does so, too.
     ///
     /// # Errors
     /// `Error`; the cause and its remedy are logged.

@@ -42,7 +42,7 @@ pub enum Error {
     /// An argument is out of its bounds; which one and which bounds.
     #[error("{0}")]
     Invalid(&'static str),
-    /// An asynchronous operation of the underlying [`Instance`](crate::Instance) is under way.
+    /// An asynchronous operation of the underlying [`Instance`](crate::raw::Instance) is under way.
     #[error("an asynchronous operation is under way")]
     Busy,
     /// So many futures of this client wait already

@@ -3,7 +3,8 @@
 //!
 //! What this crate does not do: decide what a lock is (that is `dlock-core`), touch memory or
 //! sockets of the data path (`dlock-fabric`), or change anything of the process it lives in. It
-//! starts threads only for heartbeats, for futures, and for clients that know several primaries.
+//! starts one thread for all clients of the process, with the first need: for heartbeats, futures
+//! and failover. What takes long there has a thread of its own that ends with it.
 //!
 //! ```text
 //!   Client, guards ──▶ Instance ──▶ table of locks ──▶ core machines ──▶ executor
@@ -12,7 +13,7 @@
 //! * [`Client`] is for Rust programs: locks by name, guards that release on drop, typed errors.
 //!   An [`Acquire`] ends in `.guard()`, which borrows the lock, in `.owned()`, which keeps it, or
 //!   in `.await`, on any runtime.
-//! * [`Instance`] has the calls, codes and checks of the C API; the C library is built on it.
+//! * [`raw::Instance`] has the calls, codes and checks of the C API; the C library is built on it.
 //!
 //! ```no_run
 //! use dlock_client::{Client, Mode};
@@ -66,7 +67,6 @@ pub use config::{
 };
 pub use dlock_core::counters::COUNTERS;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
-pub use dlock_core::lock::{OpResult, View};
 pub use dlock_core::wire::control::LockDesc;
 pub use dlock_core::wire::fabric::FabricKind;
 pub use dlock_core::wire::message::{LockType, Mode};
@@ -79,7 +79,6 @@ pub use driver::futures::FUTURES_MAX;
 pub use error::Error;
 pub use guard::{Guard, OwnedGuard};
 pub use host::{Address, NoAddress};
-pub use instance::{AsyncOp, Instance};
 pub use lock::{Acquire, AcquireFuture, Lock, Wait, LEASE_DEFAULT, WAIT_DEFAULT};
 pub use object::Object;
 pub use options::{Config, QueuePairs, HORIZON_MAX};
@@ -87,3 +86,9 @@ pub use secure::{
     TlsUse, TLS_CA_VARIABLE, TLS_CERT_VARIABLE, TLS_CRL_VARIABLE, TLS_KEY_VARIABLE,
     TLS_PASSWORD_VARIABLE,
 };
+
+/// The calls of the C API: locks and objects by number, results as codes and views.
+pub mod raw {
+    pub use crate::instance::{AsyncOp, Instance};
+    pub use dlock_core::lock::{OpResult, View};
+}

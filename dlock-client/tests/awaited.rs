@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{address_of_thread, eventually, fabrics, got, name, server_at, status, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status, Status::*};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockType, Status, Status::*};
 use dlock_server::{Server, ServerConfig};
 
 /// Primaries of one address and one state file, one after the other.

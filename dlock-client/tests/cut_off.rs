@@ -12,9 +12,8 @@ use std::time::Duration;
 use common::line::Line;
 use common::site::Site;
 use common::{config, eventually, fabrics, got, join, own_address, server_with, status, S, X};
-use dlock_client::{
-    AsyncOp, ClientConfig, FabricChoice, Instance, LockId, LockType, OpResult, Status,
-};
+use dlock_client::raw::{AsyncOp, Instance, OpResult};
+use dlock_client::{ClientConfig, FabricChoice, LockId, LockType, Status};
 use dlock_server::ServerConfig;
 use Status::*;
 

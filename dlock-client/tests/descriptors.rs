@@ -10,7 +10,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use common::site::{by_itself, Site};
 use common::{config, eventually, fabrics, got, name, named, status, S, X};
-use dlock_client::{Instance, LockType, Status::*};
+use dlock_client::raw::Instance;
+use dlock_client::{LockType, Status::*};
 
 const ADDRESS: &str = "DLOCK_TEST_AT_LIMIT";
 const BY_HAND: &str = "DLOCK_TEST_BY_HAND";

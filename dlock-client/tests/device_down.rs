@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::thread;
 
 use common::{config, eventually, got, status, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, OpResult, Status};
+use dlock_client::raw::{Instance, OpResult};
+use dlock_client::{FabricChoice, LockId, LockType, Status};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 use Status::*;
 

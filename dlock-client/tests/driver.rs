@@ -12,8 +12,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use common::{eventually, fabrics, got, status, ChildPrimary, X};
+use dlock_client::raw::Instance;
 use dlock_client::{
-    Address, Client, ClientConfig, Config, Instance, LockType, Mode::Exclusive, Status, Wait,
+    Address, Client, ClientConfig, Config, LockType, Mode::Exclusive, Status, Wait,
 };
 
 const LONG: Duration = Duration::from_secs(300);

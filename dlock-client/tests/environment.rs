@@ -8,7 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dlock_client::{ClientConfig, Instance, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, Status};
 use dlock_fabric::os::environment::is_of_a_stranger;
 
 /// Tell the copy that it is one, and where it connects to: no variables of the libraries.

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{fabrics, got, join, server, status, S, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockType, Status};
 use Status::*;
 
 const THREADS: usize = 8;

@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{fabrics, got, join, name, named, server_with, status, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockType, Status};
 use dlock_server::{Server, ServerConfig};
 use Status::*;
 

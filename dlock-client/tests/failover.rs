@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::site::{by_itself, Site};
 use common::{config, eventually, fabrics, got, own_address, server, status, S, X};
-use dlock_client::{ClientConfig, FabricChoice, FabricKind, Instance, LockId, LockType, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, FabricKind, LockId, LockType, Status};
 use dlock_core::limits::BATCH_MAX;
 use dlock_server::{Orphans, ServerConfig};
 use Status::*;

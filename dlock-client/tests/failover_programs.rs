@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use common::site::{by_itself, Site};
 use common::{config, eventually, fabrics, got, status, X};
-use dlock_client::{
-    Client, Config, FabricChoice, FabricKind, Instance, LockId, LockType, Mode, Status::*,
-};
+use dlock_client::raw::Instance;
+use dlock_client::{Client, Config, FabricChoice, FabricKind, LockId, LockType, Mode, Status::*};
 
 const LEASE: Duration = Duration::from_secs(600);
 const WAIT: Duration = Duration::from_secs(20);

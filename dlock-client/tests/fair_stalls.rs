@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{fabrics, got, join, server, status, S, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{FabricChoice, LockId, LockType, Status};
 use Status::*;
 
 const CLIENTS: u64 = 8;

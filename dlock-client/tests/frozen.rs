@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use common::{fabrics, got, own_address, server_at, status, ChildPrimary, S, X};
+use dlock_client::raw::{AsyncOp, Instance, OpResult, View};
 use dlock_client::{
-    AsyncOp, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, Mode, ObjectId,
-    OpResult, Status, View, Wait,
+    ClientConfig, Error, FabricChoice, LockId, LockType, Mode, ObjectId, Status, Wait,
 };
 use dlock_server::ServerConfig;
 use Status::*;

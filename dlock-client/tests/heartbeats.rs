@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{desc, eventually, fabrics, got, server, status, ChildPrimary, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockType, Status};
 
 const HORIZON_S: u32 = 2;
 

@@ -4,9 +4,8 @@
 mod common;
 
 use common::{desc, fabrics, got, join, server, status, S, X};
-use dlock_client::{
-    AsyncOp, Instance, LockDesc, LockId, LockType, ObjectId, OpResult, Status, View,
-};
+use dlock_client::raw::{AsyncOp, Instance, OpResult, View};
+use dlock_client::{LockDesc, LockId, LockType, ObjectId, Status};
 use dlock_core::limits::DESC_LEN_MAX;
 use Status::*;
 

@@ -7,7 +7,8 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{address_of_thread, desc, fabrics, got, hash, server_at, status, ChildPrimary, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Mode, Status::*, Wait};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockId, LockType, Mode, Status::*, Wait};
 use dlock_server::{Server, ServerConfig};
 
 /// Not a test by itself: the primary that is stopped.

@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::line::Line;
 use common::{config, fabrics, got, join, server, server_with, status, ChildPrimary, S, X};
-use dlock_client::{
-    AsyncOp, ClientConfig, FabricChoice, FabricKind, Instance, LockType, OpResult, Status,
-};
+use dlock_client::raw::{AsyncOp, Instance, OpResult};
+use dlock_client::{ClientConfig, FabricChoice, FabricKind, LockType, Status};
 use dlock_server::{Orphans, ServerConfig};
 use Status::*;
 

@@ -5,7 +5,8 @@ mod common;
 
 use common::site::Site;
 use common::{client, config, eventually, fabrics, got, server, status, X};
-use dlock_client::{Address, ClientConfig, Instance, LockType, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{Address, ClientConfig, LockType, Status};
 use dlock_server::ServerConfig;
 
 const NOBODY: &str = "no-such-host.invalid";

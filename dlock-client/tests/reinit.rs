@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{fabrics, got, status, ChildPrimary, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, Mode, Status, Wait};
+use dlock_client::raw::Instance;
+use dlock_client::{FabricChoice, LockId, LockType, Mode, Status, Wait};
 use Status::*;
 
 /// More messages than a reinit exchanges.

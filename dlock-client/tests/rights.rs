@@ -12,7 +12,8 @@ use std::thread;
 
 use certs::Ca;
 use common::{desc, eventually, got, server_at, status, S, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status, Tls, TlsUse};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockType, Status, Tls, TlsUse};
 use dlock_core::rights::{Quotas, Right, Rule};
 use dlock_server::{Server, ServerConfig};
 use Status::*;

@@ -14,10 +14,8 @@ use std::time::Duration;
 
 use certs::Ca;
 use common::{desc, eventually, got, has_device, own_address, status, threads_lock, S, X};
-use dlock_client::{
-    ClientConfig, FabricChoice, FabricKind, Instance, LockId, LockType, OpResult, Status, Tls,
-    TlsUse,
-};
+use dlock_client::raw::{Instance, OpResult};
+use dlock_client::{ClientConfig, FabricChoice, FabricKind, LockId, LockType, Status, Tls, TlsUse};
 use dlock_core::rights::{Quotas, Right, Rule};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 use Status::*;

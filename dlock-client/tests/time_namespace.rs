@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use common::{fabrics, got, join, name, named, server, status, X};
-use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Status};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockId, LockType, Status};
 use dlock_fabric::os::clock::boot_ns;
 use dlock_server::Server;
 use Status::*;

@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use certs::Ca;
 use common::{desc, eventually, got, own_address, server_at, status, threads_lock, X};
-use dlock_client::{
-    Client, ClientConfig, Config, FabricChoice, Instance, LockType, OpResult, Status, Tls, TlsUse,
-};
+use dlock_client::raw::{Instance, OpResult};
+use dlock_client::{Client, ClientConfig, Config, FabricChoice, LockType, Status, Tls, TlsUse};
 use dlock_server::{Server, ServerConfig};
 use Status::*;
 

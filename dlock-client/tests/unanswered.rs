@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use common::line::Line;
 use common::{desc, eventually, fabrics, got, hash, own_address, status, ChildPrimary, X};
-use dlock_client::{
-    Client, Config, Error, FabricChoice, Instance, LockType, Mode, Status::*, Wait,
-};
+use dlock_client::raw::Instance;
+use dlock_client::{Client, Config, Error, FabricChoice, LockType, Mode, Status::*, Wait};
 
 /// Not a test by itself: the primary that is stopped.
 #[test]

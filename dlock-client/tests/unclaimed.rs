@@ -4,7 +4,8 @@
 mod common;
 
 use common::{address_of_thread, desc, fabrics, got, server_at, status, S, X};
-use dlock_client::{ClientConfig, Instance, LockType, Status::*};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, LockType, Status::*};
 use dlock_server::{Server, ServerConfig};
 
 /// On this port (0: a free one) of an address of this process's own.
@@ -85,7 +86,7 @@ fn a_read_write_lock_that_refuses_everything_is_not_entered_again() {
                 assert_eq!(status(b.trylock(of_b, X, 600)), Success);
                 let why = format!("{fabric:?} {mode:?} successor ends {successor_ends}");
                 assert_eq!(status(a.trylock(one, mode, 600)), NotReady, "{why}");
-                let mut out = [dlock_client::OpResult { status: Done, view: None }];
+                let mut out = [dlock_client::raw::OpResult { status: Done, view: None }];
                 assert_eq!(a.batch_trylock(&[(one, mode, 600)], &mut out), Success);
                 assert_eq!(out[0].status, NotReady, "{why}: in a batch");
             }

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{config, desc, got, has_device, status, S, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, OpResult, Status, WordOpCounts};
+use dlock_client::raw::{Instance, OpResult};
+use dlock_client::{FabricChoice, LockId, LockType, Status, WordOpCounts};
 use dlock_server::{Orphans, Server, ServerConfig, VerbsUse};
 use Status::*;
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dlock_client::Instance;
+use dlock_client::raw::Instance;
 use dlock_core::ids::{ClientId, LockId, Seq, Slot};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
@@ -185,7 +185,7 @@ fn batch(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Sampl
         .collect::<Result<Vec<_>, _>>()?;
     let (one, many) = locks.split_last().expect("there are 32");
     let wanted: Vec<_> = many.iter().map(|l| (*l, Mode::Exclusive, LEASE_S)).collect();
-    let mut results = vec![dlock_client::OpResult::of(Status::Success); BATCH_MAX];
+    let mut results = vec![dlock_client::raw::OpResult::of(Status::Success); BATCH_MAX];
     let mut samples = Samples::new("batch of 31 acquire", name(fabric), 1);
     let mut case = || {
         let start = Instant::now();

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_client::{Address, Instance};
+use dlock_client::raw::Instance;
+use dlock_client::Address;
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};
 use dlock_core::wire::control::LockDesc;

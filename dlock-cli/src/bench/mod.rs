@@ -31,7 +31,7 @@ mod wire;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use dlock_client::Instance;
+use dlock_client::raw::Instance;
 use dlock_core::ids::LockId;
 use dlock_core::wire::control::LockDesc;
 use dlock_core::wire::fabric::FabricKind;

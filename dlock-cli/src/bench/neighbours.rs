@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_client::Instance;
+use dlock_client::raw::Instance;
 use dlock_core::ids::LockId;
 use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::message::{LockType, Mode};

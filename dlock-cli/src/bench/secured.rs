@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use dlock_client::{Instance, OpResult};
+use dlock_client::raw::{Instance, OpResult};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX};
 use dlock_core::wire::fabric::FabricKind;

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use dlock_client::{Address, Instance, TlsUse};
+use dlock_client::raw::Instance;
+use dlock_client::{Address, TlsUse};
 use dlock_core::ids::LockId;
 use dlock_core::wire::codec::status_to_wire;
 use dlock_core::wire::control::LockDesc;

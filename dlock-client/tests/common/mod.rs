@@ -13,11 +13,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dlock_client::raw::Instance;
+use dlock_client::raw::OpResult;
+use dlock_client::Status;
 use dlock_client::{
-    Client, ClientConfig, Config, FabricChoice, FabricKind, Instance, LockDesc, LockId, LockType,
-    Mode, NoPassword, Tls, TlsFiles,
+    Client, ClientConfig, Config, FabricChoice, FabricKind, LockDesc, LockId, LockType, Mode,
+    NoPassword, Tls, TlsFiles,
 };
-use dlock_client::{OpResult, Status};
 use dlock_core::wire::fabric::Executes;
 use dlock_fabric::VerbsHost;
 use dlock_server::{Server, ServerConfig, VerbsUse};

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_client::{ClientConfig, FabricChoice, Instance};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice};
 use dlock_server::{Server, ServerConfig};
 
 use super::{config, own_address, server_at};

@@ -3,7 +3,7 @@
 
 use std::os::raw::{c_int, c_uint, c_void};
 
-use dlock_client::Instance;
+use dlock_client::raw::Instance;
 use dlock_core::ids::LockId;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::OpResult;

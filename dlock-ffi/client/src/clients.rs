@@ -4,7 +4,8 @@
 use std::os::raw::{c_char, c_int, c_uint};
 use std::time::{Duration, Instant};
 
-use dlock_client::{ClientConfig, Instance, TlsUse};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, TlsUse};
 use dlock_core::limits::HEARTBEAT_S_MAX;
 use dlock_ffi_abi::args::{self, Ssl};
 use dlock_ffi_abi::tls::TlsSettings;

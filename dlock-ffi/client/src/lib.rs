@@ -9,7 +9,7 @@
 //!   objects.rs   umo_atomic64_*
 //! ```
 //! Each function checks its arguments, then the library, then the client, as the header lists
-//! them, and leaves the rest to [`dlock_client::Instance`]. Functions may be called from any
+//! them, and leaves the rest to [`dlock_client::raw::Instance`]. Functions may be called from any
 //! thread at any time; a client that is ended under a running call lives until that call returns.
 //!
 //! The safety contract of all functions is the header's: a pointer is null or points to what

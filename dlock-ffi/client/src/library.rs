@@ -21,7 +21,8 @@ use std::os::raw::c_int;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 
-use dlock_client::{ClientConfig, Instance, Tls, TlsUse};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, Tls, TlsUse};
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_ffi_abi::code;
 use dlock_ffi_abi::tls::TlsSettings;

@@ -3,7 +3,7 @@
 
 use std::os::raw::{c_int, c_void};
 
-use dlock_client::AsyncOp;
+use dlock_client::raw::AsyncOp;
 use dlock_core::ids::LockId;
 use dlock_core::wire::control::LockDesc;
 use dlock_core::wire::message::{LockType, Mode};
@@ -158,7 +158,7 @@ unsafe fn on_request(
     req: *const LockRequest,
     result: *mut c_void,
     mode_of: impl FnOnce(c_int) -> Option<Mode>,
-    act: impl FnOnce(&dlock_client::Instance, LockId, Mode, u32) -> dlock_core::lock::OpResult,
+    act: impl FnOnce(&dlock_client::raw::Instance, LockId, Mode, u32) -> dlock_core::lock::OpResult,
 ) -> c_int {
     if req.is_null() || result.is_null() {
         return code::EINVAL;

@@ -3,7 +3,7 @@
 
 use std::os::raw::c_int;
 
-use dlock_client::Instance;
+use dlock_client::raw::Instance;
 use dlock_core::ids::ObjectId;
 use dlock_core::wire::status::Status;
 use dlock_ffi_abi::types::ObjectDesc;

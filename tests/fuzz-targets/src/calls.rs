@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use dlock_client::raw::{AsyncOp, Instance, OpResult};
 use dlock_client::{
-    AsyncOp, ClientConfig, FabricChoice, Instance, LockDesc, LockId, LockType, Mode, ObjectId,
-    OpResult, Status,
+    ClientConfig, FabricChoice, LockDesc, LockId, LockType, Mode, ObjectId, Status,
 };
 use dlock_server::{Server, ServerConfig};
 

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
-use dlock_client::{Instance, Status};
+use dlock_client::raw::Instance;
+use dlock_client::Status;
 
 use super::super::job::Failover;
 use super::{Client, DISMISSED};

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_client::{
-    ClientConfig, FabricChoice, Instance, LockDesc, LockId, LockType, Mode, Status,
-};
+use dlock_client::raw::Instance;
+use dlock_client::{ClientConfig, FabricChoice, LockDesc, LockId, LockType, Mode, Status};
 
 use super::{Folder, Primary, Process};
 

@@ -18,9 +18,8 @@ use std::time::Duration;
 use dlock_chaos::faults::{checked_ns, take_unsure_ns, Faulty, Rates};
 use dlock_chaos::record::{Granted, Record};
 use dlock_chaos::rng::Rng;
-use dlock_client::{
-    AsyncOp, ClientConfig, Instance, LockDesc, LockId, LockType, Mode, OpResult, Status, View,
-};
+use dlock_client::raw::{AsyncOp, Instance, OpResult, View};
+use dlock_client::{ClientConfig, LockDesc, LockId, LockType, Mode, Status};
 use dlock_fabric::os::clock::boot_ns;
 
 use super::job::{type_of, Failover, Job, Style};
