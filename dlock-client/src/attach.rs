@@ -17,7 +17,7 @@ use log::Level;
 
 use crate::config::FabricChoice;
 use crate::fabrics::{Attached, Fabric, Place};
-use crate::said::Said;
+use crate::logged_once::LoggedOnce;
 
 /// What a test makes of the executor of a session.
 #[cfg(feature = "fault-injection")]
@@ -45,7 +45,7 @@ pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn E
 pub(crate) fn attach(
     place: &Place<'_>,
     choice: FabricChoice,
-    said: &Said,
+    said: &LoggedOnce,
 ) -> Result<Attached, Status> {
     let Place { config, session, primary, .. } = *place;
     let mut search = PathSearch::new(choice, config.device.is_some(), session);
@@ -129,7 +129,7 @@ mod tests {
         let config = ClientConfig::default();
         let place =
             Place { config: &config, session, primary: nowhere, clock, tls: None, until: None };
-        attach(&place, choice, &Said::default()).err()
+        attach(&place, choice, &LoggedOnce::default()).err()
     }
 
     #[test]

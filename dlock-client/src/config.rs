@@ -13,8 +13,8 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
 
-use crate::driver::failover::{addresses, Plan};
-use crate::host::Address;
+use crate::driver::failover::Plan;
+use crate::host::{addresses, Address};
 use crate::secure::TlsUse;
 
 /// The environment variable that overrides [`FabricChoice::Auto`].
@@ -35,8 +35,8 @@ pub const SILENCE_VARIABLE: &str = "DLOCK_SILENCE_MS";
 /// Its bounds.
 pub(crate) const SILENCE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
-/// How an [`Instance`](crate::raw::Instance) reaches its primary, as the C API says it. Rust programs
-/// use [`Config`](crate::Config).
+/// How a [`raw::Instance`](crate::raw::Instance) reaches its primary, as the C API says it. Rust
+/// programs use [`Config`](crate::Config).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
     /// The primary's control port; 0 stands for the default, 21616.
@@ -61,9 +61,10 @@ pub struct ClientConfig {
     /// them (another round trip, only when readers and writers are queued): the C API's do.
     /// Without, such a view counts what the lock word tells.
     pub exact_views: bool,
-    /// Where a client that was shared ([`Instance::init_shared`](crate::raw::Instance::init_shared))
-    /// looks for the successor of its primary, besides the address that it is given. `None`: what
-    /// `DLOCK_PRIMARIES` says, else it does not look.
+    /// Where a client that was shared
+    /// ([`Instance::init_shared`](crate::raw::Instance::init_shared)) looks for the successor of its
+    /// primary, besides the address that it is given. `None`: what `DLOCK_PRIMARIES` says, else it
+    /// does not look.
     pub primaries: Option<Vec<Address>>,
     /// What the connections to a primary's port are secured with.
     pub tls: TlsUse,

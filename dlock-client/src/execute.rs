@@ -22,7 +22,7 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use parking_lot::MutexGuard;
 
-use crate::pass::{pass, Pause, Trying};
+use crate::backoff::{pass, Pause, Trying};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// The longest that an executor waits for the server clock.

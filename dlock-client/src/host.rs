@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::limits::PORT_DEFAULT;
+use dlock_core::session::ADDRESSES_MAX;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::net::not_connected;
 use dlock_fabric::os::threads::spawn_without_signals;
@@ -162,6 +163,28 @@ pub(crate) fn address(host: &str, port: u16) -> Result<Address, Status> {
         );
         Status::Error
     })
+}
+
+/// The addresses that a program gives its client: the one it names, then the others.
+pub(crate) fn addresses(first: &Address, others: &[Address]) -> Vec<Address> {
+    let mut all = vec![first.clone()];
+    for other in others {
+        if !all.contains(other) {
+            all.push(other.clone());
+        }
+    }
+    if all.len() > ADDRESSES_MAX {
+        let unused = all.split_off(ADDRESSES_MAX);
+        log::warn!(
+            "a client knows {ADDRESSES_MAX} primaries at most; not used: {}",
+            listed(&unused)
+        );
+    }
+    all
+}
+
+fn listed(addresses: &[Address]) -> String {
+    addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Why there is no connection.

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod backoff;
 mod client;
 mod config;
 mod control;
@@ -44,13 +45,12 @@ mod instance;
 #[cfg(test)]
 mod late;
 mod lock;
+mod logged_once;
 mod object;
 mod options;
-mod pass;
 mod perform;
 mod reference;
 mod refused;
-mod said;
 mod secure;
 mod stats;
 mod table;

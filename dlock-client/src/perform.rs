@@ -14,8 +14,8 @@ use dlock_core::memory::word_op::Outcome;
 use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
 use dlock_core::wire::status::Status;
 
+use crate::backoff::before_second_try;
 use crate::execute::{carry_out, Limit, CLOCK_WAIT, DATA_WAIT_NS};
-use crate::pass::before_second_try;
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 /// Runs `op` on the lock in a slot that no other operation is under way on.

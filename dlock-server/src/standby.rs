@@ -40,7 +40,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::admin_socket::AdminSocket;
 use crate::config::ServerConfig;
-use crate::control::lines::{self, failure, Answers};
+use crate::control::json_lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::error::{named, StartError};
 use crate::roster::{
@@ -454,7 +454,7 @@ impl Admin {
             StartError::AdminSocket { path, source }
         };
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
-        let task = tokio::spawn(lines::serve(listener, post.clone()));
+        let task = tokio::spawn(json_lines::serve(listener, post.clone()));
         Ok(Some(Self { task, _socket: socket }))
     }
 

@@ -9,8 +9,8 @@
 //!     ▼ │
 //!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
 //! ```
-//! At its primary a client has no thread but the driver. Connecting and claiming take long: a thread
-//! does so, from one pause to the next. Both hold the instance only while they do something.
+//! At its primary a client has no thread but the driver. Connecting and claiming take long: a
+//! thread does so, from one pause to the next. Both hold the instance only while they act.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dlock_core::ids::Seq;
-use dlock_core::session::{Failover, Heard, Task, ADDRESSES_MAX, ADMISSION_NS};
+use dlock_core::session::{Failover, Heard, Task, ADMISSION_NS};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fork::Owner;
@@ -459,9 +459,8 @@ fn carry_out(
             let peer = &plan.addresses[address];
             let heard = client.asks(peer, Duration::from_nanos(wait_ns));
             failover.asked(boot_ns(), *heard.as_ref().unwrap_or(&Heard::Nothing));
-            return heard
-                .err()
-                .map(|why| (address, format!("no primary answers at {peer}: {why}")));
+            let no_answer = |why| (address, format!("no primary answers at {peer}: {why}"));
+            return heard.err().map(no_answer);
         }
         Task::Reinit { address } | Task::Anew { address } => {
             let peer = &plan.addresses[address];
@@ -477,7 +476,10 @@ fn carry_out(
             if matches!(task, Task::Anew { .. }) && came.is_ok() && client.may_have_lost() {
                 watch.refused(); // other clients may have it already
             }
-            return came.err().map(|status| (address, format!("{what} at {peer}: {status}")));
+            let why = |status: Status| client.unreached().unwrap_or_else(|| status.to_string());
+            return came
+                .err()
+                .map(|status| (address, format!("{what} at {peer}: {}", why(status))));
         }
         Task::Claim => {
             let status = client.update_all_locks_within(patience);
@@ -498,34 +500,15 @@ fn carry_out(
     None
 }
 
-/// The addresses that a program gives its client: the one it names, then the others.
-pub(crate) fn addresses(first: &Address, others: &[Address]) -> Vec<Address> {
-    let mut all = vec![first.clone()];
-    for other in others {
-        if !all.contains(other) {
-            all.push(other.clone());
-        }
-    }
-    if all.len() > ADDRESSES_MAX {
-        let unused = all.split_off(ADDRESSES_MAX);
-        log::warn!(
-            "a client knows {ADDRESSES_MAX} primaries at most; not used: {}",
-            listed(&unused)
-        );
-    }
-    all
-}
-
-fn listed(addresses: &[Address]) -> String {
-    addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
     use std::sync::mpsc;
 
+    use dlock_core::session::ADDRESSES_MAX;
+
     use super::*;
+    use crate::host::addresses;
 
     fn nowhere() -> Watch {
         Watch::new(Plan { addresses: Vec::new(), silence: Duration::ZERO })

@@ -16,7 +16,7 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fds;
 
-use super::joined::To;
+use super::new_session::To;
 use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
@@ -24,7 +24,7 @@ use crate::control::{ask, Control, Patience, ShutdownHandle};
 use crate::driver::failover::{look_after, Ended, Watch, FAILOVER_WAIT};
 use crate::execute::{left_ns, settle, Limit};
 use crate::host::{address, Address};
-use crate::said::Said;
+use crate::logged_once::LoggedOnce;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// How long a client that leaves looks for a primary to tell it.
@@ -109,7 +109,7 @@ impl Instance {
         let until = config.wait.map(|wait| Instant::now() + wait);
         let until_ns = config.wait.map(|wait| boot_ns().saturating_add(nanos(wait)));
         let mut arrival = Arrival::new(boot_ns(), addresses.len(), until_ns);
-        let (mut level, said) = (log::Level::Warn, Said::default());
+        let (mut level, said) = (log::Level::Warn, LoggedOnce::default());
         loop {
             match arrival.next(boot_ns()) {
                 Step::Wait { until_ns } => {
@@ -318,6 +318,11 @@ impl Instance {
                 (!is_broken).then_some(Heard::Nothing)
             }
         }
+    }
+
+    /// Why its last attempt has not come to a primary, in a few words, once.
+    pub(crate) fn unreached(&self) -> Option<String> {
+        self.said.take_unreached()
     }
 
     /// Its control connection; `None`: it has none, or it is just being replaced.

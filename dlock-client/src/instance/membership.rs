@@ -30,14 +30,14 @@ use dlock_fabric::{os::fds, Refuse};
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use super::joined::{init, join, Joined, To, Unshown};
+use super::new_session::{init, join, Joined, To, Unshown};
 use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Patience, CONTROL_WAIT};
 use crate::driver::heartbeat::look_after;
 use crate::host::{address, Address};
-use crate::said::Said;
+use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
 use crate::table::{LockSlotIndex, Table, LOCK_SLOT_WAIT};
 
@@ -71,7 +71,7 @@ impl Instance {
         fds::occupy_standard();
         config.check()?;
         let peer = &address(ip, config.effective_port())?;
-        let (patience, level, said) = (Patience::OF_CALL, Level::Warn, &Said::default());
+        let (patience, level, said) = (Patience::OF_CALL, Level::Warn, &LoggedOnce::default());
         Self::init_at(config, To { peer, patience, level, said }, wrap)
     }
 
@@ -99,7 +99,7 @@ impl Instance {
             stats: Stats::default(),
             has_told: AtomicBool::new(false),
             has_refused: AtomicBool::new(false),
-            said: Said::default(),
+            said: LoggedOnce::default(),
             watch: None,
         };
         look_after(&instance.link.load().pulse, &instance.control);

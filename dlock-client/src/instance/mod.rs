@@ -13,9 +13,9 @@ mod data;
 mod failover;
 mod given_up;
 mod guards;
-mod joined;
 mod locks;
 mod membership;
+mod new_session;
 mod objects;
 mod waits;
 
@@ -59,7 +59,7 @@ use crate::control::{CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT}
 use crate::driver::failover::Watch;
 use crate::driver::heartbeat::{Pulse, SharedControl};
 use crate::execute::{Limit, DATA_WAIT};
-use crate::said::Said;
+use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
 use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
 
@@ -128,7 +128,7 @@ pub struct Instance {
     /// A hold was lost while claims were made, and the primary was not told yet that all are.
     has_refused: AtomicBool,
     /// Why it has not come back.
-    said: Said,
+    said: LoggedOnce,
     /// Of a client that finds the successor of its primary by itself.
     watch: Option<Arc<Watch>>,
 }

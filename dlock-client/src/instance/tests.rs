@@ -61,7 +61,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         stats: Stats::default(),
         has_told: AtomicBool::new(false),
         has_refused: AtomicBool::new(false),
-        said: Said::default(),
+        said: LoggedOnce::default(),
         watch: None,
     };
     for (i, &lock_type) in types.iter().enumerate() {

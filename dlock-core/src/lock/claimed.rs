@@ -9,7 +9,7 @@
 //! All claims to a lock are decided together, once every client has told its own. So nothing that
 //! is claimed is relied on, and no word of the lock is touched, before the successor was asked.
 
-use super::belief::NO_CLOCK;
+use super::validity::NO_CLOCK;
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View};
 use crate::clock::{Now, ServerTime, NS};
 use crate::ids::{ClientId, Epoch};

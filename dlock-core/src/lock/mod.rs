@@ -19,13 +19,13 @@
 //! before ([`Operation::undo`](crate::operation::Operation::undo)).
 
 mod atomic;
-mod belief;
 mod claimed;
 mod fair;
 mod fast;
 mod machine;
 mod rw;
 mod tries;
+mod validity;
 mod view;
 
 pub use fair::Half;
@@ -33,10 +33,10 @@ pub use fast::FastCas;
 pub use machine::Machine;
 pub use view::View;
 
-use belief::NO_CLOCK;
 use fair::Fair;
 use machine::Phase;
 use tries::Pace;
+use validity::NO_CLOCK;
 
 use crate::clock::Now;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};

@@ -15,12 +15,12 @@
 mod awaited;
 mod chain;
 mod counting;
-mod deaf;
 mod holds;
 mod recovery;
 mod rights;
 mod settlement;
 mod snapshot;
+mod stale_waits;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,9 +48,9 @@ use crate::wire::control::{ControlReply, ControlRequest, LockDesc};
 use crate::wire::fabric::{Executes, FabricKind};
 use crate::wire::message::{Reply, Request};
 use crate::wire::status::Status;
-use deaf::Deaf;
 use rights::may_request;
 use settlement::Claimed;
+use stale_waits::StaleWaits;
 use undo::Leaving;
 
 /// How a primary is set up.
@@ -99,7 +99,7 @@ pub struct Locks {
     claims: BTreeMap<(Slot, ClientId), Claimed>,
     leaving: Leaving,
     /// Waits of clients whose channel has ended, still to be dropped.
-    deaf: Deaf,
+    deaf: StaleWaits,
     /// Clients whose word operations are executed elsewhere from now on, and their next handle
     /// whose lock is to be told.
     changing: BTreeMap<ClientId, Handle>,
@@ -128,7 +128,7 @@ impl Locks {
             removed: BTreeSet::new(),
             claims: BTreeMap::new(),
             leaving: Leaving::default(),
-            deaf: Deaf::default(),
+            deaf: StaleWaits::default(),
             changing: BTreeMap::new(),
             work: 0,
             counters: Arc::default(),

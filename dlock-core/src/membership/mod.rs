@@ -64,8 +64,8 @@
 //! [`Primary`](crate::primary::Primary) owns the members, and does what they want done, in order.
 
 mod admission;
-mod barred;
 mod ending;
+mod excluded;
 mod files;
 mod member;
 mod prepared;
@@ -76,8 +76,8 @@ mod task;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, Opened};
-pub use barred::Connection;
 pub(crate) use ending::Fencing;
+pub use excluded::Connection;
 pub use files::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 pub use member::{Ending, State};
 pub use prepared::{PREPARED_S, SHOW_WAIT_NS};

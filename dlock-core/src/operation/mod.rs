@@ -27,6 +27,7 @@
 //! * An operation takes at most [`STEPS_MAX`] steps, and no longer than its [`Bounds`]. Tries of a
 //!   lock that another client holds are counted apart ([`Effect::Pause`]).
 
+mod background;
 mod batch;
 mod bounds;
 mod end;
@@ -35,7 +36,6 @@ pub mod lease;
 mod pause;
 #[cfg(test)]
 mod tests;
-mod unheard;
 
 pub use batch::{Batch, Entries};
 pub use bounds::{

@@ -8,7 +8,7 @@
 //!                                       └── Cq ◀── Qp ◀── Poster (chains), Messages (SEND/RECV)
 //!
 //!   client   VerbsExecutor ─▶ CompletionPump ─▶ PosterSlots, Ring ─▶ Posters   chains, ledger
-//!                          └▶ Talk ─▶ Messages, Inbox                   requests and replies
+//!                          └▶ Requests ─▶ Messages, Inbox                   requests and replies
 //!            SealedEnd ─▶ Messages, Sealer, Opener                 frames of a TLS session
 //!   primary  VerbsHost ─admit─▶ VerbsPeer ─▶ Messages, registrations    one per client
 //!            NicMemory ─▶ Loopback ─▶ Poster                            its own operations
@@ -33,8 +33,8 @@ mod unsealed;
 mod device_tests;
 
 pub use client::counts::WordOpCounts;
+pub use client::deferred::VerbsPath;
 pub use client::executor::{VerbsExecutor, VerbsOptions, EFFECT_NS_MAX};
-pub use client::late::VerbsPath;
 pub(crate) use client::sealed::SealedEnd;
 pub use device::bare::BareFaa;
 pub use device::completion::{Channel, Completion, Cq, WorkId};

@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};
 use tokio::net::UnixListener;
 
-use super::lines::{self, failure};
+use super::json_lines::{self, failure};
 use super::recovery;
 use super::table::Table;
 use crate::epoch::ServerClock;
@@ -102,10 +102,10 @@ pub(super) async fn serve(
     mailbox: Arc<Mailbox>,
 ) {
     let endpoint = Endpoint { info, table, mailbox };
-    lines::serve(listener, Arc::new(endpoint)).await;
+    json_lines::serve(listener, Arc::new(endpoint)).await;
 }
 
-impl lines::Answers for Endpoint {
+impl json_lines::Answers for Endpoint {
     async fn reply(&self, line: &[u8]) -> Value {
         let answer =
             match serde_json::from_slice(line) {

@@ -11,7 +11,7 @@
 //! seconds; no other peer waits for it.
 
 mod admin;
-pub(crate) mod lines;
+pub(crate) mod json_lines;
 mod recovery;
 pub(crate) mod secure;
 mod session;
@@ -60,7 +60,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LISTEN_POLLS: u32 = 4;
 const LISTEN_PAUSE: Duration = Duration::from_millis(25);
 /// One poll tells of every connection, of those of operators and of the listeners.
-const EVENTS_A_POLL: usize = CONNECTIONS_MAX + lines::CONNECTIONS_MAX + 16;
+const EVENTS_A_POLL: usize = CONNECTIONS_MAX + json_lines::CONNECTIONS_MAX + 16;
 
 /// What the control thread is made of. The listeners are nonblocking.
 pub(crate) struct Parts {

@@ -19,8 +19,8 @@ use dlock_core::wire::control::{Attach, Attached, FabricKind, VerbsAttach, Verbs
 use super::completion_pump::{CompletionPump, CompletionPumpParts, RING_VERBS, SEND_SLOTS};
 use super::executor::{VerbsExecutor, VerbsOptions};
 use super::memory::Memory;
+use super::requests::Requests;
 use super::ring::Ring;
-use super::talk::Talk;
 use crate::error::FabricError;
 use crate::os::clock::{coarse_lag_ns, ClockEstimate};
 use crate::os::fork::Owner;
@@ -153,7 +153,7 @@ impl Device {
             _ => return Err(FabricError::Unexpected),
         }
         let (of_sends, broken_too) = (Arc::clone(&pump), Arc::clone(&broken));
-        let talk = Talk::new(messages, self.receives, of_sends, socket, broken_too, self.sleep);
+        let talk = Requests::new(messages, self.receives, of_sends, socket, broken_too, self.sleep);
         Ok(VerbsExecutor {
             pump,
             ring: Mutex::new(Ring::new(ring)),

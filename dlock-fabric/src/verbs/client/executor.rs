@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   execute, post ──▶ CompletionPump ──one doorbell──▶ the primary's device ──▶ slots, my ledger
-//!   send, reply ───▶ Talk ──SEND/RECV──▶ the primary's command thread
+//!   send, reply ───▶ Requests ──SEND/RECV──▶ the primary's command thread
 //! ```
 //! The primary's process takes no part in a chain, and may be stopped meanwhile.
 //!
@@ -38,8 +38,8 @@ use super::completion_pump::{CompletionPump, Stop, SEND_SLOTS};
 use super::counts::{Counts, WordOpCounts};
 use super::memory::Memory;
 use super::poster_slot::Claim;
+use super::requests::Requests;
 use super::ring::{NoRoom, Ring};
-use super::talk::Talk;
 use crate::error::FabricError;
 use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
 use crate::os::fork::Owner;
@@ -85,7 +85,7 @@ pub struct VerbsOptions {
 pub struct VerbsExecutor {
     pub(in crate::verbs) pump: Arc<CompletionPump>,
     pub(super) ring: Mutex<Ring>,
-    pub(in crate::verbs) talk: Talk,
+    pub(in crate::verbs) talk: Requests,
     pub(super) broken: Arc<AtomicBool>,
     pub(super) memory: Memory,
     pub(in crate::verbs) clock: SharedEstimate,

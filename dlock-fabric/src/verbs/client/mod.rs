@@ -3,17 +3,17 @@
 //!
 //! ```text
 //!   VerbsPath ─attach─▶ VerbsExecutor ─▶ CompletionPump ─▶ PosterSlots, Ring   chains, ledger
-//!                                     └▶ Talk                                  requests, replies
+//!                                     └▶ Requests                    requests, replies
 //!   TcpExecutor ─▶ Stream ─▶ SealedEnd      sealed: the frames of tcp, over one queue pair
 //! ```
 
 mod attach;
 mod completion_pump;
 pub(super) mod counts;
+pub(super) mod deferred;
 pub(super) mod executor;
-pub(super) mod late;
 mod memory;
 mod poster_slot;
+mod requests;
 mod ring;
 pub(super) mod sealed;
-mod talk;

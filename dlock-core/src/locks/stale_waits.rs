@@ -14,9 +14,9 @@ const SETS_MAX: usize = 8;
 
 /// The slots of the locks that each client was queued for. No set is empty.
 #[derive(Debug, Default)]
-pub(super) struct Deaf(BTreeMap<ClientId, Vec<BTreeSet<Slot>>>);
+pub(super) struct StaleWaits(BTreeMap<ClientId, Vec<BTreeSet<Slot>>>);
 
-impl Deaf {
+impl StaleWaits {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn of_a_client_that_is_gone_nothing_is_left_to_be_dropped() {
         let [a, b] = [1, 2].map(|id| ClientId::new(id).unwrap());
-        let mut deaf = Deaf::default();
+        let mut deaf = StaleWaits::default();
         for client in [a, b] {
             deaf.add(client, BTreeSet::from([Slot(3)]));
         }

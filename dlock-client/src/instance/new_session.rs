@@ -20,8 +20,8 @@ use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, CONTROL_WAIT};
 use crate::driver::heartbeat::Pulse;
 use crate::fabrics::{Attached, Place};
-use crate::host::Address;
-use crate::said::Said;
+use crate::host::{Address, Unreached};
+use crate::logged_once::LoggedOnce;
 
 /// A session that stands; after `Reinit` it is prepared.
 pub(super) struct Joined {
@@ -69,7 +69,7 @@ pub(super) struct To<'a> {
     /// A failure is logged so.
     pub(super) level: Level,
     /// Failures that were logged before.
-    pub(super) said: &'a Said,
+    pub(super) said: &'a LoggedOnce,
 }
 
 /// The request of a client that comes for the first time.
@@ -89,7 +89,11 @@ pub(super) fn join(
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
     let tls = config.tls.material()?;
-    let mut control = Control::connect(peer, patience, level, tls.as_ref())?;
+    let connected = Control::connect(peer, patience, level, tls.as_ref());
+    let mut control = connected.map_err(|Unreached { status, why }| {
+        said.is_unreached(why);
+        status
+    })?;
     let sent_ns = boot_ns();
     let reply = control.call_while_there(request, patience.deadline(), patience.silence);
     let received_ns = boot_ns();

@@ -40,7 +40,7 @@ const POLLED: usize = 8;
 
 /// The message side of one session.
 #[derive(Debug)]
-pub(in crate::verbs) struct Talk {
+pub(in crate::verbs) struct Requests {
     rx: Mutex<Vec<u8>>,
     out: Mutex<Out>,
     inbox: Mutex<Inbox>,
@@ -62,7 +62,7 @@ struct Out {
     last_seq: u64,
 }
 
-impl Talk {
+impl Requests {
     pub(super) fn new(
         messages: Messages,
         (cq, channel): (Arc<Cq>, Arc<Channel>),
@@ -264,7 +264,7 @@ impl Talk {
     }
 }
 
-impl Receiver for Talk {
+impl Receiver for Requests {
     fn inbox(&self) -> &Mutex<Inbox> {
         &self.inbox
     }
@@ -329,7 +329,7 @@ impl Receiver for Talk {
     }
 }
 
-impl Drop for Talk {
+impl Drop for Requests {
     /// Ends the session, even if a forked child has a copy of the descriptor.
     fn drop(&mut self) {
         if self.owner.is_here() {

@@ -9,16 +9,20 @@ const REASONS_MAX: usize = 16;
 
 /// What was logged since the last attempt that has succeeded.
 #[derive(Debug, Default)]
-pub(crate) struct Said(Mutex<Vec<String>>);
+pub(crate) struct LoggedOnce {
+    reasons: Mutex<Vec<String>>,
+    /// Why the last attempt has not come to a primary.
+    unreached: Mutex<Option<String>>,
+}
 
-impl Said {
+impl LoggedOnce {
     /// Logs it at this level the first time, and for debugging after that.
     pub(crate) fn log(&self, level: Level, reason: String) {
         log::log!(self.level_of(level, &reason), "{reason}");
     }
 
     fn level_of(&self, level: Level, reason: &str) -> Level {
-        let mut said = self.0.lock();
+        let mut said = self.reasons.lock();
         if said.iter().any(|known| known == reason) {
             return level.max(Level::Debug);
         }
@@ -28,9 +32,19 @@ impl Said {
         level
     }
 
+    /// An attempt has not come to a primary.
+    pub(crate) fn is_unreached(&self, why: String) {
+        *self.unreached.lock() = Some(why);
+    }
+
+    /// Why the last attempt has not, if that was not asked for yet.
+    pub(crate) fn take_unreached(&self) -> Option<String> {
+        self.unreached.lock().take()
+    }
+
     /// An attempt has succeeded.
     pub(crate) fn forget(&self) {
-        self.0.lock().clear();
+        self.reasons.lock().clear();
     }
 }
 
@@ -40,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_reason_is_loud_once_until_an_attempt_succeeds() {
-        let said = Said::default();
+        let said = LoggedOnce::default();
         for _ in 0..2 {
             assert_eq!(said.level_of(Level::Error, "no shm"), Level::Error);
             assert_eq!(said.level_of(Level::Warn, "no verbs"), Level::Warn);
@@ -51,6 +65,6 @@ mod tests {
         for reason in 0..2 * REASONS_MAX {
             said.level_of(Level::Error, &reason.to_string());
         }
-        assert_eq!(said.0.lock().len(), REASONS_MAX);
+        assert_eq!(said.reasons.lock().len(), REASONS_MAX);
     }
 }
