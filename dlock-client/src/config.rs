@@ -62,9 +62,9 @@ pub struct ClientConfig {
     /// Without, such a view counts what the lock word tells.
     pub exact_views: bool,
     /// Where a client that was shared
-    /// ([`Instance::init_shared`](crate::raw::Instance::init_shared)) looks for the successor of its
-    /// primary, besides the address that it is given. `None`: what `DLOCK_PRIMARIES` says, else it
-    /// does not look.
+    /// ([`Instance::init_shared`](crate::raw::Instance::init_shared)) looks for the successor of
+    /// its primary, besides the address that it is given. `None`: what `DLOCK_PRIMARIES` says, else
+    /// it does not look.
     pub primaries: Option<Vec<Address>>,
     /// What the connections to a primary's port are secured with.
     pub tls: TlsUse,
