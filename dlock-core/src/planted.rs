@@ -84,6 +84,9 @@ bugs! {
     NoTimer =
         "no-timer",
         "a fair lock that is waited for is looked at again, without a message";
+    LapsedClaimRenewed =
+        "lapsed-claim-renewed",
+        "a claim that was over is not renewed by its client: the arbiter is asked";
     HadTurnForgotten =
         "had-turn-forgotten",
         "a release that found its turn in time is a success whatever follows";

@@ -339,8 +339,12 @@ fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step 
     Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
 }
 
-/// Is it my turn?
+/// Is it my turn? A claim that is over is not renewed: the arbiter may be just about to pass the
+/// turn, by what it has read before.
 fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    if !claim_runs(e, e.fair.claim_s, now) && !planted::is(Bug::LapsedClaimRenewed) {
+        return asks(m, e);
+    }
     m.started = now;
     let (held_s, claim_s) = (e.fair.claim_s, claim_for(m.expire_s(), now));
     m.phase = Phase::Fair(At::Looking { held_s, claim_s });
@@ -359,7 +363,9 @@ fn looked(
 ) -> Step {
     let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
     let is_in_time = claim_runs(e, held_s, now) && claim_runs(e, claim_s, now);
-    e.claims(claim_s, m.started);
+    if is_in_time || planted::is(Bug::LapsedClaimRenewed) {
+        e.claims(claim_s, m.started);
+    }
     let (turn, ticket) = (e.fair.turn, e.fair.ticket);
     if !is_of_lap || turn.is_past(ticket) {
         return lost_place(m, e, now);

@@ -152,6 +152,29 @@ fn a_turn_that_is_seen_after_the_claim_is_over_is_asked_for() {
     assert!(matches!(asked(o.next(&mut e)), Request::Wait { ticket: Some(_), .. }));
 }
 
+/// The arbiter may be just about to pass the ticket, by what it has read while the claim was over.
+#[test]
+fn a_claim_that_is_over_is_not_renewed_by_its_client() {
+    for is_late_look in [false, true] {
+        let mut e = fair();
+        let mut now = if is_late_look { 1 } else { 6 * NS };
+        let mut o = takes(&mut e, LOCK, [taken(1, 0), 0, 0], now);
+        let mut looks = 0;
+        let request = loop {
+            match o.next(&mut e) {
+                Effect::Pause { .. } => o.paused(&mut e, at(now)),
+                Effect::Post { chain, .. } => {
+                    (looks, now) = (looks + 1, 6 * NS);
+                    o.outcome(&mut e, values(&vec![0; chain.values_len()]), at(now));
+                }
+                effect => break asked(effect),
+            }
+        };
+        assert!(matches!(request, Request::Wait { ticket: Some(_), .. }));
+        assert_eq!(looks, u32::from(is_late_look), "none once the claim is over");
+    }
+}
+
 #[test]
 fn a_ticket_behind_others_is_kept_for_a_grace_if_its_client_does_not_wait() {
     let mut e = fair();
