@@ -443,14 +443,7 @@ impl Control {
             if beat != seq {
                 continue;
             }
-            let heard = match reply {
-                ControlReply::Alive { recovering: false, .. } => Heard::Serves,
-                ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady) => {
-                    Heard::Recovers
-                }
-                _ => Heard::Nothing,
-            };
-            self.heard = Some((seq, heard));
+            self.heard = Some((seq, Heard::of(reply)));
             if let (ControlReply::Alive { .. }, Some(pulse)) = (reply, &self.pulse) {
                 pulse.answered(sent_ns);
             }

@@ -306,12 +306,10 @@ impl Instance {
                 return Some(Heard::Nothing);
             }
         }
-        match self.call_with(ControlRequest::Heartbeat, patience) {
-            Ok(ControlReply::Alive { recovering: false, .. }) => Some(Heard::Serves),
-            Ok(ControlReply::Alive { recovering: true, .. }) | Err(Status::NotReady) => {
-                Some(Heard::Recovers)
-            }
-            _ => {
+        let reply = self.call_with(ControlRequest::Heartbeat, patience);
+        match Heard::of(&reply.unwrap_or_else(ControlReply::Error)) {
+            heard @ (Heard::Serves | Heard::Recovers) => Some(heard),
+            Heard::Nothing => {
                 let control = self.control.try_lock();
                 let is_broken =
                     control.is_some_and(|control| control.as_ref().is_none_or(Control::is_broken));

@@ -34,6 +34,7 @@
 use crate::clock::NS;
 use crate::limits::CONTROL_WAIT_S;
 use crate::planted::{self, Bug};
+use crate::wire::control::ControlReply;
 use crate::wire::status::Status;
 
 /// How long a primary may be silent before it counts as away, where nothing else is said.
@@ -111,8 +112,19 @@ pub enum Heard {
     Serves,
     /// It recovers.
     Recovers,
-    /// Nothing in time, or the connection is gone.
+    /// No answer in time, an answer to something else, or the connection is gone.
     Nothing,
+}
+
+impl Heard {
+    /// Of this answer.
+    pub fn of(reply: &ControlReply) -> Self {
+        match reply {
+            ControlReply::Alive { recovering: false, .. } => Self::Serves,
+            ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady) => Self::Recovers,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
