@@ -187,10 +187,10 @@ fn listed(addresses: &[Address]) -> String {
     addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Why there is no connection.
+/// Why there is no connection, or no session.
 #[derive(Debug)]
 pub(crate) struct Unreached {
-    /// `NotReady` if no process listens there, `Error` for everything else.
+    /// Of a connection: `NotReady` if no process listens there, `Error` for everything else.
     pub(crate) status: Status,
     /// The cause, without the address.
     pub(crate) why: String,
@@ -199,6 +199,12 @@ pub(crate) struct Unreached {
 impl From<Unreached> for Status {
     fn from(unreached: Unreached) -> Self {
         unreached.status
+    }
+}
+
+impl From<Status> for Unreached {
+    fn from(status: Status) -> Self {
+        Self { status, why: status.to_string() }
     }
 }
 

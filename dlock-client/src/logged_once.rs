@@ -9,11 +9,7 @@ const REASONS_MAX: usize = 16;
 
 /// What was logged since the last attempt that has succeeded.
 #[derive(Debug, Default)]
-pub(crate) struct LoggedOnce {
-    reasons: Mutex<Vec<String>>,
-    /// Why the last attempt has not come to a primary.
-    unreached: Mutex<Option<String>>,
-}
+pub(crate) struct LoggedOnce(Mutex<Vec<String>>);
 
 impl LoggedOnce {
     /// Logs it at this level the first time, and for debugging after that.
@@ -22,7 +18,7 @@ impl LoggedOnce {
     }
 
     fn level_of(&self, level: Level, reason: &str) -> Level {
-        let mut said = self.reasons.lock();
+        let mut said = self.0.lock();
         if said.iter().any(|known| known == reason) {
             return level.max(Level::Debug);
         }
@@ -32,19 +28,9 @@ impl LoggedOnce {
         level
     }
 
-    /// An attempt has not come to a primary.
-    pub(crate) fn is_unreached(&self, why: String) {
-        *self.unreached.lock() = Some(why);
-    }
-
-    /// Why the last attempt has not, if that was not asked for yet.
-    pub(crate) fn take_unreached(&self) -> Option<String> {
-        self.unreached.lock().take()
-    }
-
     /// An attempt has succeeded.
     pub(crate) fn forget(&self) {
-        self.reasons.lock().clear();
+        self.0.lock().clear();
     }
 }
 
@@ -65,6 +51,6 @@ mod tests {
         for reason in 0..2 * REASONS_MAX {
             said.level_of(Level::Error, &reason.to_string());
         }
-        assert_eq!(said.reasons.lock().len(), REASONS_MAX);
+        assert_eq!(said.0.lock().len(), REASONS_MAX);
     }
 }

@@ -464,22 +464,18 @@ fn carry_out(
         }
         Task::Reinit { address } | Task::Anew { address } => {
             let peer = &plan.addresses[address];
-            let (status, what) = match task {
+            let (result, what) = match task {
                 Task::Anew { .. } => (client.begin_anew_at(peer, patience), "not taken anew"),
                 _ => (client.reinit_at(peer, patience, log::Level::Debug), "not back"),
             };
-            let came = match status {
-                Status::Success => Ok(client.is_at_recovering()),
-                status => Err(status),
-            };
+            let came = result.as_ref().map(|()| client.is_at_recovering());
+            let came = came.map_err(|unreached| unreached.status);
             failover.came(boot_ns(), came);
             if matches!(task, Task::Anew { .. }) && came.is_ok() && client.may_have_lost() {
                 watch.refused(); // other clients may have it already
             }
-            let why = |status: Status| client.unreached().unwrap_or_else(|| status.to_string());
-            return came
-                .err()
-                .map(|status| (address, format!("{what} at {peer}: {}", why(status))));
+            let unreached = result.err();
+            return unreached.map(|one| (address, format!("{what} at {peer}: {}", one.why)));
         }
         Task::Claim => {
             let status = client.update_all_locks_within(patience);

@@ -244,7 +244,7 @@ fn a_lock_whose_session_was_ended_by_an_earlier_move_has_lapsed() {
         }
         let came =
             instance.reinit_at(&server.local_addr().into(), Patience::OF_CALL, log::Level::Debug);
-        assert_eq!(came, Status::Success);
+        assert_eq!(came.map_err(Status::from), Ok(()));
         let status = if is_ended { Status::Fail } else { Status::Success };
         assert_eq!(instance.unlock(lock).status, status);
     }
@@ -298,10 +298,8 @@ fn nothing_goes_on_in_the_session_of_a_client_that_begins_anew() {
         let a = joined(&server, fabric);
         let old = a.link.load_full();
         assert!(!old.exec.is_cut_off() && old.pulse.horizon_ns() > boot_ns());
-        assert_eq!(
-            a.begin_anew_at(&server.local_addr().into(), Patience::OF_CALL),
-            Status::Success
-        );
+        let came = a.begin_anew_at(&server.local_addr().into(), Patience::OF_CALL);
+        assert_eq!(came.map_err(Status::from), Ok(()));
         assert!(old.exec.is_cut_off(), "{fabric:?}");
         assert!(old.pulse.horizon_ns() <= boot_ns(), "{fabric:?}: nothing is relied on there");
         let new = a.link.load_full();
@@ -336,7 +334,7 @@ fn who_leaves_while_it_begins_anew_takes_no_new_session() {
             pass(far, near);
         }
     });
-    assert_eq!(anew.join().unwrap(), Status::Invalid);
+    assert_eq!(anew.join().unwrap().map_err(Status::from), Err(Status::Invalid));
     assert_eq!(a.link.load().client, a.id);
 }
 

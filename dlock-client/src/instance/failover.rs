@@ -23,7 +23,7 @@ use crate::config::ClientConfig;
 use crate::control::{ask, Control, Patience, ShutdownHandle};
 use crate::driver::failover::{look_after, Ended, Watch, FAILOVER_WAIT};
 use crate::execute::{left_ns, settle, Limit};
-use crate::host::{address, Address};
+use crate::host::{address, Address, Unreached};
 use crate::logged_once::LoggedOnce;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
@@ -257,7 +257,7 @@ impl Instance {
                 Ok(()) => joined.leave(),
                 Err(_) => Status::BadResponse,
             },
-            Err(Status::ClientRemoved) => Status::ClientRemoved,
+            Err(Unreached { status: Status::ClientRemoved, .. }) => Status::ClientRemoved,
             Err(_) => Status::BadResponse,
         }
     }
@@ -316,11 +316,6 @@ impl Instance {
                 (!is_broken).then_some(Heard::Nothing)
             }
         }
-    }
-
-    /// Why its last attempt has not come to a primary, in a few words, once.
-    pub(crate) fn unreached(&self) -> Option<String> {
-        self.said.take_unreached()
     }
 
     /// Its control connection; `None`: it has none, or it is just being replaced.

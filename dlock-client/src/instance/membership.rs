@@ -36,7 +36,7 @@ use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Patience, CONTROL_WAIT};
 use crate::driver::heartbeat::look_after;
-use crate::host::{address, Address};
+use crate::host::{address, Address, Unreached};
 use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
 use crate::table::{LockSlotIndex, Table, LOCK_SLOT_WAIT};
@@ -125,41 +125,41 @@ impl Instance {
         if let Err(status) = self.check(Call::Session) {
             return status;
         }
-        match address(ip, self.config.effective_port()) {
+        let came = match address(ip, self.config.effective_port()) {
             Ok(peer) => self.reinit_at(&peer, Patience::OF_CALL, Level::Warn),
-            Err(status) => status,
-        }
+            Err(status) => return status,
+        };
+        came.map_or_else(Status::from, |()| Status::Success)
     }
 
     /// The same at any address; the connection may take so long, and so may each answer. A failure
     /// is logged at this level.
-    pub(crate) fn reinit_at(&self, peer: &Address, patience: Patience, level: Level) -> Status {
-        let _alone = match self.alone() {
-            Ok(alone) => alone,
-            Err(status) => return status,
-        };
+    pub(crate) fn reinit_at(
+        &self,
+        peer: &Address,
+        patience: Patience,
+        level: Level,
+    ) -> Result<(), Unreached> {
+        let _alone = self.alone()?;
         self.give_up_ended();
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut joined = match self.join_again(peer, patience, level) {
-                Ok(joined) => joined,
-                Err(status) => return status,
-            };
+            let mut joined = self.join_again(peer, patience, level)?;
             match joined.show(patience.silence) {
                 // left meanwhile, and this session has come after that
                 Ok(()) if self.present().is_err() => {
                     let _ = joined.leave();
-                    return Status::Invalid;
+                    return Err(Status::Invalid.into());
                 }
                 Ok(()) => {
                     joined.link.ask_the_time();
                     self.move_to(joined, false);
-                    return Status::Success;
+                    return Ok(());
                 }
                 Err(Unshown::Cut) if tries < SHOW_TRIES => {}
-                Err(Unshown::Cut) => return Status::Error,
-                Err(Unshown::Failed(status)) => return status,
+                Err(Unshown::Cut) => return Err(Status::Error.into()),
+                Err(Unshown::Failed(status)) => return Err(status.into()),
             }
         }
     }
@@ -180,21 +180,18 @@ impl Instance {
 
     /// Everything that it held is lost, and it becomes a new client of the primary at `peer`. Its
     /// locks are got again by [`confirm_all`](Self::confirm_all).
-    pub(crate) fn begin_anew_at(&self, peer: &Address, patience: Patience) -> Status {
-        let _alone = match self.alone() {
-            Ok(alone) => alone,
-            Err(status) => return status,
-        };
+    pub(crate) fn begin_anew_at(
+        &self,
+        peer: &Address,
+        patience: Patience,
+    ) -> Result<(), Unreached> {
+        let _alone = self.alone()?;
         self.give_up_ended();
         let to = To { peer, patience, level: Level::Debug, said: &self.said };
-        let mut joined = match join(&self.config, to, init(&self.config), None, self.wrap.as_ref())
-        {
-            Ok(joined) => joined,
-            Err(status) => return status,
-        };
+        let mut joined = join(&self.config, to, init(&self.config), None, self.wrap.as_ref())?;
         if self.present().is_err() {
             let _ = joined.leave(); // left meanwhile
-            return Status::Invalid;
+            return Err(Status::Invalid.into());
         }
         log::error!(
             "client {} is known to no primary any more: what it held is lost. It begins anew, as \
@@ -204,7 +201,7 @@ impl Instance {
         );
         joined.link.ask_the_time();
         self.move_to(joined, true);
-        Status::Success
+        Ok(())
     }
 
     /// A session of this very client at `peer`, to be shown.
@@ -213,9 +210,9 @@ impl Instance {
         peer: &Address,
         patience: Patience,
         level: Level,
-    ) -> Result<Joined, Status> {
+    ) -> Result<Joined, Unreached> {
         if !self.is_here() {
-            return Err(Status::Invalid);
+            return Err(Status::Invalid.into());
         }
         let link = self.link.load();
         let request = ControlRequest::Reinit {

@@ -86,14 +86,10 @@ pub(super) fn join(
     request: ControlRequest,
     expected: Option<ClientId>,
     wrap: Option<&Wrap>,
-) -> Result<Joined, Status> {
+) -> Result<Joined, Unreached> {
     let choice = config.effective_fabric()?;
     let tls = config.tls.material()?;
-    let connected = Control::connect(peer, patience, level, tls.as_ref());
-    let mut control = connected.map_err(|Unreached { status, why }| {
-        said.is_unreached(why);
-        status
-    })?;
+    let mut control = Control::connect(peer, patience, level, tls.as_ref())?;
     let sent_ns = boot_ns();
     let reply = control.call_while_there(request, patience.deadline(), patience.silence);
     let received_ns = boot_ns();
@@ -133,7 +129,7 @@ pub(super) fn join(
                 // this client will not come back
                 let _ = control.call(ControlRequest::Deinit, patience.deadline());
             }
-            Err(status)
+            Err(status.into())
         }
     }
 }
