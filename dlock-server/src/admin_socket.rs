@@ -9,11 +9,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dlock_fabric::os::named;
 use rustix::fs::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::ServerConfig;
-use crate::error::{named, StartError};
+use crate::error::StartError;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -88,13 +89,6 @@ impl AdminSocket {
     }
 }
 
-fn not_found_is_fine(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    }
-}
-
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         // Only if it is still this one: another program may have put one in its place.
@@ -104,9 +98,12 @@ impl Drop for AdminSocket {
                 true => std::fs::remove_file(&self.path).map_err(|error| named("unlink", error)),
                 false => Ok(()),
             });
-        // the next primary finds it to be stale
-        if let Err(error) = removed.or_else(not_found_is_fine) {
-            log::warn!("the admin socket {:?} is left behind: {error}", self.path);
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                // the next primary finds it to be stale
+                log::warn!("the admin socket {:?} is left behind: {error}", self.path);
+            }
+            _ => {}
         }
     }
 }

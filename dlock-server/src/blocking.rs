@@ -7,10 +7,9 @@ use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::thread::Builder;
 
+use dlock_fabric::os::named;
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 use tokio::sync::oneshot;
-
-use crate::error::named;
 
 /// A runtime of one thread: the one that runs it. The first one of a process makes a pair of
 /// sockets for signals, and panics where it gets none: a hook for panics must not abort here.

@@ -141,11 +141,6 @@ fn more_files(source: &io::Error) -> Option<&'static str> {
         .then_some("; raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")
 }
 
-/// The error of a call, which it names, or of calls of which it is not known which has failed.
-pub(crate) fn named(calls: &str, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{calls}: {error}"))
-}
-
 /// What to do about what a thread waits on.
 fn thread_remedy(source: &io::Error) -> &'static str {
     match source.kind() {

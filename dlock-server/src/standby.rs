@@ -28,6 +28,7 @@ use dlock_core::standby::{Ground, Standby, Task, SILENCE_NS};
 use dlock_core::wire::codec::Frame;
 use dlock_core::wire::control::{ControlReply, ControlRequest};
 use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::named;
 use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::Tls;
 use log::Level;
@@ -42,7 +43,7 @@ use crate::admin_socket::AdminSocket;
 use crate::config::ServerConfig;
 use crate::control::json_lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
-use crate::error::{named, StartError};
+use crate::error::StartError;
 use crate::roster::{
     has_ended, list_of, owner, resolved, signature, Ownership, Place, Taking, Whose,
 };

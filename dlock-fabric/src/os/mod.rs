@@ -12,3 +12,5 @@ pub(crate) mod sys;
 pub mod threads;
 pub mod users;
 pub mod wake;
+
+pub use sys::named;

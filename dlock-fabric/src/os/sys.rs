@@ -56,8 +56,9 @@ pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// The error of a call, which it names for the log.
-pub(crate) fn named(call: &str, error: impl Into<io::Error>) -> io::Error {
+/// The error of a call, which it names for the log; or of calls of which it is not known which has
+/// failed.
+pub fn named(call: &str, error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
     io::Error::new(error.kind(), format!("{call}: {error}"))
 }

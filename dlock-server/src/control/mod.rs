@@ -27,6 +27,7 @@ use std::time::Duration;
 use dlock_core::ids::ClientId;
 use dlock_core::primary;
 use dlock_core::roster::Kept;
+use dlock_fabric::os::named;
 use dlock_fabric::tls::Tls;
 use log::Level;
 use socket2::{SockRef, TcpKeepalive};
@@ -36,7 +37,6 @@ use tokio::sync::Notify;
 
 use crate::capacity::FilesLeft;
 use crate::epoch::ServerClock;
-use crate::error::named;
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::{Event, Mailbox};
 use crate::roster::Receipts;

@@ -22,6 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dlock_core::roster::Process;
 use dlock_fabric::os::fds::process_stat;
+use dlock_fabric::os::named;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -85,9 +86,7 @@ impl Ownership {
     /// `ResourceBusy`: another one has it. Or its file cannot be made.
     pub(crate) fn take(list: &Path, taking: &Taking) -> io::Result<Self> {
         let path = beside(list, ".lock");
-        let of_lock = |error: io::Error| {
-            io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
-        };
+        let of_lock = |error| named(&format!("its lock {}", path.display()), error);
         let name = match Name::take(&path) {
             Err(error) if is_busy(&error) => match taking {
                 Taking::FromAnother(_) => None,

@@ -8,13 +8,14 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use dlock_core::ids::{ClientId, Identity};
+use dlock_fabric::os::named;
 use dlock_fabric::os::net;
 use dlock_fabric::tls::sealing::SealSecrets;
 use dlock_fabric::tls::{PeerChain, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::error::{named, StartError};
+use crate::error::StartError;
 use crate::random;
 
 /// What a peer has shown in a handshake.
