@@ -135,6 +135,12 @@ pub enum Effect {
 }
 
 impl Effect {
+    /// Whether this is the answer to an event, which its caller waits for.
+    pub fn is_answer(&self) -> bool {
+        let is_control = matches!(self, Self::Opened { .. } | Self::Answer { .. });
+        is_control || matches!(self, Self::Attached { .. } | Self::Outcome(_))
+    }
+
     /// Whether [`Event::Done`] is to follow when it was executed.
     pub fn is_reported(&self) -> bool {
         matches!(self, Self::CloseChannel { .. } | Self::Fence { .. } | Self::Switch { .. })

@@ -62,7 +62,7 @@ impl World {
         world
     }
 
-    /// Tells what has happened; the last effect.
+    /// Hands an event to the primary, and returns the last effect.
     fn handle(&mut self, event: Event) -> Option<Effect> {
         self.primary.handle(NOW, &mut self.memory, event);
         std::iter::from_fn(|| self.primary.poll()).last()

@@ -15,8 +15,8 @@ use super::{Core, Process, Worker};
 use crate::log_limit::{limited, Cause};
 
 impl Worker {
-    /// Tells the primary what has happened, and does everything that it asks for then; its answer,
-    /// if it has one.
+    /// Hands an event to the primary, executes the effects, and returns the answer to the event, if
+    /// it has one.
     pub(super) fn handle(&mut self, event: Event) -> Option<Effect> {
         self.core.handle(event);
         self.settle()
@@ -26,11 +26,9 @@ impl Worker {
     pub(super) fn settle(&mut self) -> Option<Effect> {
         let mut answer = None;
         while let Some(effect) = self.core.primary.poll() {
-            match effect {
-                Effect::Opened { .. } | Effect::Answer { .. } | Effect::Attached { .. } => {
-                    answer = Some(effect);
-                }
-                effect => self.execute(effect),
+            match effect.is_answer() {
+                true => answer = Some(effect),
+                false => self.execute(effect),
             }
         }
         self.files.set_taken(self.core.primary.members().files());

@@ -131,7 +131,8 @@ impl World {
         }
     }
 
-    /// Tells what has happened, and does what is asked for; the answer, if there is one.
+    /// Hands an event to the primary, executes the effects, and returns the answer, if there is
+    /// one.
     fn handle(&mut self, event: Event) -> Option<Effect> {
         let mut answer = None;
         self.tell(event);
@@ -161,9 +162,7 @@ impl World {
                 }
                 Effect::Send(sent) => panic!("no client waits: {sent:?}"),
                 Effect::Unfenced { client } => panic!("{client} can always be fenced"),
-                Effect::Opened { .. } | Effect::Answer { .. } | Effect::Attached { .. } => {
-                    answer = Some(effect);
-                }
+                effect if effect.is_answer() => answer = Some(effect),
                 _ => {}
             }
         }

@@ -115,12 +115,13 @@ impl Site {
         self.primary.locks()
     }
 
-    /// Tells what has happened, and does nothing of what is asked for.
+    /// Hands an event to the primary, and executes no effect.
     pub fn tell(&mut self, event: Event) {
         self.primary.handle(self.now, &mut self.memory, event);
     }
 
-    /// Tells what has happened, and does what is asked for; the answer, if there is one.
+    /// Hands an event to the primary, executes the effects, and returns the answer, if there is
+    /// one.
     pub fn handle(&mut self, event: Event) -> Option<Effect> {
         self.tell(event);
         self.executes()
@@ -137,10 +138,7 @@ impl Site {
         loop {
             while let Some(effect) = self.primary.poll() {
                 match effect {
-                    Effect::Opened { .. } | Effect::Answer { .. } | Effect::Attached { .. } => {
-                        answer = Some(effect);
-                    }
-                    Effect::Outcome(_) => answer = Some(effect),
+                    effect if effect.is_answer() => answer = Some(effect),
                     Effect::Send(sent) => self.out.push(sent),
                     Effect::Listen if self.deaf => {}
                     Effect::Listen => self.listened(),

@@ -31,8 +31,8 @@ impl MemberMemory for Sys {
 }
 
 impl World {
-    /// Tells the primary what has happened, and does everything that it asks for then; its answer,
-    /// if it has one.
+    /// Hands an event to the primary, executes the effects, and returns the answer to the event, if
+    /// it has one.
     pub(super) fn handle(&mut self, event: Event) -> Option<Effect> {
         self.tells(event);
         self.settle_members()
@@ -42,12 +42,9 @@ impl World {
     pub(super) fn settle_members(&mut self) -> Option<Effect> {
         let mut answer = None;
         while let Some(effect) = self.polled() {
-            match effect {
-                Effect::Opened { .. }
-                | Effect::Answer { .. }
-                | Effect::Attached { .. }
-                | Effect::Outcome(_) => answer = Some(effect),
-                effect => self.execute_effect(effect),
+            match effect.is_answer() {
+                true => answer = Some(effect),
+                false => self.execute_effect(effect),
             }
         }
         answer
