@@ -112,12 +112,8 @@ impl World {
         if self.sys.clients.iter().all(|client| client.paused_until < until) {
             return;
         }
-        let recovers = |world: &Self| {
-            let primary = world.primary.as_ref();
-            primary.is_some_and(|primary| primary.locks().is_recovering())
-        };
         let is_bounded = self.sys.plan.horizon_s > 0;
-        while is_bounded && recovers(self) && self.sys.violation.is_none() {
+        while is_bounded && self.recovers() && self.sys.violation.is_none() {
             if self.sys.peek().is_none_or(|at| at > until) {
                 return self.sys.fail("liveness: a recovery does not end".to_string());
             }
@@ -212,11 +208,16 @@ impl World {
         }
     }
 
-    /// What is in doubt cannot be undone yet.
+    fn recovers(&self) -> bool {
+        self.primary.as_ref().is_some_and(|primary| primary.locks().is_recovering())
+    }
+
+    /// Whether clients have no chance to undo what is in doubt: there is no primary that serves all
+    /// of them, or one of them has not given everything up.
     fn is_busy(&self) -> bool {
         let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
-        let recovers = self.primary.as_ref().is_none_or(|primary| primary.locks().is_recovering());
-        is_put_off || recovers || !self.is_complete() || self.missing(Goal::Drain).is_some()
+        let is_away = self.primary.is_none() || self.recovers();
+        is_put_off || is_away || !self.is_complete() || self.missing(Goal::Drain).is_some()
     }
 
     /// A client that has given everything up has no turn at the primary. This is asked of clients
