@@ -104,7 +104,8 @@ impl Watch {
         &self.plan
     }
 
-    /// What is to be done before a successor goes on that has refused claims of holds.
+    /// Sets what the program does when a successor has refused claims of holds, before the client
+    /// tells that successor that it has claimed everything.
     pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         self.refused.lock().0 = Some(act);
     }
@@ -222,8 +223,9 @@ struct Seeker {
     away: Option<Away>,
     /// Why it has not come to each address.
     reasons: Vec<Option<String>>,
-    /// The connection whose end is watched for, and one that has ended.
+    /// The control connection that the driver watches.
     watched: Option<LineMark>,
+    /// A control connection that has ended already: it is not watched again.
     ended: Option<LineMark>,
     asked: Option<Asked>,
 }

@@ -132,7 +132,7 @@ pub(crate) fn register(make: impl FnOnce(&Handle) -> Box<dyn Work>) -> io::Resul
     Ok(())
 }
 
-/// Carries out what may take long on a thread that ends with it.
+/// Starts a thread for a piece of work that may block; the thread ends with the work.
 ///
 /// # Errors
 /// The thread cannot be started.

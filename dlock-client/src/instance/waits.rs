@@ -75,7 +75,7 @@ enum Stage {
     Over,
 }
 
-/// What is waited for.
+/// An operation that has posted a chain or a request, and waits for the answer.
 struct Under {
     lock_slot: LockSlotIndex,
     operation: Operation,
@@ -148,7 +148,7 @@ impl GuardWait {
         self.is_cancelled = true;
     }
 
-    /// As if the time for what is out had passed.
+    /// Ends the time for the answer that this wait is waiting for.
     #[cfg(test)]
     pub(super) fn expire(&mut self) {
         if let Stage::Under(under) = &mut self.stage {

@@ -446,7 +446,7 @@ impl Locks {
         }
     }
 
-    /// The work units of what was asked of it since the last call, [`step`](Self::step)s apart.
+    /// The work units of requests since the last call, without those of [`step`](Self::step).
     pub fn take_work(&mut self) -> u32 {
         std::mem::take(&mut self.work)
     }
@@ -474,7 +474,7 @@ impl Locks {
     /// takes time in proportion to everything in it, so it is for tests and the simulator.
     ///
     /// # Errors
-    /// What is left behind of a client that is gone.
+    /// What a client that is gone has left behind.
     ///
     /// # Panics
     /// If the tables do not agree with each other.

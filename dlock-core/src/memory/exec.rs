@@ -221,7 +221,7 @@ pub trait Executor: Send + Sync {
     fn name(&self) -> &'static str;
 }
 
-/// What is called when an answer has come. It must not call the executor.
+/// A function that the executor calls when an answer has come. It must not call the executor.
 pub type OnAnswer = Arc<dyn Fn() + Send + Sync>;
 
 /// How a listener learns of the next answer.

@@ -102,8 +102,9 @@ pub enum Effect {
     Listen,
     /// Close this control connection.
     CloseControl { client: ClientId, control: u64 },
-    /// Close the command channel of this number, if there is one, fence its queue pairs, and try
-    /// again to fence those that could not be. Report by [`Event::Done`].
+    /// Close the command channel of this number, if there is one, and fence its queue pairs. Queue
+    /// pairs of earlier channels that could not be fenced are tried again. Report by
+    /// [`Event::Done`].
     CloseChannel { client: ClientId, channel: Option<u64> },
     /// The connections of the prepared session are those of the client from now on. Report by
     /// [`Event::Done`].

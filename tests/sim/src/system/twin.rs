@@ -105,7 +105,7 @@ struct First<'a> {
     calls: Calls,
 }
 
-/// What was noted.
+/// The memory of the second primary: its accesses must be those that the first one has made.
 struct Second {
     calls: Calls,
 }
