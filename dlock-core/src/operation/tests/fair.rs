@@ -155,23 +155,28 @@ fn a_turn_that_is_seen_after_the_claim_is_over_is_asked_for() {
 /// The arbiter may be just about to pass the ticket, by what it has read while the claim was over.
 #[test]
 fn a_claim_that_is_over_is_not_renewed_by_its_client() {
-    for is_late_look in [false, true] {
+    let op = Op::Lock { mode: X, expire_s: 1 };
+    let claimed_s = at(0).deadline(1);
+    let is_over = |ns: &u64| at(*ns).maybe_expired(claimed_s);
+    let end = (1..5).map(|s| s * NS).find(is_over).expect("a claim of a second");
+    assert!(!is_over(&(end - 1_000)));
+    // the first chain comes late, or a look
+    for (first, looks) in [(end, 0), (end - 1_000, 1)] {
         let mut e = fair();
-        let mut now = if is_late_look { 1 } else { 6 * NS };
-        let mut o = takes(&mut e, LOCK, [taken(1, 0), 0, 0], now);
-        let mut looks = 0;
+        let (mut now, mut looked) = (first, 0);
+        let mut o = takes(&mut e, op, [taken(1, 0), 0, 0], now);
         let request = loop {
             match o.next(&mut e) {
                 Effect::Pause { .. } => o.paused(&mut e, at(now)),
                 Effect::Post { chain, .. } => {
-                    (looks, now) = (looks + 1, 6 * NS);
+                    (looked, now) = (looked + 1, end + looked);
                     o.outcome(&mut e, values(&vec![0; chain.values_len()]), at(now));
                 }
                 effect => break asked(effect),
             }
         };
         assert!(matches!(request, Request::Wait { ticket: Some(_), .. }));
-        assert_eq!(looks, u32::from(is_late_look), "none once the claim is over");
+        assert_eq!(looked, looks, "none once the claim is over");
     }
 }
 
