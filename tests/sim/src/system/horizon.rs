@@ -40,8 +40,9 @@ impl Sys {
         let (now, who, client) = (self.now, self.who(c), &mut self.clients[c]);
         let horizon_ns = client.beats.horizon_ns();
         client.threads[l].horizon_ns = horizon_ns;
+        // the primary may have moved on to a session whose answer the client has not heard
         let until = match client.cut {
-            (conn, until) if conn == client.session_conn && horizon_ns == u64::MAX => until,
+            (conn, until) if conn >= client.session_conn && horizon_ns == u64::MAX => until,
             _ => client.clock.when(horizon_ns),
         };
         if let Err(why) = self.oracle.horizon(l, who, now, until) {
