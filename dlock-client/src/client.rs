@@ -132,7 +132,7 @@ impl Client {
     }
 
     fn lock_of(&self, name: &[u8], lock_type: LockType) -> Result<Lock, Error> {
-        let desc = LockDesc { name: name.to_vec(), lock_type, lease_s: 0 };
+        let desc = LockDesc { name: name.to_vec(), lock_type, lease_s: 0, tokens: false };
         let reference =
             self.references.obtain(|instance| match instance.get_lock(desc.clone()) {
                 (Status::Success | Status::Error, Some(id)) => Ok(Key::Lock(id)),

@@ -455,9 +455,10 @@ mod tests {
 
     fn held(id: i32) -> ClientLock {
         let lock_type = LockType::Atomic;
-        let desc = LockDesc { name: vec![id as u8], lock_type, lease_s: 0 };
+        let desc = LockDesc { name: vec![id as u8], lock_type, lease_s: 0, tokens: false };
         let (handle, slot) = (Handle(0), Slot(0));
-        let grant = LockGrant { lock: LockId(id), handle, slot, word: 0, already: false };
+        let grant =
+            LockGrant { lock: LockId(id), handle, slot, word: 0, already: false, tokens: false };
         let me = ClientId::new(7).unwrap();
         let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
         ClientLock::new(LockId(id), entry, Arc::new(Refuse), Arc::new(Pulse::new(0, 0)), Epoch(1))

@@ -24,4 +24,5 @@ pub mod rights;
 pub mod roster;
 pub mod session;
 pub mod standby;
+pub mod token;
 pub mod wire;

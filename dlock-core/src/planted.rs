@@ -15,6 +15,36 @@ macro_rules! bugs {
 }
 
 bugs! {
+    TokenBeforeCas =
+        "token-before-cas",
+        "the token of an atomic lock is taken after the word names its client";
+    EndUncounted =
+        "end-uncounted",
+        "the arbiter counts the end of an exclusive hold";
+    EndCountedLate =
+        "end-counted-late",
+        "a client counts the end of its exclusive hold before it frees the word";
+    HandOverWithoutToken =
+        "hand-over-without-token",
+        "the arbiter counts the atomic locks that it grants";
+    LastTokenGivenAgain =
+        "last-token-given-again",
+        "a lock that is made anew starts above the last token of the one before";
+    SharedTokenForgotten =
+        "shared-token-forgotten",
+        "clients that join the readers of a lock after a failover have their token";
+    DoubtfulTokenClaimed =
+        "doubtful-token-claimed",
+        "a claim has a token only where its client is sure of the hold";
+    ReserveIgnored =
+        "reserve-ignored",
+        "the tokens of a primary are above those that its predecessor reserved";
+    FenceUnchecked =
+        "fence-unchecked",
+        "the primary counts the end of an exclusive hold for its owner alone";
+    LapKeepsFence =
+        "lap-keeps-fence",
+        "a new lap of a fair lock starts above the tokens of the one before";
     AtomicReleaseUnchecked =
         "atomic-release-unchecked",
         "a release takes effect only on the releaser's own word";

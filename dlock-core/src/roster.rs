@@ -112,6 +112,11 @@ pub enum Change {
         /// Who.
         clients: Vec<ClientId>,
     },
+    /// All [tokens](crate::token) that are given are below this number, until the next such change.
+    Tokens {
+        /// The number.
+        below: u64,
+    },
 }
 
 impl Change {
@@ -175,6 +180,7 @@ impl Change {
             }
             Change::Left { client } => _ = clients.remove(client),
             Change::Only { clients: all } => clients.retain(|client, _| all.contains(client)),
+            Change::Tokens { .. } => {} // it is of no client
         }
     }
 }

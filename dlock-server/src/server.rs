@@ -36,6 +36,7 @@ use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
 use crate::roster::{self, Found, Ownership, Roster, Taking};
 use crate::transport::{self, Opened, Setting};
+use dlock_core::token::TokenFloor;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1_024;
@@ -454,6 +455,7 @@ fn worker(
         locks_max: config.locks_max,
         objects_max: config.objects_max,
         absent_grace_ns: config.absent_grace.map(grace_ns),
+        tokens: TokenFloor::default(),
     };
     let rules = Rules {
         orphans: config.orphans,

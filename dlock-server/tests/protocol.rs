@@ -472,7 +472,8 @@ fn who_hears_of_a_lock_is_a_client_whom_a_successor_waits_for() {
         let (mut peer, session) = Peer::init(server.local_addr());
         let line = format!("locks {}\n", session.client);
         let name = vec![b'x'; 1 + n];
-        let desc = |lock_type| LockDesc { name: name.clone(), lock_type, lease_s: 0 };
+        let desc =
+            |lock_type| LockDesc { name: name.clone(), lock_type, lease_s: 0, tokens: false };
         assert_eq!(peer.call(ControlRequest::GetLocks(vec![])), ControlReply::Locks(vec![]));
         assert!(!kept().contains(&line), "{n}: {}", kept());
         match peer.call(ControlRequest::GetLocks(vec![desc(LockType::Fair)])) {

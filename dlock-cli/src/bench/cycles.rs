@@ -264,6 +264,7 @@ pub fn get_all_locks(primary: SocketAddr, fabric: FabricKind) -> Result<Samples,
                 name: format!("bench lock {i}").into_bytes(),
                 lock_type: LockType::Atomic,
                 lease_s: 0,
+                tokens: false,
             })
             .collect();
         let before = Instant::now();

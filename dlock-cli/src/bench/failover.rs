@@ -147,6 +147,7 @@ fn held_by(client: &Instance, n: usize, count: usize) -> Result<Vec<LockId>, Fai
             name: format!("bench {n} {i}").into_bytes(),
             lock_type: [LockType::Atomic, LockType::Fair][i % 2],
             lease_s: 0,
+            tokens: false,
         };
         let descs = (all.len()..all.len() + some).map(desc).collect();
         let got = client.batch_get_lock(descs).map_err(|s| Failure::refused("get locks", s))?;

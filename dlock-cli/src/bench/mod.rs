@@ -158,7 +158,7 @@ fn name(fabric: FabricKind) -> &'static str {
 }
 
 fn lock_of(instance: &Instance, name: &str, lock_type: LockType) -> Result<LockId, Failure> {
-    let desc = LockDesc { name: name.into(), lock_type, lease_s: 0 };
+    let desc = LockDesc { name: name.into(), lock_type, lease_s: 0, tokens: false };
     match instance.get_lock(desc) {
         (Status::Success, Some(lock)) => Ok(lock),
         (status, _) => Err(Failure::refused("getting a lock", status)),

@@ -193,7 +193,12 @@ impl Peer {
 }
 
 pub fn get(names: &[String], lock_type: LockType) -> ControlRequest {
-    let desc = |name: &String| LockDesc { name: name.clone().into(), lock_type, lease_s: 0 };
+    let desc = |name: &String| LockDesc {
+        name: name.clone().into(),
+        lock_type,
+        lease_s: 0,
+        tokens: false,
+    };
     ControlRequest::GetLocks(names.iter().map(desc).collect())
 }
 

@@ -193,7 +193,7 @@ impl Player {
             "fair" => LockType::Fair,
             _ => return Err(Status::Invalid),
         };
-        let desc = LockDesc { name: name.into(), lock_type, lease_s: LOOP_LEASE_S };
+        let desc = LockDesc { name: name.into(), lock_type, lease_s: LOOP_LEASE_S, tokens: false };
         let (status, lock) = self.instance.get_lock(desc);
         self.lock = lock;
         done(status)

@@ -45,7 +45,7 @@ fn claimed(count: usize) -> (Instance, Arc<Fake>) {
         let mut guard = instance.table.lock_slot(index).lock_until(Instant::now).unwrap();
         let held = guard.as_mut().unwrap();
         let (handle, slot, word) = (held.entry.handle(), held.entry.slot(), 0);
-        let grant = LockGrant { lock, handle, slot, word, already: false };
+        let grant = LockGrant { lock, handle, slot, word, already: false, tokens: false };
         assert!(!held.binding.moves_to(Epoch(2), now));
         held.binding.bind(&mut held.entry, &grant, (Epoch(2), 0), false, now);
     }
@@ -140,7 +140,8 @@ fn half_real(server: &Server) -> (Arc<Instance>, Arc<Fake>, LockId, Arc<Watch>) 
     let (addresses, silence) = (vec![server.local_addr().into()], Duration::from_millis(200));
     let watch = Arc::new(Watch::new(Plan { addresses, silence }));
     instance.watch = Some(Arc::clone(&watch));
-    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+    let desc =
+        LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0, tokens: false };
     let lock = instance.get_lock(desc).1.unwrap();
     (Arc::new(instance), fake, lock, watch)
 }
@@ -235,7 +236,7 @@ fn a_hold_that_the_library_finds_lost_is_told_to_be_lost_by_the_next_call() {
 fn a_lock_whose_session_was_ended_by_an_earlier_move_has_lapsed() {
     let server = primary();
     let instance = joined(&server, FabricChoice::Tcp);
-    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0 };
+    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0, tokens: false };
     let lock = instance.get_lock(desc).1.unwrap();
     for is_ended in [false, true] {
         assert_eq!(instance.trylock(lock, Mode::Shared, 5).status, Status::Success);
@@ -367,7 +368,8 @@ fn what_an_asynchronous_operation_that_timed_out_leaves_in_doubt_is_undone() {
 fn a_lock_that_was_left_is_not_got_again_by_the_library() {
     let server = primary();
     let instance = joined(&server, FabricChoice::Tcp);
-    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+    let desc =
+        LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0, tokens: false };
     let lock = instance.get_lock(desc).1.unwrap();
     let lock_slot = instance.table.lock_slot(instance.table.find(lock).unwrap());
     lock_slot.try_lock().unwrap().as_mut().unwrap().entry.leaves();

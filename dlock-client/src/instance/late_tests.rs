@@ -59,7 +59,7 @@ fn join_late(server: &Server, fabric: FabricChoice, ahead_ns: i64) -> (Instance,
 }
 
 fn got(instance: &Instance, name: &str, lock_type: LockType) -> LockId {
-    let desc = LockDesc { name: name.into(), lock_type, lease_s: 0 };
+    let desc = LockDesc { name: name.into(), lock_type, lease_s: 0, tokens: false };
     let (status, id) = instance.get_lock(desc);
     assert_eq!(status, Status::Success, "{name}");
     id.expect("a success has an id")

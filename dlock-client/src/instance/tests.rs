@@ -66,8 +66,8 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
     };
     for (i, &lock_type) in types.iter().enumerate() {
         let (lock, handle, slot) = (LockId(i as i32 + 1), Handle(i as u32), Slot(i as u32));
-        let grant = LockGrant { lock, handle, slot, word: 0, already: false };
-        let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let grant = LockGrant { lock, handle, slot, word: 0, already: false, tokens: false };
+        let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
         let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
         let (exec, pulse) = (Arc::clone(&exec), Arc::new(Pulse::new(0, 0)));
         instance.table.insert(ClientLock::new(lock, entry, exec, pulse, Epoch(1)));
@@ -397,7 +397,15 @@ fn a_lock_is_not_given_back_to_a_primary_that_recovers_and_no_id_is_changed() {
 #[test]
 fn no_call_waits_for_a_reinit_longer_than_it_may() {
     let calls: [fn(&Instance) -> Status; 8] = [
-        |a| a.get_lock(LockDesc { name: vec![9], lock_type: LockType::Rw, lease_s: 0 }).0,
+        |a| {
+            a.get_lock(LockDesc {
+                name: vec![9],
+                lock_type: LockType::Rw,
+                lease_s: 0,
+                tokens: false,
+            })
+            .0
+        },
         |a| a.release_lock(LockId(1)),
         |a| a.batch_release_lock(&mut [1]),
         |a| a.update_all_locks(),

@@ -137,7 +137,7 @@ pub fn client(server: &Server, fabric: FabricChoice) -> Client {
 }
 
 pub fn desc(name: &str, lock_type: LockType) -> LockDesc {
-    LockDesc { name: name.into(), lock_type, lease_s: 0 }
+    LockDesc { name: name.into(), lock_type, lease_s: 0, tokens: false }
 }
 
 pub fn got(instance: &Instance, name: &str, lock_type: LockType) -> LockId {

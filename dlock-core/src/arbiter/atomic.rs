@@ -11,6 +11,7 @@ use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::memory::words::AtomicWord;
 use crate::planted::{self, Bug};
+use crate::token::Token;
 use crate::wire::message::{Mode, Reply, Request};
 use crate::wire::status::Status;
 
@@ -53,6 +54,17 @@ fn grant_word(ctx: &Ctx<'_>, waiter: &Waiter, waiters: bool) -> AtomicWord {
         .with_waiters(waiters)
 }
 
+/// The word names the client: its token is taken after that, so that it is above every earlier
+/// holder's.
+fn granted(ctx: &mut Ctx<'_>, to: Caller, word: AtomicWord) {
+    let fence = ctx.fence();
+    let token = match ctx.lock.tokens && !planted::is(Bug::HandOverWithoutToken) {
+        true => Token::of_atomic(ctx.mem.faa(fence, 1)),
+        false => Token::NONE,
+    };
+    ctx.granted(to, word.into_bits(), word.timeout(), None, token);
+}
+
 /// Grants at once if the lock is free or expired, else queues and sets the waiters bit.
 fn queue(ctx: &mut Ctx<'_>, state: &mut LockState, waiter: Waiter) {
     let now = ctx.now;
@@ -72,7 +84,7 @@ fn queue(ctx: &mut Ctx<'_>, state: &mut LockState, waiter: Waiter) {
     match new {
         None => ctx.denied(waiter.caller, Status::Fail),
         Some(word) if word == grant.into_bits() => {
-            ctx.granted(waiter.caller, word, grant.timeout(), None);
+            granted(ctx, waiter.caller, grant);
         }
         Some(_) => state.queue.push_back(waiter),
     }
@@ -98,7 +110,7 @@ fn hand_over(
     }
     if let Some(waiter) = next {
         state.queue.pop_front();
-        ctx.granted(waiter.caller, new.into_bits(), new.timeout(), None);
+        granted(ctx, waiter.caller, new);
     }
     true
 }
@@ -123,7 +135,7 @@ fn steal(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, expire_s: u32) 
         (nobody_queued && free).then(|| wanted.into_bits())
     });
     match new {
-        Some(word) => ctx.granted(from, word, wanted.timeout(), None),
+        Some(_) => granted(ctx, from, wanted),
         None => ctx.denied(from, Status::Fail),
     }
 }

@@ -4,6 +4,7 @@
 use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
 use crate::ids::ClientId;
 use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use crate::token::Token;
 use crate::wire::message::{LockType, Mode, Reply};
 use crate::wire::status::Status;
 
@@ -35,7 +36,9 @@ impl Arbiter {
 pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     let word = ctx.read();
     match had(ctx, state, from, mode, word) {
-        Some(Confirmed::Held(deadline_s, ticket)) => ctx.granted(from, word, deadline_s, ticket),
+        Some(Confirmed::Held(deadline_s, ticket)) => {
+            ctx.granted(from, word, deadline_s, ticket, Token::NONE); // the client has its token
+        }
         Some(Confirmed::Queued(ticket)) => ctx.answer(from, Reply::Queued { word, ticket }),
         None => ctx.answer(from, Reply::Denied { status: Status::Fail, word }),
     }

@@ -29,6 +29,7 @@ use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
 use crate::memory::words::{LedgerEntry, Ticket};
 use crate::planted::{self, Bug};
+use crate::token::Token;
 use crate::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 
@@ -58,6 +59,8 @@ pub struct LockRef<'a> {
     pub slot: Slot,
     /// Its kind.
     pub lock_type: LockType,
+    /// Its grants and the ends of its exclusive holds are counted, for [tokens](crate::token).
+    pub tokens: bool,
     /// Every client that may operate on it, with its handle.
     pub refs: &'a [(ClientId, Handle)],
 }
@@ -203,9 +206,20 @@ impl Ctx<'_> {
         let word = self.read();
         self.answer(to, Reply::Denied { status, word });
     }
-    fn granted(&mut self, to: Caller, word: u64, deadline_s: u32, ticket: Option<Ticket>) {
+    /// `token`: [`Token::NONE`] of fair locks, whose ticket tells it.
+    fn granted(
+        &mut self,
+        to: Caller,
+        word: u64,
+        deadline_s: u32,
+        ticket: Option<Ticket>,
+        token: Token,
+    ) {
         let at = self.now;
-        self.answer(to, Reply::Granted { word, deadline_s, at, ticket });
+        self.answer(to, Reply::Granted { word, deadline_s, at, ticket, token });
+    }
+    fn fence(&self) -> WordAddr {
+        WordAddr::new(self.lock.slot, Word::Fence)
     }
     fn wake_at(&mut self, at: ServerTime) {
         if at.0 != u64::MAX {

@@ -31,6 +31,7 @@ use crate::ids::{ClientId, Handle};
 use crate::limits::{HINDRANCE_S, LOOK_S};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
 use crate::planted::{self, Bug};
+use crate::token::{Token, RW_END};
 use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 
@@ -211,6 +212,7 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
     if state.rw.suspect {
         return None;
     }
+    counts_end(ctx, owner);
     let more = state.queue.len() > 1 && !planted::is(Bug::HandOverDropsBit);
     let word = ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
@@ -221,14 +223,34 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
     })?;
     state.queue.pop_front();
     let at = ctx.now.seconds();
-    ctx.granted(next.caller, word, at, None);
+    tell_granted(ctx, next.caller, next.mode, word, at);
     if !state.queue.is_empty() {
         ctx.looks_again();
     }
     Some(word)
 }
 
+/// An exclusive hold is about to end: its end is counted before the word says so. The client that
+/// has it does not end it meanwhile: it has asked for this, or cannot act any more.
+fn counts_end(ctx: &mut Ctx<'_>, owner: ClientId) {
+    let is_owner = RwWord::from_bits(ctx.read()).client() == owner.get();
+    if ctx.lock.tokens && is_owner && !planted::is(Bug::EndUncounted) {
+        let fence = ctx.fence();
+        ctx.mem.faa(fence, RW_END);
+    }
+}
+
+fn tell_granted(ctx: &mut Ctx<'_>, to: Caller, mode: Mode, word: u64, at_s: u32) {
+    let fence = ctx.fence();
+    let token = match ctx.lock.tokens {
+        true => Token::of_rw(mode, ctx.mem.read(fence)),
+        false => Token::NONE,
+    };
+    ctx.granted(to, word, at_s, None, token);
+}
+
 fn end_exclusive(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
+    counts_end(ctx, client);
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
         (word.client() == client.get()).then(|| word.with_client(0).into_bits())
@@ -277,7 +299,7 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
             true => clear_bit(ctx).unwrap_or(word),
             false => word,
         };
-        ctx.granted(waiter.caller, word, at, None);
+        tell_granted(ctx, waiter.caller, waiter.mode, word, at);
     }
     clear_bit(ctx);
 }

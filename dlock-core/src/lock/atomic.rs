@@ -2,7 +2,7 @@
 //! The atomic lock, client side.
 //!
 //! ```text
-//!   acquire   Cas(0 → me|deadline) ─ held ─▶ Fail, or again, or Wait ─ granted ─▶ held
+//!   acquire   Cas(0 → me|deadline), for a token and Faa(fence, 1) ─ held ─▶ Fail, or again, or Wait ─ granted ─▶ held
 //!                                  └ expired for sure ─▶ Cas(seen → me|deadline)
 //!                                  └ expired perhaps  ─▶ Steal
 //!   extend    Cas(mine → mine with a later deadline)
@@ -18,6 +18,7 @@ use crate::limits::CAS_ROUNDS_MAX;
 use crate::memory::word_op::{Chain, Values, WordOp};
 use crate::memory::words::AtomicWord;
 use crate::planted::{self, Bug};
+use crate::token::Token;
 use crate::wire::message::{Mode, Reply, Request};
 use crate::wire::status::Status;
 
@@ -30,7 +31,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
             }
             let mine =
                 AtomicWord::new().with_client(e.me.get()).with_timeout(now.deadline(expire_s));
-            cas(m, e, 0, mine.into_bits())
+            take(m, e, 0, mine.into_bits())
         }
         Op::Extend { expire_s, .. } => extend(m, e, expire_s, now),
         Op::Unlock if AtomicWord::from_bits(e.word).waiters() || e.asks_at_once() => release(m, e),
@@ -45,6 +46,19 @@ fn release(m: &mut Machine, e: &LockEntry) -> Step {
 fn cas(m: &mut Machine, e: &LockEntry, expect: u64, swap: u64) -> Step {
     m.target = swap;
     Step::Chain(Chain::one(WordOp::Cas { addr: e.w0(), expect, swap }))
+}
+
+/// Takes the lock, and its token after the word names this client: no later holder has a smaller
+/// one.
+fn take(m: &mut Machine, e: &LockEntry, expect: u64, swap: u64) -> Step {
+    m.target = swap;
+    let take = WordOp::Cas { addr: e.w0(), expect, swap };
+    let count = WordOp::Faa { addr: e.fence(), add: 1 };
+    Step::Chain(match (e.desc.tokens, planted::is(Bug::TokenBeforeCas)) {
+        (false, _) => Chain::one(take),
+        (true, false) => Chain::one(take).then(count),
+        (true, true) => Chain::one(count).then(take),
+    })
 }
 
 fn extend(m: &mut Machine, e: &LockEntry, expire_s: u32, now: Now) -> Step {
@@ -64,7 +78,11 @@ fn later_deadline(word: AtomicWord, expire_s: u32, now: Now) -> u32 {
 }
 
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let old = values[0];
+    let mut old = values[0];
+    let mut fence = values.as_slice().get(1).copied();
+    if let (true, Some(second)) = (planted::is(Bug::TokenBeforeCas), fence) {
+        (old, fence) = (second, Some(old));
+    }
     match m.op {
         Op::Unlock => released_or(m, e, old),
         Op::Extend { expire_s, .. } => extended_or(m, e, old, expire_s, now),
@@ -72,14 +90,21 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
             extended_or(m, e, old, expire_s, now)
         }
         Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => {
-            acquired_or(m, e, old, expire_s, now)
+            acquired_or(m, e, (old, fence), expire_s, now)
         }
     }
 }
 
-fn acquired_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now: Now) -> Step {
+fn acquired_or(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    (old, fence): (u64, Option<u64>),
+    expire_s: u32,
+    now: Now,
+) -> Step {
     let expected = if matches!(m.phase, Phase::Takeover) { e.word } else { 0 };
     if old == expected {
+        e.token = fence.map_or(Token::NONE, Token::of_atomic);
         return granted(m, e, m.target, m.started);
     }
     let word = AtomicWord::from_bits(old);
@@ -88,12 +113,12 @@ fn acquired_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now:
     if m.rounds < CAS_ROUNDS_MAX && !queue {
         if old == 0 {
             m.phase = Phase::Try; // released in the meantime
-            return cas(m, e, 0, m.target);
+            return take(m, e, 0, m.target);
         }
         if now.surely_expired(word.timeout()) {
             m.phase = Phase::Takeover;
             e.word = old;
-            return cas(m, e, old, m.target);
+            return take(m, e, old, m.target);
         }
         if now.maybe_expired(word.timeout()) {
             return m.ask(Request::Steal { handle: e.handle, expire_s });
@@ -173,7 +198,8 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             e.released(View::Atomic { client_id: 0, time_out: 0 })
         }
         (Op::Unlock, Reply::Denied { .. }) => e.lost(),
-        (Op::TryLock { .. } | Op::Lock { .. }, Reply::Granted { word, .. }) => {
+        (Op::TryLock { .. } | Op::Lock { .. }, Reply::Granted { word, token, .. }) => {
+            e.token = token;
             granted(m, e, word, now)
         }
         (Op::TryLock { .. }, Reply::Denied { .. }) => m.done(Status::Fail),

@@ -14,6 +14,7 @@ use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, Vi
 use crate::clock::{Now, ServerTime, NS};
 use crate::ids::{ClientId, Epoch};
 use crate::planted::{self, Bug};
+use crate::token::Token;
 use crate::wire::control::{Claim, HeldClaim, LockGrant, Place};
 use crate::wire::message::{LockType, Mode, Reply, Request};
 use crate::wire::status::Status;
@@ -28,6 +29,7 @@ impl LockEntry {
             Doubt::Release => (Epoch(0), 0), // it may be released: any other is later
             _ => self.granted_at(epoch),
         };
+        let is_sure = self.doubt != Doubt::Release && self.surely_has(now);
         let held = self.claimed_mode().map(|mode| HeldClaim {
             mode,
             is_queued: !self.state.is_held(),
@@ -36,6 +38,10 @@ impl LockEntry {
             epoch: granted_at,
             deadline_s,
             fair: self.place(epoch),
+            token: match is_sure || planted::is(Bug::DoubtfulTokenClaimed) {
+                true => self.token,
+                false => Token::NONE,
+            },
         });
         Claim { lock: self.lock, desc: self.desc.clone(), held }
     }
@@ -130,6 +136,7 @@ impl LockEntry {
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
         self.clock = NO_CLOCK;
+        self.counts_end = grant.tokens;
         self.see_lanes(grant.word);
         self.write = None;
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {

@@ -54,7 +54,12 @@ impl LockEntry {
     /// less.
     #[inline]
     pub fn fast(&self, op: Op, now: Now) -> Option<FastCas> {
-        if !self.is_settled() || now.is_past_horizon() {
+        // a chain, and no single word operation, takes a token, and counts the end of a hold
+        let counts = match op {
+            Op::Unlock => self.counts_end && self.lock_type == LockType::Rw,
+            _ => self.desc.tokens,
+        };
+        if counts || !self.is_settled() || now.is_past_horizon() {
             return None;
         }
         let (expect, swap, deadline_s) = match (self.lock_type, op) {
@@ -160,8 +165,9 @@ mod tests {
 
     fn entry(lock_type: LockType) -> LockEntry {
         let (handle, slot) = (Handle(3), Slot(9));
-        let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false };
-        let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let grant =
+            LockGrant { lock: LockId(5), handle, slot, word: 0, already: false, tokens: false };
+        let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
         LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
     }
 

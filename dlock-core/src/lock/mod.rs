@@ -43,6 +43,7 @@ use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use crate::memory::word_op::{Chain, Word, WordAddr};
 use crate::memory::words::{LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 use crate::planted::{self, Bug};
+use crate::token::Token;
 use crate::wire::control::{LockDesc, LockGrant, Place};
 use crate::wire::message::{LockType, Mode, Request, WaitNumber};
 use crate::wire::status::Status;
@@ -179,6 +180,10 @@ pub struct LockEntry {
     may_try: bool,
     /// How long turns and looks have taken lately.
     pace: Pace,
+    /// The fencing token of the hold.
+    token: Token,
+    /// Read-write: the end of an exclusive hold is counted, for clients that want tokens.
+    counts_end: bool,
     /// The primary executes the chains, and notes in the ledger what they have taken and released.
     by_primary: bool,
     /// What is to be written to the ledger, before anything else follows.
@@ -260,6 +265,8 @@ impl LockEntry {
             stamp: 0,
             may_try: false,
             pace: Pace::default(),
+            token: Token::NONE,
+            counts_end: grant.tokens,
             by_primary: false,
             write: None,
         };
@@ -319,6 +326,11 @@ impl LockEntry {
     /// The state.
     pub fn state(&self) -> EntryState {
         self.state
+    }
+    /// The fencing token of the hold; none if the lock is not held, or no tokens were asked for
+    /// when it was got.
+    pub fn token(&self) -> Option<Token> {
+        self.token.some().filter(|_| self.state.is_held())
     }
     /// How often it is held.
     pub fn refs(&self) -> u32 {
@@ -461,6 +473,10 @@ impl LockEntry {
                 None
             }
         }
+    }
+
+    fn fence(&self) -> WordAddr {
+        WordAddr::new(self.slot, Word::Fence)
     }
 
     fn w0(&self) -> WordAddr {

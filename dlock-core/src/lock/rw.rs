@@ -17,9 +17,10 @@ use super::machine::Phase;
 use super::{LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::limits::CAS_ROUNDS_MAX;
-use crate::memory::word_op::{Chain, Values, WordOp};
+use crate::memory::word_op::{Chain, Values, WordAddr, WordOp};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
 use crate::planted::{self, Bug};
+use crate::token::{Token, RW_END};
 use crate::wire::message::{Mode, Reply, Request};
 use crate::wire::status::Status;
 
@@ -28,13 +29,14 @@ const MINUS_ONE: u64 = u64::MAX;
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
     match m.op {
         Op::TryLock { mode: Mode::Exclusive, .. } | Op::Lock { mode: Mode::Exclusive, .. } => {
-            cas(e, 0, RwWord::new().with_client(e.me.get()))
+            let take = cas(e.w0(), 0, RwWord::new().with_client(e.me.get()));
+            Step::Chain(with_token(e, Chain::one(take)))
         }
         Op::TryLock { .. } | Op::Lock { .. } => {
             let more = WordOp::Faa { addr: e.w0(), add: 1 };
             next_stamp(e);
             m.target = 1;
-            Step::Chain(Chain::one(ledger_op(e, LedgerState::Intent)).then(more))
+            Step::Chain(with_token(e, Chain::one(ledger_op(e, LedgerState::Intent)).then(more)))
         }
         Op::Unlock if e.state == super::EntryState::SharedLocked => {
             let less = WordOp::Faa { addr: e.w0(), add: MINUS_ONE };
@@ -53,11 +55,30 @@ fn release_exclusive(m: &mut Machine, e: &LockEntry) -> Step {
     if word.waiters() || e.asks_at_once() || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode: Mode::Exclusive, ticket: None });
     }
-    cas(e, e.word, word.with_client(0)) // readers may be stepping back just now
+    // readers may be stepping back just now
+    let free = cas(e.w0(), e.word, word.with_client(0));
+    let count = WordOp::Faa { addr: e.fence(), add: RW_END };
+    m.target = 0;
+    Step::Chain(match (e.counts_end, planted::is(Bug::EndCountedLate)) {
+        (false, _) => Chain::one(free),
+        (true, true) => Chain::one(free).then(count),
+        (true, false) => {
+            m.target = 1;
+            Chain::one(count).then(free)
+        }
+    })
 }
 
-fn cas(e: &LockEntry, expect: u64, swap: RwWord) -> Step {
-    Step::Chain(Chain::one(WordOp::Cas { addr: e.w0(), expect, swap: swap.into_bits() }))
+/// The chain that takes the lock, and the read of its token.
+fn with_token(e: &LockEntry, take: Chain) -> Chain {
+    match e.desc.tokens {
+        true => take.then(WordOp::Read { addr: e.fence() }),
+        false => take,
+    }
+}
+
+fn cas(addr: WordAddr, expect: u64, swap: RwWord) -> WordOp {
+    WordOp::Cas { addr, expect, swap: swap.into_bits() }
 }
 
 fn next_stamp(e: &mut LockEntry) {
@@ -79,11 +100,14 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
     let counted = values.as_slice().get(m.target as usize).copied();
     match m.op {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } => match (mode, m.phase) {
-            (Mode::Exclusive, _) => exclusive_or(m, e, values[0], now),
+            (Mode::Exclusive, _) => exclusive_or(m, e, values, now),
             (Mode::Shared, Phase::StepBack) => stepped_back(m, e, values[0]),
             (Mode::Shared, Phase::Look) => looked(m, e, values[0], now),
             (Mode::Shared, _) => match counted {
-                Some(old) => shared_or_step_back(m, e, old, now),
+                Some(old) => {
+                    let fence = values.as_slice().get(2).copied();
+                    shared_or_step_back(m, e, (old, fence), now)
+                }
                 None => m.lose_track(e),
             },
         },
@@ -92,13 +116,18 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
             Some(old) => shared_released(m, e, old),
             None => m.lose_track(e),
         },
-        Op::Unlock => exclusive_released_or(m, e, values[0]),
+        Op::Unlock => match counted {
+            Some(old) => exclusive_released_or(m, e, old),
+            None => m.lose_track(e),
+        },
         Op::Extend { .. } => m.done(Status::Invalid),
     }
 }
 
-fn exclusive_or(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
+fn exclusive_or(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
+    let (old, fence) = (values[0], values.as_slice().get(1));
     if old == 0 {
+        e.token = fence.map_or(Token::NONE, |&fence| Token::of_rw(Mode::Exclusive, fence));
         e.word = RwWord::new().with_client(e.me.get()).into_bits();
         return granted(e, Mode::Exclusive, 0, now.time.seconds(), now);
     }
@@ -113,7 +142,12 @@ fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
     }
 }
 
-fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
+fn shared_or_step_back(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    (old, fence): (u64, Option<u64>),
+    now: Now,
+) -> Step {
     let word = RwWord::from_bits(old);
     let passes_owner = word.client() != 0 && planted::is(Bug::RwSharedIgnoresOwner);
     let passes_bit = word.waiters() && planted::is(Bug::RwSharedIgnoresBit);
@@ -121,6 +155,7 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
         if !e.by_primary {
             e.write(stamped(e, LedgerState::HeldShared));
         }
+        e.token = fence.map_or(Token::NONE, |fence| Token::of_rw(Mode::Shared, fence));
         return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), now);
     }
     m.phase = Phase::StepBack;
@@ -215,13 +250,13 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             exclusive_released(e, 0)
         }
         (Op::Unlock, Reply::Denied { .. }) => e.lost(),
-        (Op::Lock { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
+        (Op::Lock { mode, .. }, Reply::Granted { word, deadline_s, token, .. }) => {
             let state = match mode {
                 Mode::Exclusive => LedgerState::None, // the word names me
                 Mode::Shared => LedgerState::HeldShared,
             };
             e.write(stamped(e, state));
-            e.word = word;
+            (e.word, e.token) = (word, token);
             granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s, now)
         }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => {

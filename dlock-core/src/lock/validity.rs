@@ -104,7 +104,7 @@ impl LockEntry {
     }
 
     /// Whether no other client can have what this one has.
-    fn surely_has(&self, now: Now) -> bool {
+    pub(super) fn surely_has(&self, now: Now) -> bool {
         let may_be_lost = match self.doubt {
             Doubt::Claimed { may_be_lost } => may_be_lost,
             _ => self.state.is_held() && self.is_of_another_clock(now),

@@ -21,6 +21,7 @@ use crate::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::memory::words::{AtomicWord, LedgerEntry, RwWord};
 use crate::planted::{self, Bug};
 use crate::registry::{Client, What};
+use crate::token::RW_END;
 use crate::wire::message::LockType;
 use crate::wire::status::Status;
 
@@ -62,6 +63,10 @@ impl Locks {
                 WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } => addr,
             };
             self.may_operate(client, self.what(known, addr.slot())?, word_op)?;
+            if addr.word() == Word::Fence {
+                valid(self.may_count(mem, known, client, addr, word_op))?;
+                continue;
+            }
             let lock_type = match (self.changeable(known, addr, word_op)?, *word_op) {
                 (None, _) => continue, // an object's value
                 (Some(LockType::Atomic), WordOp::Cas { expect, swap, .. }) => {
@@ -143,6 +148,27 @@ impl Locks {
         match client.handle(handle).ok_or(Status::LockNotGet)?.what {
             What::Stale(_) if !planted::is(Bug::ObjectStaleServed) => Err(Status::ObjectNotGet),
             what => Ok(what),
+        }
+    }
+
+    /// Whether a client may count the fence of a lock up: one of an atomic lock by 1, which at worst
+    /// leaves a gap; one of a read-write lock where it ends its own exclusive hold.
+    fn may_count(
+        &self,
+        mem: &mut dyn LockMemory,
+        known: &Client,
+        client: ClientId,
+        addr: WordAddr,
+        word_op: &WordOp,
+    ) -> bool {
+        let owns = |mem: &mut dyn LockMemory| {
+            let word = RwWord::from_bits(mem.read(WordAddr::new(addr.slot(), Word::W0)));
+            word.client() == client.get() || planted::is(Bug::FenceUnchecked)
+        };
+        match (self.what(known, addr.slot()), *word_op) {
+            (Ok(What::Lock(_, LockType::Atomic)), WordOp::Faa { add: 1, .. }) => true,
+            (Ok(What::Lock(_, LockType::Rw)), WordOp::Faa { add: RW_END, .. }) => owns(mem),
+            _ => false,
         }
     }
 

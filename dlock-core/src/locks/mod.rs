@@ -44,6 +44,8 @@ use crate::memory::exec::LockMemory;
 use crate::planted::{self, Bug};
 use crate::registry::{Client, Registry, What};
 use crate::rights::Access;
+use crate::roster::Change;
+use crate::token::TokenFloor;
 use crate::wire::control::{ControlReply, ControlRequest, LockDesc};
 use crate::wire::fabric::{Executes, FabricKind};
 use crate::wire::message::{Reply, Request};
@@ -73,6 +75,8 @@ pub struct PrimaryConfig {
     /// How long a client that has closed its connections keeps what it has without a lease;
     /// `None`: for ever.
     pub absent_grace_ns: Option<u64>,
+    /// Above which number its fencing tokens are.
+    pub tokens: TokenFloor,
 }
 
 /// Locks, objects, and what clients have of them.
@@ -110,13 +114,17 @@ pub struct Locks {
     access: Access,
     /// What each client has counted for the primary, as far as it was collected.
     told: BTreeMap<ClientId, Told>,
+    /// What the record says of the tokens that are given.
+    tokens: TokenFloor,
 }
 
 impl Locks {
     /// An empty primary.
     pub fn new(config: PrimaryConfig) -> Self {
+        let mut registry = Registry::new(config.clients_max, config.locks_max, config.objects_max);
+        registry.locks.starts_above(config.tokens.start());
         Self {
-            registry: Registry::new(config.clients_max, config.locks_max, config.objects_max),
+            registry,
             arbiter: Arbiter::new(config.anchor_s),
             last_seq: BTreeMap::new(),
             one_sided: BTreeSet::new(),
@@ -134,8 +142,22 @@ impl Locks {
             counters: Arc::default(),
             access: Access::default(),
             told: BTreeMap::new(),
+            tokens: config.tokens,
             config,
         }
+    }
+
+    /// What the record is to say of the tokens that are given, before more is answered: from the
+    /// first lock on whose tokens a client wants.
+    pub(crate) fn reserve_tokens(&mut self, now: ServerTime) -> Option<Change> {
+        let is_asked_for = self.registry.locks.gives_tokens();
+        let below = if is_asked_for { self.tokens.reserve(now) } else { None };
+        below.map(|below| Change::Tokens { below })
+    }
+
+    /// When the reservation of tokens is to be renewed.
+    pub(crate) fn next_reserve(&self) -> Option<ServerTime> {
+        self.tokens.next_reserve()
     }
 
     /// How it was set up.
@@ -519,12 +541,14 @@ fn valid_name(name: &[u8]) -> bool {
 
 fn lock_ref(registry: &Registry, slot: Slot) -> Option<LockRef<'_>> {
     let record = registry.locks.by_slot(slot)?;
-    Some(LockRef { slot, lock_type: record.lock_type(), refs: record.refs() })
+    let (lock_type, tokens) = (record.lock_type(), record.tokens());
+    Some(LockRef { slot, lock_type, tokens, refs: record.refs() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::Token;
 
     #[test]
     fn what_is_remembered_of_a_client_that_is_not_known_does_not_fit() {
@@ -537,6 +561,7 @@ mod tests {
             locks_max: 2,
             objects_max: 2,
             absent_grace_ns: None,
+            tokens: TokenFloor::default(),
         };
         let [known, gone] = [1, 2].map(|id| ClientId::new(id).unwrap());
         for remember in [
@@ -545,7 +570,9 @@ mod tests {
                 let (mode, since) = (crate::wire::message::Mode::Shared, ServerTime(0));
                 let (is_held, deadline_s, granted_at, place) =
                     (true, u32::MAX, (Epoch(1), 0), None);
-                let claim = Claimed { client, mode, is_held, deadline_s, granted_at, since, place };
+                let token = Token::NONE;
+                let claim =
+                    Claimed { client, mode, is_held, deadline_s, granted_at, since, place, token };
                 locks.claims.insert((Slot(1), client), claim);
             },
         ] {

@@ -70,6 +70,7 @@ impl Locks {
             granted_at: (held.epoch, held.deadline_s),
             since: ServerTime(now.0.saturating_sub(u64::from(held.age_ms) * MS)),
             place: held.fair,
+            token: held.token,
         };
         self.claims.insert(key, claimed);
         Ok(grant)
@@ -109,10 +110,11 @@ impl Locks {
     /// How many of these have what they claim.
     fn settle_one(&mut self, mem: &mut dyn LockMemory, slot: Slot, claims: &[Claimed]) -> usize {
         let Some(lock) = lock_ref(&self.registry, slot) else { return claims.len() };
-        let lap = mem.read(WordAddr::new(slot, Word::Fence));
+        let fence = mem.read(WordAddr::new(slot, Word::Fence));
         let anchor_s = self.config.anchor_s;
-        let Settled { word, entries } = settle(lock.lock_type, claims, anchor_s, lap);
+        let Settled { word, fence, entries } = settle(lock.lock_type, claims, anchor_s, fence);
         mem.set(WordAddr::new(slot, Word::W0), word);
+        mem.set(WordAddr::new(slot, Word::Fence), fence);
         let granted = entries.len().max(usize::from(word != 0));
         for (client, entry, ticket) in entries {
             let known = self.registry.clients.get(client);

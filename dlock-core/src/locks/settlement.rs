@@ -20,6 +20,7 @@ use crate::clock::ServerTime;
 use crate::ids::{ClientId, Epoch};
 use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
 use crate::planted::{self, Bug};
+use crate::token::{settled_fence, Token};
 use crate::wire::control::Place;
 use crate::wire::message::{LockType, Mode};
 
@@ -39,20 +40,30 @@ pub(super) struct Claimed {
     pub(super) since: ServerTime,
     /// Fair: its ticket.
     pub(super) place: Option<Place>,
+    /// Of a hold that its client is sure of: its fencing token.
+    pub(super) token: Token,
 }
 
 /// A lock as it is after a recovery. Who has no entry, and is not named by the word, has nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) word: u64,
+    /// The fence of the slot.
+    pub(super) fence: u64,
     pub(super) entries: Vec<(ClientId, LedgerEntry, Option<Claim>)>,
 }
 
 /// Fair: how the lock is held or asked for, the ticket, and the end of the hold if it is one.
 pub(super) type Claim = (Mode, Ticket, Option<u32>);
 
-/// Ledger deadlines count from `anchor_s`. Fair: the lap is the one of the slot.
-pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32, lap: u64) -> Settled {
+/// Ledger deadlines count from `anchor_s`. `fence`: of the slot, which is above every token that
+/// this primary knows of.
+pub(super) fn settle(
+    lock_type: LockType,
+    claims: &[Claimed],
+    anchor_s: u32,
+    fence: u64,
+) -> Settled {
     let holder = claims.iter().filter(|claim| claim.is_held).max_by_key(|claim| {
         let ((Epoch(n), end_s), ServerTime(since)) = (claim.granted_at, claim.since);
         let order = match planted::is(Bug::EarlierClaimCounts) {
@@ -68,11 +79,15 @@ pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32, lap
         };
         claim.is_held && holder.is_some_and(|holder| claim == holder || shares(holder))
     };
-    match lock_type {
+    let holds = claims.iter().filter(|claim| is_true(claim));
+    let tokens = holds.map(|claim| (claim.mode, claim.token));
+    let fence = settled_fence(lock_type, fence, tokens);
+    let settled = match lock_type {
         LockType::Atomic => atomic(holder),
         LockType::Rw => rw(holder, claims.iter().filter(|claim| is_true(claim))),
-        LockType::Fair => fair(claims, &is_true, anchor_s, lap),
-    }
+        LockType::Fair => fair(claims, &is_true, anchor_s, fence),
+    };
+    Settled { fence, ..settled }
 }
 
 fn atomic(holder: Option<&Claimed>) -> Settled {
@@ -80,7 +95,7 @@ fn atomic(holder: Option<&Claimed>) -> Settled {
         let word = AtomicWord::new().with_client(holder.client.get());
         word.with_timeout(holder.deadline_s).into_bits()
     };
-    Settled { word: holder.map_or(0, owner), entries: Vec::new() }
+    Settled { word: holder.map_or(0, owner), ..Settled::default() }
 }
 
 fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) -> Settled {
@@ -88,13 +103,13 @@ fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) ->
         None => Settled::default(),
         Some(owner) if owner.mode == Mode::Exclusive => {
             let word = RwWord::new().with_client(owner.client.get()).into_bits();
-            Settled { word, entries: Vec::new() }
+            Settled { word, ..Settled::default() }
         }
         Some(_) => {
             let share = LedgerEntry::new().with_state(LedgerState::HeldShared);
             let entries: Vec<_> = holds.map(|claim| (claim.client, share, None)).collect();
             let word = RwWord::new().with_rcount(entries.len() as u32).into_bits();
-            Settled { word, entries }
+            Settled { word, entries, ..Settled::default() }
         }
     }
 }
@@ -122,7 +137,7 @@ fn fair(
         let entry = entry.with_deadline_s(held_until_s.unwrap_or(anchor_s), anchor_s);
         entries.push((claim.client, entry, Some((claim.mode, ticket, held_until_s))));
     }
-    Settled { word: taken.into_bits(), entries }
+    Settled { word: taken.into_bits(), entries, fence: lap }
 }
 
 #[cfg(test)]
@@ -138,7 +153,8 @@ mod tests {
     fn hold(n: u32, mode: Mode, deadline_s: u32, since: u64) -> Claimed {
         let (client, since) = (id(n), ServerTime(since));
         let granted_at = (Epoch(1), u32::MAX);
-        Claimed { client, mode, is_held: true, deadline_s, granted_at, since, place: None }
+        let (place, token) = (None, Token::NONE);
+        Claimed { client, mode, is_held: true, deadline_s, granted_at, since, place, token }
     }
 
     /// A ticket of this lap of this incarnation.
@@ -179,7 +195,8 @@ mod tests {
         let claims = [hold(1, X, 9, 5), hold(2, X, 7, 6), hold(3, X, 6, 6), hold(4, X, 7, 6)];
         let word = AtomicWord::from_bits(settled(LockType::Atomic, &claims).word);
         assert_eq!((word.client(), word.timeout(), word.waiters()), (2, 7, false));
-        assert_eq!(settle(LockType::Atomic, &[], 0, 8), Settled::default());
+        let nothing = Settled { fence: 8, ..Settled::default() };
+        assert_eq!(settle(LockType::Atomic, &[], 0, 8), nothing);
         // granted at the same time, whoever has the lower id
         let word = settled(LockType::Atomic, &[hold(1, X, 6, 6), hold(2, X, 7, 6)]).word;
         assert_eq!(AtomicWord::from_bits(word).client(), 2, "the longer lease");
@@ -218,7 +235,8 @@ mod tests {
         assert_eq!(owner.entries, []);
         let reader = settled(LockType::Rw, &[others[0], others[1], early]);
         assert_eq!(RwWord::from_bits(reader.word), RwWord::new().with_rcount(1));
-        assert_eq!(settle(LockType::Rw, &[], 0, 8), Settled::default());
+        let nothing = Settled { fence: 8, ..Settled::default() };
+        assert_eq!(settle(LockType::Rw, &[], 0, 8), nothing);
     }
 
     fn ticket(fair: &Settled, n: u32) -> Option<(u32, u32)> {

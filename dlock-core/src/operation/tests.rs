@@ -12,6 +12,7 @@ use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::lock::{EntryState, View};
 use crate::memory::word_op::{Values, Word, WordOp};
 use crate::memory::words::{AtomicWord, LedgerEntry, TakenWord, TurnWord};
+use crate::token::Token;
 use crate::wire::control::{LockDesc, LockGrant};
 use crate::wire::message::{Mode, WaitNumber};
 
@@ -23,9 +24,15 @@ const LOCK: Op = Op::Lock { mode: X, expire_s: 5 };
 const START: u64 = 1_000 * NS;
 
 fn entry(lock_type: LockType) -> LockEntry {
-    let grant =
-        LockGrant { lock: LockId(5), handle: Handle(3), slot: Slot(9), word: 0, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    let grant = LockGrant {
+        lock: LockId(5),
+        handle: Handle(3),
+        slot: Slot(9),
+        word: 0,
+        already: false,
+        tokens: false,
+    };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
     LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
 }
 
@@ -177,7 +184,8 @@ fn a_wait_is_probed_cancelled_and_its_own_reply_still_counts() {
     assert_eq!(o.next(&mut e), Effect::Await { until_ns: START + end_ns + CANCEL_WAIT_NS });
     let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
     let at_ns = ServerTime(START + end_ns);
-    let granted = Reply::Granted { word, deadline_s: 1_020, at: at_ns, ticket: None };
+    let granted =
+        Reply::Granted { word, deadline_s: 1_020, at: at_ns, ticket: None, token: Token::NONE };
     o.reply(&mut e, Ok(granted), at(end_ns + 5));
     assert_eq!(done(o.next(&mut e)), Status::Success);
     assert_eq!(e.state(), EntryState::ExclusiveLocked);
@@ -383,7 +391,13 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     let mut e = entry(LockType::Atomic);
     let (mut o, _) = waiting(&mut e, bounds());
     let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
-    let granted = Reply::Granted { word, deadline_s: 1_020, at: ServerTime(START), ticket: None };
+    let granted = Reply::Granted {
+        word,
+        deadline_s: 1_020,
+        at: ServerTime(START),
+        ticket: None,
+        token: Token::NONE,
+    };
     o.reply(&mut e, Ok(granted), now(5));
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);

@@ -156,7 +156,7 @@ impl Primary {
     /// Does what the event entails, up to what must be reported first.
     fn go_on<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M) {
         loop {
-            self.tell();
+            self.tell(now);
             if self.reported.is_some() {
                 return;
             }
@@ -171,7 +171,8 @@ impl Primary {
     }
 
     /// What has come out of it until now.
-    fn tell(&mut self) {
+    fn tell(&mut self, now: ServerTime) {
+        self.effects.extend(self.locks.reserve_tokens(now).map(Effect::Keep));
         self.effects.extend(self.sent.drain(..).map(Effect::Send));
         let is_recovering = self.locks.is_recovering();
         if std::mem::replace(&mut self.is_gated, is_recovering) != is_recovering {
@@ -384,7 +385,8 @@ impl Primary {
     /// When [`Event::Tick`], or upkeep, has something to do; a time that has passed: now.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         let lapses = (!self.lapses.is_empty()).then_some(ServerTime(0));
-        let due = [lapses, self.locks.next_wakeup(), self.members.next_wakeup(&self.locks)];
+        let (locks, members) = (&self.locks, self.members.next_wakeup(&self.locks));
+        let due = [lapses, locks.next_wakeup(), members, locks.next_reserve()];
         due.into_iter().flatten().min()
     }
 

@@ -148,7 +148,12 @@ fn locks_agree_with_the_model_after_any_operations() {
             0..=10 => {
                 let rare = dice.below(8) == 0;
                 let lock_type = if rare { LockType::Fair } else { LockType::Rw };
-                model.get(&mut reg, &mut mem, who, &LockDesc { name, lock_type, lease_s: 1 });
+                model.get(
+                    &mut reg,
+                    &mut mem,
+                    who,
+                    &LockDesc { name, lock_type, lease_s: 1, tokens: false },
+                );
             }
             11..=18 => model.release(&mut reg, &mut mem, who, &name),
             _ => {

@@ -18,13 +18,10 @@ use super::{Clients, Tables};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::memory::word_op::{Word, WordAddr};
 use crate::planted::{self, Bug};
+use crate::token::{fence_above, LEAP_MAX};
 use crate::wire::control::{LockDesc, LockGrant};
 use crate::wire::message::LockType;
 use crate::wire::status::Status;
-
-/// A fence counter above this was not counted up but damaged: it has 48 bits, and no lock is
-/// acquired 2^47 times.
-const FENCE_PLAUSIBLE_MAX: u64 = 1 << 47;
 
 /// A lock.
 #[derive(Debug)]
@@ -34,6 +31,7 @@ pub struct LockRecord {
     lock_type: LockType,
     lease_s: u32,
     slot: Slot,
+    tokens: bool,
     refs: Vec<(ClientId, Handle)>,
 }
 
@@ -57,6 +55,10 @@ impl LockRecord {
     /// Where its words are.
     pub fn slot(&self) -> Slot {
         self.slot
+    }
+    /// Whether a client that has got it, or had, wants [tokens](crate::token).
+    pub fn tokens(&self) -> bool {
+        self.tokens
     }
     /// Who has got it, under which of its handles; never empty. No order.
     pub fn refs(&self) -> &[(ClientId, Handle)] {
@@ -88,9 +90,11 @@ pub struct Locks {
     by_slot: Vec<Option<LockId>>,
     ids: Ids,
     locks_max: usize,
-    /// The highest fence counter of the locks that were destroyed: a lock of the same name must
-    /// go on above its predecessor.
+    /// Above every token of the locks that were destroyed: a lock of the same name must go on
+    /// above its predecessor.
     fence_floor: u64,
+    /// A client has wanted tokens of a lock.
+    gives_tokens: bool,
 }
 
 impl Locks {
@@ -103,7 +107,18 @@ impl Locks {
             ids: Ids::new(),
             locks_max,
             fence_floor: 0,
+            gives_tokens: false,
         }
+    }
+
+    /// Whether a client has wanted tokens of a lock.
+    pub fn gives_tokens(&self) -> bool {
+        self.gives_tokens
+    }
+
+    /// All tokens of earlier incarnations are below this even number.
+    pub fn starts_above(&mut self, fence_floor: u64) {
+        self.fence_floor = fence_floor;
     }
 
     /// Gives the client a reference to the lock of this name, which is created if need be.
@@ -211,7 +226,8 @@ impl Locks {
             let slot = record.slot;
             if let Some(handle) = t.clients.get(client).and_then(|c| c.handle_of(slot)) {
                 let word = t.mem.read(WordAddr::new(slot, Word::W0));
-                return Ok(LockGrant { lock, handle, slot, word, already: true });
+                let tokens = self.wants_tokens(lock, desc.tokens);
+                return Ok(LockGrant { lock, handle, slot, word, already: true, tokens });
             }
         }
         if !has_room {
@@ -222,6 +238,7 @@ impl Locks {
             None => self.create(t, desc, wished).ok_or(Status::ServerNoResource)?,
         };
         // The lock was found or created just now.
+        let tokens = self.wants_tokens(lock, desc.tokens);
         let record = self.by_id.get_mut(&lock).expect("the lock");
         let slot = record.slot;
         let what = What::Lock(lock, record.lock_type);
@@ -229,7 +246,7 @@ impl Locks {
         t.mem.clear_ledger(client, handle);
         record.refs.push((client, handle));
         let word = t.mem.read(WordAddr::new(slot, Word::W0));
-        Ok(LockGrant { lock, handle, slot, word, already: false })
+        Ok(LockGrant { lock, handle, slot, word, already: false, tokens })
     }
 
     /// A lock without references; the caller adds the first one. `None` if there is no room.
@@ -249,9 +266,20 @@ impl Locks {
         self.by_name.insert(Arc::clone(&name), id);
         let (lock_type, lease_s) = (desc.lock_type, desc.lease_s);
         self.by_slot[slot.0 as usize] = Some(id);
-        let record = LockRecord { id, name, lock_type, lease_s, slot, refs: Vec::new() };
+        let (tokens, refs) = (desc.tokens, Vec::new());
+        let record = LockRecord { id, name, lock_type, lease_s, slot, tokens, refs };
         self.by_id.insert(id, record);
         Some(id)
+    }
+
+    /// Once a client wants tokens of a lock, it gives them until it is destroyed.
+    fn wants_tokens(&mut self, lock: LockId, wants: bool) -> bool {
+        self.gives_tokens |= wants;
+        let record = self.by_id.get_mut(&lock);
+        record.is_some_and(|record| {
+            record.tokens |= wants;
+            record.tokens
+        })
     }
 
     /// Drops a client's reference, by its handle.
@@ -283,9 +311,12 @@ impl Locks {
             self.ids.frees(lock.0);
             self.by_name.remove(&record.name);
             self.by_slot[record.slot.0 as usize] = None;
-            let fence = t.mem.read(WordAddr::new(record.slot, Word::Fence));
-            if fence <= FENCE_PLAUSIBLE_MAX {
-                self.fence_floor = self.fence_floor.max(fence);
+            let [fence, w0] =
+                [Word::Fence, Word::W0].map(|word| t.mem.read(WordAddr::new(record.slot, word)));
+            let above = fence_above(record.lock_type, fence, w0);
+            // what is far above was not counted up, but damaged
+            if above.saturating_sub(self.fence_floor) <= LEAP_MAX {
+                self.fence_floor = self.fence_floor.max(above);
             }
             t.slots.retire(t.mem, record.slot);
         }
@@ -361,7 +392,7 @@ mod tests {
     }
 
     fn desc(name: &str, lock_type: LockType) -> LockDesc {
-        LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 5 }
+        LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 5, tokens: false }
     }
 
     #[test]

@@ -40,11 +40,18 @@ fn session() -> Session {
 }
 
 fn grant() -> LockGrant {
-    LockGrant { lock: LockId(5), handle: Handle(3), slot: Slot(9), word: 0, already: false }
+    LockGrant {
+        lock: LockId(5),
+        handle: Handle(3),
+        slot: Slot(9),
+        word: 0,
+        already: false,
+        tokens: false,
+    }
 }
 
 fn entry(lock_type: LockType) -> LockEntry {
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
     LockEntry::new(client(), 0, lock_type, &grant(), desc)
 }
 
@@ -222,7 +229,7 @@ fn what_a_successor_refuses_is_lost_and_told_by_the_next_operation() {
 }
 
 fn claim(held: bool) -> Claim {
-    let desc = LockDesc { name: vec![1], lock_type: LockType::Atomic, lease_s: 0 };
+    let desc = LockDesc { name: vec![1], lock_type: LockType::Atomic, lease_s: 0, tokens: false };
     let held = held.then_some(HeldClaim::hold(Mode::Exclusive, 9 * NS));
     Claim { lock: LockId(5), desc, held }
 }
@@ -482,7 +489,12 @@ fn a_lock_whose_release_was_not_answered_is_neither_operated_on_nor_written_of()
 #[test]
 fn a_lock_that_is_got_again_is_where_the_primary_says() {
     let at = |slot, already| LockGrant { slot: Slot(slot), already, ..grant() };
-    let desc = |name| LockDesc { name: vec![name], lock_type: LockType::Atomic, lease_s: 0 };
+    let desc = |name| LockDesc {
+        name: vec![name],
+        lock_type: LockType::Atomic,
+        lease_s: 0,
+        tokens: false,
+    };
     let adopt = |entry: &mut LockEntry, bound, grant: &LockGrant, name| {
         let mut binding = Binding::new(Epoch(bound));
         let is_new = binding.adopt(entry, client(), grant, &desc(name), (Epoch(3), 0));

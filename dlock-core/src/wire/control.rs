@@ -19,6 +19,7 @@
 use crate::clock::ServerTime;
 use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use crate::memory::words::Ticket;
+use crate::token::Token;
 pub use crate::wire::fabric::{FabricKind, Offers};
 use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
@@ -47,6 +48,8 @@ pub struct LockDesc {
     pub lock_type: LockType,
     /// Stored, never enforced (as in the C API).
     pub lease_s: u32,
+    /// The client wants [tokens](crate::token) of it.
+    pub tokens: bool,
 }
 
 /// A lock as a client holds it, told to a recovering primary.
@@ -80,13 +83,16 @@ pub struct HeldClaim {
     pub deadline_s: u32,
     /// Of a fair lock, and of no other.
     pub fair: Option<Place>,
+    /// The fencing token of the hold, if there is one and no other client can have the lock.
+    pub token: Token,
 }
 
 impl HeldClaim {
     /// A hold of a lock that has no tickets, confirmed just now.
     pub fn hold(mode: Mode, left_ns: u64) -> Self {
         let (epoch, deadline_s) = (Epoch(0), 0);
-        Self { mode, is_queued: false, left_ns, age_ms: 0, epoch, deadline_s, fair: None }
+        let (is_queued, age_ms, token) = (false, 0, Token::NONE);
+        Self { mode, is_queued, left_ns, age_ms, epoch, deadline_s, fair: None, token }
     }
 }
 
@@ -177,6 +183,8 @@ pub struct LockGrant {
     pub word: u64,
     /// This client had a reference already.
     pub already: bool,
+    /// The end of an exclusive hold is counted, for clients that want tokens.
+    pub tokens: bool,
 }
 
 /// An object as the primary gives it to a client.

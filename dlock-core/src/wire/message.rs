@@ -9,6 +9,7 @@
 use crate::clock::ServerTime;
 use crate::ids::Handle;
 use crate::memory::words::Ticket;
+use crate::token::Token;
 use crate::wire::status::Status;
 
 /// How a lock is held or asked for.
@@ -203,8 +204,10 @@ pub enum Reply {
         deadline_s: u32,
         /// When, on the server clock: leases count from here.
         at: ServerTime,
-        /// Fair locks: the ticket it is held under.
+        /// Fair locks: the ticket it is held under, which tells the fencing token.
         ticket: Option<Ticket>,
+        /// The fencing token of other locks, where it is counted.
+        token: Token,
     },
     /// You have a ticket, and it is not its turn.
     Queued {

@@ -47,7 +47,12 @@ impl World {
     }
 
     fn claims_of(&mut self, of: Known) -> WordAddr {
-        let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+        let desc = LockDesc {
+            name: b"l".to_vec(),
+            lock_type: LockType::Atomic,
+            lease_s: 0,
+            tokens: false,
+        };
         let held = Some(HeldClaim::hold(Mode::Exclusive, 600 * NS));
         let claim = Claim { lock: LockId(9), desc, held };
         match self.control(of.client, ControlRequest::UpdateLocks(vec![claim])) {

@@ -10,6 +10,7 @@ use dlock_core::locks::{Locks, PrimaryConfig};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Values, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket};
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::FabricKind;
 use dlock_core::wire::message::{LockType, Mode, Request};
 use dlock_core::wire::status::Status;
@@ -29,6 +30,7 @@ fn config() -> PrimaryConfig {
         locks_max: 4,
         objects_max: 4,
         absent_grace_ns: None,
+        tokens: TokenFloor::default(),
     }
 }
 

@@ -18,6 +18,7 @@ use dlock_core::wire::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 
 use crate::common::Memory;
+use dlock_core::token::TokenFloor;
 use FabricKind::{Shm, Tcp, Verbs};
 
 fn has_something(site: &mut Site, peer: Peer) -> bool {
@@ -202,6 +203,7 @@ fn recovering(clients: u32) -> (Locks, Memory) {
         locks_max: 1_000,
         objects_max: 0,
         absent_grace_ns: None,
+        tokens: TokenFloor::default(),
     };
     (Locks::new(config), Memory::default())
 }
@@ -215,7 +217,8 @@ fn back(primary: &mut Locks, n: u32) -> ClientId {
 }
 
 fn claim(n: i32, lock_type: LockType, mode: Option<Mode>) -> Claim {
-    let desc = LockDesc { name: format!("l{n}").into_bytes(), lock_type, lease_s: 0 };
+    let desc =
+        LockDesc { name: format!("l{n}").into_bytes(), lock_type, lease_s: 0, tokens: false };
     let held = mode.map(|mode| HeldClaim::hold(mode, 60 * NS));
     Claim { lock: LockId(n), desc, held }
 }
@@ -353,6 +356,7 @@ fn locks_are_released_in_batches_and_what_is_asked_for_is_counted_as_work() {
         name: name.clone().into_bytes(),
         lock_type: LockType::Atomic,
         lease_s: 0,
+        tokens: false,
     });
     let work = |site: &mut Site, descs: Vec<LockDesc>| {
         site.control(a, ControlRequest::GetLocks(descs));
@@ -381,7 +385,8 @@ fn every_request_is_work_and_so_is_each_of_its_items() {
     };
     assert!(work(ControlRequest::Heartbeat) > 0);
     let unnamed = || {
-        let desc = LockDesc { name: Vec::new(), lock_type: LockType::Rw, lease_s: 0 };
+        let desc =
+            LockDesc { name: Vec::new(), lock_type: LockType::Rw, lease_s: 0, tokens: false };
         Claim { lock: LockId(1), desc, held: None }
     };
     let mut refused = |n: usize| work(ControlRequest::UpdateLocks(vec![unnamed(); n]));

@@ -12,6 +12,7 @@ use dlock_core::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord,
 };
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
@@ -50,6 +51,7 @@ impl World {
             locks_max: 2,
             objects_max: 0,
             absent_grace_ns: None,
+            tokens: TokenFloor::default(),
         };
         let (primary, memory) = (Locks::new(config), Memory::default());
         Self { primary, memory, now: START, lock_type, seq: 0 }
@@ -60,7 +62,7 @@ impl World {
         let id = ClientId::new(100 + self.seq as u32).unwrap();
         self.primary.add_client(id).unwrap();
         self.attach(id, fabric);
-        let desc = LockDesc { name: vec![1], lock_type: self.lock_type, lease_s: 0 };
+        let desc = LockDesc { name: vec![1], lock_type: self.lock_type, lease_s: 0, tokens: false };
         let get = ControlRequest::GetLocks(vec![desc]);
         let mut out = Vec::new();
         match self.primary.control(self.now, &mut self.memory, id, get, &mut out) {

@@ -69,7 +69,8 @@ fn beats(site: &mut Site, peer: Peer) -> ServerTime {
 }
 
 fn claims(site: &mut Site, peer: Peer, lease_ns: u64) -> WordAddr {
-    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+    let desc =
+        LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0, tokens: false };
     let held = Some(HeldClaim::hold(Mode::Exclusive, lease_ns));
     let claim = Claim { lock: LockId(9), desc, held };
     match site.control(peer, ControlRequest::UpdateLocks(vec![claim])) {
@@ -488,10 +489,19 @@ fn a_client_that_is_given_its_first_lock_has_locks() {
     let peer = site.join(Tcp, 0);
     beats(&mut site, peer);
     let has_locks = Effect::Keep(Change::HasLocks { client: peer.id });
-    let wrong = vec![LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0 }; 32];
+    let wrong =
+        vec![
+            LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0, tokens: false };
+            32
+        ];
     site.control(peer, ControlRequest::GetLocks(wrong));
     assert!(!site.effects.contains(&has_locks), "it was given none");
-    let desc = |name: &[u8], lock_type| LockDesc { name: name.to_vec(), lock_type, lease_s: 0 };
+    let desc = |name: &[u8], lock_type| LockDesc {
+        name: name.to_vec(),
+        lock_type,
+        lease_s: 0,
+        tokens: false,
+    };
     site.control(peer, ControlRequest::GetLocks(Vec::new()));
     assert!(!site.effects.contains(&has_locks), "nor was it here");
     let other = site.join(Tcp, 0);

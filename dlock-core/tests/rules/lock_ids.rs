@@ -7,6 +7,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::wire::message::LockType;
 
@@ -32,6 +33,7 @@ fn get(p: &mut Locks, m: &mut Memory, client: ClientId, names: &[Vec<u8>]) -> Ve
             name: name.clone(),
             lock_type: LockType::Atomic,
             lease_s: 0,
+            tokens: false,
         };
         let request = ControlRequest::GetLocks(batch.iter().map(desc).collect());
         match p.control(NOW, m, client, request, &mut out) {
@@ -53,6 +55,7 @@ fn names_that_take_all_ids_in_a_row_leave_others_the_next_one() {
         locks_max: LOCKS_MAX,
         objects_max: 1_000,
         absent_grace_ns: None,
+        tokens: TokenFloor::default(),
     };
     let (mut p, mut m) = (Locks::new(config), Memory::default());
     let mut out = Vec::new();

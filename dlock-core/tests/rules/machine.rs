@@ -22,8 +22,8 @@ fn at(seconds: u64) -> Now {
 
 fn entry_at(lock_type: LockType, word: u64) -> LockEntry {
     let (handle, slot) = (Handle(3), Slot(9));
-    let grant = LockGrant { lock: LockId(5), handle, slot, word, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    let grant = LockGrant { lock: LockId(5), handle, slot, word, already: false, tokens: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
     LockEntry::new(ClientId::new(ME).unwrap(), 0, lock_type, &grant, desc)
 }
 

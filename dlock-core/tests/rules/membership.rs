@@ -409,12 +409,17 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
     use dlock_core::wire::control::LockGrant;
     use dlock_core::wire::message::Mode;
     let (handle, slot) = (Handle(0), Slot(0));
-    let grant = LockGrant { lock: LockId(9), handle, slot, word: 0, already: false };
+    let grant = LockGrant { lock: LockId(9), handle, slot, word: 0, already: false, tokens: false };
     for (lock_type, expire_s, is_lost) in
         [(LockType::Atomic, 60, false), (LockType::Atomic, u32::MAX, true)]
     {
         let me = ClientId::new(5).unwrap();
-        let desc = dlock_core::wire::control::LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let desc = dlock_core::wire::control::LockDesc {
+            name: vec![1],
+            lock_type,
+            lease_s: 0,
+            tokens: false,
+        };
         let mut entry = LockEntry::new(me, START.seconds(), lock_type, &grant, desc);
         assert!(!entry.lapse(), "nothing is held");
         let op = Op::TryLock { mode: Mode::Exclusive, expire_s };

@@ -12,6 +12,7 @@ use dlock_core::memory::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord,
 };
 use dlock_core::primary::{Effect, Event, Primary};
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
     HORIZON_FOREVER,
@@ -42,6 +43,7 @@ impl World {
             locks_max: 4,
             objects_max: 4,
             absent_grace_ns: Some(10 * NS),
+            tokens: TokenFloor::default(),
         };
         let primary = Primary::new(config.clone(), Rules::of(&config));
         Self { primary, memory: Memory::default(), random: 10, seq: 0 }
@@ -129,7 +131,7 @@ fn reinit(client: ClientId, secret: u8) -> ControlRequest {
 }
 
 fn desc(name: &str, lock_type: LockType) -> LockDesc {
-    LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0 }
+    LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0, tokens: false }
 }
 
 fn w0(grant: &LockGrant) -> WordAddr {

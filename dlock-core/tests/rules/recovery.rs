@@ -115,7 +115,7 @@ impl World {
     fn side(&mut self, id: u32, fabric: FabricKind, lock_type: LockType) -> Side {
         let id = self.client(id, fabric);
         let grant = self.get(id, &["l".to_string()], lock_type)[0];
-        let desc = LockDesc { name: b"l".to_vec(), lock_type, lease_s: 0 };
+        let desc = LockDesc { name: b"l".to_vec(), lock_type, lease_s: 0, tokens: false };
         let entry = LockEntry::new(id, ANCHOR_S, lock_type, &grant, desc);
         Side { id, fabric, entry, binding: Binding::new(epoch(self)) }
     }
@@ -388,7 +388,7 @@ fn of_holds_that_exclude_each_other_the_later_one_goes_on_and_the_other_is_told(
 }
 
 fn claim(lock_type: LockType, held: Option<HeldClaim>) -> Claim {
-    let desc = LockDesc { name: b"l".to_vec(), lock_type, lease_s: 0 };
+    let desc = LockDesc { name: b"l".to_vec(), lock_type, lease_s: 0, tokens: false };
     Claim { lock: LockId(9), desc, held }
 }
 

@@ -120,7 +120,7 @@ fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
         let claims: Vec<Claim> = (0..count)
             .map(|n| {
                 let name = format!("lock {n}").into_bytes();
-                let desc = LockDesc { name, lock_type: LockType::Rw, lease_s: 0 };
+                let desc = LockDesc { name, lock_type: LockType::Rw, lease_s: 0, tokens: false };
                 Claim { lock: LockId(9), desc, held }
             })
             .collect();

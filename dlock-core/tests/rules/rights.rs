@@ -11,6 +11,7 @@ use dlock_core::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
     Secret, HORIZON_FOREVER, VERSION,
@@ -55,6 +56,7 @@ impl World {
             locks_max: 64,
             objects_max: 8,
             absent_grace_ns: None,
+            tokens: TokenFloor::default(),
         };
         let primary = Primary::new(config.clone(), Rules::of(&config));
         let mut world = Self { primary, memory: Memory::default(), drawn: 10, seq: 0 };
@@ -123,7 +125,7 @@ impl World {
 }
 
 fn desc(name: &str, lock_type: LockType) -> LockDesc {
-    LockDesc { name: name.into(), lock_type, lease_s: 0 }
+    LockDesc { name: name.into(), lock_type, lease_s: 0, tokens: false }
 }
 
 fn wait(handle: Handle, mode: Mode) -> Request {

@@ -532,7 +532,8 @@ fn who_is_searched_for_among_many_is_charged_for_them() {
 fn too_many_locks_or_a_bad_name_among_them_are_refused_alone() {
     let mut w = World::new(1);
     let client = w.client(1, FabricKind::Tcp);
-    let desc = |name: Vec<u8>| LockDesc { name, lock_type: LockType::Rw, lease_s: 0 };
+    let desc =
+        |name: Vec<u8>| LockDesc { name, lock_type: LockType::Rw, lease_s: 0, tokens: false };
     let many = (0..=BATCH_MAX as u8).map(|n| desc(vec![n])).collect();
     let unnamed = vec![desc(vec![1]), desc(Vec::new())];
     for descs in [many, unnamed] {

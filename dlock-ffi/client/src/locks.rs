@@ -53,7 +53,7 @@ pub(crate) unsafe fn description(desc: *const types::LockDesc) -> Option<LockDes
     let lock_type = LockType::from_code(desc.lock_type)?;
     // SAFETY: the caller vouches for the bytes.
     let name = unsafe { args::description(desc.p_desc, desc.len) }?;
-    Some(LockDesc { name, lock_type, lease_s: desc.lease_time })
+    Some(LockDesc { name, lock_type, lease_s: desc.lease_time, tokens: false })
 }
 
 /// `int get_lock(int client_id, const struct lock_desc *desc, int *lock_id)`

@@ -248,6 +248,7 @@ mod tests {
     use dlock_core::membership::{Opened, Rules};
     use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
     use dlock_core::primary::{Primary, PrimaryConfig};
+    use dlock_core::token::TokenFloor;
     use dlock_core::wire::control::{
         ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, HORIZON_FOREVER, VERSION,
     };
@@ -286,6 +287,7 @@ mod tests {
                 locks_max: 4,
                 objects_max: 4,
                 absent_grace_ns: None,
+                tokens: TokenFloor::default(),
             };
             let primary = Primary::new(config.clone(), Rules::of(&config));
             let memory = Memory::Cpu(CpuMemory::create(8, 8).unwrap());
@@ -302,7 +304,12 @@ mod tests {
                 other => panic!("{other:?}"),
             };
             core.memory.add_client(client).unwrap();
-            let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+            let desc = LockDesc {
+                name: b"l".to_vec(),
+                lock_type: LockType::Atomic,
+                lease_s: 0,
+                tokens: false,
+            };
             let request = ControlRequest::GetLocks(vec![desc]);
             core.handle(Event::Control { client, control: 1, request });
             let locks = match std::iter::from_fn(|| core.primary.poll()).last() {

@@ -319,6 +319,7 @@ fn line(change: &Change) -> String {
             let all: String = clients.iter().map(|client| format!(" {client}")).collect();
             format!("only{all}\n")
         }
+        Change::Tokens { below } => format!("tokens {below}\n"),
     }
 }
 
@@ -335,6 +336,10 @@ fn parsed(line: &str) -> Option<Change> {
     }
     if kind == "started" {
         return words.next().is_none().then_some(Change::Started);
+    }
+    if kind == "tokens" {
+        let below = words.next()?.parse().ok()?;
+        return words.next().is_none().then_some(Change::Tokens { below });
     }
     let client = id(words.next()?)?;
     let change = match kind {

@@ -204,7 +204,7 @@ pub fn attach(session: &Session) -> Attach {
 }
 
 pub fn desc(name: &str, lock_type: LockType) -> LockDesc {
-    LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0 }
+    LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0, tokens: false }
 }
 
 /// Asks again and again until it is so.

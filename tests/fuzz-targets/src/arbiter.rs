@@ -30,6 +30,7 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 use crate::memory::Memory;
 use crate::tape::Tape;
+use dlock_core::token::TokenFloor;
 
 const CLIENTS: usize = 3;
 const STEPS_MAX: usize = 300;
@@ -91,6 +92,7 @@ impl World {
             locks_max: 3,
             objects_max: 1,
             absent_grace_ns: (choice & 1 == 0).then_some(10 * NS),
+            tokens: TokenFloor::default(),
         };
         let mut world = Self {
             primary: Locks::new(config),
@@ -154,8 +156,12 @@ impl World {
         }
         let Some(known) = &self.clients[at] else { return };
         let client = known.client;
-        let descs =
-            TYPES.map(|lock_type| LockDesc { name: vec![lock_type as u8], lock_type, lease_s: 0 });
+        let descs = TYPES.map(|lock_type| LockDesc {
+            name: vec![lock_type as u8],
+            lock_type,
+            lease_s: 0,
+            tokens: false,
+        });
         let reply = self.control(client, ControlRequest::GetLocks(descs.to_vec()));
         let ControlReply::Locks(locks) = reply else { panic!("{reply:?}") };
         if let Some(known) = &mut self.clients[at] {

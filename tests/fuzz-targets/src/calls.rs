@@ -149,7 +149,12 @@ impl World {
 
     fn desc(&self, which: usize) -> LockDesc {
         let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair, LockType::Rw][which];
-        LockDesc { name: format!("{}/{which}", self.run).into_bytes(), lock_type, lease_s: 0 }
+        LockDesc {
+            name: format!("{}/{which}", self.run).into_bytes(),
+            lock_type,
+            lease_s: 0,
+            tokens: false,
+        }
     }
 
     fn get(&mut self, me: usize, which: usize) {
@@ -296,7 +301,12 @@ impl World {
             4 => refused(i.request_async(id, AsyncOp::Unlock)),
             _ => {
                 let name = vec![0; [0, 512, 513][tape.below(3)]];
-                let desc = LockDesc { name, lock_type: LockType::Fair, lease_s: tape.u32() };
+                let desc = LockDesc {
+                    name,
+                    lock_type: LockType::Fair,
+                    lease_s: tape.u32(),
+                    tokens: false,
+                };
                 let (status, lock) = i.get_lock(desc);
                 if let (Status::Success, Some(lock)) = (status, lock) {
                     assert_eq!(i.release_lock(lock), Status::Success);

@@ -21,6 +21,7 @@ use crate::tape::Tape;
 const OPS_MAX: usize = 60;
 /// Each step of the machine is a few effects: a ledger write, one that is waited for, a cancel.
 const EFFECTS_MAX: u32 = 4 * STEPS_MAX;
+use dlock_core::token::Token;
 
 struct World {
     entry: LockEntry,
@@ -36,9 +37,15 @@ pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][tape.below(3)];
     let word = if tape.flip() { tape.u64() } else { 0 };
-    let grant =
-        LockGrant { lock: LockId(5), handle: Handle(3), slot: Slot(9), word, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    let grant = LockGrant {
+        lock: LockId(5),
+        handle: Handle(3),
+        slot: Slot(9),
+        word,
+        already: false,
+        tokens: false,
+    };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
     let Some(me) = ClientId::new(7) else { return };
     let entry = LockEntry::new(me, 1_000, lock_type, &grant, desc);
     let uncertainty_ns = u64::from(tape.u16());
@@ -76,7 +83,10 @@ impl World {
             2 => {
                 let slot = Slot(u32::from(tape.u8()));
                 let (lock, handle, word) = (LockId(6), Handle(1), self.word);
-                self.entry.rebind(&LockGrant { lock, handle, slot, word, already: false }, 1_001);
+                self.entry.rebind(
+                    &LockGrant { lock, handle, slot, word, already: false, tokens: false },
+                    1_001,
+                );
                 return;
             }
             _ => self.begin(tape, bounds),
@@ -306,6 +316,7 @@ impl World {
                 deadline_s: tape.seconds(),
                 at: self.now.time,
                 ticket: tape.flip().then_some(ticket),
+                token: Token(tape.seconds().into()),
             },
         })
     }

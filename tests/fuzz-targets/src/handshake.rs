@@ -19,6 +19,7 @@ use dlock_core::wire::status::Status;
 
 use crate::memory::Memory;
 use crate::tape::Tape;
+use dlock_core::token::{Token, TokenFloor};
 
 const CLIENTS_MAX: usize = 3;
 const LOCKS_MAX: usize = 4;
@@ -73,6 +74,7 @@ impl World {
             locks_max: LOCKS_MAX,
             objects_max: OBJECTS_MAX,
             absent_grace_ns: (choice & 8 == 0).then_some(10 * NS),
+            tokens: TokenFloor::default(),
         };
         let orphans = if choice & 16 == 0 { Orphans::Lease } else { Orphans::Grace };
         let rules = Rules { orphans, ..Rules::of(&config) };
@@ -316,6 +318,7 @@ impl World {
                 let ticket = Ticket { lap: tape.below(3) as u64, tx, ts };
                 Place { epoch: Epoch(tape.below(3) as u64), ticket }
             }),
+            token: Token::NONE,
         });
         Claim { lock: self.lock(tape), desc: desc(tape), held }
     }
@@ -395,5 +398,5 @@ fn name(tape: &mut Tape<'_>) -> Vec<u8> {
 
 fn desc(tape: &mut Tape<'_>) -> LockDesc {
     let types = [LockType::Atomic, LockType::Rw, LockType::Fair];
-    LockDesc { name: name(tape), lock_type: types[tape.below(3)], lease_s: 0 }
+    LockDesc { name: name(tape), lock_type: types[tape.below(3)], lease_s: 0, tokens: false }
 }

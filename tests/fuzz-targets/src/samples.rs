@@ -5,6 +5,7 @@ use dlock_core::clock::ServerTime;
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{LedgerEntry, Ticket};
+use dlock_core::token::Token;
 use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{
     Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
@@ -63,7 +64,8 @@ fn encoded_like(list: &[Vec<u8>], wanted: impl Fn(&Frame) -> bool) -> Option<Vec
 
 fn requests(client: ClientId) -> Vec<Frame> {
     let (version_min, version_max, tp_mode) = (1, 1, 0);
-    let desc = LockDesc { name: b"lock".to_vec(), lock_type: LockType::Fair, lease_s: 9 };
+    let desc =
+        LockDesc { name: b"lock".to_vec(), lock_type: LockType::Fair, lease_s: 9, tokens: false };
     let fair = Some(Place { epoch: Epoch(8), ticket: TICKET });
     let held = HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, 4) };
     let claim = Claim { lock: LockId(77), desc: desc.clone(), held: Some(held) };
@@ -115,7 +117,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         terms: Terms { horizon_s: 9, until: ServerTime(5), lapses: 1 },
     };
     let (lock, slot, object) = (LockId(77), Slot(5), ObjectId(8));
-    let grant = LockGrant { lock, handle: HANDLE, slot, word: 6, already: true };
+    let grant = LockGrant { lock, handle: HANDLE, slot, word: 6, already: true, tokens: false };
     let all = [
         C::Error(Status::VersionMismatch),
         C::Session(session),
@@ -167,7 +169,7 @@ fn data() -> Vec<Frame> {
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));
     let replies = [
-        Reply::Granted { word, deadline_s: 8, at, ticket: Some(ticket) },
+        Reply::Granted { word, deadline_s: 8, at, ticket: Some(ticket), token: Token(4) },
         Reply::Queued { word, ticket },
         Reply::Denied { status: Status::Fail, word },
         Reply::Cancelled { word },

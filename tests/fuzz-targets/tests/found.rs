@@ -51,13 +51,13 @@ fn now() -> Now {
 
 fn entry(lock_type: LockType) -> LockEntry {
     let (lock, slot) = (LockId(5), Slot(0));
-    let grant = LockGrant { lock, handle: HANDLE, slot, word: 0, already: false };
+    let grant = LockGrant { lock, handle: HANDLE, slot, word: 0, already: false, tokens: false };
     LockEntry::new(
         client(),
         0,
         lock_type,
         &grant,
-        LockDesc { name: vec![1], lock_type, lease_s: 0 },
+        LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false },
     )
 }
 
@@ -69,7 +69,7 @@ fn values(list: &[u64]) -> Outcome {
 
 fn arbitrate(lock_type: LockType, word: u64, request: Request) -> Vec<Reply> {
     let refs = [(client(), HANDLE)];
-    let lock = LockRef { slot: Slot(0), lock_type, refs: &refs };
+    let lock = LockRef { slot: Slot(0), lock_type, tokens: false, refs: &refs };
     let from = Caller { client: client(), handle: HANDLE, seq: Seq(1) };
     let (mut memory, mut out) = (OneWord(word), Vec::new());
     Arbiter::new(0).request(now().time, &mut memory, lock, from, request, &mut out);

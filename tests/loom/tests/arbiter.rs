@@ -44,8 +44,8 @@ fn client(n: u32) -> ClientId {
 
 fn entry(n: u32, lock_type: LockType) -> LockEntry {
     let (lock, handle, slot) = (LockId(5), Handle(0), Slot(0));
-    let grant = LockGrant { lock, handle, slot, word: 0, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    let grant = LockGrant { lock, handle, slot, word: 0, already: false, tokens: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
     LockEntry::new(client(n), 0, lock_type, &grant, desc)
 }
 

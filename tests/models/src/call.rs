@@ -183,7 +183,12 @@ impl LockMemory for Replay<'_> {
 fn call(arbiter: &mut Arbiter, memory: &mut Replay<'_>, call: &Call) -> Vec<Sent> {
     let refs: Vec<_> =
         (0..CLIENTS).filter(|&i| memory.state.clients[i].known).map(|i| (id(i), HANDLE)).collect();
-    let lock = LockRef { slot: memory.state.slot, lock_type: memory.setup.lock_type, refs: &refs };
+    let lock = LockRef {
+        slot: memory.state.slot,
+        lock_type: memory.setup.lock_type,
+        tokens: false,
+        refs: &refs,
+    };
     let mut out = Vec::new();
     match call.what {
         What::Request(i, seq, request) => {

@@ -31,6 +31,7 @@ use crate::bug::Bug;
 use crate::check::precedes;
 use crate::client::Around;
 use crate::state::{id, Doing, Event, Setup, State, CLIENTS, HANDLE, SKEW_NS};
+use dlock_core::token::TokenFloor;
 
 /// What a successor's clock is ahead of its predecessor's: more than any lease.
 const AHEAD_NS: u64 = 500 * NS + NS / 10 * 3;
@@ -142,6 +143,7 @@ impl Recovery {
             locks_max: 1,
             objects_max: 1,
             absent_grace_ns: None,
+            tokens: TokenFloor::default(),
         });
         if !is_counted {
             let secrets = [Secret([0; 16]); 3];

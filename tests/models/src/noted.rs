@@ -43,7 +43,8 @@ impl State {
         }
         let whose = (id(i), HANDLE);
         let refs = [whose];
-        let lock = LockRef { slot: self.slot, lock_type: setup.lock_type, refs: &refs };
+        let lock =
+            LockRef { slot: self.slot, lock_type: setup.lock_type, tokens: false, refs: &refs };
         let mut noted = LedgerEntry::new();
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
             match word_op {

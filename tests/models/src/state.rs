@@ -239,10 +239,17 @@ pub(crate) const HANDLE: Handle = Handle(0);
 impl Client {
     fn new(i: usize, setup: &Setup) -> Self {
         let (lock_type, word) = (setup.lock_type, setup.start_word);
-        let grant = LockGrant { lock: LockId(1), handle: HANDLE, slot: SLOT, word, already: false };
+        let grant = LockGrant {
+            lock: LockId(1),
+            handle: HANDLE,
+            slot: SLOT,
+            word,
+            already: false,
+            tokens: false,
+        };
         // nobody is told the name but a successor
         let name = if setup.successor.is_some() { b"l".to_vec() } else { Vec::new() };
-        let desc = LockDesc { name, lock_type, lease_s: 0 };
+        let desc = LockDesc { name, lock_type, lease_s: 0, tokens: false };
         let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
         entry.may_try(setup.tries > 0);
         entry.may_park(setup.parks);

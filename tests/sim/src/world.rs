@@ -140,13 +140,15 @@ impl World {
             .enumerate()
             .map(|(i, script)| {
                 let id = ClientId::new(i as u32 + 1).expect("small numbers are client ids");
-                let desc = LockDesc { name: b"lock".to_vec(), lock_type, lease_s: 0 };
+                let desc =
+                    LockDesc { name: b"lock".to_vec(), lock_type, lease_s: 0, tokens: false };
                 let grant = LockGrant {
                     lock: LockId(1),
                     handle: Handle(i as u32),
                     slot: SLOT,
                     word: scenario.start_word,
                     already: false,
+                    tokens: false,
                 };
                 let mut entry = LockEntry::new(id, START.seconds(), lock_type, &grant, desc);
                 entry.is_by_primary(scenario.by_primary);
@@ -277,7 +279,12 @@ impl World {
     }
 
     fn tell_executed(&mut self, tape: &mut Tape) {
-        let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
+        let lock = LockRef {
+            slot: SLOT,
+            lock_type: self.clients.lock_type,
+            tokens: false,
+            refs: &self.refs,
+        };
         for (client, chain, values) in std::mem::take(&mut self.clients.executed) {
             for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
                 let took_effect = match *word_op {
@@ -319,7 +326,12 @@ impl World {
         }
         self.clients.log(|| format!("arbiter serves client {i}: {request:?}"));
         let now = self.clients.now;
-        let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
+        let lock = LockRef {
+            slot: SLOT,
+            lock_type: self.clients.lock_type,
+            tokens: false,
+            refs: &self.refs,
+        };
         let mut out = Vec::new();
         let mut mem = Interleaved { clients: &mut self.clients, tape };
         let from = Caller { client, handle, seq };
@@ -350,7 +362,12 @@ impl World {
         self.clients.requests.retain(|r| r.0 != i);
         self.clients.log(|| format!("client {i} is fenced and forgotten"));
         let now = self.clients.now;
-        let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
+        let lock = LockRef {
+            slot: SLOT,
+            lock_type: self.clients.lock_type,
+            tokens: false,
+            refs: &self.refs,
+        };
         let mut out = Vec::new();
         let mut mem = Interleaved { clients: &mut self.clients, tape };
         self.arbiter.forget(now, &mut mem, lock, client, handle, &mut out);
@@ -363,7 +380,12 @@ impl World {
         self.clients.now = now;
         self.clients.log(|| format!("time {}", now.0));
         while self.arbiter.pop_due(now).is_some() {
-            let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
+            let lock = LockRef {
+                slot: SLOT,
+                lock_type: self.clients.lock_type,
+                tokens: false,
+                refs: &self.refs,
+            };
             let mut out = Vec::new();
             let mut mem = Interleaved { clients: &mut self.clients, tape };
             self.arbiter.tick(now, &mut mem, lock, &mut out);

@@ -37,6 +37,7 @@ use crate::limits::{
 use crate::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
+use crate::token::Token;
 use crate::wire::message::{Mode, Request};
 use crate::wire::status::Status;
 use release::{give_up, release, releasing};
@@ -311,6 +312,9 @@ fn lengthened(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, 
 fn granted(m: &Machine, e: &mut LockEntry, until_s: u32, clock: Now) -> Step {
     let mode = m.mode();
     e.time_s = until_s;
+    if e.desc.tokens && !m.reentry {
+        e.token = Token::of_fair(mode, e.fair.ticket);
+    }
     e.is_judged_by(clock);
     let view = word_view(e, mode);
     e.grant(mode, view, m.reentry)

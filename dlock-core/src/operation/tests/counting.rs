@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::memory::words::Ticket;
+use crate::token::Token;
 
 /// What is counted for the primary before an operation has this end, after `outcome`.
 fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Status) {
@@ -128,7 +129,13 @@ fn what_the_arbiter_was_asked_for_twice_it_counts_itself() {
     let mut e = entry(LockType::Atomic);
     let (mut o, _) = waiting(&mut e, Bounds::waiting(START, 100 * NS));
     let word = AtomicWord::new().with_client(7).with_timeout(1_005).into_bits();
-    let late = Reply::Granted { word, deadline_s: 1_005, at: ServerTime(START), ticket: None };
+    let late = Reply::Granted {
+        word,
+        deadline_s: 1_005,
+        at: ServerTime(START),
+        ticket: None,
+        token: Token::NONE,
+    };
     o.reply(&mut e, Ok(late), at(20 * NS));
     let mut waits = 1;
     loop {

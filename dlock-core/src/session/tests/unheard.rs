@@ -71,6 +71,7 @@ fn a_claim_that_is_not_confirmed_is_released_by_what_was_sure_when_it_was_claime
                 slot: held.slot(),
                 word: 0,
                 already: false,
+                tokens: false,
             };
             binding.bind(&mut held, &grant, (Epoch(5), 0), false, new(at_ns));
             held

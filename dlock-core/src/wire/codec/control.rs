@@ -5,6 +5,7 @@ use super::wire::{Reader, Writer};
 use super::FrameError;
 use crate::clock::ServerTime;
 use crate::ids::Epoch;
+use crate::token::Token;
 use crate::wire::control::{
     Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Place,
     Secret, Session, Terms,
@@ -194,8 +195,8 @@ fn list<'a, T>(
     Ok(items)
 }
 
-/// Bytes of the shortest descriptor: length, one byte of name, type, lease.
-const DESC_BYTES_MIN: usize = 2 + 1 + 1 + 4;
+/// Bytes of the shortest descriptor: length, one byte of name, type, lease, tokens.
+const DESC_BYTES_MIN: usize = 2 + 1 + 1 + 4 + 1;
 
 fn desc(r: &mut Reader<'_>) -> Read<LockDesc> {
     Ok(LockDesc {
@@ -203,6 +204,7 @@ fn desc(r: &mut Reader<'_>) -> Read<LockDesc> {
         lock_type: LockType::from_code(u32::from(r.u8()?))
             .ok_or(FrameError::Invalid("lock type"))?,
         lease_s: r.u32()?,
+        tokens: r.bool("tokens")?,
     })
 }
 
@@ -210,6 +212,7 @@ fn put_desc(w: &mut Writer<'_>, desc: &LockDesc) {
     w.name(&desc.name);
     w.u8(desc.lock_type as u8);
     w.u32(desc.lease_s);
+    w.bool(desc.tokens);
 }
 
 /// The lease of an object.
@@ -236,6 +239,7 @@ fn held_claim(r: &mut Reader<'_>) -> Read<HeldClaim> {
         epoch: Epoch(r.u64()?),
         deadline_s: r.u32()?,
         fair: r.option("place", place)?,
+        token: Token(r.u64()?),
     })
 }
 
@@ -257,6 +261,7 @@ fn put_claim(w: &mut Writer<'_>, claim: &Claim) {
             w.u64(place.epoch.0);
             w.ticket(place.ticket);
         });
+        w.u64(held.token.0);
     });
 }
 
@@ -270,6 +275,7 @@ fn lock_result(r: &mut Reader<'_>) -> Read<Result<LockGrant, Status>> {
         slot: r.slot()?,
         word: r.u64()?,
         already: r.bool("already")?,
+        tokens: r.bool("tokens")?,
     }))
 }
 
@@ -282,6 +288,7 @@ fn put_lock_result(w: &mut Writer<'_>, result: &Result<LockGrant, Status>) {
             w.u32(grant.slot.0);
             w.u64(grant.word);
             w.bool(grant.already);
+            w.bool(grant.tokens);
         }
         Err(status) => w.status(*status),
     }

@@ -9,6 +9,7 @@ use crate::memory::word_op::{
     Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX, CHAIN_VALUES_MAX,
 };
 use crate::memory::words::DETAIL_MAX;
+use crate::token::Token;
 use crate::wire::message::{Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 
@@ -260,6 +261,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<Reply> {
             deadline_s: r.u32()?,
             at: ServerTime(r.u64()?),
             ticket: r.option("ticket", Reader::ticket)?,
+            token: Token(r.u64()?),
         },
         1 => Reply::Queued { word: r.u64()?, ticket: r.ticket()? },
         2 => Reply::Denied { status: refusal(r)?, word: r.u64()? },
@@ -272,12 +274,13 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<Reply> {
 
 pub(super) fn put_reply(w: &mut Writer<'_>, reply: &Reply) {
     match *reply {
-        Reply::Granted { word, deadline_s, at, ticket } => {
+        Reply::Granted { word, deadline_s, at, ticket, token } => {
             w.u8(0);
             w.u64(word);
             w.u32(deadline_s);
             w.u64(at.0);
             w.option(ticket, Writer::ticket);
+            w.u64(token.0);
         }
         Reply::Queued { word, ticket } => {
             w.u8(1);

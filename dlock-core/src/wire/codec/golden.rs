@@ -5,6 +5,7 @@ use crate::clock::ServerTime;
 use crate::ids::*;
 use crate::memory::word_op::*;
 use crate::memory::words::*;
+use crate::token::Token;
 use crate::wire::control::*;
 use crate::wire::message::*;
 use crate::wire::status::Status;
@@ -19,7 +20,7 @@ fn client() -> ClientId {
 }
 
 fn desc() -> LockDesc {
-    LockDesc { name: b"ab".to_vec(), lock_type: LockType::Fair, lease_s: 9 }
+    LockDesc { name: b"ab".to_vec(), lock_type: LockType::Fair, lease_s: 9, tokens: true }
 }
 
 fn control_frames() -> Vec<Frame> {
@@ -27,7 +28,16 @@ fn control_frames() -> Vec<Frame> {
     let fair = Some(Place { epoch: Epoch(8), ticket: TICKET });
     let (mode, is_queued) = (Mode::Shared, true);
     let (epoch, deadline_s) = (Epoch(9), 10);
-    let held = HeldClaim { mode, is_queued, left_ns: 4, age_ms: 7, epoch, deadline_s, fair };
+    let held = HeldClaim {
+        mode,
+        is_queued,
+        left_ns: 4,
+        age_ms: 7,
+        epoch,
+        deadline_s,
+        fair,
+        token: Token(8),
+    };
     let claim = Claim { lock: LockId(77), desc: desc(), held: Some(held) };
     let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 1, 10);
     let requests = [
@@ -71,7 +81,7 @@ fn control_replies() -> Vec<Frame> {
         terms: Terms { horizon_s: 10, until: ServerTime(5), lapses: 1 },
     };
     let (lock, slot, word) = (LockId(77), Slot(5), 0x0102_0304_0506_0708);
-    let grant = LockGrant { lock, handle: HANDLE, slot, word, already: true };
+    let grant = LockGrant { lock, handle: HANDLE, slot, word, already: true, tokens: true };
     let (object, generation) = (ObjectId(7), Generation(8));
     let replies = [
         R::Error(Status::VersionMismatch),
@@ -161,7 +171,7 @@ fn message_frames() -> Vec<Frame> {
     ];
     let at = ServerTime(3);
     let replies = [
-        Reply::Granted { word, deadline_s: 2, at, ticket: Some(ticket) },
+        Reply::Granted { word, deadline_s: 2, at, ticket: Some(ticket), token: Token(6) },
         Reply::Queued { word, ticket },
         Reply::Denied { status: Status::Fail, word },
         Reply::Cancelled { word },

@@ -5,6 +5,7 @@ use crate::ids::*;
 use crate::limits::*;
 use crate::memory::word_op::*;
 use crate::memory::words::*;
+use crate::token::Token;
 use crate::wire::control::*;
 use crate::wire::fabric::OFFERS_MAX;
 use crate::wire::message::*;
@@ -73,7 +74,7 @@ impl Gen {
     }
     fn desc(&mut self) -> LockDesc {
         let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][self.below(3)];
-        LockDesc { name: self.name(), lock_type, lease_s: self.u32() }
+        LockDesc { name: self.name(), lock_type, lease_s: self.u32(), tokens: self.bool() }
     }
     fn claim(&mut self) -> Claim {
         let lock = LockId(self.u32() as i32);
@@ -86,6 +87,7 @@ impl Gen {
             epoch: Epoch(self.next()),
             deadline_s: self.u32(),
             fair: self.bool().then(|| self.place()),
+            token: Token(self.next()),
         });
         Claim { lock, desc, held }
     }
@@ -224,6 +226,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
                 slot: Slot(g.u32()),
                 word: g.next(),
                 already: g.bool(),
+                tokens: g.bool(),
             };
             if g.bool() {
                 Ok(grant)
@@ -271,6 +274,7 @@ fn reply(g: &mut Gen, variant: usize) -> Reply {
             deadline_s: g.u32(),
             at: ServerTime(g.next()),
             ticket: g.bool().then(|| g.ticket()),
+            token: Token(g.next()),
         },
         1 => Reply::Queued { word, ticket: g.ticket() },
         2 => Reply::Denied { status: g.refusal(), word },
@@ -561,8 +565,12 @@ fn a_primary_of_another_version_can_say_so() {
 
 #[test]
 fn the_largest_frames_fit() {
-    let desc =
-        LockDesc { name: vec![b'x'; DESC_LEN_MAX], lock_type: LockType::Fair, lease_s: u32::MAX };
+    let desc = LockDesc {
+        name: vec![b'x'; DESC_LEN_MAX],
+        lock_type: LockType::Fair,
+        lease_s: u32::MAX,
+        tokens: false,
+    };
     let fair = Some(Place { epoch: Epoch(1), ticket: Ticket { lap: 3, tx: 1, ts: 2 } });
     let held = Some(HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, u64::MAX) });
     let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];

@@ -12,8 +12,8 @@ use dlock_core::wire::message::LockType;
 /// Of client 7, that has just got the lock; the word is 0.
 pub fn entry(lock_type: LockType) -> LockEntry {
     let (handle, slot) = (Handle(3), Slot(9));
-    let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false, tokens: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
     LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
 }
 

@@ -13,6 +13,7 @@ use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::primary::{Effect, Event, Primary};
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret, Terms, VERSION,
 };
@@ -75,6 +76,7 @@ impl Site {
             locks_max: 1_000,
             objects_max: 16,
             absent_grace_ns: grace_s.map(|s| s * NS),
+            tokens: TokenFloor::default(),
         };
         let rules = Rules { orphans, ..Rules::of(&config) };
         Self {
@@ -329,7 +331,8 @@ impl Site {
     }
 
     pub fn get(&mut self, peer: Peer, name: &str, lock_type: LockType) -> LockGrant {
-        let desc = LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0 };
+        let desc =
+            LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0, tokens: false };
         match self.control(peer, ControlRequest::GetLocks(vec![desc])) {
             ControlReply::Locks(locks) => locks[0].unwrap(),
             other => panic!("{other:?}"),

@@ -10,6 +10,7 @@ use dlock_core::locks::{Locks, PrimaryConfig, Sent, Step};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Word, WordAddr};
 use dlock_core::memory::words::{AtomicWord, RwWord};
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
@@ -47,6 +48,7 @@ impl World {
             locks_max: LOCKS_MAX,
             objects_max: 1_000,
             absent_grace_ns: None,
+            tokens: TokenFloor::default(),
         };
         let (primary, memory) = (Locks::new(config), Memory::default());
         Self { primary, memory, seq: 0, out: Vec::new() }
@@ -74,7 +76,12 @@ impl World {
         names: &[String],
         lock_type: LockType,
     ) -> Vec<LockGrant> {
-        let desc = |name: &String| LockDesc { name: name.clone().into(), lock_type, lease_s: 0 };
+        let desc = |name: &String| LockDesc {
+            name: name.clone().into(),
+            lock_type,
+            lease_s: 0,
+            tokens: false,
+        };
         let mut grants = Vec::new();
         for batch in names.chunks(BATCH_MAX) {
             let descs = batch.iter().map(desc).collect();

@@ -50,7 +50,7 @@ fn config(port: u16, fabric: FabricChoice, horizon_s: u32) -> ClientConfig {
 
 fn get(instance: &Instance, lock_type: LockType, number: u32) -> Option<LockId> {
     let name = format!("{lock_type:?} {number}").into();
-    instance.get_lock(LockDesc { name, lock_type, lease_s: 0 }).1
+    instance.get_lock(LockDesc { name, lock_type, lease_s: 0, tokens: false }).1
 }
 
 /// A holder's job: `PORT FABRIC HORIZON_S LEASE_S (0: without end) REPORT`.

@@ -226,7 +226,7 @@ impl<'a> Client<'a> {
     fn get(&self, instance: &Instance, lock: usize) -> Option<LockId> {
         let lock_type = type_of(self.job.style, lock);
         let name = format!("lock {lock}").into();
-        instance.get_lock(LockDesc { name, lock_type, lease_s: 0 }).1
+        instance.get_lock(LockDesc { name, lock_type, lease_s: 0, tokens: false }).1
     }
 
     /// One turn; `false`: the session is of no more use.

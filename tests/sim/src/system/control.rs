@@ -19,6 +19,7 @@ use dlock_core::wire::status::Status;
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
+use super::tokens::wants;
 
 const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
 /// Releases of a thousand whose answer the program does not wait for.
@@ -79,9 +80,10 @@ impl Answer {
     }
 }
 
-/// The descriptor of a lock of the plan.
-pub(crate) fn desc(sys: &Sys, l: usize) -> LockDesc {
-    LockDesc { name: vec![b'a' + l as u8], lock_type: sys.plan.locks[l], lease_s: 0 }
+/// The descriptor of a lock of the plan, as a client asks for it.
+pub(crate) fn desc(sys: &Sys, c: usize, l: usize) -> LockDesc {
+    let (name, tokens) = (vec![b'a' + l as u8], wants(sys, c, l));
+    LockDesc { name, lock_type: sys.plan.locks[l], lease_s: 0, tokens }
 }
 
 impl Sys {
@@ -530,7 +532,7 @@ impl Sys {
                 refused = true;
                 continue;
             };
-            let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
+            let (lock_type, desc) = (self.plan.locks[l], desc(self, c, l));
             let t = self.thread(c, l);
             let is_new = match &mut t.entry {
                 None => {

@@ -96,6 +96,7 @@ impl World {
                 let unfenced = self.sys.cannot_be_fenced(client, true);
                 self.close_channel(client, Event::Done { unfenced });
             }
+            Effect::Keep(Change::Tokens { below }) => self.kept_tokens = below,
             Effect::Keep(change) => change.apply(&mut self.kept_clients),
             Effect::Revoke { client } => {
                 if let Some(s) = self.sys.session(client) {
@@ -201,10 +202,10 @@ impl World {
         }
         let now = self.sys.server_now();
         self.sys.mix(0xc7 ^ now.0);
-        Some(self.answer(id, conn, ask))
+        Some(self.answer((c, id), conn, ask))
     }
 
-    fn answer(&mut self, id: ClientId, conn: u32, ask: Ask) -> Answer {
+    fn answer(&mut self, (c, id): (usize, ClientId), conn: u32, ask: Ask) -> Answer {
         let who = self.sys.session(id).map(|s| usize::from(s.client));
         let before = who.and_then(|c| Some((c, self.before(c, None)?)));
         if self.primary.is_none() {
@@ -218,7 +219,7 @@ impl World {
         match ask {
             Ask::Join { .. } | Ask::Attach(..) => Answer::Closed,
             Ask::Get(wanted) => {
-                let descs = wanted.iter().map(|&l| desc(&self.sys, l.into())).collect();
+                let descs = wanted.iter().map(|&l| desc(&self.sys, c, l.into())).collect();
                 match locks(self.call((id, conn), ControlRequest::GetLocks(descs))) {
                     Ok(grants) => {
                         let mut grants: Vec<_> = wanted.into_iter().zip(grants).collect();

@@ -45,6 +45,7 @@ mod settle;
 mod standby;
 mod state;
 mod thread;
+mod tokens;
 mod told;
 mod turns;
 mod twin;

@@ -186,6 +186,8 @@ pub struct Plan {
     pub is_of_card: bool,
     /// Clients find the successor of their primary by themselves.
     pub by_itself: bool,
+    /// Most clients want tokens of most locks.
+    pub tokens: bool,
     /// Where the lanes of fair locks begin.
     pub lanes: (u32, u32),
     /// The server clock at the beginning, nanoseconds.
@@ -271,6 +273,7 @@ impl Plan {
             renews: s.renews,
             is_of_card: mix.contains(&Fabric::Verbs),
             by_itself: rng.chance(500),
+            tokens: s.tokens,
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         };

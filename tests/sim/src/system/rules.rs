@@ -168,7 +168,7 @@ impl Sys {
         if !self.plan.rules || t.law.0 != self.law.version || t.fabric != Fabric::Tcp {
             return Ok(());
         }
-        let may = self.law.gives(c, Right::to_lock(mode), &desc(self, l).name);
+        let may = self.law.gives(c, Right::to_lock(mode), &desc(self, c, l).name);
         let refs = t.entry.as_ref().map_or(0, |e| e.refs());
         let deadline_s = t.entry.as_ref().map_or(0, |e| e.deadline_s());
         let is_new = if extends { deadline_s > t.law.1 } else { refs == 1 };
@@ -332,7 +332,7 @@ impl World {
         before: Before,
     ) {
         for &(l, ref grant) in grants {
-            let may = self.sys.law.gives(c, Right::Get, &desc(&self.sys, l.into()).name);
+            let may = self.sys.law.gives(c, Right::Get, &desc(&self.sys, c, l.into()).name);
             let why = match grant {
                 Ok(_) if !may => "is given",
                 Err(Status::Denied) if may => "is denied",

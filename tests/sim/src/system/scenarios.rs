@@ -51,6 +51,8 @@ pub struct Scenario {
     pub(super) standby: bool,
     /// The primary serves its clients in turns, and channels have a rate.
     pub(super) shares: bool,
+    /// Most clients want tokens of most locks.
+    pub(super) tokens: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -86,6 +88,7 @@ const CALM: Scenario = Scenario {
     rules: false,
     standby: false,
     shares: false,
+    tokens: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -355,6 +358,34 @@ pub const SCENARIOS: &[Scenario] = &[
 
 /// Scenarios that `all` does not draw: each is run by itself, for what it alone can come to.
 pub const APART: &[Scenario] = &[
+    Scenario {
+        name: "tokens",
+        faults: ANYTHING,
+        fault_every: 90,
+        overstay: 200,
+        churn: 200,
+        tokens: true,
+        ..CALM
+    },
+    Scenario {
+        name: "tokens-few",
+        faults: &[F::CrashPrimary, F::Crash, F::Leave, F::BreakCommand, F::WallStep],
+        fault_every: 60,
+        churn: 300,
+        few: true,
+        reads: true,
+        tokens: true,
+        ..CALM
+    },
+    Scenario {
+        name: "tokens-laps",
+        types: &[Fair],
+        faults: &[F::Lap, F::Lap, F::Crash, F::BreakCommand],
+        fault_every: 60,
+        high_lanes: true,
+        tokens: true,
+        ..CALM
+    },
     // clients that go over to another channel while their ledgers name tickets that have ended
     Scenario {
         name: "stale",

@@ -14,6 +14,7 @@ use dlock_core::memory::word_op::{Chain, Values, WordOp};
 use dlock_core::memory::words::{AtomicWord, RwWord, TurnWord};
 use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig, Sent};
 use dlock_core::roster::{known, Change, Clients};
+use dlock_core::token::TokenFloor;
 use dlock_core::wire::fabric::FabricSet;
 use dlock_core::wire::message::{LockType, Mode};
 
@@ -37,6 +38,8 @@ pub(crate) struct World {
     pub out: Vec<Sent>,
     /// The clients that the primaries keep for their successors.
     pub(super) kept_clients: Clients,
+    /// Below which number all tokens are that were given, by what the primaries have kept.
+    pub(super) kept_tokens: u64,
     /// Those that this one has found there.
     pub(super) awaited: Clients,
     /// Secrets that were drawn.
@@ -98,6 +101,7 @@ impl World {
             prepared,
             out,
             kept_clients,
+            kept_tokens: 0,
             awaited,
             secrets: 0,
             unheard,
@@ -132,6 +136,7 @@ impl World {
             locks_max: sys.plan.locks_max,
             objects_max: sys.plan.objects_max,
             absent_grace_ns: Some(sys.plan.grace_ns),
+            tokens: TokenFloor::new(sys.server_now(), self.kept_tokens),
         };
         Primary::new(config, rules(sys))
     }

@@ -23,6 +23,7 @@ use super::memory::Memory;
 use super::oracle::Oracle;
 use super::plan::{Fabric, Plan};
 use super::rng::Rng;
+use super::tokens;
 use super::Bugs;
 
 /// What travels on a command channel to the primary.
@@ -400,6 +401,8 @@ pub(crate) struct Sys {
     pub calm: bool,
     pub goal: Goal,
     pub oracle: Oracle,
+    /// What was told of the tokens of each lock name.
+    pub(super) tokens: Vec<tokens::Told>,
     pub cover: Coverage,
     pub violation: Option<String>,
     pub hash: u64,
@@ -443,6 +446,7 @@ impl Sys {
             calm: false,
             goal: Goal::Any,
             oracle: Oracle::new(plan.locks.len()),
+            tokens: vec![tokens::Told::default(); plan.locks.len()],
             cover: Coverage::new(),
             violation: None,
             hash: 0x1234_5678_9abc_def0,

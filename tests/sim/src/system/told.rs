@@ -248,6 +248,9 @@ impl Sys {
         }
         let first = refs == 1 && !matches!(op, Op::Extend { .. });
         let relies = self.oracle.relies(l, who, self.now);
+        if relies {
+            self.token_told(c, l, mode, first)?;
+        }
         if first && relies && self.plan.locks[l] == LockType::Fair {
             return self.in_order(c, l, mode);
         }
