@@ -56,7 +56,7 @@ fn claimed(count: usize) -> (Instance, Arc<Fake>) {
 fn granted() -> Option<Reply> {
     let word = AtomicWord::new().with_client(ME).with_timeout(DEADLINE_S).into_bits();
     let at = ServerTime(1_000 * NS);
-    Some(Reply::Granted { word, deadline_s: DEADLINE_S, at, ticket: None })
+    Some(Reply::Granted { word, deadline_s: DEADLINE_S, at, ticket: None, token: Token::NONE })
 }
 
 fn unconfirmed(instance: &Instance) -> usize {

@@ -44,7 +44,13 @@ fn mine() -> u64 {
 fn grant(fake: &Fake) {
     fake.words.lock().insert(0, mine());
     let at = ServerTime(1_000 * NS);
-    let granted = Reply::Granted { word: mine(), deadline_s: DEADLINE_S, at, ticket: None };
+    let granted = Reply::Granted {
+        word: mine(),
+        deadline_s: DEADLINE_S,
+        at,
+        ticket: None,
+        token: Token::NONE,
+    };
     fake.deliver(granted);
 }
 

@@ -39,7 +39,7 @@ impl LockEntry {
             deadline_s,
             fair: self.place(epoch),
             token: match is_sure || planted::is(Bug::DoubtfulTokenClaimed) {
-                true => self.token,
+                true => self.token().unwrap_or(Token::NONE),
                 false => Token::NONE,
             },
         });

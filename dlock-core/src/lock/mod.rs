@@ -330,7 +330,7 @@ impl LockEntry {
     /// The fencing token of the hold; none if the lock is not held, or no tokens were asked for
     /// when it was got.
     pub fn token(&self) -> Option<Token> {
-        self.token.some().filter(|_| self.state.is_held())
+        self.token.some().filter(|_| self.desc.tokens && self.state.is_held())
     }
     /// How often it is held.
     pub fn refs(&self) -> u32 {

@@ -14,6 +14,7 @@ use dlock_core::wire::control::Place;
 use dlock_core::wire::message::Mode;
 
 use super::object_oracle::Objects;
+use super::tokens::{Tokens, Told as ToldToken};
 
 /// One client's reliance on one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,7 @@ struct Lock {
     last_exclusive: Option<(u64, u32)>,
     /// The last exclusive ticket of an earlier incarnation, and at which one it was served.
     last_place: Option<(u32, Place)>,
+    tokens: Tokens,
 }
 
 /// The checker.
@@ -435,6 +437,25 @@ impl Oracle {
         self.locks[lock].services.retain(|s| s.who != who);
         self.locks[lock].leases.retain(|lease| lease.who != who);
         self.locks[lock].claimed.retain(|one| one.0 != who);
+        self.locks[lock].tokens.ended(who);
+    }
+
+    /// A client that relies on the lock was told this token of its hold. `begins`: the hold is new.
+    ///
+    /// # Errors
+    /// As [`Tokens::told`].
+    pub(super) fn token(
+        &mut self,
+        lock: usize,
+        told: ToldToken,
+        now: u64,
+        begins: bool,
+    ) -> Result<(), String> {
+        let relies = |who| self.relies(lock, who, now);
+        let mut tokens = self.locks[lock].tokens.clone();
+        let judged = tokens.told(told, relies, begins);
+        self.locks[lock].tokens = tokens;
+        judged.map_err(|why| format!("token: lock {lock} at {now}: {why}"))
     }
 
     /// The process of a client has ended, which its primary cannot know: it keeps the client's

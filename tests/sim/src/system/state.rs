@@ -401,8 +401,6 @@ pub(crate) struct Sys {
     pub calm: bool,
     pub goal: Goal,
     pub oracle: Oracle,
-    /// What was told of the tokens of each lock name.
-    pub(super) tokens: Vec<tokens::Told>,
     pub cover: Coverage,
     pub violation: Option<String>,
     pub hash: u64,
@@ -446,7 +444,6 @@ impl Sys {
             calm: false,
             goal: Goal::Any,
             oracle: Oracle::new(plan.locks.len()),
-            tokens: vec![tokens::Told::default(); plan.locks.len()],
             cover: Coverage::new(),
             violation: None,
             hash: 0x1234_5678_9abc_def0,

@@ -17,11 +17,69 @@ use super::state::Sys;
 
 /// What was told of one lock name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Tokens {
     exclusive: u64,
     shared: u64,
-    /// Who has which token of its hold.
-    of: Vec<(u64, Mode, Token)>,
+    /// The holds that have not ended, as far as their clients know.
+    of: Vec<Told>,
+}
+
+/// What a client was told of its hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) who: u64,
+    pub(super) mode: Mode,
+    pub(super) token: Token,
+}
+
+impl Tokens {
+    /// The client has no hold any more, and knows it.
+    pub(super) fn ended(&mut self, who: u64) {
+        self.of.retain(|told| told.who != who);
+    }
+
+    /// # Errors
+    /// If a resource that has seen all earlier tokens would refuse this one, or not refuse one of
+    /// an earlier hold.
+    pub(super) fn told(
+        &mut self,
+        told: Told,
+        relies: impl Fn(u64) -> bool,
+        begins: bool,
+    ) -> Result<(), String> {
+        let Told { who, mode, token: Token(token) } = told;
+        let what = format!("client {who:#x} has {token} ({mode:?})");
+        let mut others = self.of.iter().filter(|other| other.who != who);
+        let differs = |other: &&Told| other.token != told.token && relies(other.who);
+        if let Some(other) = others.find(differs).filter(|_| mode == Mode::Shared) {
+            return Err(format!("{what}, and {other:?} shares it"));
+        }
+        if !begins {
+            return match self.of.iter().find(|before| before.who == who) {
+                Some(before) if before.token != told.token => {
+                    Err(format!("{what}, and was told before: {before:?}"))
+                }
+                _ => Ok(()),
+            };
+        }
+        let last = match mode {
+            Mode::Exclusive => self.exclusive.max(self.shared),
+            Mode::Shared => self.exclusive.max(self.shared.saturating_sub(1)),
+        };
+        if token <= last {
+            return Err(format!("{what}, and {last} was told before"));
+        }
+        if token >= 1 << 63 {
+            return Err(format!("{what}, which no signed number holds"));
+        }
+        self.ended(who);
+        self.of.push(told);
+        match mode {
+            Mode::Exclusive => self.exclusive = token,
+            Mode::Shared => self.shared = token,
+        }
+        Ok(())
+    }
 }
 
 /// Whether a client of this schedule wants tokens of a lock: most do.
@@ -30,7 +88,7 @@ pub(super) fn wants(sys: &Sys, c: usize, l: usize) -> bool {
 }
 
 impl Sys {
-    /// A client was told that it has the lock, on which it relies. `begins`: the hold is new.
+    /// A client was told that it has the lock. `begins`: the hold is new.
     pub(super) fn token_told(
         &mut self,
         c: usize,
@@ -38,44 +96,15 @@ impl Sys {
         mode: Mode,
         begins: bool,
     ) -> Result<(), String> {
+        let (who, now) = (self.who(c), self.now);
         let Some(entry) = self.clients[c].threads[l].entry.as_ref() else { return Ok(()) };
-        let (who, wanted) = (self.who(c), entry.desc().tokens);
-        let Some(Token(token)) = entry.token() else {
-            return match wanted {
-                true => Err(format!("token: client {who:#x} has none of lock {l}")),
-                false => Ok(()),
-            };
-        };
-        let now = self.now;
-        let others = self.tokens[l].of.iter().filter(|told| told.0 != who);
-        let mut others = others.filter(|told| self.oracle.relies(l, told.0, now));
-        let differs = |told: &&(u64, Mode, Token)| told.2 != Token(token);
-        let other = others.find(differs).filter(|_| mode == Mode::Shared).copied();
-        let told = &mut self.tokens[l];
-        let before = told.of.iter().find(|told| told.0 == who).map(|told| told.2);
-        let last = match mode {
-            Mode::Exclusive => told.exclusive.max(told.shared),
-            Mode::Shared => told.exclusive.max(told.shared.saturating_sub(1)),
-        };
-        let what = format!("token: lock {l}: client {who:#x} has {token} ({mode:?}) at {now}");
-        if let Some((other, _, Token(theirs))) = other {
-            return Err(format!("{what}, and client {other:#x}, which shares it, has {theirs}"));
+        if !self.oracle.relies(l, who, now) {
+            return Ok(()); // its lease is over: it is told so before it may write
         }
-        if begins && token <= last {
-            return Err(format!("{what}, and {last} was told before"));
+        match entry.token() {
+            Some(token) => self.oracle.token(l, Told { who, mode, token }, now, begins),
+            None if !entry.desc().tokens => Ok(()),
+            None => Err(format!("token: client {who:#x} has none of lock {l}")),
         }
-        if !begins && before.is_some_and(|before| before != Token(token)) {
-            return Err(format!("{what}, and it had {before:?} of the same hold"));
-        }
-        if token >= 1 << 63 {
-            return Err(format!("{what}, which no signed number holds"));
-        }
-        told.of.retain(|told| told.0 != who);
-        told.of.push((who, mode, Token(token)));
-        match mode {
-            Mode::Exclusive => told.exclusive = told.exclusive.max(token),
-            Mode::Shared => told.shared = told.shared.max(token),
-        }
-        Ok(())
     }
 }

@@ -118,7 +118,8 @@ impl Sys {
             .and_then(|()| self.runs(c, l, time_out))
             .and_then(|()| self.runs_truly(c, l, time_out))
             .and_then(|()| self.lasts_as_asked(c, l, time_out, expire_s))
-            .and_then(|()| self.relies(c, l, op, mode, time_out));
+            .and_then(|()| self.relies(c, l, op, mode, time_out))
+            .and_then(|()| self.token_told(c, l, mode, !goes_on));
         if let Err(why) = verdict {
             self.fail(why);
         }
@@ -248,9 +249,6 @@ impl Sys {
         }
         let first = refs == 1 && !matches!(op, Op::Extend { .. });
         let relies = self.oracle.relies(l, who, self.now);
-        if relies {
-            self.token_told(c, l, mode, first)?;
-        }
         if first && relies && self.plan.locks[l] == LockType::Fair {
             return self.in_order(c, l, mode);
         }
