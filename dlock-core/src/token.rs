@@ -75,7 +75,8 @@ pub fn fence_above(lock_type: LockType, fence: u64, w0: u64) -> u64 {
 /// and token of each hold that survived and that its client was sure of.
 ///
 /// Clients that share the lock keep their token, and clients that join them get the same. An
-/// exclusive holder keeps its own, and the next one is larger.
+/// exclusive holder keeps its own, and the next one is larger. A client that was not sure of its
+/// hold gets a token of the successor.
 pub fn settled_fence(
     lock_type: LockType,
     floor: u64,

@@ -29,7 +29,6 @@ impl LockEntry {
             Doubt::Release => (Epoch(0), 0), // it may be released: any other is later
             _ => self.granted_at(epoch),
         };
-        let is_sure = self.doubt != Doubt::Release && self.surely_has(now);
         let held = self.claimed_mode().map(|mode| HeldClaim {
             mode,
             is_queued: !self.state.is_held(),
@@ -38,12 +37,15 @@ impl LockEntry {
             epoch: granted_at,
             deadline_s,
             fair: self.place(epoch),
-            token: match is_sure || planted::is(Bug::DoubtfulTokenClaimed) {
-                true => self.token().unwrap_or(Token::NONE),
-                false => Token::NONE,
-            },
+            token: self.token().filter(|_| self.keeps_token(now)).unwrap_or(Token::NONE),
         });
         Claim { lock: self.lock, desc: self.desc.clone(), held }
+    }
+
+    /// Whether the token of the hold counts at a successor: no other client can have got the lock.
+    fn keeps_token(&self, now: Now) -> bool {
+        let is_sure = self.doubt != Doubt::Release && self.surely_has(now);
+        is_sure || planted::is(Bug::DoubtfulTokenClaimed)
     }
 
     /// How it has the lock, or asks for it. A hold whose release was not answered counts: its
@@ -109,6 +111,9 @@ impl LockEntry {
         self.place = self.place(epoch);
         if self.state.is_held() {
             self.granted_at = Some(self.granted_at(epoch));
+        }
+        if !self.keeps_token(old) {
+            self.token = Token::NONE; // the answer to `Confirm` has another one
         }
         let may_be_lost = old.is_past_horizon() || self.may_be_lost_by_clock(old);
         if self.state.is_held() && self.lock_type != LockType::Rw {
@@ -204,10 +209,13 @@ impl LockEntry {
 pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     let is_held = e.state.is_held();
     match reply {
-        Reply::Granted { word, deadline_s, ticket, .. } if is_held => {
+        Reply::Granted { word, deadline_s, ticket, token, .. } if is_held => {
+            let mut new = token;
             if let (Some(ticket), Some(mode)) = (ticket, e.claimed_mode()) {
                 e.has_place(ticket, word, mode);
+                new = Token::of_fair(mode, ticket);
             }
+            e.token = e.token.some().unwrap_or(new);
             e.confirmed(word, deadline_s, now);
             match m.is_confirm {
                 true => m.done(Status::Success),
