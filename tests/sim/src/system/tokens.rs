@@ -7,6 +7,8 @@
 //!   shared      above every exclusive one before, not below any shared one, and the same as that
 //!               of each reader that relies on the lock now
 //! ```
+//! A hold keeps its token, or has a later one from a successor to which its client was not sure of
+//! it.
 //! It knows nothing of fences, laps and floors: only what clients were told while they relied on
 //! their holds.
 
@@ -54,13 +56,14 @@ impl Tokens {
         if let Some(other) = others.find(differs).filter(|_| mode == Mode::Shared) {
             return Err(format!("{what}, and {other:?} shares it"));
         }
-        if !begins {
-            return match self.of.iter().find(|before| before.who == who) {
-                Some(before) if before.token != told.token => {
-                    Err(format!("{what}, and was told before: {before:?}"))
-                }
-                _ => Ok(()),
-            };
+        match self.of.iter().find(|before| before.who == who) {
+            Some(before) if begins || before.token < told.token => {}
+            Some(before) if before.token > told.token => {
+                return Err(format!("{what}, and was told before: {before:?}"));
+            }
+            // it is the same hold: after a release that was not carried out, too
+            _ if !begins => return Ok(()),
+            _ => {}
         }
         let last = match mode {
             Mode::Exclusive => self.exclusive.max(self.shared),
