@@ -55,6 +55,7 @@ impl Sys {
                     });
                     let place = (Epoch(epoch.into()), anchor_s);
                     binding.bind(entry, &grant, place, false, new);
+                    let has_token = entry.token().is_some();
                     let write = entry.take_ledger_write();
                     let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
                     (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
@@ -62,6 +63,9 @@ impl Sys {
                     // what was ended of it, and it could not know, it claims in vain, or anew
                     if !self.oracle.relies(l, who, self.now) {
                         self.oracle.ended(l, who);
+                    }
+                    if !has_token {
+                        self.oracle.token_gone(l, who); // it asks before it relies on the hold
                     }
                     if let Some(end) = end {
                         self.oracle.claimed(l, who, end);

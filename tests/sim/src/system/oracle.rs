@@ -440,6 +440,11 @@ impl Oracle {
         self.locks[lock].tokens.ended(who);
     }
 
+    /// The client has no token of its hold, and gets one from the successor.
+    pub(super) fn token_gone(&mut self, lock: usize, who: u64) {
+        self.locks[lock].tokens.ended(who);
+    }
+
     /// A client that relies on the lock was told this token of its hold. `begins`: the hold is new.
     ///
     /// # Errors
