@@ -15,6 +15,7 @@ use dlock_core::clock::Now;
 use dlock_core::ids::LockId;
 use dlock_core::lock::View;
 use dlock_core::operation::lease;
+use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
@@ -111,6 +112,10 @@ impl<K: Keep> Hold<K> {
         }
     }
 
+    fn token(&self) -> Option<Token> {
+        self.keep.instance().token_of_guard(self.lock, self.number)
+    }
+
     /// A lock without a lease has nothing that an exchange with the primary could tell: it ends
     /// the hold together with the session.
     fn check(&mut self) -> Result<(), Error> {
@@ -188,6 +193,21 @@ impl Guard<'_> {
         self.0.lease_end_s()
     }
 
+    /// The fencing token of the hold: a number from 1 to 2⁶³ − 1, to be passed with each write to
+    /// the resource that the lock protects ([`Client::lock_with_tokens`]). `None`: the lock was got
+    /// without tokens, or this client knows that the hold is over.
+    ///
+    /// It stays the same for the whole hold. After a failover that this client heard of late it may
+    /// be a larger one: so ask for it when it is needed.
+    ///
+    /// [`Client::lock_with_tokens`]: crate::Client::lock_with_tokens
+    ///
+    /// # Latency
+    /// None; 5 s at most while another thread is busy with the lock.
+    pub fn token(&self) -> Option<Token> {
+        self.0.token()
+    }
+
     /// Moves the end of the lease to `lease` from now, never back; rounded up to whole seconds.
     ///
     /// # Errors
@@ -254,6 +274,14 @@ impl OwnedGuard {
     /// As [`Guard::lease_end_s`].
     pub fn lease_end_s(&self) -> Option<u32> {
         self.0.lease_end_s()
+    }
+
+    /// As [`Guard::token`].
+    ///
+    /// # Latency
+    /// As `Guard::token`.
+    pub fn token(&self) -> Option<Token> {
+        self.0.token()
     }
 
     /// As [`Guard::extend`].

@@ -67,6 +67,7 @@ pub use config::{
 };
 pub use dlock_core::counters::COUNTERS;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
+pub use dlock_core::token::Token;
 pub use dlock_core::wire::control::LockDesc;
 pub use dlock_core::wire::fabric::FabricKind;
 pub use dlock_core::wire::message::{LockType, Mode};

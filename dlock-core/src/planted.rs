@@ -382,6 +382,7 @@ pub const OF_LAPS: &[Bug] = &[Bug::HighIsTicket, Bug::LapOverEntries];
 
 /// Rules that unit tests alone find broken: no schedule of the simulator comes to what they need.
 pub const OF_UNITS: &[Bug] = &[
+    Bug::FenceUnchecked,
     Bug::MixedClaimsStay,
     Bug::GrantedAtKept,
     Bug::OlderGrantCounts,

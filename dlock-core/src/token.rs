@@ -32,6 +32,12 @@ use crate::wire::message::{LockType, Mode};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
+impl std::fmt::Display for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Token {
     /// No token was asked for.
     pub const NONE: Self = Self(0);

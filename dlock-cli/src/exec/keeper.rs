@@ -23,8 +23,8 @@ use dlock_client::{Client, Error, Guard, Lock, LockType, Mode, Wait};
 
 use super::keeper_watch::Watch;
 use super::times;
-use super::{lease, GIVEN_UP, LOST, RELEASE_MAX, UNTIL};
-use crate::args::{Exec, Keeper, OnLost, Type};
+use super::{lease, GIVEN_UP, LOST, RELEASE_MAX, TOKEN, UNTIL};
+use crate::args::{Exec, Keeper, OnLost};
 use crate::connect;
 use crate::failure::{self, Failure};
 use crate::logging;
@@ -143,12 +143,7 @@ fn told_of_a_wait<T: Send>(what: &str, wait: impl FnOnce() -> T) -> T {
 
 fn find(client: &Client, exec: &Exec) -> Result<Lock, Failure> {
     let name = OsStr::as_bytes(&exec.name);
-    let lock = match exec.kind {
-        Type::Atomic => client.atomic_lock(name),
-        Type::Rw => client.rw_lock(name),
-        Type::Fair => client.fair_lock(name),
-    };
-    lock.map_err(|error| {
+    client.lock_with_tokens(name, exec.kind.into()).map_err(|error| {
         let cause = format!("lock '{}': {error}", exec.name.to_string_lossy());
         let remedy = match error {
             Error::Other(_) => "a lock of this name and another type exists: say its --type",
@@ -292,6 +287,9 @@ fn keep(
     events: Receiver<Event>,
     watch: &Watch,
 ) {
+    if let Some(token) = held.token() {
+        tell(TOKEN, token); // before COMMAND is started
+    }
     tell(UNTIL, end_ns);
     let mut pause = times::extend_every(lease(exec));
     loop {

@@ -4,7 +4,7 @@
 //! ```text
 //!   dlock exec (supervisor.rs)                          dlock role keeper (keeper.rs)
 //!   no network, one thread, parent of COMMAND           the session, in a process group of its own
-//!     │            ◀── until NS | lost TEXT ── stdout      main thread: acquire, extend, release
+//!     │      ◀── token N | until NS | lost TEXT ── stdout  main thread: acquire, extend, release
 //!     │            ──▶ started PID GROUP | ended ─ stdin   watch thread: stdin and a timer
 //!     └─ dlock role start (start.rs) = COMMAND
 //! ```
@@ -60,6 +60,8 @@ pub use start::run as start;
 
 /// What the keeper says: the lock is held at least until then, CLOCK_BOOTTIME in nanoseconds.
 const UNTIL: &str = "until";
+/// What the keeper says: the fencing token of the hold.
+const TOKEN: &str = "token";
 /// What the keeper says: a successor has refused the lock, and gives it to another client when
 /// COMMAND has ended, or then: the same clock.
 const GIVEN_UP: &str = "given-up";

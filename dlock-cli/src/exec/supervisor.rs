@@ -31,7 +31,7 @@ use signal_hook::{flag, low_level};
 use super::processes::Processes;
 use super::start::too_late;
 use super::times::{self, StopTimes, Timer};
-use super::{lease, ENDED, GIVEN_UP, LOST, RELEASE_MAX, STARTED, UNTIL};
+use super::{lease, ENDED, GIVEN_UP, LOST, RELEASE_MAX, STARTED, TOKEN, UNTIL};
 use crate::args::{Exec, OnLost};
 use crate::failure::{self, Failure};
 use crate::logging;
@@ -121,6 +121,8 @@ struct Supervisor<'a> {
     timer: Timer,
     /// Of the lease, as far as the keeper told of it.
     times: Option<StopTimes>,
+    /// The fencing token of the hold.
+    token: Option<u64>,
     /// Why the lock is lost.
     lost: Option<String>,
     /// A successor of the primary has refused the lock, and waits for the end of COMMAND.
@@ -148,6 +150,7 @@ impl<'a> Supervisor<'a> {
             wakes,
             timer,
             times: None,
+            token: None,
             lost: None,
             is_given_up: false,
             is_alone: false,
@@ -221,6 +224,7 @@ impl<'a> Supervisor<'a> {
         command.arg(format!("--parent={}", getpid().as_raw_nonzero()));
         command.arg(format!("--before={before_ns}"));
         command.arg("--").args(&self.exec.command);
+        self.tells_command(&mut command);
         if self.has_group {
             command.process_group(0);
         }
@@ -232,6 +236,17 @@ impl<'a> Supervisor<'a> {
         let group = if self.has_group { pid.as_raw_nonzero().get() } else { 0 };
         self.keeper.tell(&format!("{STARTED} {} {group}", pid.as_raw_nonzero()));
         Ok(())
+    }
+
+    /// What COMMAND is told of the lock, by environment variables.
+    fn tells_command(&self, command: &mut Command) {
+        command.env("DLOCK_NAME", &self.exec.name);
+        if let Some(token) = self.token {
+            command.env("DLOCK_TOKEN", token.to_string());
+        }
+        if let Some(times) = self.times {
+            command.env("DLOCK_UNTIL", times::on_wall_clock_s(times.end_ns).to_string());
+        }
     }
 
     /// Until COMMAND has ended; the exit code.
@@ -383,6 +398,7 @@ impl<'a> Supervisor<'a> {
     fn heard(&mut self, line: &str) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (word, rest.parse::<u64>()) {
+            (TOKEN, Ok(token)) => self.token = Some(token),
             (UNTIL, Ok(end_ns)) => self.times = Some(StopTimes::of(end_ns, lease(self.exec))),
             (GIVEN_UP, Ok(end_ns)) => {
                 self.times = Some(StopTimes::of(end_ns, lease(self.exec)));

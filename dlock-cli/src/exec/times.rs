@@ -38,6 +38,13 @@ pub fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
+/// A moment of CLOCK_BOOTTIME in seconds since 1970, as the wall clock of this host is now.
+pub fn on_wall_clock_s(at_ns: u64) -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    let left_s = at_ns.saturating_sub(now_ns()) / 1_000_000_000;
+    now.tv_sec.unsigned_abs().saturating_add(left_s)
+}
+
 /// A duration in nanoseconds.
 pub fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

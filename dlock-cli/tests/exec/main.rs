@@ -391,6 +391,31 @@ fn an_exec_that_was_stopped_past_the_lease_does_not_start_command() {
     scene.assert_no_overlap("a late start");
 }
 
+/// What COMMAND is told of its lock: a number that grows with each hold, the name, and until when.
+#[test]
+fn command_has_the_token_the_name_and_the_end_of_its_lease() {
+    let primary = Primary::start("told");
+    let mut last = 0;
+    for kind in ["atomic", "rw", "fair", "fair"] {
+        let name = format!("told {kind}");
+        let show = "echo \"$DLOCK_TOKEN/$DLOCK_NAME/$DLOCK_UNTIL/$(date +%s)\"";
+        let output = primary.exec(&[&name, "--type", kind, "--", "sh", "-c", show]);
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        let said = text(&output.stdout);
+        let parts: Vec<_> = said.trim().split('/').collect();
+        let [token, told, until, now] = parts[..] else { panic!("{said}") };
+        let number = |part: &str| part.parse::<u64>().expect("a number");
+        assert_eq!(told, name);
+        assert!(number(until) > number(now), "{said}");
+        assert!(number(until) < number(now) + 3_600, "{said}");
+        if name == "told fair" {
+            assert!(number(token) > last, "{said}, after {last}");
+            last = number(token);
+        }
+        assert!(number(token) > 0);
+    }
+}
+
 #[test]
 fn signals_reach_command_and_its_end_releases_the_lock() {
     let primary = Primary::start("signals");

@@ -15,6 +15,7 @@ use std::time::Instant;
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
 use dlock_core::session::Call;
+use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
@@ -255,6 +256,13 @@ impl Instance {
             _ if held.pulse.horizon_ns() <= boot_ns() => Status::BadResponse,
             _ => Status::Success,
         }
+    }
+
+    /// The fencing token of this hold, as far as this client knows it; `None`: the hold is over, or
+    /// it has none.
+    pub(crate) fn token_of_guard(&self, lock: LockId, hold: u64) -> Option<Token> {
+        let (_lock_slot, guard, _) = self.of_guard(lock, hold).ok()?;
+        guard.as_ref()?.entry.token()
     }
 
     /// The end of a guard. If the primary cannot be asked, the hold is over all the same: no guard

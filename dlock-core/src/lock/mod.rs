@@ -274,6 +274,13 @@ impl LockEntry {
         entry
     }
 
+    /// The lock was got once more: from the next acquire on it gives tokens if any of its users
+    /// wants them.
+    pub fn may_want_tokens(&mut self, grant: &LockGrant, desc: &LockDesc) {
+        self.desc.tokens |= desc.tokens;
+        self.counts_end |= grant.tokens;
+    }
+
     /// A new channel to the same primary: what the old one carried last may be lost, so the
     /// ledger is told again what this client has. [`take_ledger_write`](Self::take_ledger_write)
     /// has it. While an operation is under way the entry does not know: then it is called when that

@@ -111,6 +111,7 @@ impl Binding {
         if entry.desc().name != desc.name {
             return None; // the caller knows another lock by this id, and may go on using it
         }
+        entry.may_want_tokens(grant, desc);
         let is_same = grant.already && self.is_at(epoch) && !entry.has_left();
         if is_same || planted::is(Bug::LeftUsed) {
             return Some(false);

@@ -41,6 +41,35 @@ fn take(grant: &LockGrant, mode: Mode, noted: Option<LedgerEntry>) -> Chain {
     }
 }
 
+/// A tcp client that counts the fence of a read-write lock up while readers are inside would give
+/// them different tokens.
+#[test]
+fn the_end_of_an_exclusive_hold_is_counted_for_its_owner_alone() {
+    let fence = |grant: &LockGrant| WordAddr::new(grant.slot, Word::Fence);
+    let count = |grant: &LockGrant, add| Chain::one(WordOp::Faa { addr: fence(grant), add });
+    for (lock_type, owner, add, may) in [
+        (LockType::Rw, true, 2, true),
+        (LockType::Rw, true, 1, false),
+        (LockType::Rw, false, 2, false),
+        (LockType::Atomic, false, 1, true), // a failed attempt leaves a gap
+        (LockType::Atomic, true, 2, false),
+        (LockType::Fair, true, 2, false),
+    ] {
+        let (mut site, client, grant) = with(lock_type);
+        let who = if owner { client.id.get() } else { 77 };
+        site.memory.set(w0(&grant), RwWord::new().with_client(who).into_bits());
+        let chain = count(&grant, add);
+        let checked =
+            site.primary.locks().check_chain(site.now, &mut site.memory, client.id, &chain);
+        assert_eq!(checked.is_ok(), may, "{lock_type:?} {owner} {add}: {checked:?}");
+    }
+    let (mut site, client, grant) = with(LockType::Rw);
+    let swap = WordOp::Cas { addr: fence(&grant), expect: 0, swap: 9 };
+    let locks = site.primary.locks();
+    let checked = locks.check_chain(site.now, &mut site.memory, client.id, &Chain::one(swap));
+    assert_eq!(checked, Err(Status::Invalid));
+}
+
 const MODES: [Mode; 2] = [Mode::Exclusive, Mode::Shared];
 
 #[test]

@@ -23,3 +23,6 @@ mod object_oracle;
 mod oracle;
 #[path = "../../sim/src/system/rng.rs"]
 pub mod rng;
+#[path = "../../sim/src/system/token_oracle.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the simulator")]
+mod token_oracle;

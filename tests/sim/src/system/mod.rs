@@ -45,6 +45,7 @@ mod settle;
 mod standby;
 mod state;
 mod thread;
+mod token_oracle;
 mod tokens;
 mod told;
 mod turns;

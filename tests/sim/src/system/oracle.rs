@@ -14,7 +14,7 @@ use dlock_core::wire::control::Place;
 use dlock_core::wire::message::Mode;
 
 use super::object_oracle::Objects;
-use super::tokens::{Tokens, Told as ToldToken};
+use super::token_oracle::{Tokens, Told as ToldToken};
 
 /// One client's reliance on one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -441,7 +441,7 @@ impl Oracle {
     }
 
     /// The client has no token of its hold, and gets one from the successor.
-    pub(super) fn token_gone(&mut self, lock: usize, who: u64) {
+    pub fn token_gone(&mut self, lock: usize, who: u64) {
         self.locks[lock].tokens.ended(who);
     }
 
@@ -449,7 +449,7 @@ impl Oracle {
     ///
     /// # Errors
     /// As [`Tokens::told`].
-    pub(super) fn token(
+    pub fn token(
         &mut self,
         lock: usize,
         told: ToldToken,

@@ -23,7 +23,6 @@ use super::memory::Memory;
 use super::oracle::Oracle;
 use super::plan::{Fabric, Plan};
 use super::rng::Rng;
-use super::tokens;
 use super::Bugs;
 
 /// What travels on a command channel to the primary.
