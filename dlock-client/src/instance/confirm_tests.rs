@@ -12,6 +12,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::{Epoch, Handle, LockId};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::memory::words::AtomicWord;
+use dlock_core::token::Token;
 use dlock_core::wire::control::{LockDesc, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_fabric::os::clock::boot_ns;

@@ -9,6 +9,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::EntryState;
 use dlock_core::memory::words::{AtomicWord, TakenWord};
+use dlock_core::token::Token;
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 
 use super::tests::{instance, others_hold, ME};
