@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The executor for clients anywhere: chains travel as frames, and the primary's command thread
+//! The executor for clients on any host: chains travel as frames, and the primary's command thread
 //! executes them. The frames may travel over any stream of bytes: TCP, or sealed queue pairs
 //! (`verbs/client/sealed.rs`).
 //!
-//! Chains, notes and requests share one ordered stream, so they reach the primary in the order
-//! in which they were given. A note is written to the socket before the call returns; only if
-//! the primary has not read for a second is it left to the next call.
+//! Chains, ledger writes and requests share one ordered stream, so they reach the primary in the
+//! order in which they were given. A ledger write is written to the socket before the call returns,
+//! unless the primary has not read for a second: then the next call sends it.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +38,7 @@ use crate::tls::Tls;
 /// How long a reading of the server clock may take.
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// One session's command channel over TCP.
+/// The command channel of one session.
 #[derive(Debug)]
 pub struct TcpExecutor {
     kind: FabricKind,
@@ -53,7 +53,7 @@ impl TcpExecutor {
     /// most 10 s to connect and 10 s to attach.
     ///
     /// # Errors
-    /// `Connect`, `TimedOut`, `Refused`, or the answer is none.
+    /// `Connect`, `TimedOut`, `Refused`, or the answer is not valid.
     pub fn attach(
         addr: SocketAddr,
         attach: &Attach,
@@ -62,7 +62,7 @@ impl TcpExecutor {
         Self::attach_until(addr, None, attach, clock, None)
     }
 
-    /// Attaches, with TLS if there is any, until that moment at most.
+    /// Attaches, with TLS if `tls` is given, until `until` at most.
     ///
     /// # Errors
     /// As [`attach`](Self::attach) and [`attach_sealed`](Self::attach_sealed).
@@ -90,7 +90,7 @@ impl TcpExecutor {
         Ok(Self::over(&attach, stream, clock))
     }
 
-    /// Attaches with TLS: the peer that answers is a primary of its CA.
+    /// Attaches with TLS; the peer must be a primary of the same CA.
     ///
     /// # Errors
     /// As [`attach`](Self::attach), and `Tls`.
@@ -115,7 +115,7 @@ impl TcpExecutor {
         Self::attach_over(FabricKind::Tcp, socket, attach, clock)
     }
 
-    /// The same for another fabric that carries these frames.
+    /// As [`attach_on`](Self::attach_on), for another fabric that carries these frames.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
