@@ -130,25 +130,24 @@ impl TcpExecutor {
         Ok(Self::over(&attach, Stream::new(socket), clock))
     }
 
-    /// Over a stream on which this was asked for, and granted.
+    /// An executor over a stream on which the primary has answered `attach`.
     pub(crate) fn over(attach: &Attach, stream: Stream, clock: ClockEstimate) -> Self {
         let clock = SharedEstimate::new(clock);
         Self { kind: attach.fabric, stream, clock, ping: Mutex::default() }
     }
 
-    /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or
-    /// shows that the one in use is wrong.
-    /// Replies that carry the server's time do this by themselves.
+    /// Takes a new estimate of the server clock, if it is more exact than the one in use is by now,
+    /// or proves the one in use wrong. Replies that carry the server's time do this by themselves.
     pub fn refresh(&self, candidate: ClockEstimate) -> Refresh {
         self.clock.refresh(candidate)
     }
 
-    /// Whether the session stands as far as is known here: no system call.
+    /// Whether the session exists, as far as this process knows without a system call.
     pub fn is_alive(&self) -> bool {
         !self.stream.is_broken()
     }
 
-    /// As [`is_alive`](Self::is_alive), and looks at the socket: one system call.
+    /// As [`is_alive`](Self::is_alive), and checks the socket: one system call.
     pub fn probe(&self) -> bool {
         self.stream.probe()
     }
@@ -171,7 +170,7 @@ impl TcpExecutor {
         })
     }
 
-    /// Single verbs, in one frame.
+    /// Executes single word operations in one frame.
     fn execute_until(&self, verbs: &[WordOp], singles: &mut [Single], deadline: Instant) {
         let count = verbs.len().min(singles.len());
         let (singles, excess) = singles.split_at_mut(count.min(BATCH_MAX));
@@ -200,8 +199,8 @@ impl TcpExecutor {
 }
 
 impl Executor for TcpExecutor {
-    /// What is beyond [`BATCH_MAX`] is refused. `Refused(BadResponse)`: the connection was gone
-    /// before the chains were sent; `Unknown`: it went, or the time was up, after that.
+    /// Chains beyond [`BATCH_MAX`] are refused. `Refused(BadResponse)`: the connection was gone
+    /// before the chains were sent; `Unknown`: it was lost, or the time was up, after that.
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
         let count = chains.len().min(outcomes.len());
         let (outcomes, excess) = outcomes.split_at_mut(count.min(BATCH_MAX));
@@ -301,8 +300,8 @@ impl Executor for TcpExecutor {
     }
 
     /// # Latency
-    /// None; one round trip if nothing was heard of the server clock for about a second. A primary
-    /// that does not answer is waited for once, for 1 s at most.
+    /// None; one round trip if the time was not read for about a second. Only one call waits for a
+    /// primary that does not answer, for 1 s at most.
     fn now(&self) -> Now {
         self.now_since().1
     }
