@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the administrator sees.
+//! Snapshots of locks and clients for the administrator.
 
 use super::Locks;
 use crate::arbiter::fair_view;
@@ -17,12 +17,12 @@ pub struct LockSnapshot {
     pub name: Vec<u8>,
     /// Its kind.
     pub lock_type: LockType,
-    /// Where it is.
+    /// The slot of the lock.
     pub slot: Slot,
-    /// Its word; of a fair lock the low bits of its four numbers, as
-    /// [`FairView`](crate::memory::words::FairView) has them.
+    /// The lock word; of a fair lock the low bits of its four counters, as in
+    /// [`FairView`](crate::memory::words::FairView).
     pub word: u64,
-    /// Clients that have got it.
+    /// Clients that have got the lock.
     pub refs: usize,
     /// Clients queued at the arbiter.
     pub waiters: usize,
@@ -33,7 +33,7 @@ pub struct LockSnapshot {
 pub struct ClientSnapshot {
     /// Its id.
     pub client: ClientId,
-    /// Locks and objects it has got.
+    /// Locks and objects that it has got.
     pub handles: usize,
 }
 

@@ -187,7 +187,7 @@ impl Membership {
             Some((client, proof)) => locks.may_adopt(client, proof, identity)?,
             None => {}
         }
-        // A client that was let in before stays a client whatever new rules say, also at the next
+        // A client that was let in before stays a client in spite of new rules, also at the next
         // primary.
         if back.is_none_or(|(client, _)| !locks.is_of_predecessor(client)) {
             locks.admit(identity, names, self.len_of(identity))?;
