@@ -37,7 +37,7 @@ pub(super) const SEND_SLOTS: u32 =
 const SPIN_MAX: Duration = Duration::from_millis(1);
 /// As [`SPIN_MAX`], for a client that prefers to sleep.
 const SPIN_SLEEPY: Duration = Duration::from_micros(2);
-/// The time for polling is halved while polling is of no use, down to this part of the longest.
+/// While polling is of no use, the time for it is halved, down to this part of the longest.
 const SPIN_PARTS: u32 = 32;
 /// Polls between two readings of the clock. Then the thread yields: the device may need this CPU.
 const LOOKS: u32 = 32;
@@ -191,7 +191,8 @@ impl CompletionPump {
         !self.is_ring_done(self.ring_posted.load(Ordering::SeqCst))
     }
 
-    /// Claims a poster slot for a list with that many verbs, if one is free and the session has not ended.
+    /// Claims a poster slot for a list with that many verbs, if one is free and the session has
+    /// not ended.
     #[inline]
     pub(super) fn claim_now(&self, verbs: usize) -> Option<Claim<'_>> {
         if self.is_broken() {
