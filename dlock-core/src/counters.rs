@@ -36,7 +36,7 @@ pub struct Info {
     pub counter: Counter,
     /// The name, as in `DEBUG_STATS_…` of the C API.
     pub name: &'static str,
-    /// What it counts.
+    /// The events that it counts.
     pub help: &'static str,
     /// The side that counts.
     pub by: By,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client may do, by the names in its certificate: rules, rights and quotas.
+//! The rights of a client, by the names in its certificate: rules, rights and quotas.
 //!
 //! ```text
 //!   no rule at all ─────────────────────────▶ everything is allowed, nothing is counted

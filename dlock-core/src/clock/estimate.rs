@@ -99,7 +99,8 @@ impl ClockEstimate {
         drift_ns > self.half_trip_ns.clamp(DRIFT_TOLERATED_NS, DRIFT_TOLERATED_NS_MAX)
     }
 
-    /// Whether the exchange took long; on the primary's host the time is asked for again then.
+    /// Whether the exchange took long; on the primary's host the client then asks for the time
+    /// again.
     pub fn took_long(&self) -> bool {
         self.half_trip_ns > DRIFT_TOLERATED_NS
     }
@@ -125,7 +126,7 @@ impl ClockEstimate {
     }
 }
 
-/// What was done with a new estimate.
+/// The result of a new estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refresh {
     /// The new estimate is more exact, and is in use.

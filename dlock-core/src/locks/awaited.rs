@@ -2,10 +2,10 @@
 //! The clients for which a recovery waits, and for how long.
 //!
 //! ```text
-//!   counted: so many clients, for as long as it takes
-//!   known:   each until it has told everything, or is proved dead, or the operator does not want
-//!            to wait, or the deadline and its own horizon have passed and it is not here
-//!   lost:    the clients are not known: all that come, until the operator does not want to wait
+//!   counted: a number of clients, for as long as it takes
+//!   known:   each until it has claimed everything, or is proved dead, or an operator ends the
+//!            wait, or the deadline and its own horizon have passed and it is not here
+//!   lost:    the clients are not known: all that come, until an operator ends the wait
 //!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
 //! A client with a horizon neither operates on its locks nor relies on them beyond it, counted from
@@ -16,7 +16,7 @@
 //! a lock has nothing to claim, and may not even know that it was let in: it may come at any time,
 //! and is let in by its proof.
 //!
-//! A client that is here but does not say that it has told everything may take as long as the
+//! A client that is here but does not say that it has claimed everything may take as long as the
 //! deadline, and at least [`TELLING_S`], from when it came ([`Locks::take_laggard`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ pub struct Known {
     pub secrets: [Secret; 3],
     /// The identity of the certificate that registered it; `None`: there was none.
     pub identity: Option<Identity>,
-    /// Its session horizon, seconds; 0: unlimited.
+    /// The horizon of its session, seconds; 0: unlimited.
     pub horizon_s: u32,
     /// Whether it was given a lock, so that it may rely on a hold.
     pub has_locks: bool,
@@ -51,7 +51,7 @@ pub struct Progress {
     pub expected: u32,
     /// How many of them are here.
     pub back: u32,
-    /// How many have told everything.
+    /// How many have claimed everything.
     pub told: u32,
     /// Claims so far.
     pub claims: usize,
@@ -64,7 +64,7 @@ pub struct Progress {
 /// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Clients that have told everything.
+    /// Clients that have claimed everything.
     pub clients: usize,
     /// Clients that were no longer waited for.
     pub given_up: usize,
@@ -74,7 +74,7 @@ pub struct Recovered {
     pub lost: usize,
 }
 
-/// A client that has not told everything in time.
+/// A client that has not claimed everything in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Laggard {
     /// The client.
@@ -85,12 +85,12 @@ pub struct Laggard {
 
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
-    /// Clients that have not told everything, each with the end of waiting for it.
+    /// Clients that have not claimed everything, each with the end of waiting for it.
     missing: BTreeMap<ClientId, ServerTime>,
     /// Until when each client relies on what it has by its session at the predecessor.
     promised: BTreeMap<ClientId, ServerTime>,
     proofs: BTreeMap<ClientId, Proofs>,
-    /// Clients that are here but have not told everything, each with the time at which it came.
+    /// Clients that are here but have not claimed everything, each with the time at which it came.
     telling: BTreeSet<(ServerTime, ClientId)>,
     /// The laggards among them: those that [`Locks::take_laggard`] has returned.
     late: BTreeSet<(ServerTime, ClientId)>,
@@ -106,7 +106,8 @@ pub(super) struct Awaited {
     is_unlisted: bool,
     /// Whether the wait for missing clients was ended by an operator.
     is_hurried: bool,
-    /// Clients that have said that they told everything, or for which the recovery need not wait.
+    /// Clients that have said that they claimed everything, or for which the recovery need not
+    /// wait.
     told: BTreeSet<ClientId>,
 }
 
@@ -180,7 +181,7 @@ impl Locks {
     }
 
     /// Whether an unknown client may be adopted from the predecessor, with this proof, on a
-    /// connection that has shown this certificate.
+    /// connection with this certificate.
     ///
     /// # Errors
     /// `ClientRemoved`: it may not. `Error`: its proof or its certificate is wrong.
@@ -224,7 +225,7 @@ impl Locks {
     }
 
     /// Handles that a client of the predecessor has come, or that a member has come back: it may
-    /// say once that it has told its claims.
+    /// say once that it has claimed everything.
     pub fn came_back(&mut self, now: ServerTime, client: ClientId) {
         self.reinits.insert(client);
         self.idle.remove(&client);
@@ -255,7 +256,7 @@ impl Locks {
         self.idle.contains_key(&client)
     }
 
-    /// Takes a client that is here but has not told everything in time;
+    /// Takes a client that is here but has not claimed everything in time;
     /// [`membership`](crate::membership) decides what happens to it. Each is returned once, and
     /// again if an operator ends the wait.
     pub fn take_laggard(&mut self, now: ServerTime) -> Option<Laggard> {
@@ -272,7 +273,7 @@ impl Locks {
     }
 
     /// Ends the wait for missing clients, and after the deadline also for clients that have not
-    /// told everything. Locks may be given to others while such a client still relies on them.
+    /// claimed everything. Locks may be given to others while such a client still relies on them.
     pub fn hurries(&mut self) {
         let awaited = &mut self.awaited;
         awaited.is_hurried = true;
@@ -305,7 +306,7 @@ impl Locks {
         awaited.late.retain(|(_, late)| *late != client);
     }
 
-    /// Whether the client has nothing to tell, or has told everything.
+    /// Whether the client has nothing to claim, or has claimed everything.
     pub fn has_told_all(&self, client: ClientId) -> bool {
         !self.recovering || self.has_claimed_all(client)
     }
@@ -382,7 +383,7 @@ impl Locks {
         self.recovered.take()
     }
 
-    /// The progress of the recovery; `None`: there is none.
+    /// The progress of the recovery; `None`: the primary is not in recovery.
     pub fn progress(&self) -> Option<Progress> {
         if !self.recovering {
             return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client has, and which part of it outlasts its session.
+//! The holds of a client, and which of them outlast its session.
 //!
 //! | what | lapses | until |
 //! |---|---|---|
@@ -62,7 +62,7 @@ impl Lapse {
     }
 }
 
-/// What a client has under one handle.
+/// The kind of hold that a client has under one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Had {
     Nothing,
@@ -186,7 +186,7 @@ impl Locks {
         }
     }
 
-    /// What the client has under this handle.
+    /// The kind of hold that the client has under this handle.
     fn had(
         &self,
         now: ServerTime,

@@ -62,7 +62,7 @@ pub struct PrimaryConfig {
     pub anchor_s: u32,
     /// `trans_mode_t` of the C API; clients must have the same.
     pub tp_mode: u8,
-    /// Clients that must have told their claims before any client is served; 0: no recovery.
+    /// Clients that must have claimed everything before any client is served; 0: no recovery.
     pub recovery_clients: u32,
     /// The limit of clients.
     pub clients_max: usize,
@@ -101,7 +101,7 @@ pub struct Locks {
     /// Waits of ended channels that are still to be dropped.
     deaf: StaleWaits,
     /// Clients whose word operations will be executed by another party (the primary or the client),
-    /// each with the next handle whose lock must be told so.
+    /// each with the next handle whose lock must change to that party.
     changing: BTreeMap<ClientId, Handle>,
     /// Work units since the last [`take_work`](Locks::take_work).
     work: u32,

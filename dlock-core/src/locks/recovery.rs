@@ -2,14 +2,14 @@
 //! Recovery: the claims of the predecessor's clients, and their settlement.
 //!
 //! ```text
-//!   UpdateLocks ─▶ a place for each lock; what is claimed of it is kept, per (client, lock)
+//!   UpdateLocks ─▶ a place for each lock; its claims are kept, per (client, lock)
 //!   ReinitDone  ─▶ counted, by client; the last one ends the recovery:
-//!                  each lock is settled from all its claims, in whatever order they came
-//!   Confirm     ─▶ what became of one of them: as the word and the client's ledger entry say
+//!                  each lock is settled from all its claims, in any order
+//!   Confirm     ─▶ the verdict on one claim, from the word and the client's ledger entry
 //! ```
 //! A claim can be repeated; the last one counts. Claims of a client that has not said that it has
-//! told everything do not count, except, if its session has lapsed meanwhile, its leases. No client
-//! operates on a word before all locks are settled.
+//! claimed everything do not count, except, if its session has lapsed meanwhile, its leases. No
+//! client operates on a word before all locks are settled.
 
 use super::settlement::{settle, Claimed, Settled};
 use super::{lock_ref, valid_name, Had, Locks};
@@ -99,7 +99,7 @@ impl Locks {
         (all, all - granted)
     }
 
-    /// Whether a claim counts: its client has told everything, or it has a lease, which outlasts
+    /// Whether a claim counts: its client has claimed everything, or it has a lease, which outlasts
     /// the session as at a primary that serves.
     fn counts(&self, claim: &Claimed) -> bool {
         let is_leased = claim.is_held && claim.deadline_s != u32::MAX;
@@ -130,7 +130,7 @@ impl Locks {
         granted
     }
 
-    /// What a client has claimed of the lock in this slot, before the settlement.
+    /// The claim of a client to the lock in this slot, before the settlement.
     pub(super) fn has_claimed(&self, now: ServerTime, slot: Slot, client: ClientId) -> Had {
         match self.claims.get(&(slot, client)) {
             None => Had::Nothing,

@@ -7,8 +7,8 @@
 //!   Object*       objects                                     quota objects_max
 //!   chains, Wait, Poll, TakeTicket, Steal, Extend   the right to the mode, on the lock's name
 //!   Wait, TakeTicket                                          quota waits_max
-//!   notes that make the hold of a fair lock last longer       the right to the mode
-//!   release, cancel, abandon, resolve, and reads of words     nothing: who holds may give back
+//!   writes that make the hold of a fair lock last longer      the right to the mode
+//!   release, cancel, abandon, resolve, and reads of words     nothing: a holder may give back
 //! ```
 //! The primary does not see the chains of a client that operates on the words itself, so only a
 //! client that may do everything can do that ([`Locks::may_map`]).

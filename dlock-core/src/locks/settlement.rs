@@ -30,12 +30,12 @@ pub(super) struct Claimed {
     pub(super) mode: Mode,
     /// Whether it holds the lock; else it is queued for it (fair locks).
     pub(super) is_held: bool,
-    /// Of a hold: the end of the lease, seconds since 1970; `u32::MAX`: no end.
+    /// The end of the lease of a hold, seconds since 1970; `u32::MAX`: no end.
     pub(super) deadline_s: u32,
-    /// Of a hold: the incarnation that granted or confirmed it last, and the end of the lease by
-    /// the clock of that incarnation.
+    /// The incarnation that granted or confirmed a hold last, and the end of the lease by the clock
+    /// of that incarnation.
     pub(super) granted_at: (Epoch, u32),
-    /// Of a hold: when it was granted or confirmed last; too late if the claim took long to come.
+    /// When a hold was granted or confirmed last; too late if the claim took long to come.
     pub(super) since: ServerTime,
     /// Fair: the place of the ticket.
     pub(super) place: Option<Place>,

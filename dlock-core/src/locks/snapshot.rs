@@ -11,11 +11,11 @@ use crate::wire::message::LockType;
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockSnapshot {
-    /// Its id.
+    /// The id of the lock.
     pub lock: LockId,
-    /// Its name.
+    /// The name of the lock.
     pub name: Vec<u8>,
-    /// Its kind.
+    /// The kind of the lock.
     pub lock_type: LockType,
     /// The slot of the lock.
     pub slot: Slot,
@@ -31,7 +31,7 @@ pub struct LockSnapshot {
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSnapshot {
-    /// Its id.
+    /// The id of the client.
     pub client: ClientId,
     /// Locks and objects that it has got.
     pub handles: usize,

@@ -6,10 +6,10 @@
 //!   fenced ──▶ leaving: it cannot act any more ──step, step, …──▶ gone: id and place are free
 //!                       one reference after the other:
 //!                       locks ─▶ objects ─▶ what it owns
-//!   detached ──▶ deaf: what it waited for it does not wait for any more, lock by lock
+//!   detached ──▶ deaf: its waits are dropped, lock by lock
 //! ```
-//! In the same way the locks of a client are told that another party executes its word operations
-//! from now on; a lock that is used earlier is told then.
+//! In the same way a change of the party that executes a client's word operations is entered lock
+//! by lock; a lock that is used earlier gets the change then.
 //!
 //! Between two steps other clients are served. A lock of the leaving client becomes free, or the
 //! next waiter's, as soon as the reference to it is undone. Until the last one is undone the client
@@ -31,7 +31,7 @@ use crate::registry::{Released, What};
 const DEAF_AT_ONCE: usize = 16;
 /// The work limit for that; the last wait may exceed it.
 const DEAF_WORK: u32 = 4 * QUANTUM;
-/// Handles whose locks are told of a change at once: most clients attach before they get any lock.
+/// Handles whose locks get such a change at once: most clients attach before they get any lock.
 const TOLD_AT_ONCE: usize = 1;
 
 /// The result of a [`step`](Locks::step).
@@ -138,7 +138,7 @@ impl Locks {
         while self.step(now, mem, u32::MAX, out).more {}
     }
 
-    /// Checks the next lock whose deadline has passed; `false`: there is none.
+    /// Checks the next lock whose deadline has passed; returns whether there was one.
     fn look(&mut self, now: ServerTime, mem: &mut Metered<'_>, out: &mut Vec<Sent>) -> bool {
         let Some(slot) = self.arbiter.pop_due(now) else { return false };
         mem.visited(1 + self.arbiter.searched(slot));

@@ -36,8 +36,8 @@ impl std::fmt::Debug for Draws {
 pub struct Caller {
     /// The number of the connection.
     pub control: u64,
-    /// The identity of the certificate that the connection has shown; `None`: this primary asks for
-    /// no certificate.
+    /// The identity of the certificate on the connection; `None`: this primary asks for no
+    /// certificate.
     pub identity: Option<Identity>,
     /// The names in that certificate, as rules have them ([`rights`](crate::rights)).
     pub names: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Admission {
     pub recovering: bool,
     /// The horizon that the client is promised.
     pub terms: Terms,
-    /// The proof that the client has shown, if the connection is that of a prepared session. The
+    /// The proof that the client gave, if the connection is that of a prepared session. The
     /// connection speaks for the client once a request comes on it. The proof stays valid until the
     /// client is known to use the new secret.
     pub prepared_by: Option<Secret>,
@@ -85,15 +85,15 @@ pub struct Joining {
     pub fabric: FabricKind,
     /// The process at its other end, if it is to map the memory.
     pub process: Option<JoiningProcess>,
-    /// The identity of the certificate that the connection has shown; `None`: no certificate is
-    /// asked for on this connection.
+    /// The identity of the certificate on the connection; `None`: no certificate is asked for on
+    /// this connection.
     pub identity: Option<Identity>,
 }
 
 /// A process that is to map the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoiningProcess {
-    /// Its process id; processes that are already known are recognised by it.
+    /// The process id; processes that are already known are recognised by it.
     pub pid: Option<i32>,
     /// Whether the primary can find out that the process ends.
     pub is_known: bool,
@@ -105,7 +105,7 @@ impl Joining {
         Self { fabric, process: None, identity: None }
     }
 
-    /// The same connection, with the certificate that it has shown.
+    /// The same connection, with this identity of its certificate.
     #[must_use]
     pub fn shown(self, identity: Option<Identity>) -> Self {
         Self { identity, ..self }
@@ -132,7 +132,7 @@ pub struct Channel {
     pub is_prepared: bool,
 }
 
-/// What an `Init` or `Reinit` asks for.
+/// The request in an `Init` or `Reinit`.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) version: u8,
@@ -289,7 +289,7 @@ impl Membership {
         Ok(self.welcome(now, locks, (client, wanted.version), true))
     }
 
-    /// Records that a client was let in; returns what it is told.
+    /// Records that a client was let in; returns the answer to it.
     fn welcome(
         &mut self,
         now: ServerTime,
@@ -403,7 +403,7 @@ impl Membership {
                 Status::NotReady
             }
             (Executes::Device, _) => Status::Success,
-            // A process that cannot be told from others could never be fenced.
+            // A process that cannot be distinguished from others could never be fenced.
             (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
                 let living = || member.processes.iter().filter(|p| !p.has_ended);
                 let has_too_many =

@@ -20,8 +20,8 @@ pub enum Connection {
 }
 
 impl Membership {
-    /// The certificate that this connection has shown is revoked: its client is fenced, and what it
-    /// has without a lease ends with its horizon. Does nothing if the client no longer uses the
+    /// Handles that the certificate of this connection is revoked: its client is fenced, and what
+    /// it has without a lease ends with its horizon. Does nothing if the client no longer uses the
     /// connection.
     pub(crate) fn revoked(&mut self, client: ClientId, connection: Connection) {
         let Some(member) = self.members.get(&client) else { return };

@@ -24,7 +24,7 @@ pub enum State {
     Ending(Ending),
     /// Fenced; keeps everything until the horizon that it was promised has passed.
     Fenced(Exit),
-    /// Fenced; what it has without a lease is being ended.
+    /// Fenced; its holds without a lease are being ended.
     Lapsing(Exit),
     /// Fenced; has nothing but leases.
     Lingering {
@@ -35,7 +35,7 @@ pub enum State {
     Undoing,
 }
 
-/// What ends once the member is fenced.
+/// The part of a member that ends once it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Everything, if it has nothing; else it is absent as before.
@@ -67,10 +67,11 @@ pub(super) struct Process {
 pub(super) struct Prepared {
     /// The number of its control connection.
     pub(super) control: u64,
-    /// The secret by which an `Attach` for this session is told from one for the present session.
+    /// The secret that an `Attach` for this session contains; an `Attach` for the present session
+    /// contains another.
     pub(super) secret: Secret,
-    /// The proof that the client has shown. It stays valid, in case the client does not learn that
-    /// it has moved to this session.
+    /// The proof that the client gave. It stays valid, in case the client does not learn that it
+    /// has moved to this session.
     pub(super) proof: Secret,
     /// Seconds; 0: unlimited.
     pub(super) horizon_s: u32,
@@ -115,11 +116,12 @@ pub(super) struct Member {
     pub(super) bounded: ServerTime,
     /// How often what the client had without a lease was ended.
     pub(super) lapses: u32,
-    /// The client was given a lock, or may have been: a successor must wait for it.
+    /// Whether the client was given a lock, or may have been: a successor must wait for it.
     pub(super) has_locks: bool,
-    /// The client has come to a recovering primary, and has not told yet what it holds.
+    /// Whether the client is at a recovering primary, and has not claimed everything yet.
     pub(super) owes_claims: bool,
-    /// The client has not told a recovering primary everything in time, and may not come back.
+    /// Whether the client has not claimed everything in time at a recovering primary, and may not
+    /// come back.
     pub(super) lags: bool,
     /// The reason to remove the client as soon as the lapse under way is done.
     pub(super) condemned: Option<Exit>,
@@ -162,8 +164,8 @@ impl Member {
         is_same(self.secret, secret) | is_previous
     }
 
-    /// Whether a connection that has shown this certificate may speak for the client. A client that
-    /// was registered without a certificate is not reachable with one.
+    /// Whether a connection with this certificate may speak for the client. A client that was
+    /// registered without a certificate is not reachable with one.
     pub(super) fn is_of(&self, identity: Option<Identity>) -> bool {
         self.identity == identity
     }
@@ -237,7 +239,7 @@ impl Member {
     }
 }
 
-/// Whether two secrets are the same; takes the same time whatever the answer.
+/// Whether two secrets are the same; takes the same time if they are and if they are not.
 pub(super) fn is_same(a: Secret, b: Secret) -> bool {
     a.0.iter().zip(b.0).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }

@@ -22,7 +22,7 @@
 //! unmapped the memory or its processes have ended. Until then it is *quarantined*: its chains are
 //! refused at the memory, and everything it has stays as it is.
 //!
-//! What a client is answered in each state:
+//! The answers to a client, by its state:
 //!
 //! | state | `Init`¹ | `Reinit` | requests² | `Attach` | others' `Init`, no place free |
 //! |---|---|---|---|---|---|
@@ -189,7 +189,7 @@ impl Membership {
         self.members.len()
     }
 
-    /// Whether there is none.
+    /// Whether the primary has no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -515,8 +515,8 @@ fn acts_at(member: &Member) -> ServerTime {
 
 /// Whether what an absent member has ends with the grace. A closed connection may have been reset
 /// on the way, so a client with a horizon keeps everything until the horizon, unless the operator
-/// has chosen otherwise ([`Orphans::Grace`]). A client that has not yet told a recovering primary
-/// what it holds is waited for as if it had not come.
+/// has chosen otherwise ([`Orphans::Grace`]). For a client that has not yet claimed everything the
+/// recovering primary waits as if it had not come.
 fn ends_with_grace(rules: &Rules, member: &Member, is_closed: bool) -> bool {
     let may_rely = member.until != UNLIMITED && rules.orphans == Orphans::Lease;
     let is_awaited = member.owes_claims && !planted::is(Bug::ClaimsUnawaited);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Members while the primary recovers: clients that do not tell in time what they hold, clients
-//! whose processes end before they have told it, and the list of clients that is kept when the
-//! recovery is over.
+//! Members while the primary recovers: clients that do not claim everything in time, clients whose
+//! processes end before they have, and the list of clients that is kept when the recovery is over.
 
 use super::{Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
@@ -25,10 +24,10 @@ impl Membership {
         }
     }
 
-    /// A client has not told a recovering primary everything in time, and others wait for it: its
-    /// connection is closed, and it may not come back. Everything it has ends when its horizon has
-    /// passed, because it does not rely on its claims after that. A client without a horizon is
-    /// waited for, unless an operator ends the wait (`is_hurried`).
+    /// Handles that a client has not claimed everything in time at a recovering primary, and others
+    /// wait for it: its connection is closed, and it may not come back. Everything it has ends when
+    /// its horizon has passed, because it does not rely on its claims after that. The recovery
+    /// waits for a client without a horizon, unless an operator ends the wait (`is_hurried`).
     pub(crate) fn lags(&mut self, now: ServerTime, laggard: Laggard) {
         let Laggard { client, is_hurried } = laggard;
         let Some(member) = self.members.get(&client) else { return };

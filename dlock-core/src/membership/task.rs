@@ -62,7 +62,7 @@ pub enum Exit {
     Horizon,
     /// The client stood still in the middle of an operation for which others waited.
     Hindered,
-    /// The client has not told the recovering primary everything in time.
+    /// The client has not claimed everything in time at the recovering primary.
     Laggard,
     /// The leases that were kept for the client are over.
     LeasesOver,

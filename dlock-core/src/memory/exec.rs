@@ -76,7 +76,7 @@ pub trait Executor: Send + Sync {
         true
     }
 
-    /// Sends a request. The reply is kept until it is asked for or forgotten.
+    /// Sends a request. The reply is kept until the caller takes or forgets it.
     ///
     /// # Errors
     /// `BadResponse` if the session's connection is gone.
@@ -303,8 +303,8 @@ pub trait LockMemory {
     }
     /// Read an entry of a client's ledger; empty if the client is not known.
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;
-    /// What a client has counted for the primary since its ledger was made, as the client says; all
-    /// 0 for a client whose chains the primary executes.
+    /// The counts that a client reports to the primary, since its ledger was made; all 0 for a
+    /// client whose chains the primary executes.
     fn told(&mut self, client: ClientId) -> Told {
         let _ = client;
         [0; TOLD_MAX]

@@ -100,7 +100,7 @@ impl Clients {
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
-    /// Whether there is none.
+    /// Whether no client is known.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

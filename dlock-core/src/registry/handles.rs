@@ -36,7 +36,7 @@ pub enum What {
 pub struct HandleEntry {
     /// The slot the client knows under this handle.
     pub slot: Slot,
-    /// What the client got.
+    /// The lock or object that the client got.
     pub what: What,
 }
 

@@ -74,7 +74,7 @@ pub struct Released {
     pub handle: Handle,
     /// The slot of the lock's words.
     pub slot: Slot,
-    /// It was the last reference: the lock is gone, and its retired slot is to be freed.
+    /// Whether it was the last reference: the lock is gone, and its retired slot is to be freed.
     pub destroyed: bool,
 }
 
@@ -190,7 +190,7 @@ impl Locks {
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
-    /// Whether there is none.
+    /// Whether there is no lock.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

@@ -161,8 +161,9 @@ impl Objects {
     /// already.
     ///
     /// # Errors
-    /// `ObjectNotCreate`: there is none. `ObjectDestroyed`: it is destroyed. `ServerNoResource`:
-    /// the client has no room for another handle. `ClientRemoved`: the client is not known.
+    /// `ObjectNotCreate`: there is no such object. `ObjectDestroyed`: it is destroyed.
+    /// `ServerNoResource`: the client has no room for another handle. `ClientRemoved`: the client
+    /// is not known.
     pub fn get(
         &mut self,
         t: &mut Tables<'_>,
@@ -374,7 +375,7 @@ impl Objects {
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
-    /// Whether there is none.
+    /// Whether there is no object.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

@@ -13,7 +13,7 @@
 use super::{Heard, ADDRESSES_MAX, PAUSE_NS, UNREACHED_NS};
 use crate::wire::status::Status;
 
-/// What the executor does next.
+/// The next step of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Register with the primary at this address. Report [`Arrival::failed`] if it does not take
@@ -54,8 +54,8 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// The search of a client that knows so many addresses. Until `until_ns` it waits for a primary
-    /// that recovers and, if it knows several addresses, for one that is not reachable yet.
+    /// The search of a client that knows this number of addresses. Until `until_ns` it waits for a
+    /// primary that recovers and, if it knows several addresses, for one that is not reachable yet.
     pub fn new(now_ns: u64, addresses: usize, until_ns: Option<u64>) -> Self {
         Self {
             addresses: addresses.clamp(1, ADDRESSES_MAX),
@@ -69,7 +69,7 @@ impl Arrival {
         }
     }
 
-    /// What to do next.
+    /// The next step.
     pub fn next(&mut self, now_ns: u64) -> Step {
         match self.step {
             Step::Wait { until_ns } if now_ns >= until_ns => {
@@ -81,8 +81,8 @@ impl Arrival {
         self.step
     }
 
-    /// The primary at the address that was tried does not take this client. `heard`: its answer to
-    /// the question whether it is there, which is asked only after `NotReady`.
+    /// Handles that the primary at the address that was tried does not take this client. `heard`:
+    /// its answer to the question whether it is there, which is asked only after `NotReady`.
     pub fn failed(&mut self, now_ns: u64, status: Status, heard: Heard) {
         if !matches!(self.step, Step::Try { .. }) {
             return;
@@ -113,7 +113,7 @@ impl Arrival {
         Step::Over { status, recovers: self.recovers }
     }
 
-    /// What follows after the last address: a pause, or the end.
+    /// The step after the last address: a pause, or the end.
     fn pauses(&mut self, now_ns: u64) -> Step {
         let may_come = self.addresses > 1 && now_ns - self.began_ns.min(now_ns) < UNREACHED_NS;
         let Some(until_ns) = self.until_ns.filter(|_| self.recovers || may_come) else {

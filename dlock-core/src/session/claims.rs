@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   request ─▶ answered ─▶ a place for each lock ─▶ over
-//!                       └─ what was held of some is refused: those are told again, without it
+//!                       └─ some holds are refused: these locks are claimed again, without the hold
 //! ```
 //! A refusal stands for as long as the primary recovers: another client holds the lock, a rule does
 //! not allow the claim, or the table of locks is full. So a refused claim is not repeated.

@@ -23,9 +23,9 @@
 //! only after [`UNREACHED_NS`]. A `Confirm` also undoes what an operation has left in doubt
 //! ([`Failover::left_in_doubt`]), once the primary answers, even if the client has never left it.
 //!
-//! A primary is first asked whether it is there, with a short limit, because it may be stopped. A
-//! primary that is there may have many clients to let in, and is waited for patiently: a client
-//! that gives up too soon, and comes again, costs it the work once more. One [`Task`] is under way
+//! A primary is first asked whether it is there, with a short limit, because it may be stopped. The
+//! limit for a primary that is there is long, because it may have many clients to let in: a client
+//! that gives up too soon, and comes again, costs it the same work twice. One [`Task`] is under way
 //! at a time: the executor reports its result, and asks for the next. The executor's own limits
 //! bound tasks that can last; a late report counts like any other.
 
@@ -60,7 +60,7 @@ pub const UNREACHED_NS: u64 = 60 * NS;
 /// Addresses of primaries that a client may know.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// What the executor does next. Times are on the client's own clock.
+/// The next task of the executor. Times are on the client's own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Do nothing before then, unless the connection breaks ([`Failover::broken`]).
@@ -107,9 +107,9 @@ pub enum Task {
 /// A primary's answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It serves.
+    /// The primary serves.
     Serves,
-    /// It recovers.
+    /// The primary recovers.
     Recovers,
     /// No answer in time, an answer to something else, or the connection is gone.
     Nothing,
@@ -177,8 +177,8 @@ pub struct Failover {
 }
 
 impl Failover {
-    /// A client that is at the first of so many addresses, and bears so much silence. `seed` makes
-    /// the pauses of clients differ.
+    /// A client that is at the first of `addresses` addresses, and bears a silence of `silence_ns`.
+    /// `seed` makes the pauses of clients differ.
     pub fn new(now_ns: u64, addresses: usize, silence_ns: u64, seed: u64) -> Self {
         let mut failover = Self {
             addresses: addresses.clamp(1, ADDRESSES_MAX),
@@ -208,7 +208,7 @@ impl Failover {
         !matches!(self.stage, Stage::Here)
     }
 
-    /// What to do next.
+    /// The next task.
     pub fn next(&mut self, now_ns: u64) -> Task {
         match self.stage {
             Stage::Here if self.settles => Task::Confirm,
@@ -235,7 +235,7 @@ impl Failover {
     }
 
     /// Handles that the connection to the primary is gone. A client that is let in and cut off
-    /// again and again pauses before it comes once more, ever longer.
+    /// again and again pauses ever longer before it comes again.
     pub fn broken(&mut self, now_ns: u64) {
         if !self.is_looking() {
             let pause_ns = if self.comes > 1 { self.pause(self.relapses()) } else { 0 };
@@ -248,7 +248,7 @@ impl Failover {
         self.comes.saturating_sub(1)
     }
 
-    /// Whether the client has come to no primary yet.
+    /// Whether the client is at no primary yet.
     fn is_looking(&self) -> bool {
         matches!(self.stage, Stage::Away { .. } | Stage::Comes | Stage::Anew)
     }
@@ -420,7 +420,7 @@ impl Failover {
         self.stage = Stage::Away { from_ns };
     }
 
-    /// The pause after so many rounds.
+    /// The pause after this number of rounds.
     fn pause(&mut self, rounds: u32) -> u64 {
         let longest_ns = PAUSE_NS.0.saturating_mul(1 << rounds.min(16)).min(PAUSE_NS.1);
         longest_ns / 2 + self.draw() % (longest_ns / 2)

@@ -6,8 +6,8 @@
 //!     └─ horizon_ns, less drift ─▶ client: neither posts nor believes that it holds anything
 //! ```
 //! The client counts from before it sent the heartbeat, and the primary from its arrival. So the
-//! client gives up first, whatever the delay of the network. Without a horizon neither acts on
-//! silence.
+//! client gives up first, however long the network delays the heartbeat. Without a horizon neither
+//! acts on silence.
 
 use crate::clock::{COARSE_NS_MAX, DRIFT_PPM};
 

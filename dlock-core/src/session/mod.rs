@@ -38,7 +38,7 @@ use crate::ids::{ClientId, Epoch};
 use crate::wire::control::{ControlReply, Session, VERSION, VERSION_MIN};
 use crate::wire::status::Status;
 
-/// What a client may do in its present state.
+/// The calls that a client may make in its present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Gate {

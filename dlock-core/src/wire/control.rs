@@ -56,11 +56,11 @@ pub struct Claim {
     pub lock: LockId,
     /// The descriptor of the lock.
     pub desc: LockDesc,
-    /// What the client claims; `None`: only its reference.
+    /// The hold or queue place that the client claims; `None`: only its reference.
     pub held: Option<HeldClaim>,
 }
 
-/// What a [`Claim`] claims: a hold, or the place in the queue of a fair lock.
+/// The part of a [`Claim`] about a hold, or about a place in the queue of a fair lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeldClaim {
     /// The mode in which the lock is held, or asked for.
@@ -215,7 +215,7 @@ pub struct Session {
     pub terms: Terms,
 }
 
-/// What the primary promises a client.
+/// The terms that the primary promises a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The session horizon, seconds; 0: unlimited.
@@ -324,7 +324,7 @@ pub struct VerbsEndpoint {
     pub gid: [u8; 16],
     /// The local identifier of its port; InfiniBand only.
     pub lid: u16,
-    /// Its path MTU, 1 = 256 bytes … 5 = 4,096.
+    /// The path MTU, 1 = 256 bytes … 5 = 4,096.
     pub mtu: u8,
     /// Reads and atomics that it executes at a time; not 0.
     pub reads: u8,
@@ -333,11 +333,11 @@ pub struct VerbsEndpoint {
 /// Memory of the primary that a client's queue pair may operate on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsRegion {
-    /// Its address in the primary's process.
+    /// The address in the primary's process.
     pub base: u64,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its key: worth nothing on any other client's queue pair.
+    /// The key: worth nothing on any other client's queue pair.
     pub rkey: u32,
 }
 

@@ -178,7 +178,8 @@ pub enum Frame {
 pub enum Cut {
     /// A whole frame.
     Whole(Header),
-    /// A part of a frame; as far as is known, the frame has so many bytes with its header.
+    /// A part of a frame; the number of bytes that the frame has with its header, as far as is
+    /// known.
     Part(usize),
 }
 
