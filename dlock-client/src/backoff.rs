@@ -106,7 +106,7 @@ pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
         now = Instant::now();
         GAVE_AWAY.set(Some(now));
         let (left, away) = (time.saturating_sub(now - start), now - before);
-        // if it gave the processor away once more, it would be back too late for its turn
+        // to give the processor away again would bring the thread back too late for its turn
         if left.is_zero() || is_far && away >= left {
             return;
         }

@@ -69,8 +69,8 @@ pub struct ClientConfig {
     /// How the connections to a primary's port are secured.
     pub tls: TlsUse,
     /// How long becoming a client may take in all, if it was shared: every address, every phase,
-    /// and the recovery of a primary, which is waited for. `None`: no recovery is waited for, and
-    /// each phase has its own bound.
+    /// and the wait for a primary that recovers. `None`: the client does not wait for a recovery,
+    /// and each phase has its own bound.
     pub wait: Option<Duration>,
     /// How long the primary may be silent before the client looks for its successor. `None`: the
     /// value of `DLOCK_SILENCE_MS`.

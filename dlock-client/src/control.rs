@@ -218,7 +218,7 @@ impl Patience {
         Self { silence, connect, until, ..Self::OF_CALL }
     }
 
-    /// When the wait ends for an answer that is asked for now.
+    /// When the wait for the answer to a request made now ends.
     pub(crate) fn deadline(&self) -> Instant {
         self.bounded(self.wait)
     }
@@ -228,7 +228,7 @@ impl Patience {
         self.bounded(self.connect)
     }
 
-    /// The time to wait for an answer that is asked for now.
+    /// The time to wait for the answer to a request made now.
     pub(crate) fn left(&self) -> Duration {
         self.deadline().saturating_duration_since(Instant::now())
     }

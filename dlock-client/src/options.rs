@@ -131,10 +131,10 @@ impl Config {
 
     /// How long becoming a client may take in all.
     ///
-    /// Within this time a primary that recovers is waited for and, where several
-    /// [`primaries`](Self::primaries) are known, one that is about to start, for a minute at most.
-    /// Without it no primary is waited for, and each of connecting, registering and attaching may
-    /// take 10 s at each address.
+    /// Within this time the client waits for a primary that recovers and, where several
+    /// [`primaries`](Self::primaries) are known, for one that is about to start, for a minute at
+    /// most. Without it the client waits for no primary, and each of connecting, registering and
+    /// attaching may take 10 s at each address.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: Some(wait), ..self }

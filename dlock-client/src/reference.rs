@@ -110,7 +110,7 @@ impl References {
         &self.instance
     }
 
-    /// Gets a lock or an object from the primary and counts the reference. It is got once more if
+    /// Gets a lock or an object from the primary and counts the reference. It is got again if
     /// another thread was giving it back.
     pub(crate) fn obtain(
         self: &Arc<Self>,

@@ -144,7 +144,7 @@ impl ClientLock {
         self.within_horizon(self.exec.now())
     }
 
-    /// As [`now`](Self::now), once more in one operation.
+    /// As [`now`](Self::now), a second time in one operation.
     #[inline]
     pub(crate) fn now_again(&self) -> Now {
         self.within_horizon(self.exec.now_again(self.last_now))

@@ -432,7 +432,7 @@ impl Drop for Acquiring {
     }
 }
 
-/// The future of a release. Dropped before its end, the release takes place all the same.
+/// The future of a release. The release takes place even if it is dropped before its end.
 struct Reply {
     slot: Arc<Slot<Result<(), Error>>>,
 }
