@@ -20,7 +20,7 @@ pub enum FabricError {
         "cannot {what} of {bytes} bytes: {source}; raise the memory or file limit (ulimit -v, -n)"
     )]
     Memory {
-        /// What was attempted.
+        /// The attempt that failed.
         what: &'static str,
         /// The size asked for.
         bytes: usize,

@@ -274,7 +274,7 @@ pub struct ProcessStat {
     pub stopped: bool,
 }
 
-/// The state of the process with this number; `None`: there is none, or it is not visible.
+/// The state of the process with this number; `None`: no such process exists, or it is not visible.
 pub fn process_stat(pid: i32) -> Option<ProcessStat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain any characters; the fields after it do not.

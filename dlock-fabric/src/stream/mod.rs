@@ -2,7 +2,7 @@
 //! The client's end of a command channel, for all threads of one client instance.
 //!
 //! ```text
-//!   threads ──request/post/note──▶ Out (frames in the order of their numbers) ──▶ socket
+//!   threads ──request/post/write_ledger──▶ Out (frames in the order of their numbers) ──▶ socket
 //!   threads ◀─wait(seq)── Inbox: answers by number ◀── the leader ◀────────────── socket
 //! ```
 //! *Sending.* A frame is appended to `Out` under its lock and sent as far as the socket takes it,
@@ -76,7 +76,7 @@ pub(crate) enum NotSent {
 #[derive(Debug)]
 pub(crate) struct Stream {
     fd: NotInherited<OwnedFd>,
-    /// What seals the bytes; `None`: they are not sealed.
+    /// The carrier that seals the bytes; `None`: they are not sealed.
     carrier: Option<Mutex<Carrier>>,
     /// The completion channel on which the leader sleeps; `None`: it sleeps on the socket.
     channel: Option<Arc<Channel>>,
@@ -539,7 +539,7 @@ pub(crate) fn tell_of_rubbish(what: &dyn Display) {
     );
 }
 
-/// `None`: not possible without waiting.
+/// Returns `None` for an operation that is not possible without waiting.
 fn or_not_now<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),

@@ -22,7 +22,7 @@ pub const NOTICE_DAYS: [u64; 3] = [30, 7, 1];
 pub struct Ending {
     /// The name of the thing that ends: `the certificate of CN=node1`.
     pub what: String,
-    /// Its file.
+    /// The file of the certificate or list.
     pub path: PathBuf,
     /// The beginning of its validity, seconds since 1970.
     since_s: u64,

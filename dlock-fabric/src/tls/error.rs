@@ -161,7 +161,7 @@ pub enum TlsError {
     UnsupportedKey {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the key.
         cause: String,
     },
     /// The key is not that of the certificate.

@@ -31,7 +31,7 @@ use super::{
     CERTIFICATE_FILE_BYTES_MAX, CHAIN_CERTIFICATES_MAX, CRLS_MAX, CRL_FILE_BYTES_MAX, RSA_BITS_MIN,
 };
 
-/// What one successful loading gave.
+/// The result of loading the files.
 pub struct Loaded {
     /// For accepting connections.
     pub server: Arc<ServerConfig>,

@@ -99,7 +99,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// The certificates that a peer has shown, its own first.
+/// The certificates that a peer has sent, its own first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
 
@@ -115,7 +115,7 @@ pub struct Tls {
     shared: Arc<Shared>,
 }
 
-/// What is accepted beyond the rules of this module.
+/// Certificates and keys that are accepted beyond the rules of this module.
 #[derive(Clone, Debug, Default)]
 pub enum Leniency {
     /// Nothing.
@@ -128,8 +128,8 @@ pub enum Leniency {
         /// that the peer has its key, the limits on what it presents, and
         /// [`Tls::client_expecting`].
         callback: Option<CertVerifyCallback>,
-        /// Whether a key that its password does not open is no error, but is tried again for each
-        /// connection ([`Tls::open_key`]).
+        /// Whether a key that its password does not open is tried again for each connection
+        /// ([`Tls::open_key`]), and is no error.
         key_may_wait: bool,
     },
 }

@@ -143,7 +143,7 @@ impl TlsSession {
         PeerIdentity::of(self.connection.peer_certificates().unwrap_or_default())
     }
 
-    /// The certificates that the peer has shown, its own first.
+    /// The certificates that the peer has sent, its own first.
     pub fn chain(&self) -> PeerChain {
         let chain = self.connection.peer_certificates().unwrap_or_default();
         PeerChain(chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
@@ -161,7 +161,7 @@ impl TlsSession {
         })
     }
 
-    /// Returns plaintext; reads the socket once if there is none. `Ok(0)`: the peer has closed.
+    /// Returns plaintext; reads the socket once if none is ready. `Ok(0)`: the peer has closed.
     ///
     /// # Errors
     /// `WouldBlock`: nothing has come. `Interrupted`: bytes have come, but no plaintext; call

@@ -3,7 +3,8 @@
 
 use crate::tls::sealing::{Opener, SealError};
 
-/// The weight of a record in bytes beside its plaintext: opening it costs as much as so many bytes.
+/// The weight of a record in bytes beside its plaintext: opening it costs as much as that number of
+/// bytes.
 const RECORD_WEIGHT: usize = 64;
 
 /// The plaintext of records, as a stream of bytes.

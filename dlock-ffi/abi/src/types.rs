@@ -90,11 +90,11 @@ pub struct FairState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union LockState {
-    /// Of an atomic lock.
+    /// The state of an atomic lock.
     pub atomic: AtomicState,
-    /// Of a read-write lock.
+    /// The state of a read-write lock.
     pub rw: RwState,
-    /// Of a fair lock.
+    /// The state of a fair lock.
     pub fl: FairState,
     /// The first 8 bytes.
     pub base: u64,
@@ -104,11 +104,11 @@ pub union LockState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union OpState {
-    /// Of an atomic lock.
+    /// The state of an atomic lock.
     pub atomic: AtomicState,
-    /// Of a read-write lock.
+    /// The state of a read-write lock.
     pub rw: RwState,
-    /// Of a fair lock.
+    /// The state of a fair lock.
     pub fl: FairState,
 }
 
@@ -216,7 +216,7 @@ pub struct PrimaryCfg {
 pub struct ReplicaCfg {
     /// The primary.
     pub primary_ip_str: *const c_char,
-    /// Its port.
+    /// The port of the primary.
     pub primary_port: c_int,
 }
 

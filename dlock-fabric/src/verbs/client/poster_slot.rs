@@ -4,7 +4,7 @@
 //! ```text
 //!   FREE ──claim──▶ BUSY ──dropped, everything completed──▶ FREE
 //!                    └──dropped, verbs under way──▶ ORPHAN ──the last one completes──▶ FREE
-//!   notes: BUSY ──dropped──▶ FREE, also while verbs are under way
+//!   ledger writes: BUSY ──dropped──▶ FREE, also while verbs are under way
 //! ```
 //! The thread that polls a completion files it on the completion slot of its poster slot; the owner
 //! reads it there. An orphan is not claimed until its last completion has come, so that the scratch

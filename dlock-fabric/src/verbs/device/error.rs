@@ -31,7 +31,7 @@ pub enum VerbsError {
         "the peer's queue pair was refused: {0}; client and primary must use one RDMA network"
     )]
     Peer(&'static str),
-    /// A queue has no room for so many work requests.
+    /// A queue has no room for the work requests that were asked for.
     #[error("a queue pair of {has} work requests cannot give {wanted} more; make it larger")]
     QueueTooSmall {
         /// The number asked for.

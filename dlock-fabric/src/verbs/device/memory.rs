@@ -74,7 +74,7 @@ pub unsafe trait Region: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// What peers may do with a registration.
+/// The accesses of peers that a registration permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing: scratch space and message buffers.
@@ -190,11 +190,11 @@ impl std::fmt::Debug for Mr {
 /// A peer's registration. It comes from the network, and the device checks each access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// Its address in the peer's process.
+    /// The address in the peer's process.
     pub base: u64,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its key.
+    /// The key of the registration.
     pub rkey: u32,
 }
 
@@ -211,9 +211,9 @@ impl RemoteRegion {
 /// An 8-byte word of a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteWord {
-    /// Its address in the peer's process; a multiple of 8.
+    /// The address in the peer's process; a multiple of 8.
     pub addr: u64,
-    /// The key of its registration.
+    /// The key of the word's registration.
     pub rkey: u32,
 }
 

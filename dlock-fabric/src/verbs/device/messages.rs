@@ -71,7 +71,7 @@ pub enum MessageError {
     /// The message is longer than a buffer.
     #[error("a message of {len} bytes exceeds {max}")]
     TooLong {
-        /// Its length.
+        /// The length of the message.
         len: usize,
         /// The limit.
         max: u32,

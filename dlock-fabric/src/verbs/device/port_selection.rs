@@ -73,11 +73,11 @@ pub enum GidKind {
 /// One entry of a port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidInfo {
-    /// Its index in the table.
+    /// The index in the table.
     pub index: u8,
     /// The identifier; never zero.
     pub gid: Gid,
-    /// Its network.
+    /// The kind of network of the GID.
     pub kind: GidKind,
 }
 
@@ -152,7 +152,7 @@ pub struct DeviceInfo {
     pub reads_served_max: u8,
     /// Reads and atomics one queue pair may have under way.
     pub reads_issued_max: u8,
-    /// Its ports.
+    /// The ports of the device.
     pub ports: Vec<PortInfo>,
     /// The reason why the device could not be examined; then everything above but the name is
     /// empty.
@@ -164,7 +164,7 @@ pub struct DeviceInfo {
 pub struct PortSelection {
     /// The device.
     pub device: String,
-    /// Its port.
+    /// The port of the device.
     pub port: u8,
     /// The GID of the port.
     pub gid: GidInfo,

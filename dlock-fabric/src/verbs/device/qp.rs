@@ -69,9 +69,9 @@ pub struct QpSpec {
 /// A part of a send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// The number of its owner.
+    /// The number of the owner of the part.
     pub(super) owner: u16,
-    /// Its first slot.
+    /// The first slot of the part.
     pub(super) first: u32,
 }
 
@@ -86,7 +86,7 @@ pub struct Endpoint {
     pub gid: Gid,
     /// The local identifier of its port; InfiniBand only.
     pub lid: u16,
-    /// Its path MTU, 1 = 256 bytes … 5 = 4,096.
+    /// The path MTU, 1 = 256 bytes … 5 = 4,096.
     pub mtu: u8,
     /// Reads and atomics that it executes at a time.
     pub reads: u8,

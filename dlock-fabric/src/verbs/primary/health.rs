@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether the primary's device works, shown to the other threads.
+//! The state of the primary's device, for the other threads.
 //!
 //! ```text
 //!   command thread   a list takes longer than SLOW, or fails ──▶ out ──it works again──▶ works

@@ -312,7 +312,8 @@ impl Queues {
         self.make(pd, (ring.send_slots(), ring.slots.into()), inline_bytes, serves)
     }
 
-    /// A queue pair that completes in one of the queues, with so many slots to send and receive.
+    /// A queue pair that completes in one of the queues, with these numbers of slots to send and to
+    /// receive.
     fn make(
         &self,
         pd: &Arc<Pd>,
