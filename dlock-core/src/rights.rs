@@ -79,8 +79,8 @@ impl Right {
         }
     }
 
-    /// The right that a request on the command channel needs; `None`: it gives something back, or
-    /// only asks.
+    /// The right that a request on the command channel needs; `None`: the request gives something
+    /// back, or only asks.
     pub fn for_request(request: &Request) -> Option<Self> {
         match *request {
             Request::Wait { mode, .. }
@@ -99,9 +99,9 @@ impl Right {
         }
     }
 
-    /// The right that a word operation on a lock of this type needs; `None`: it gives something
-    /// back, or only asks whether the client still has what it had (as the release of one of
-    /// several entries does).
+    /// The right that a word operation on a lock of this type needs; `None`: the operation gives
+    /// something back, or only checks whether the client still has its hold (as the release of one
+    /// of several entries does).
     pub fn for_word_op(lock_type: LockType, word_op: &WordOp) -> Option<Self> {
         match (lock_type, *word_op) {
             (_, WordOp::Cas { expect, swap, .. }) if expect == swap => None,

@@ -321,7 +321,7 @@ impl Locks {
         self.awaited.heard = self.awaited.heard.max(until);
     }
 
-    /// Whether a client is here and may tell claims.
+    /// Whether a client is here and may claim.
     fn is_here(&self, client: ClientId) -> bool {
         let is_known = self.registry.clients.get(client).is_some();
         is_known && !self.is_given_up(client)

@@ -26,8 +26,8 @@ use crate::ids::{ClientId, Handle, Slot};
 use crate::memory::exec::LockMemory;
 use crate::registry::{Released, What};
 
-/// Waits of an ended channel that are dropped at once, so that a client with few waits is queued
-/// for nothing when the call returns.
+/// Waits of an ended channel that are dropped at once, so that a client with few waits has none
+/// left when the call returns.
 const DEAF_AT_ONCE: usize = 16;
 /// The work limit for that; the last wait may exceed it.
 const DEAF_WORK: u32 = 4 * QUANTUM;
@@ -181,8 +181,8 @@ impl Locks {
         true
     }
 
-    /// Tells a client's locks that another party executes its word operations from now on. If there
-    /// are many, [`step`](Self::step) tells most of them.
+    /// Enters in a client's locks that another party executes its word operations from now on. If
+    /// there are many, [`step`](Self::step) does so for most of them.
     pub(super) fn changes(&mut self, client: ClientId) {
         if !self.arbiter.is_changing(client) {
             return;

@@ -11,9 +11,9 @@ use crate::roster::Change;
 /// The result of an attempt to fence a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fencing {
-    /// Some of its queue pairs could not be fenced.
+    /// Whether some queue pairs of the client could not be fenced.
     pub(crate) unfenced: bool,
-    /// One of its processes may have the memory mapped ([`MemberMemory::is_mapped`]).
+    /// Whether a process of the client may have the memory mapped ([`MemberMemory::is_mapped`]).
     ///
     /// [`MemberMemory::is_mapped`]: super::MemberMemory::is_mapped
     pub(crate) mapped: bool,

@@ -17,7 +17,7 @@ pub enum State {
     Absent {
         /// When the connection ended.
         since: ServerTime,
-        /// The client's host closed the connection; `false`: the host does not answer.
+        /// Whether the client's host closed the connection; else the host does not answer.
         is_closed: bool,
     },
     /// The member must be fenced before anything of it is ended.
@@ -38,7 +38,7 @@ pub enum State {
 /// The part of a member that ends once it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Everything, if it has nothing; else it is absent as before.
+    /// Everything, if the member has nothing; else the member is absent as before.
     Evict {
         /// See [`State::Absent`].
         since: ServerTime,
@@ -105,11 +105,11 @@ pub(super) struct Member {
     pub(super) fabric: Option<FabricKind>,
     /// Processes that have mapped the lock memory for this client.
     pub(super) processes: Vec<Process>,
-    /// Some of its queue pairs could not be fenced yet.
+    /// Whether some queue pairs of the client could not be fenced yet.
     pub(super) unfenced: bool,
     /// Seconds; 0: unlimited.
     pub(super) horizon_s: u32,
-    /// Until this time the primary does not act on the client's silence.
+    /// Until when the primary does not act on the client's silence.
     pub(super) until: ServerTime,
     /// The latest such time that was promised by a session with a horizon. Threads of the client
     /// may rely on it even if a later session has no horizon. 0: no such session.
@@ -125,7 +125,7 @@ pub(super) struct Member {
     pub(super) lags: bool,
     /// The reason to remove the client as soon as the lapse under way is done.
     pub(super) condemned: Option<Exit>,
-    /// The grace after its connection ended is over, and its command channel was closed.
+    /// Whether the grace after the connection ended is over, and the command channel was closed.
     pub(super) is_quiet: bool,
     /// The member's deadline in the list of deadlines.
     pub(super) due: Option<ServerTime>,
@@ -202,7 +202,8 @@ impl Member {
         self.fabric.is_some_and(maps) && self.all_processes_ended()
     }
 
-    /// Whether the client may come back: nothing of it was ended, or only what the answer tells it.
+    /// Whether the client may come back: nothing of it was ended, or the answer says what was
+    /// ended.
     pub(super) fn may_return(&self) -> bool {
         match self.state {
             State::Present | State::Absent { .. } => true,

@@ -20,8 +20,8 @@ pub(crate) enum Task {
         channel: Option<u64>,
         serves: bool,
     },
-    /// Make the connections of the prepared session those of the client. `fabric`: by which its
-    /// command channel has attached; `None`: it has no command channel yet.
+    /// Make the connections of the prepared session those of the client. `fabric`: the fabric of
+    /// its command channel; `None`: it has no command channel yet.
     Switch {
         client: ClientId,
         fabric: Option<FabricKind>,

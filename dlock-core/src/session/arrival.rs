@@ -22,9 +22,9 @@ pub enum Step {
         /// Index in the list of addresses.
         address: usize,
     },
-    /// Do nothing before then.
+    /// Do nothing before `until_ns`.
     Wait {
-        /// Until when, on the client's own clock.
+        /// The end of the pause, on the client's own clock.
         until_ns: u64,
     },
     /// No primary takes this client.

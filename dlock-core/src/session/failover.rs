@@ -63,9 +63,9 @@ pub const ADDRESSES_MAX: usize = 16;
 /// The next task of the executor. Times are on the client's own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Do nothing before then, unless the connection breaks ([`Failover::broken`]).
+    /// Do nothing before `until_ns`, unless the connection breaks ([`Failover::broken`]).
     Wait {
-        /// Until when.
+        /// The end of the pause.
         until_ns: u64,
     },
     /// Send a heartbeat, and report [`Failover::heard`], or [`Failover::broken`]. From `until_ns`
@@ -164,8 +164,9 @@ pub struct Failover {
     /// that did.
     removed_at: Option<usize>,
     removed_by: usize,
-    /// Rounds in which all addresses said so; the ends of the first and the last round in which one
-    /// did, with less than a minute between two of them.
+    /// The number of successive rounds in which all addresses said that the client is removed; the
+    /// ends of the first and the last round in which an address said so, with less than
+    /// [`UNREACHED_NS`] between two such rounds.
     removed_rounds: u32,
     removed_ns: Option<(u64, u64)>,
     /// The next pause before the primary is asked again, or claims are repeated.
@@ -308,7 +309,8 @@ impl Failover {
         match result {
             Ok(recovers) => {
                 self.is_heard(now_ns);
-                // Also for the case that this primary is lost again: another may be as near.
+                // If this primary is lost again, the client begins with short pauses: another
+                // primary may be as near.
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
                 self.comes = self.comes.saturating_add(1);
                 self.next_ns = now_ns;

@@ -50,7 +50,7 @@ pub enum Gate {
     Left = 2,
 }
 
-/// Kinds of calls, by what the state of the client answers to them.
+/// The kinds of calls. In a state of the client, all calls of one kind return the same status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// On a lock or an object, on the data path.
