@@ -110,7 +110,7 @@ pub(crate) struct ShutdownHandle {
 }
 
 impl ShutdownHandle {
-    /// Whether this process has made it.
+    /// Whether this process has made the connection.
     pub(crate) fn is_here(&self) -> bool {
         self.process == std::process::id()
     }

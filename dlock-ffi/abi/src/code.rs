@@ -70,8 +70,9 @@ codes! {
 }
 
 /// The code of a data-path call. The C API has no code there for a client that its primary has
-/// removed, so the call fails as without an answer. What the rules do not allow fails as an
-/// operation that the lock does not have, because asking again does not help.
+/// removed: the call returns the code for a missing answer. A call that the rules do not allow
+/// returns the code for an operation that the lock does not have, because asking again does not
+/// help.
 #[inline]
 pub const fn on_data_path(status: Status) -> c_int {
     match status {

@@ -192,7 +192,7 @@ pub struct ClientCfg {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PrimaryCfg {
-    /// 0.
+    /// Must be 0.
     pub num_of_replica: u32,
     /// Clients to wait for.
     pub recovery_client_num: u32,

@@ -313,7 +313,7 @@ impl CompletionPump {
         }
     }
 
-    /// Polls some times, for all threads unless another thread is polling.
+    /// Polls a few times, for all threads unless another thread is polling.
     #[inline]
     pub(super) fn look_for<T>(&self, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
         let mut polled = self.polled.try_lock();

@@ -254,7 +254,7 @@ impl VerbsExecutor {
         Single::from(&outcome[0])
     }
 
-    /// Ends the session: a list was not posted (the status), or only in part (`None`).
+    /// Ends the session after a list was not posted (returns the status), or only in part (`None`).
     #[cold]
     fn not_posted(&self, failed: PostError) -> Option<Status> {
         self.end();

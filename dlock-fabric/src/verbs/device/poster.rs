@@ -124,9 +124,9 @@ impl RemoteFetch {
 /// Whether a completion is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// One for the list.
+    /// A completion for the list.
     Yes,
-    /// None, except from time to time, so that slots become free.
+    /// No completion, except from time to time, so that slots become free.
     No,
 }
 
