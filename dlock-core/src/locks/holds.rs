@@ -51,8 +51,8 @@ impl Lapse {
     pub fn client(&self) -> ClientId {
         self.client
     }
-    /// The work units of the last slice: at most one
-    /// [`ITEM_WORK_MAX`](crate::budget::work::ITEM_WORK_MAX), and those of one more lock or object.
+    /// The work units of the last slice: at most one [`ITEM_WORK_MAX`], and those of one more lock
+    /// or object.
     pub fn work(&self) -> u32 {
         self.work
     }

@@ -86,8 +86,8 @@ pub(super) struct Queues {
 #[derive(Debug, Default)]
 struct State {
     queues: Vec<Arc<Cq>>,
-    /// Completions of other queue pairs that [`purge`](VerbsHost::purge) has taken from a queue;
-    /// the next poll returns them first.
+    /// Completions of other queue pairs that `purge` has taken from a queue; the next poll returns
+    /// them first.
     backlog: VecDeque<Completion>,
 }
 
