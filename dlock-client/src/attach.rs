@@ -19,14 +19,14 @@ use crate::config::FabricChoice;
 use crate::fabrics::{Attached, Fabric, Place};
 use crate::logged_once::LoggedOnce;
 
-/// What a test makes of the executor of a session.
+/// A test's function that replaces the executor of a session.
 #[cfg(feature = "fault-injection")]
 pub type Wrap = Arc<dyn Fn(Arc<dyn Executor>) -> Arc<dyn Executor> + Send + Sync>;
-/// Only with the feature `fault-injection` can there be one.
+/// Without the feature `fault-injection` there is no value of this type.
 #[cfg(not(feature = "fault-injection"))]
 pub(crate) type Wrap = std::convert::Infallible;
 
-/// The executor of a session as the session sees it.
+/// Returns the executor that the session uses: `exec`, or what the test's function made of it.
 pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn Executor> {
     match wrap {
         None => exec,

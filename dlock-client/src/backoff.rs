@@ -7,10 +7,11 @@
 //! others have their turns before it; once in a millisecond, if it may win the lock at any moment,
 //! so that its time slice does not end while it holds the lock.
 //!
-//! Over shared memory a look takes less time than giving the processor away. Who is next looks
-//! without a pause at first, not where there is one processor alone. Who may win at any moment
-//! waits longer between two tries than an undisturbed holder needs to release the lock: each try
-//! takes the word away from the cache of the processor on which the holder runs.
+//! Over shared memory reading the lock word takes less time than giving the processor away. A
+//! waiter whose turn is next polls without a pause at first, but not where there is one processor
+//! alone. A waiter that may win at any moment waits longer between two tries than an undisturbed
+//! holder needs to release the lock: each try takes the word away from the cache of the processor
+//! on which the holder runs.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -22,50 +23,53 @@ use dlock_fabric::os::threads::cpus_of_process;
 #[derive(Clone, Copy)]
 pub(crate) struct Pause {
     pub(crate) time: Duration,
-    /// Turns of others before this one's; 0: there are no turns.
+    /// The number of turns of other waiters before this one's; 0: the lock has no turns.
     pub(crate) ahead: u16,
-    /// The word is in memory of this host.
+    /// Whether the lock word is in memory of this host.
     pub(crate) is_local: bool,
 }
 
-/// How long an operation has looked for its turn, or tried to win the lock.
+/// How long an operation has waited for its turn, or tried to win the lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Trying {
-    /// Since when, or since when it is awake again.
+    /// When the operation began to try, or when it woke up last.
     pub(crate) since: Instant,
-    /// How often it has paused in all.
+    /// The number of pauses of the operation.
     pub(crate) pauses: u32,
 }
 
 impl Trying {
-    /// It begins.
+    /// An operation that begins to try now.
     pub(crate) fn now() -> Self {
         Self { since: Instant::now(), pauses: 0 }
     }
 }
 
-/// Shorter than it takes to give the processor away and get it back.
+/// The longest pause that a thread spins through: shorter than it takes to give the processor away
+/// and get it back.
 const SPIN_MAX: Duration = Duration::from_micros(2);
-/// For so long who is next looks all the time, in memory of this host. With more waiters than
-/// processors the others sleep.
+/// How long a waiter whose turn is next polls without a pause, in memory of this host. With more
+/// waiters than processors the others sleep.
 pub(crate) const SPIN_TURN_MAX: Duration = Duration::from_micros(10);
-/// After so many tries of a lock in memory of this host, [`SPIN_MAX`] apart, a thread sleeps
-/// between two of them: either the hold is long, or its owner needs a processor. Tries are counted,
-/// as time passes for those that have no processor, too.
+/// The number of tries of a lock in memory of this host, [`SPIN_MAX`] apart, after which a thread
+/// sleeps between two of them: either the hold is long, or its owner needs a processor. Tries are
+/// counted, as time passes for threads that have no processor, too.
 const SPUN_MAX: u32 = 256;
-/// As long as the system's timers are late.
+/// The shortest sleep: as long as the system's timers are late.
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
-/// If a thread that gave its processor away has it back sooner than this, no other thread has run
-/// meanwhile: none wants to.
+/// If a thread that gave its processor away has it back sooner than this, no other thread has
+/// wanted the processor.
 const QUIET_MAX: Duration = Duration::from_micros(5);
 /// Shorter than the timer of a sleep is sure of.
 const YIELD_MAX: Duration = Duration::from_micros(100);
-/// Shorter than it may take to wake on a busy machine, while the others have their turns.
+/// The longest pause without a sleep for a waiter with turns before its own: to wake on a busy
+/// machine may take as long, while the others have their turns.
 const FAR_YIELD_MAX: Duration = Duration::from_micros(500);
-/// A hold is short, or is slept through.
+/// The time after which an operation sleeps in its pauses: most holds are shorter.
 pub(crate) const AWAKE_MAX: Duration = Duration::from_millis(2);
-/// Between two times that a thread gives the processor away while it may win at any moment: as
-/// long as the system lets it run where others wait. Each time costs as much as several tries.
+/// The time between two calls that give the processor away, of a thread that may win at any moment:
+/// as long as the system lets it run where others wait. Each such call costs as much as several
+/// tries.
 const RUN_MAX: Duration = Duration::from_millis(1);
 
 thread_local! {
@@ -73,10 +77,10 @@ thread_local! {
     static GAVE_AWAY: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Lets so much time pass, a little more at most where other threads want the processor. Less,
-/// where there are turns: a thread that would be back too late for its own returns early. The
-/// thread sleeps if the operation has tried for long; with turns of others before its own,
-/// it sleeps only if no other thread wants the processor.
+/// Lets this time pass, a little more at most where other threads want the processor. It returns
+/// earlier for an operation with turns before its own, if the thread would be back too late for its
+/// turn. The thread sleeps if the operation has tried for long; with turns of others before its
+/// own, it sleeps only if no other thread wants the processor.
 pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
     let start = Instant::now();
     let tried = start.duration_since(trying.since);
@@ -102,7 +106,7 @@ pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
         now = Instant::now();
         GAVE_AWAY.set(Some(now));
         let (left, away) = (time.saturating_sub(now - start), now - before);
-        // if it gave the processor away once more, it would be back too late for its turn
+        // to give the processor away again would bring the thread back too late for its turn
         if left.is_zero() || is_far && away >= left {
             return;
         }
@@ -112,7 +116,7 @@ pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
     }
 }
 
-/// Before the second try of a lock in memory of this host.
+/// Waits before the second try of a lock in memory of this host.
 #[cold]
 pub(crate) fn before_second_try() {
     match processors() > 1 {
@@ -136,7 +140,7 @@ fn spin(start: Instant, time: Duration) {
     }
 }
 
-/// Whether this thread has not given the processor away for long.
+/// Whether this thread has run for [`RUN_MAX`] without giving the processor away.
 fn has_run_long(now: Instant) -> bool {
     GAVE_AWAY.get().is_none_or(|gave| now.duration_since(gave) >= RUN_MAX)
 }

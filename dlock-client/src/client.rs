@@ -6,7 +6,8 @@
 //!     (clones share one session)   (clones and equal names share one reference)
 //! ```
 //! A lock is held by one guard at a time also among the threads of one client, but for shared
-//! holds. When the last lock object of a name is dropped, the primary is told.
+//! holds. When the last lock object of a name is dropped, the client gives the lock back to the
+//! primary.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,8 +87,8 @@ impl Client {
         self.instance().id()
     }
 
-    /// The instance underneath, with the calls of the C API. Releasing through it what this
-    /// API's objects hold makes them fail with an error, no more.
+    /// The instance of this client, with the calls of the C API. A release through it ends the
+    /// holds of this API's objects: their calls then fail with an error, no more.
     pub fn instance(&self) -> &Instance {
         self.references.instance()
     }
@@ -96,7 +97,7 @@ impl Client {
         &self.references
     }
 
-    /// The atomic lock of this name: one holder, a lease, no order among those who wait.
+    /// The atomic lock of this name: one holder, a lease, no order among the waiters.
     ///
     /// # Errors
     /// `Invalid` (the name is empty or longer than 512 bytes), `NotReady`, `NoResource`,
@@ -170,18 +171,18 @@ impl Client {
         Ok(Lock::new(reference, id, lock_type))
     }
 
-    /// For a client that finds the successor of its primary by itself
-    /// ([`Config::primaries`]): `act` is called by its thread each time that a successor may have
-    /// refused a hold of this client. [`Guard::is_known_lost`](crate::Guard::is_known_lost) tells
-    /// which; another thread's call may have been told the loss before. Until `act` returns, the
-    /// successor gives locks to no client: so a program can end what relies on the hold. The
-    /// successor gives up a client that takes too long.
+    /// For a client that finds the successor of its primary by itself ([`Config::primaries`]): the
+    /// client's thread calls `act` each time that a successor may have refused a hold of this
+    /// client. [`Guard::is_known_lost`](crate::Guard::is_known_lost) says whether a hold is lost; a
+    /// call of another thread may have returned the loss before. Until `act` returns, the successor
+    /// gives locks to no client: so a program can end what relies on the hold. The successor gives
+    /// up a client that takes too long.
     ///
-    /// It is also called when no primary knows this client any more. Other clients may have its
+    /// `act` is also called when no primary knows this client any more. Other clients may have its
     /// locks then, and do not wait for `act`.
     ///
-    /// `act` must not wait for a call of this client to succeed: until it returns, locks are not
-    /// served. It takes the place of an earlier one.
+    /// `act` must not wait until a call of this client succeeds: until it returns, locks are not
+    /// served. A later `act` replaces an earlier one.
     pub fn before_refused(&self, act: impl Fn() + Send + Sync + 'static) {
         self.instance().before_refused(Arc::new(act));
     }
@@ -199,8 +200,8 @@ impl Client {
         Error::check(self.instance().heartbeat(seconds))
     }
 
-    /// For how long this client may rely on what it holds if it hears no more of its primary: until
-    /// the session's horizon. `None`: the session has none.
+    /// How long this client may rely on its holds if no further answer of its primary comes: until
+    /// the session's horizon. `None`: the session has no horizon.
     pub fn horizon_left(&self) -> Option<Duration> {
         match self.instance().horizon_ns() {
             u64::MAX => None,
@@ -241,7 +242,7 @@ fn whole_seconds(duration: Duration) -> Option<u32> {
     duration.as_secs().checked_add(up).and_then(|s| u32::try_from(s).ok())
 }
 
-/// A lease as the primary counts it.
+/// A lease in whole seconds, as the primary counts it.
 pub(crate) fn lease_s(lease: Duration) -> Result<u32, Error> {
     match whole_seconds(lease) {
         Some(seconds) if seconds > 0 => Ok(seconds),

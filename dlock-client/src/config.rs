@@ -20,28 +20,28 @@ use crate::secure::TlsUse;
 /// The environment variable that overrides [`FabricChoice::Auto`].
 pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
 
-/// The environment variable for sessions whose configuration names no horizon.
+/// The environment variable with the horizon of sessions whose configuration names none.
 pub const HORIZON_VARIABLE: &str = "DLOCK_HORIZON_S";
-/// Seconds of the horizon of a [`Client`](crate::Client) for which none is named.
+/// The horizon in seconds of a [`Client`](crate::Client) for which none is named.
 pub const HORIZON_S_DEFAULT: u32 = 10;
 
-/// The environment variable for clients whose configuration names no primaries: addresses with
-/// commas between them, `host` or `host:port` or `[ip]:port`. A host is an IP address, or a name
-/// that is looked up at each connect.
+/// The environment variable with the primaries of clients whose configuration names none:
+/// addresses with commas between them, `host` or `host:port` or `[ip]:port`. A host is an IP
+/// address, or a name that is looked up at each connect.
 pub const PRIMARIES_VARIABLE: &str = "DLOCK_PRIMARIES";
 /// The environment variable with the milliseconds of silence after which a client that knows
-/// several primaries leaves one, from 100 to 60,000; 1,000 if it is not set.
+/// several primaries looks for another, from 100 to 60,000; 1,000 if it is not set.
 pub const SILENCE_VARIABLE: &str = "DLOCK_SILENCE_MS";
-/// Its bounds.
+/// The bounds of `DLOCK_SILENCE_MS`.
 pub(crate) const SILENCE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
-/// How a [`raw::Instance`](crate::raw::Instance) reaches its primary, as the C API says it. Rust
-/// programs use [`Config`](crate::Config).
+/// How a [`raw::Instance`](crate::raw::Instance) reaches its primary, with the settings of the C
+/// API. Rust programs use [`Config`](crate::Config).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
     /// The primary's control port; 0 stands for the default, 21616.
     pub port: u16,
-    /// The executor wanted.
+    /// The fabric wanted.
     pub fabric: FabricChoice,
     /// `trans_mode_t` of the C API, 0 or 1: must be the primary's.
     pub tp_mode: u8,
@@ -51,28 +51,29 @@ pub struct ClientConfig {
     /// An RDMA port by its GID, network order; all zero: any. One that no port has is an error
     /// if this host has ports that can be used and no device is named, with the same exception.
     pub eid: [u8; 16],
-    /// The session's horizon in seconds, at most a day; 0: none. Silent for so long, this client
-    /// neither operates on locks nor believes that it holds any, and the primary may end what it
-    /// has without a lease. The library sends the heartbeats. `None`: what the environment
-    /// variable `DLOCK_HORIZON_S` says (a number, or `forever` for none), else it is up to the
-    /// primary: 30 s if it recovers by itself, none otherwise.
+    /// The session's horizon in seconds, at most a day; 0: none. A client that had no answer for so
+    /// long neither operates on locks nor believes that it holds any, and the primary may end its
+    /// holds without a lease. The library sends the heartbeats. `None`: the value of the
+    /// environment variable `DLOCK_HORIZON_S` (a number, or `forever` for none), else the primary
+    /// decides: 30 s if it recovers by itself, none otherwise.
     pub horizon_s: Option<u32>,
-    /// Views of fair locks tell the readers inside even where the primary has to be asked for
-    /// them (another round trip, only when readers and writers are queued): the C API's do.
-    /// Without, such a view counts what the lock word tells.
+    /// Whether views of fair locks have the number of readers inside even where the primary has to
+    /// be asked for it (another round trip, only when readers and writers are queued), as those of
+    /// the C API do. Without it such a view has the number in the lock word.
     pub exact_views: bool,
     /// Where a client that was shared
     /// ([`Instance::init_shared`](crate::raw::Instance::init_shared)) looks for the successor of
-    /// its primary, besides the address that it is given. `None`: what `DLOCK_PRIMARIES` says, else
-    /// it does not look.
+    /// its primary, besides the address that it is given. `None`: the addresses in
+    /// `DLOCK_PRIMARIES`; if it is not set, the client does not look for a successor.
     pub primaries: Option<Vec<Address>>,
-    /// What the connections to a primary's port are secured with.
+    /// How the connections to a primary's port are secured.
     pub tls: TlsUse,
     /// How long becoming a client may take in all, if it was shared: every address, every phase,
-    /// and the recovery of a primary, which is waited for. `None`: nothing is waited for, and each
-    /// phase has its own bound.
+    /// and the wait for a primary that recovers. `None`: the client does not wait for a recovery,
+    /// and each phase has its own bound.
     pub wait: Option<Duration>,
-    /// How long the primary may be silent before it does. `None`: what `DLOCK_SILENCE_MS` says.
+    /// How long the primary may be silent before the client looks for its successor. `None`: the
+    /// value of `DLOCK_SILENCE_MS`.
     pub silence: Option<Duration>,
 }
 
@@ -152,15 +153,15 @@ impl ClientConfig {
         }
     }
 
-    /// The executor wanted, with the environment's say.
+    /// The fabric wanted: that of the configuration, or for `Auto` that of the environment.
     pub(crate) fn effective_fabric(&self) -> Result<FabricChoice, Status> {
         let variable = dlock_fabric::os::environment::variable(FABRIC_VARIABLE);
         let variable = variable.as_ref().map(|v| v.to_string_lossy());
         choose(self.fabric, variable.as_deref())
     }
 
-    /// How to find the successor of the primary at `first`, with the environment's say; `None`: not
-    /// at all.
+    /// How to find the successor of the primary at `first`, by the configuration or the
+    /// environment; `None`: the client does not look for one.
     pub(crate) fn plan(&self, first: &Address) -> Result<Option<Plan>, Status> {
         let primaries = match &self.primaries {
             Some(primaries) => primaries.clone(),
@@ -191,7 +192,8 @@ impl ClientConfig {
         })
     }
 
-    /// The horizon as a primary is asked for it, with the environment's say; 0: none is named.
+    /// The horizon in the request to a primary, by the configuration or the environment; 0: none is
+    /// named.
     pub(crate) fn effective_horizon_s(&self) -> u32 {
         match self.horizon_s.or_else(horizon_of_environment) {
             None => 0,
@@ -200,7 +202,8 @@ impl ClientConfig {
         }
     }
 
-    /// The same, for programs that know what a horizon is.
+    /// The configuration with [`HORIZON_S_DEFAULT`] where neither it nor the environment names a
+    /// horizon: for Rust programs, whose API has horizons.
     pub(crate) fn with_default_horizon(&self) -> Self {
         let horizon_s = self.horizon_s.or_else(horizon_of_environment);
         Self { horizon_s: Some(horizon_s.unwrap_or(HORIZON_S_DEFAULT)), ..self.clone() }
@@ -243,7 +246,7 @@ fn choose(configured: FabricChoice, variable: Option<&str>) -> Result<FabricChoi
     Ok(if configured == FabricChoice::Auto { from_variable } else { configured })
 }
 
-/// Whether an eid is not the address of any of the ports that can be used.
+/// Whether the error says that no port of this host that can be used has the eid.
 pub(crate) fn is_wrong_address(error: &FabricError) -> bool {
     matches!(error, FabricError::Verbs(VerbsError::NoPort(NoPort::NoSuchAddress { .. })))
 }

@@ -42,7 +42,7 @@ use crate::refused::{is_retry, level_of, reason, refused, sealed};
 /// The bound of a control call and of a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// What a connect has at least where a client comes for the first time: the system sends the
+/// The least time of a connect where a client comes for the first time: the system sends the
 /// beginning of a connection again after 1 s, and after 3 s.
 const ARRIVAL_CONNECT_MIN: Duration = Duration::from_secs(3);
 
@@ -58,12 +58,12 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// What the C API answers to everything but `client_init` and `client_reinit`.
+    /// The status of the C API for this error, but for `client_init` and `client_reinit`.
     pub(crate) fn status(self) -> Status {
         Status::BadResponse
     }
 
-    /// What the C API answers to `client_init` and `client_reinit`.
+    /// The status of the C API for this error in `client_init` and `client_reinit`.
     pub(crate) fn status_of_init(self) -> Status {
         match self {
             CallError::Transport | CallError::Foreign => Status::Error,
@@ -76,45 +76,46 @@ impl CallError {
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: ShutdownHandle,
-    /// What it is sealed with, if it is.
+    /// The TLS session of the connection, if it has one.
     tls: Option<Box<TlsSession>>,
-    /// What connections of this client are made with.
+    /// The certificates and the key for further connections of this client.
     material: Option<Tls>,
     peer: SocketAddr,
     next: u64,
-    /// Bytes received and not yet consumed: at most one frame and what came with it.
+    /// Bytes received and not yet consumed: at most one frame and the bytes that came with it.
     received: FrameBuffer,
     broken: bool,
-    /// How loudly it is told that the peer is no primary.
+    /// The level at which it is logged that the peer is no primary.
     foreign_level: log::Level,
-    /// What the answers extend.
+    /// The horizon that the answers extend.
     pulse: Option<Arc<Pulse>>,
-    /// Heartbeats of the library that are out: their numbers, and when they were sent.
+    /// Heartbeats of the library that are not answered yet: their numbers, and when they were sent.
     beats: VecDeque<(Seq, u64)>,
-    /// The last of them that was answered, and what that says.
+    /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
 }
 
-/// How a peer begins that speaks TLS, to one that does not: with an alert (RFC 8446).
+/// How the answer begins of a peer that speaks TLS, to a client that does not: with an alert (RFC
+/// 8446).
 const TLS_ALERT: [u8; 2] = [0x15, 3];
-/// Heartbeats of the library that may be out; more are not sent.
+/// The number of heartbeats of the library that may be unanswered; more are not sent.
 const BEATS_OUT_MAX: usize = 8;
 
-/// The connection itself, for who wants to end it while a call is under way.
+/// The connection itself, for threads that end it while a call is under way.
 #[derive(Clone, Debug)]
 pub(crate) struct ShutdownHandle {
     stream: Arc<NotInherited<TcpStream>>,
-    /// Whose it is, and not a forked child's.
+    /// The process that has made it; in a forked child the connection is not used.
     process: u32,
 }
 
 impl ShutdownHandle {
-    /// Whether this process has made it.
+    /// Whether this process has made the connection.
     pub(crate) fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Sends what there is room for; 0: nothing now.
+    /// Sends as many bytes as there is room for; 0: none now.
     fn try_send(&self, tls: Option<&mut TlsSession>, bytes: &[u8]) -> std::io::Result<usize> {
         match tls {
             None => self.at_once(|mut stream| stream.write(bytes)),
@@ -123,7 +124,7 @@ impl ShutdownHandle {
         }
     }
 
-    /// Receives what has come; 0: nothing.
+    /// Receives the bytes that have come; 0: none.
     fn try_receive(
         &self,
         tls: Option<&mut TlsSession>,
@@ -156,17 +157,17 @@ impl ShutdownHandle {
         self.stream.as_fd()
     }
 
-    /// Whether the peer has closed it, or it is broken.
+    /// Whether the peer has closed the connection, or it is broken.
     pub(crate) fn has_ended(&self) -> bool {
         !is_open(self.stream.as_fd())
     }
 
-    /// What tells it from other connections, and does not keep it open.
+    /// A mark that distinguishes this connection from others, and does not keep it open.
     pub(crate) fn mark(&self) -> LineMark {
         LineMark(Arc::downgrade(&self.stream))
     }
 
-    /// Whether this is that connection.
+    /// Whether the mark is of this connection.
     pub(crate) fn is(&self, mark: &LineMark) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.stream), mark.0.as_ptr())
     }
@@ -179,7 +180,7 @@ impl ShutdownHandle {
     }
 }
 
-/// One connection, which may be closed by now.
+/// A mark of one connection, which may be closed by now.
 #[derive(Clone, Debug)]
 pub(crate) struct LineMark(Weak<NotInherited<TcpStream>>);
 
@@ -190,27 +191,26 @@ fn or_nothing(done: std::io::Result<usize>) -> std::io::Result<usize> {
     }
 }
 
-/// How long a primary is waited for.
+/// How long a client waits for a primary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For each answer.
+    /// The time for each answer.
     pub(crate) wait: Duration,
-    /// A primary that is silent for so long is asked, on a connection of its own, whether it is
-    /// there; if that is not answered either, nothing is waited for any longer. `None`: it is not
-    /// asked.
+    /// The silence after which the primary is asked, on a connection of its own, whether it is
+    /// there; if that is not answered either, the wait ends. `None`: it is not asked.
     pub(crate) silence: Option<Duration>,
-    /// For a connection to stand, and as long again for the handshake of TLS.
+    /// The time to connect, and as long again for the handshake of TLS.
     pub(crate) connect: Duration,
-    /// Until when all of it is over: connecting, and every answer. `None`: each has its own time.
+    /// When connecting and every answer must be over. `None`: each has its own time.
     pub(crate) until: Option<Instant>,
 }
 
 impl Patience {
-    /// What a call of a program has.
+    /// The patience of a program's call.
     pub(crate) const OF_CALL: Self =
         Self { wait: CONTROL_WAIT, silence: None, connect: CONTROL_WAIT, until: None };
 
-    /// What a client has that comes for the first time, and looks for its primary at several
+    /// The patience of a client that comes for the first time, and looks for its primary at several
     /// addresses (`silence`) or not.
     pub(crate) fn of_arrival(silence: Option<Duration>, until: Option<Instant>) -> Self {
         let connect = silence
@@ -218,17 +218,17 @@ impl Patience {
         Self { silence, connect, until, ..Self::OF_CALL }
     }
 
-    /// Until when an answer that is asked for now is waited for.
+    /// When the wait for the answer to a request made now ends.
     pub(crate) fn deadline(&self) -> Instant {
         self.bounded(self.wait)
     }
 
-    /// Until when a connection that is begun now may take to stand, or a handshake.
+    /// When a connect, or a handshake, that begins now must be over.
     fn connect_deadline(&self) -> Instant {
         self.bounded(self.connect)
     }
 
-    /// How long an answer that is asked for now is waited for.
+    /// The time to wait for the answer to a request made now.
     pub(crate) fn left(&self) -> Duration {
         self.deadline().saturating_duration_since(Instant::now())
     }
@@ -239,17 +239,17 @@ impl Patience {
     }
 }
 
-/// Whether there is a primary at this address, asked without being its client:
-/// connecting and the answer may take so long together.
+/// Asks whether there is a primary at this address, without being its client: connecting and the
+/// answer may take `wait` together.
 ///
 /// # Errors
-/// Why nothing is heard, in a few words.
+/// The reason why there is no answer, in a few words.
 pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Result<Heard, String> {
     let deadline = Instant::now() + wait;
     let patience = Patience { until: Some(deadline), ..Patience::OF_CALL };
     let connected = Control::connect(peer, patience, log::Level::Debug, tls);
     let mut control = connected.map_err(|unreached| unreached.why)?;
-    control.foreign_level = log::Level::Debug; // the caller tells of it
+    control.foreign_level = log::Level::Debug; // the caller logs it
     let why = match control.call(ControlRequest::Heartbeat, deadline) {
         Ok(ControlReply::Alive { recovering: true, .. }) => return Ok(Heard::Recovers),
         Ok(ControlReply::Error(Status::NotReady)) => "it is not ready",
@@ -309,7 +309,7 @@ impl Control {
         })
     }
 
-    /// Whether it cannot be used any more.
+    /// Whether the connection cannot be used any more.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -319,12 +319,12 @@ impl Control {
         self.stream.clone()
     }
 
-    /// Where the primary is.
+    /// The address of the primary.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Asks, and waits for the answer until `deadline`.
+    /// Sends a request, and waits for the answer until `deadline`.
     pub(crate) fn call(
         &mut self,
         request: ControlRequest,
@@ -333,7 +333,8 @@ impl Control {
         self.call_while_there(request, deadline, None)
     }
 
-    /// The same, but only for as long as the primary is there: see [`Patience::silence`].
+    /// As [`call`](Self::call), but waits only while the primary is there: see
+    /// [`Patience::silence`].
     pub(crate) fn call_while_there(
         &mut self,
         request: ControlRequest,
@@ -371,13 +372,13 @@ impl Control {
         answer
     }
 
-    /// From now on answers extend this.
+    /// Has the answers extend this horizon from now on.
     pub(crate) fn extends(&mut self, pulse: &Arc<Pulse>) {
         self.pulse = Some(Arc::clone(pulse));
     }
 
     /// Sends the heartbeat of the session if it is due. Every call does so before its own request:
-    /// calls that let each other go on without a pause leave the heartbeat thread no turn.
+    /// calls that follow each other without a pause leave the driver no turn.
     fn beat_if_due(&mut self) {
         let Some(pulse) = self.pulse.clone() else { return };
         let now_ns = boot_ns();
@@ -387,7 +388,8 @@ impl Control {
         }
     }
 
-    /// Sends a heartbeat whose answer is not waited for, if there is room for it: its number.
+    /// Sends a heartbeat, if there is room for it, and does not wait for the answer; returns the
+    /// heartbeat's number.
     pub(crate) fn beat(&mut self) -> Option<Seq> {
         if self.broken || !self.stream.is_here() || self.beats.len() >= BEATS_OUT_MAX {
             return None;
@@ -408,7 +410,7 @@ impl Control {
         None
     }
 
-    /// Takes the answers to heartbeats that have come, without waiting.
+    /// Handles the answers to heartbeats that have come, without waiting.
     pub(crate) fn take_beats(&mut self) {
         if self.broken || self.beats.is_empty() || !self.stream.is_here() {
             return;
@@ -433,7 +435,8 @@ impl Control {
         }
     }
 
-    /// An answer that no call waits for: that to a heartbeat of the library counts.
+    /// Handles an answer that no call waits for: the answer to a heartbeat of the library extends
+    /// the horizon.
     fn late(&mut self, seq: Seq, reply: &ControlReply) {
         while let Some(&(beat, sent_ns)) = self.beats.front() {
             if beat.0 > seq.0 {
@@ -464,7 +467,7 @@ impl Control {
         while !bytes.is_empty() {
             let left = match time_left(deadline) {
                 Ok(left) => left,
-                Err(e) if bytes.len() == whole => return Err(e), // nothing of it was sent
+                Err(e) if bytes.len() == whole => return Err(e), // no byte of the frame was sent
                 Err(e) => return Err(self.broken_by(e)),
             };
             let mut stream = &**self.stream.stream;
@@ -483,8 +486,8 @@ impl Control {
         Ok(())
     }
 
-    /// The connection has ended, or what came is no TLS; a primary that refuses this client says so
-    /// with its first answer.
+    /// The error of a call whose connection has ended, or whose peer speaks no TLS; a primary that
+    /// refuses this client says so with its first answer.
     fn lost_by(&mut self, call: &str, error: &std::io::Error) -> CallError {
         if error.kind() == ErrorKind::InvalidData {
             log::error!("TLS with the primary at {}: {}", self.peer, reason(error));
@@ -493,7 +496,8 @@ impl Control {
         self.broken_by(refused(self.peer, call, error))
     }
 
-    /// A frame that is half sent, or a connection that has ended, cannot be used again.
+    /// Records that the connection cannot be used again: a frame is half sent, or the connection
+    /// has ended.
     fn broken_by(&mut self, error: CallError) -> CallError {
         self.broken = true;
         error

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong, for Rust programs.
+//! The errors of the calls for Rust programs.
 
 use dlock_core::wire::status::Status;
 use thiserror::Error as ThisError;
@@ -23,8 +23,8 @@ pub enum Error {
     /// The primary recovers what clients hold, and takes no new ones until that is done.
     #[error("the primary recovers what clients held before it started")]
     Recovering,
-    /// No valid answer came. Whether the operation took effect is not known; the next one on
-    /// the same lock finds out first.
+    /// No valid answer came. It is not known whether the operation took effect; the next one on the
+    /// same lock finds out first.
     #[error("no answer from the primary")]
     Disconnected,
     /// The primary does not know this client any more.
@@ -39,13 +39,13 @@ pub enum Error {
     /// Client and primary have no protocol version in common.
     #[error("client and primary have no protocol version in common")]
     VersionMismatch,
-    /// An argument is out of its bounds; which one and which bounds.
+    /// An argument is out of its bounds; the text says which, and its bounds.
     #[error("{0}")]
     Invalid(&'static str),
     /// An asynchronous operation of the underlying [`Instance`](crate::raw::Instance) is under way.
     #[error("an asynchronous operation is under way")]
     Busy,
-    /// So many futures of this client wait already
+    /// The client has as many futures that wait as it may have
     /// ([`FUTURES_MAX`](crate::FUTURES_MAX)).
     #[error("too many futures of this client wait already")]
     TooManyFutures,
@@ -65,13 +65,13 @@ pub enum Error {
     /// that is missing.
     #[error("the rules of the primary do not allow it to this client's certificate")]
     Denied,
-    /// Anything else; the reason is in the log.
+    /// Any other failure; the reason is in the log.
     #[error("{0}")]
     Other(Status),
 }
 
 impl Error {
-    /// The error for a status that is no success.
+    /// The error for a status other than success.
     pub(crate) fn of(status: Status) -> Self {
         match status {
             Status::Fail | Status::Again => Self::Held,
@@ -95,7 +95,7 @@ impl Error {
     /// The error of a release or an extension, where `Fail` means that the hold is gone.
     pub(crate) fn of_holder(status: Status) -> Self {
         match status {
-            // the last: a successor of the primary has refused the lock
+            // `LockNotGet`: a successor of the primary has refused the lock
             Status::Fail | Status::AlreadyUnlocked | Status::LockNotGet => Self::Lost,
             status => Self::of(status),
         }

@@ -26,10 +26,10 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::reference::Reference;
 
-/// For a lease that is asked of a read-write lock.
+/// The error for a lease of a read-write lock.
 pub(crate) const RW_HAS_NO_LEASE: Error = Error::Invalid("a read-write lock has no lease");
 
-/// What keeps an instance for as long as a guard lives.
+/// A reference that keeps an instance for as long as a guard lives.
 pub(crate) trait Keep {
     fn instance(&self) -> &Instance;
 }
@@ -48,13 +48,13 @@ impl Keep for Arc<Reference> {
     }
 }
 
-/// What all guards are made of.
+/// One hold: the common part of all guards.
 #[derive(Debug)]
 pub(crate) struct Hold<K: Keep> {
     keep: K,
     lock: LockId,
     mode: Mode,
-    /// Which hold of the instance's it is.
+    /// The number of the hold, which no other hold of the instance has.
     number: u64,
     view: Option<View>,
     is_released: bool,
@@ -76,12 +76,12 @@ impl<K: Keep> Hold<K> {
         self.lock
     }
 
-    /// Which hold of the instance's it is.
+    /// The number of the hold, which no other hold of the instance has.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// It is released by another part of the library.
+    /// Marks the hold as released: another part of the library releases it.
     pub(crate) fn ends_elsewhere(mut self) {
         self.is_released = true;
     }
@@ -98,8 +98,8 @@ impl<K: Keep> Hold<K> {
         }
     }
 
-    /// Whether a hold that was granted at the reading `read`, on the session of this pulse, may be
-    /// told now.
+    /// Whether the program may still be given a hold that was granted at the reading `read`, on the
+    /// session of this pulse.
     pub(crate) fn may_be_told(&self, read: Now, pulse: &Pulse) -> bool {
         let read = Now { horizon_ns: self.keep.instance().horizon_ns_of(pulse), ..read };
         lease::may_be_told(self.lease_end_s(), read, boot_ns())
@@ -116,8 +116,8 @@ impl<K: Keep> Hold<K> {
         self.keep.instance().token_of_guard(self.lock, self.number)
     }
 
-    /// A lock without a lease has nothing that an exchange with the primary could tell: it ends
-    /// the hold together with the session.
+    /// Checks the hold. For a lock without a lease the client does not ask the primary: such a hold
+    /// ends only with the session.
     fn check(&mut self) -> Result<(), Error> {
         match self.lease_end_s() {
             Some(_) => self.extend_by(0),
@@ -140,7 +140,7 @@ impl<K: Keep> Hold<K> {
                 self.view = result.view;
                 Ok(())
             }
-            Status::Invalid => Err(Error::Lost), // an earlier call found out
+            Status::Invalid => Err(Error::Lost), // an earlier call has learnt that the hold is lost
             status => Err(Error::of_holder(status)),
         }
     }
@@ -152,7 +152,7 @@ impl Hold<Arc<Reference>> {
     }
 }
 
-/// What the status of a release tells its caller.
+/// The result of a release with this status.
 #[inline]
 pub(crate) fn released(status: Status) -> Result<(), Error> {
     match status {
@@ -220,32 +220,32 @@ impl Guard<'_> {
         self.0.extend(lease)
     }
 
-    /// Asks whether the lock is still held.
+    /// Checks whether the lock is still held.
     ///
-    /// Of a read-write lock it tells whether it is held until the session's horizon, as far as this
-    /// client knows. The primary ends a hold without a lease when it ends the session, and says so
-    /// when the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
+    /// For a read-write lock the result is what this client knows: that it is held until the
+    /// session's horizon. The primary ends a hold without a lease when it ends the session, and
+    /// says so when the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
     ///
     /// # Errors
-    /// `Lost`, `NotReady` (a successor of the primary was not told of it yet), `Disconnected` (or
-    /// the horizon has passed), `Left`.
+    /// `Lost`, `NotReady` (the lock is not claimed yet at a successor of the primary),
+    /// `Disconnected` (or the horizon has passed), `Left`.
     ///
     /// # Latency
-    /// As `extend`. Of a read-write lock none, and 5 s at most while another thread has it in use.
+    /// As `extend`. For a read-write lock none, and 5 s at most while another thread uses it.
     pub fn check(&mut self) -> Result<(), Error> {
         self.0.check()
     }
 
-    /// Whether this client has learnt that the hold is lost, as from a successor of its primary
-    /// that has refused it. No message is sent.
+    /// Whether this client has learnt that the hold is lost, for example from a successor of its
+    /// primary that has refused it. No message is sent.
     ///
     /// # Latency
-    /// None; 5 s at most while another thread is busy with the lock.
+    /// None; 5 s at most while another thread uses the lock.
     pub fn is_known_lost(&self) -> bool {
         self.0.known() == Err(Error::Lost)
     }
 
-    /// Releases the lock, and tells how it went.
+    /// Releases the lock, and returns the result.
     ///
     /// # Errors
     /// `Lost` (it was not held any more), `NotReady`, `Disconnected` (it may still be held; the
@@ -314,14 +314,14 @@ impl OwnedGuard {
         self.0.known() == Err(Error::Lost)
     }
 
-    /// Releases the lock, and tells how it went.
+    /// Releases the lock, and returns the result.
     ///
     /// # Errors
     /// As [`Guard::unlock`].
     ///
     /// # Latency
-    /// As `Guard::unlock`; a control round trip more, 10 s at most, if nothing else has the lock
-    /// got any more.
+    /// As `Guard::unlock`; a control round trip more, 10 s at most, if this was the last reference
+    /// to the lock.
     pub fn unlock(self) -> Result<(), Error> {
         self.0.unlock()
     }

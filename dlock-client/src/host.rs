@@ -6,7 +6,7 @@
 //!                                  │ waits until its deadline          │ may take minutes
 //!                                  ◀───────── SocketAddr… ─────────────┘
 //! ```
-//! `getaddrinfo` has no bound and cannot be cancelled: a thread asks it, one for each name at a
+//! `getaddrinfo` has no bound and cannot be cancelled: a thread calls it, one for each name at a
 //! time, and a caller waits for that thread until its own deadline.
 
 use std::fmt;
@@ -26,14 +26,14 @@ use parking_lot::{Condvar, Mutex};
 /// The longest name of a host, and of a part of it (RFC 1035).
 const NAME_LEN_MAX: usize = 253;
 const LABEL_LEN_MAX: usize = 63;
-/// How many addresses of one name are tried.
+/// The most addresses of one name that are tried.
 const RESOLVED_MAX: usize = 8;
-/// A connect that has no time left has this much.
+/// The time of a connect that has no time left.
 const CONNECT_MIN: Duration = Duration::from_millis(1);
-/// Names that are looked up at a time.
+/// The most names that are looked up at a time.
 const LOOKUPS_MAX: usize = 32;
 
-/// Where a primary is. A name is looked up anew at each connect.
+/// The address of a primary. A name is looked up anew at each connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     host: Host,
@@ -46,13 +46,13 @@ enum Host {
     Name(String),
 }
 
-/// The text is no address.
+/// The error for a text that is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write IP, IP:PORT, [IPv6]:PORT, HOST or HOST:PORT; a port is a number from 1 to 65535")]
 pub struct NoAddress;
 
 impl Address {
-    /// A host without a port, in digits or by name; blanks after it do not matter.
+    /// Parses a host without a port, in digits or by name; blanks after it do not matter.
     ///
     /// # Errors
     /// [`NoAddress`]: a name has letters, digits, `-`, `_` and dots; its last part is no number.
@@ -66,7 +66,7 @@ impl Address {
         Ok(Self { host, port })
     }
 
-    /// An address with or without a port.
+    /// Parses an address with or without a port.
     ///
     /// # Errors
     /// [`NoAddress`].
@@ -86,7 +86,7 @@ impl Address {
         }
     }
 
-    /// The addresses of a list with commas between them, with or without a port.
+    /// Parses a list of addresses with commas between them, with or without a port.
     ///
     /// # Errors
     /// The first item that is no address.
@@ -111,10 +111,10 @@ impl Address {
     /// The addresses to connect to, one after the other: at least one.
     ///
     /// # Errors
-    /// What the resolver says; `TimedOut` without an answer until `deadline`.
+    /// The error of the resolver; `TimedOut` without an answer until `deadline`.
     ///
     /// # Latency
-    /// None of an IP address; of a name that of the resolver, until `deadline` at most.
+    /// None for an IP address; for a name that of the resolver, until `deadline` at most.
     pub fn resolve(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
         match &self.host {
             Host::Ip(ip) => Ok(vec![SocketAddr::new(*ip, self.port)]),
@@ -129,7 +129,7 @@ impl Address {
 impl FromStr for Address {
     type Err = NoAddress;
 
-    /// With the default port, 21616, where none is named.
+    /// Parses an address; where it names no port, the port is the default, 21616.
     fn from_str(text: &str) -> Result<Self, NoAddress> {
         Self::parse(text, PORT_DEFAULT)
     }
@@ -150,11 +150,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// An address as a program gives it: in digits, or the name of a host, which is looked up at each
+/// The address that a program gives: in digits, or the name of a host, which is looked up at each
 /// connect.
 ///
 /// # Errors
-/// `Error` for anything else.
+/// `Error` for any other text.
 pub(crate) fn address(host: &str, port: u16) -> Result<Address, Status> {
     Address::of_host(host, port).map_err(|_| {
         log::error!(
@@ -187,10 +187,10 @@ fn listed(addresses: &[Address]) -> String {
     addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Why there is no connection, or no session.
+/// The reason why there is no connection, or no session.
 #[derive(Debug)]
 pub(crate) struct Unreached {
-    /// Of a connection: `NotReady` if no process listens there, `Error` for everything else.
+    /// For a connection: `NotReady` if no process listens there, `Error` for any other cause.
     pub(crate) status: Status,
     /// The cause, without the address.
     pub(crate) why: String,
@@ -221,7 +221,7 @@ pub(crate) fn connected(
     let peers = match address.resolve(deadline) {
         Ok(peers) => peers,
         Err(error) => {
-            // where a try is worth a warning, a wrong name is the program's mistake
+            // a wrong name is an error where the program gave it: that attempt logs warnings
             let level = if level == log::Level::Warn { log::Level::Error } else { level };
             log::log!(level, "no connection to the primary at {address}: {error}");
             return Err(Unreached { why: error.to_string(), ..unreached });
@@ -231,7 +231,7 @@ pub(crate) fn connected(
     for (tried, &peer) in peers.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(peers.len() - tried).unwrap_or(1);
-        // no time at all would be refused as an argument
+        // `connect_timeout` refuses a time of 0
         match TcpStream::connect_timeout(&peer, share.max(CONNECT_MIN)) {
             Ok(stream) => return Ok((stream, peer)),
             Err(error) => {
@@ -247,8 +247,8 @@ pub(crate) fn connected(
     Err(unreached)
 }
 
-/// Whether it may be the name of a host. `127.1` and its like, which `inet_aton` takes for an
-/// address, are none.
+/// Whether the text may be the name of a host. `127.1` and similar texts, which `inet_aton` takes
+/// for an address, are no names.
 fn is_name(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
@@ -266,7 +266,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= NAME_LEN_MAX && text.split('.').all(is_label) && !is_number(last)
 }
 
-/// The process (a forked child has no thread of its parent), and the name.
+/// The process that looks a name up, and the name: a forked child has no thread of its parent.
 type Question = (u32, String);
 
 struct Lookup {

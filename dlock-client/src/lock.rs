@@ -27,10 +27,10 @@ use crate::reference::Reference;
 
 /// The lease of an acquire that names none.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
-/// How long an acquire waits that does not say it.
+/// The wait of an acquire that names none.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(LOCK_WAIT_S);
 
-/// [`Wait::Forever`] in a clock's terms: a century.
+/// The duration of [`Wait::Forever`] for the clock: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 /// The lease in the word operations of a read-write lock. Nothing reads it.
 const NO_LEASE: u32 = 1;
@@ -53,7 +53,7 @@ impl From<Duration> for Wait {
 }
 
 /// A lock of the primary. Clones, and locks of the same name and client, are one lock; when the
-/// last of them is dropped, the primary is told.
+/// last of them is dropped, the client gives it back to the primary.
 #[derive(Clone, Debug)]
 pub struct Lock {
     reference: Arc<Reference>,
@@ -71,13 +71,13 @@ impl Lock {
         self.id
     }
 
-    /// Its type.
+    /// The type of the lock.
     pub fn lock_type(&self) -> LockType {
         self.lock_type
     }
 
-    /// Begins to say how the lock is to be acquired; [`Acquire::guard`], [`Acquire::owned`] or
-    /// `.await` acquires it. An atomic lock has no shared mode: that is `Invalid`.
+    /// Makes an acquire of the lock; [`Acquire::guard`], [`Acquire::owned`] or `.await` carries it
+    /// out. An atomic lock has no shared mode: that is `Invalid`.
     #[inline]
     pub fn acquire(&self, mode: Mode) -> Acquire<'_> {
         Acquire { lock: self, mode, lease: None, wait: Wait::For(WAIT_DEFAULT) }
@@ -110,16 +110,16 @@ pub struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
-    /// When other clients may have the lock though it was not released: this long after it was
-    /// granted. Rounded up to whole seconds, at least 1 and at most
-    /// [`LEASE_MAX`](crate::LEASE_MAX), which never ends; [`LEASE_DEFAULT`] unless said. A
-    /// read-write lock has no lease: for one, any is `Invalid`.
+    /// Sets the lease: when it ends, counted from the grant, other clients may get the lock though
+    /// it was not released. Rounded up to whole seconds, at least 1 and at most
+    /// [`LEASE_MAX`](crate::LEASE_MAX), which never ends; [`LEASE_DEFAULT`] if none is set. A
+    /// read-write lock has no lease: for it any lease is `Invalid`.
     #[inline]
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self }
     }
 
-    /// How long to wait for other holders; [`WAIT_DEFAULT`] unless said.
+    /// Sets how long to wait for other holders; [`WAIT_DEFAULT`] if nothing is set.
     #[inline]
     pub fn wait(self, wait: impl Into<Wait>) -> Self {
         Self { wait: wait.into(), ..self }
@@ -179,7 +179,7 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// How long it waits; `None`: not at all.
+    /// The longest time that the acquire waits; `None`: it does not wait.
     #[inline]
     fn until(&self) -> Option<Duration> {
         match self.wait {
@@ -212,8 +212,8 @@ impl IntoFuture for Acquire<'_> {
 }
 
 /// An acquire as a future, for any runtime; `.await` of an [`Acquire`] makes it. It begins when it
-/// is first polled, and waits from then on. Dropped before its end, it leaves nothing held and
-/// nothing queued.
+/// is first polled, and waits from then on. A future that is dropped before its end leaves nothing
+/// held and nothing queued.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct AcquireFuture {

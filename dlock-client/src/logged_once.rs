@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why attempts fail that are made again and again: each reason is logged once.
+//! A log of the reasons why repeated attempts fail: each reason is logged once.
 
 use log::Level;
 use parking_lot::Mutex;
 
-/// Reasons that are remembered; more are logged each time.
+/// The most reasons that are remembered; further ones are logged each time.
 const REASONS_MAX: usize = 16;
 
-/// What was logged since the last attempt that has succeeded.
+/// The reasons logged since the last attempt that has succeeded.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedOnce(Mutex<Vec<String>>);
 
 impl LoggedOnce {
-    /// Logs it at this level the first time, and for debugging after that.
+    /// Logs the reason at this level the first time, and at the level `Debug` after that.
     pub(crate) fn log(&self, level: Level, reason: String) {
         log::log!(self.level_of(level, &reason), "{reason}");
     }
@@ -28,7 +28,7 @@ impl LoggedOnce {
         level
     }
 
-    /// An attempt has succeeded.
+    /// Forgets the reasons: an attempt has succeeded.
     pub(crate) fn forget(&self) {
         self.0.lock().clear();
     }

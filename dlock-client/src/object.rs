@@ -11,8 +11,8 @@ use crate::client::{lease_s, Client};
 use crate::error::Error;
 use crate::reference::{Key, Reference};
 
-/// A 64-bit value at the primary. Clones are the same object; the last one to be dropped gives
-/// it back.
+/// A 64-bit value at the primary. Clones are the same object; when the last one is dropped, the
+/// client gives it back.
 #[derive(Clone, Debug)]
 pub struct Object {
     reference: Arc<Reference>,
@@ -72,7 +72,7 @@ impl Object {
         self.id
     }
 
-    /// Adds modulo 2^64; the value before.
+    /// Adds modulo 2^64; returns the value before.
     ///
     /// # Errors
     /// `NoObject` (its lease ended and it was destroyed), `NotReady`, `Disconnected` (it may or
@@ -87,7 +87,7 @@ impl Object {
     /// Sets the value to `new` if it is `current`.
     ///
     /// # Errors
-    /// As [`fetch_add`](Self::fetch_add); `Changed` if it has another value.
+    /// As [`fetch_add`](Self::fetch_add); `Changed` if the object has another value.
     ///
     /// # Latency
     /// As `fetch_add`.
@@ -109,7 +109,7 @@ impl Object {
         self.reference.instance().snapshot(self.id).map_err(error_of)
     }
 
-    /// Destroys the object. Who has got it can go on using it while its lease lasts.
+    /// Destroys the object. A client that has got it can go on using it while its lease lasts.
     ///
     /// # Errors
     /// `NotOwner`, `Destroyed` (before), `NotReady`, `Disconnected`, `Left`.

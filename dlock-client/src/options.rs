@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a Rust program says how to reach its primary.
+//! The settings with which a Rust program reaches its primary.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use dlock_fabric::tls::Tls;
 /// The longest horizon of a session.
 pub const HORIZON_MAX: Duration = Duration::from_secs(86_400);
 
-/// The queue pairs that a client of an RDMA primary uses; the primary's own choice decides, and
-/// another one is refused.
+/// The queue pairs of a client of an RDMA primary. They must be those of the primary: it refuses
+/// others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueuePairs {
     /// One for lock words and one for messages.
@@ -53,7 +53,7 @@ pub struct Config {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Horizon {
-    /// What the environment says, else the default.
+    /// The value of the environment, else the default.
     #[default]
     Default,
     None,
@@ -92,8 +92,7 @@ impl Config {
     }
 
     /// The RDMA port by its GID, which has the form of an IPv6 address (`::ffff:a.b.c.d` for a
-    /// RoCE
-    /// port with an IPv4 address); it is not used over tcp or shared memory.
+    /// RoCE port with an IPv4 address); it is not used over tcp or shared memory.
     #[must_use]
     pub fn gid(self, gid: Ipv6Addr) -> Self {
         Self { gid: Some(gid), ..self }
@@ -101,9 +100,10 @@ impl Config {
 
     /// The session's horizon, in whole seconds rounded up, from 1 s to [`HORIZON_MAX`].
     ///
-    /// A client that is silent for so long neither operates on locks nor believes that it holds
-    /// any, and the primary may end what it has without a lease. The library sends the heartbeats.
-    /// Where none is named, the environment variable `DLOCK_HORIZON_S` decides, else it is 10 s.
+    /// A client that had no answer for so long neither operates on locks nor believes that it holds
+    /// any, and the primary may end its holds without a lease. The library sends the heartbeats.
+    /// Where no horizon is set, the environment variable `DLOCK_HORIZON_S` decides, else it is 10
+    /// s.
     #[must_use]
     pub fn horizon(self, horizon: Duration) -> Self {
         Self { horizon: Horizon::After(horizon), ..self }
@@ -115,14 +115,15 @@ impl Config {
         Self { horizon: Horizon::None, ..self }
     }
 
-    /// Where to look for the successor of the primary, besides the address that is connected to.
+    /// Where the client looks for the successor of the primary, besides the address that it
+    /// connects to.
     ///
     /// With this, or with the environment variable `DLOCK_PRIMARIES`, a client finds its primary
-    /// again by itself: it notices that it is gone, comes back to it or to the first of these
-    /// addresses at which a primary is, claims its locks, and goes on; blocking acquires wait
-    /// meanwhile, everything else is [`NotReady`](crate::Error::NotReady). One address, that of the
-    /// primary itself, is enough where it is started again. With none the program comes back by
-    /// itself (`Instance::reinit`); the environment does not matter.
+    /// again by itself: it notices that the primary is gone, comes back to it or to the first of
+    /// these addresses at which a primary is, claims its locks, and goes on; blocking acquires wait
+    /// meanwhile, all other calls are [`NotReady`](crate::Error::NotReady). One address, that of
+    /// the primary itself, is enough where it is started again. With an empty list the program
+    /// comes back by itself (`Instance::reinit`); the environment does not matter.
     #[must_use]
     pub fn primaries(self, primaries: impl IntoIterator<Item = impl Into<Address>>) -> Self {
         Self { primaries: Some(primaries.into_iter().map(Into::into).collect()), ..self }
@@ -130,26 +131,26 @@ impl Config {
 
     /// How long becoming a client may take in all.
     ///
-    /// Within this time a primary that recovers is waited for and, where several
-    /// [`primaries`](Self::primaries) are known, one that is about to start, for a minute at most.
-    /// Without it no primary is waited for, and each of connecting, registering and attaching may
-    /// take 10 s at each address.
+    /// Within this time the client waits for a primary that recovers and, where several
+    /// [`primaries`](Self::primaries) are known, for one that is about to start, for a minute at
+    /// most. Without it the client waits for no primary, and each of connecting, registering and
+    /// attaching may take 10 s at each address.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: Some(wait), ..self }
     }
 
     /// How long the primary may be silent before a client that knows [`primaries`](Self::primaries)
-    /// looks for another, from 100 ms to a minute; 1 s if nothing is said, also not by the
-    /// environment variable `DLOCK_SILENCE_MS`.
+    /// looks for another, from 100 ms to a minute; 1 s if neither this nor the environment variable
+    /// `DLOCK_SILENCE_MS` is set.
     #[must_use]
     pub fn silence(self, silence: Duration) -> Self {
         Self { silence: Some(silence), ..self }
     }
 
-    /// Speak TLS with the primary. Where this is not said, the environment decides (`DLOCK_TLS_CA`,
+    /// Speak TLS with the primary. Where this is not set, the environment decides (`DLOCK_TLS_CA`,
     /// `DLOCK_TLS_CERT`, `DLOCK_TLS_KEY`, `DLOCK_TLS_CRL`, `DLOCK_TLS_KEY_PASSWORD_FILE`). The
-    /// files are looked at again with each connection.
+    /// files are read again at each connection if they have changed.
     #[must_use]
     pub fn tls(self, tls: Tls) -> Self {
         Self { tls: TlsUse::With(tls), ..self }
@@ -161,7 +162,7 @@ impl Config {
         Self { tls: TlsUse::Off, ..self }
     }
 
-    /// The same for the calls of the C API.
+    /// The configuration for the calls of the C API.
     ///
     /// # Errors
     /// `Invalid`: a value is out of its bounds.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The locks and objects a client has got, counted: an instance has one reference to each, which
-//! all lock objects of the same name share. The last one to be dropped gives it back.
+//! all lock objects of the same name share. When the last lock object is dropped, the client gives
+//! the lock or object back.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -14,7 +15,7 @@ use crate::driver::futures::Tasks;
 use crate::error::Error;
 use crate::instance::Instance;
 
-/// What a reference is to.
+/// A lock or a state object: what a reference refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     /// A lock.
@@ -23,11 +24,11 @@ pub(crate) enum Key {
     Object(ObjectId),
 }
 
-/// Longest time that a get waits for other threads that give the same back, which takes them two
-/// calls: a get that they wait for, and their own.
+/// The longest time that a get waits for other threads that give the same lock or object back.
+/// These take two calls: that of a get for which they wait, and their own.
 const GIVEN_BACK_WAIT: Duration = Duration::from_secs(20);
 
-/// An instance, and what of it is in use.
+/// An instance, and the references to its locks and objects.
 #[derive(Debug)]
 pub(crate) struct References {
     instance: Arc<Instance>,
@@ -37,22 +38,22 @@ pub(crate) struct References {
     tasks: Arc<Tasks>,
 }
 
-/// No call to the primary is made under its mutex: one may take 10 s.
+/// The references in use. No call to the primary is made under their mutex: one may take 10 s.
 ///
 /// ```text
 ///   get   begins ── call ── ends: it takes what is kept
 ///   drop  it is kept until the gets that began before have ended ── call: it is going ── gone
 /// ```
-/// So a get of what no thread drops when it begins has got it, also if threads drop it later. Of
-/// what a get is, its end tells.
+/// So the result of a get is valid if no thread was giving the same lock or object back when the
+/// get began, also if a thread drops it later. A get knows its lock or object only when it ends.
 #[derive(Debug, Default)]
 struct Live {
     references: HashMap<Key, Weak<Reference>>,
-    /// What is being given back.
+    /// The locks and objects that are being given back.
     going: HashSet<Key>,
-    /// What is to be given back, and by which drop.
+    /// The locks and objects that are to be given back, and the number of the drop that does so.
     kept: HashMap<Key, u64>,
-    /// Gets under way.
+    /// The numbers of the gets under way.
     gets: BTreeSet<u64>,
     /// The number of the next get or drop.
     next: u64,
@@ -76,7 +77,8 @@ struct Get<'a> {
     before: Before,
 }
 
-/// What was going, and what was kept, when a get began: that does not wait for it.
+/// What was being given back, and what was to be given back, when a get began. Giving back waits
+/// only for gets that began before it, so not for this one.
 #[derive(Default)]
 struct Before {
     going: HashSet<Key>,
@@ -84,7 +86,7 @@ struct Before {
 }
 
 impl Before {
-    /// Whether what the get has got was not given back since.
+    /// Whether what the get has returned was not given back since the get began.
     fn has_got(&self, key: Key, live: &Live) -> bool {
         let kept = self.kept.get(&key);
         !self.going.contains(&key) && (kept.is_none() || live.kept.get(&key) == kept)
@@ -108,8 +110,8 @@ impl References {
         &self.instance
     }
 
-    /// Gets something of the primary and counts the reference. It is got once more if another
-    /// thread was giving it back.
+    /// Gets a lock or an object from the primary and counts the reference. It is got again if
+    /// another thread was giving it back.
     pub(crate) fn obtain(
         self: &Arc<Self>,
         get: impl Fn(&Instance) -> Result<Key, Error>,
@@ -135,7 +137,7 @@ impl References {
         }
     }
 
-    /// Begins a get, if it is known of what, when that is not going.
+    /// Begins a get. If the lock or object is known, it waits until no thread gives that back.
     fn begin(&self, of: Option<Key>) -> Result<Get<'_>, Error> {
         let until = Instant::now() + GIVEN_BACK_WAIT;
         let mut live = self.live.lock();
@@ -180,7 +182,7 @@ impl Drop for Reference {
         let mut live = references.live.lock();
         let its = live.references.get(&self.key);
         if !its.is_some_and(|weak| std::ptr::eq(weak.as_ptr(), self)) {
-            return; // got anew in the meantime
+            return; // another get has made a new reference in the meantime
         }
         live.references.remove(&self.key);
         let number = live.number();

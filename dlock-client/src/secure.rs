@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client speaks TLS with, if it does.
+//! The certificates and the key with which a client speaks TLS.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use arc_swap::ArcSwapOption;
 use dlock_core::wire::status::Status;
 use dlock_fabric::tls::{FilePassword, KeyPassword, NoPassword, Tls, TlsFiles};
 
-/// The environment variable with the file of the CAs whose primaries are accepted: PEM. With it
-/// clients whose configuration does not mention TLS speak TLS. They need a certificate and a key,
-/// too.
+/// The environment variable with the file of the CAs whose primaries are accepted: PEM. If it is
+/// set, clients whose configuration does not mention TLS speak TLS. They need a certificate and a
+/// key, too.
 pub const TLS_CA_VARIABLE: &str = "DLOCK_TLS_CA";
 /// The environment variable with the file of the client's certificate and its chain: PEM.
 pub const TLS_CERT_VARIABLE: &str = "DLOCK_TLS_CERT";
@@ -21,23 +21,24 @@ pub const TLS_CRL_VARIABLE: &str = "DLOCK_TLS_CRL";
 /// The environment variable with the file whose first line is the password of the key.
 pub const TLS_PASSWORD_VARIABLE: &str = "DLOCK_TLS_KEY_PASSWORD_FILE";
 
-/// Whether a client speaks TLS with its primary, and with what.
+/// Whether a client speaks TLS with its primary, and with which certificates and key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TlsUse {
-    /// If the environment names files for it ([`TLS_CA_VARIABLE`] and its neighbours).
+    /// TLS if the environment names files for it ([`TLS_CA_VARIABLE`] and its neighbours).
     #[default]
     Environment,
-    /// No; the environment does not matter.
+    /// No TLS; the environment does not matter.
     Off,
     /// With these certificates and this key.
     With(Tls),
 }
 
 impl TlsUse {
-    /// What to connect with, as the files are now; `None`: without TLS.
+    /// Loads the certificates and the key, as the files are now; `None`: without TLS.
     ///
     /// # Errors
-    /// `Error`: the environment names files that cannot be used; which and why is logged.
+    /// `Error`: the environment names files that cannot be used; the log has the file and the
+    /// reason.
     pub fn material(&self) -> Result<Option<Tls>, Status> {
         let tls = match self {
             Self::Off => None,
@@ -59,7 +60,7 @@ impl TlsUse {
     }
 }
 
-/// Files that the environment names.
+/// The files that the environment names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     files: TlsFiles,
@@ -67,7 +68,7 @@ struct Named {
 }
 
 impl Named {
-    /// `None`: it names none.
+    /// The files by the variables of the environment; `None`: it names none.
     ///
     /// # Errors
     /// The name of a variable that is missing.
@@ -104,7 +105,7 @@ impl Named {
     }
 }
 
-/// What the environment names, loaded once: each client of the process has the same.
+/// Loads the files that the environment names, once: all clients of the process share them.
 fn of_environment() -> Result<Option<Tls>, Status> {
     static LOADED: ArcSwapOption<(Named, Tls)> = ArcSwapOption::const_empty();
     let named = Named::by(|name| dlock_fabric::os::environment::variable(name).map(PathBuf::from));

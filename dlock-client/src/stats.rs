@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client counts of its own calls: see [`dlock_core::counters`].
+//! The counters of a client for its own calls: see [`dlock_core::counters`].
 
 use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::lock::{Op, OpResult};
@@ -23,21 +23,21 @@ impl Stats {
         self.0.clear();
     }
 
-    /// Counts what a synchronous operation on a got lock came to.
+    /// Counts the result of a synchronous operation on a got lock.
     pub(crate) fn count(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
             self.count_failure(lock_type, op, result.status, How::Single);
         }
     }
 
-    /// Counts what an item of a batch came to, on a got lock.
+    /// Counts the result of an item of a batch, on a got lock.
     pub(crate) fn count_batched(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
             self.count_failure(lock_type, op, result.status, How::Batched);
         }
     }
 
-    /// Counts what an asynchronous operation on a got lock came to.
+    /// Counts the result of an asynchronous operation on a got lock.
     pub(crate) fn count_async(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
             self.count_failure(lock_type, op, result.status, How::Asynchronous);
@@ -72,7 +72,7 @@ impl Stats {
     }
 }
 
-/// How an operation was asked for; the original counts each way differently.
+/// The kind of call that asked for an operation; the original counts each kind differently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Single,

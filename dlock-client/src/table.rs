@@ -5,9 +5,9 @@
 //!   LockId ──hint (direct-mapped, lock-free, may be wrong)──▶ index ──▶ lock slot
 //!         └──map  (RwLock<HashMap>, the truth)─────────────▶ index
 //! ```
-//! A thread that locks a lock slot checks that the lock in it is the one it looked for; a wrong or
+//! A thread that locks a lock slot checks that the slot has the lock it looked for; a wrong or
 //! missing hint costs one look into the map and is corrected. Lock slots never move and are never
-//! freed while the instance lives; a released lock's lock slot is used for the next lock.
+//! freed while the instance lives; the lock slot of a released lock is used for the next lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -27,11 +27,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::Pulse;
 
-/// Longest time an operation waits for another thread's operation on the same lock: that one
+/// The longest time an operation waits for another thread's operation on the same lock: that one
 /// takes at most its own bound and a second for a cancel.
 pub(crate) const LOCK_SLOT_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S + 2);
 
-/// Which operation is under way on a lock while its mutex is free.
+/// The operation that is under way on a lock while its mutex is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Busy {
     /// None.
@@ -44,16 +44,17 @@ pub(crate) enum Busy {
 
 /// A lock this instance has got.
 pub(crate) struct ClientLock {
-    /// The id the application knows; a recovered primary may know another.
+    /// The id by which the application knows the lock; a recovered primary may have another.
     pub(crate) id: LockId,
     pub(crate) entry: LockEntry,
-    /// The session that `entry`'s handle and slot belong to, or one that refuses everything.
+    /// The session that `entry`'s handle and slot belong to, or one that refuses every operation.
     pub(crate) exec: Arc<dyn Executor>,
-    /// Its chains and its clock are not waited for: memory of this host.
+    /// Whether the lock word is in memory of this host, so that its chains and its clock take no
+    /// wait.
     pub(crate) is_local: bool,
-    /// Until when that session may be relied on.
+    /// The pulse of that session: until when the client may rely on it.
     pub(crate) pulse: Arc<Pulse>,
-    /// Where `entry`'s handle and slot are.
+    /// The addresses of `entry`'s handle and slot.
     pub(crate) binding: Binding,
     pub(crate) busy: Busy,
     /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
@@ -62,7 +63,7 @@ pub(crate) struct ClientLock {
     pub(crate) queue: VecDeque<Turn>,
     /// The turn that was given out last.
     last_turn: Turn,
-    /// Where it is in its table.
+    /// The index of its lock slot in the table.
     pub(crate) index: LockSlotIndex,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
@@ -95,13 +96,14 @@ impl ClientLock {
         }
     }
 
-    /// A release was refused so, or was not answered: [`LockEntry::release_unheard`].
+    /// Handles that a release was refused with this status, or was not answered:
+    /// [`LockEntry::release_unheard`].
     pub(crate) fn release_unheard(&mut self, refused: Status) -> Option<OpResult> {
         let now = self.binding.clock(self.clock_unanswered());
         self.entry.release_unheard(refused, now)
     }
 
-    /// Another session carries its operations from here on.
+    /// Has another session carry out the lock's operations from here on.
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
         self.is_local = exec.reads_are_free();
@@ -109,22 +111,22 @@ impl ClientLock {
         self.pulse = pulse;
     }
 
-    /// Its primary is gone: operations are refused until a successor was told of it. The horizon
-    /// stays that of the old session: past it the hold may be another's, and only the successor's
-    /// verdict on the claim tells.
+    /// Refuses operations until the lock is claimed at a successor: its primary is gone.
+    /// The horizon stays that of the old session: past it another client may have the lock, and
+    /// only the successor's answer to the claim decides.
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
         self.is_local = refuse.reads_are_free();
         self.exec = refuse;
     }
 
-    /// The connections of this session have ended, and are closed: operations end as before.
+    /// Ends the operations on this session as before: its connections have ended, and are closed.
     pub(crate) fn ends_with(&mut self, old: &Arc<dyn Executor>, ended: &Arc<dyn Executor>) {
         if Arc::ptr_eq(&self.exec, old) {
             self.refuse(Arc::clone(ended));
         }
     }
 
-    /// A place in the queue for a guard.
+    /// Takes a place in the queue for a guard.
     pub(crate) fn queue_up(&mut self) -> Turn {
         self.last_turn += 1;
         self.queue.push_back(self.last_turn);
@@ -142,44 +144,44 @@ impl ClientLock {
         self.within_horizon(self.exec.now())
     }
 
-    /// The same once more in one operation.
+    /// As [`now`](Self::now), a second time in one operation.
     #[inline]
     pub(crate) fn now_again(&self) -> Now {
         self.within_horizon(self.exec.now_again(self.last_now))
     }
 
-    /// The same with the horizon of the session.
+    /// The reading `now` with the horizon of the session.
     #[inline]
     pub(crate) fn within_horizon(&self, now: Now) -> Now {
         Now { horizon_ns: self.pulse.horizon_ns(), ..now }
     }
 }
 
-/// What the operations on a lock may do where this executor carries them out.
+/// Sets the ways in which operations on a lock may be carried out by this executor.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
     entry.may_try(exec.is_one_sided());
-    // the primary reads for nothing in a chain that it executes
+    // in a chain that the primary executes, reads cost nothing
     entry.reads_are_free(exec.reads_are_free() || exec.chains_are_noted());
     entry.may_park(exec.may_park());
     entry.is_by_primary(exec.chains_are_noted());
 }
 
-/// A place in the queue of those that wait for a guard of one lock.
+/// A place in the queue of the waiters for a guard of one lock.
 pub(crate) type Turn = u64;
 
-/// Wakes threads when the state of a lock slot has changed, and the thread that carries out
-/// futures, if it waits for that.
+/// Wakes threads when the state of a lock slot has changed, and the driver's work for futures, if a
+/// future waits for that.
 #[derive(Default)]
 pub(crate) struct Changed {
     threads: Condvar,
-    /// How many futures wait; changed under the slot's mutex.
+    /// The number of futures that wait; changed under the slot's mutex.
     futures: AtomicU32,
-    /// Who carries them out: there is one of an instance.
+    /// The futures of the instance: one `Tasks` for all its slots.
     tasks: OnceLock<Arc<Tasks>>,
 }
 
 impl Changed {
-    /// The state has changed, under the slot's mutex.
+    /// Says that the state has changed; called under the slot's mutex.
     #[inline]
     pub(crate) fn notify_all(&self) {
         self.threads.notify_all();
@@ -199,13 +201,13 @@ impl Changed {
         self.threads.wait_until(guard, deadline)
     }
 
-    /// From now on a future waits for changes, too. Called under the slot's mutex.
+    /// Records that one more future waits for changes. Called under the slot's mutex.
     pub(crate) fn watch(&self, tasks: &Arc<Tasks>) {
         self.tasks.get_or_init(|| Arc::clone(tasks));
         self.futures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A future waits no longer; called as often as [`watch`](Self::watch).
+    /// Records that a future waits no longer; called as often as [`watch`](Self::watch).
     pub(crate) fn unwatch(&self) {
         self.futures.fetch_sub(1, Ordering::Relaxed);
     }
@@ -249,11 +251,12 @@ impl LockSlot {
 }
 
 const SEGMENT_MIN: usize = 64;
-/// 64 · (2^12 − 1) lock slots are more than a client can have handles.
+/// The number of segments: 64 · (2^12 − 1) lock slots are more than a client can have handles.
 const SEGMENTS: usize = 12;
 const _: () = assert!(SEGMENT_MIN * ((1 << SEGMENTS) - 1) >= HANDLES_MAX);
 
-/// Hint tables double from 256 entries on, so that they stay at most half full.
+/// The size of the first hint table; each further one is twice as large, so that they stay at most
+/// half full.
 const HINTS_MIN: usize = 256;
 const HINT_TABLES: usize = 10;
 
@@ -271,8 +274,8 @@ struct Map {
     names: HashMap<Vec<u8>, LockId>,
     free: Vec<u32>,
     used: u32,
-    /// By which id the application knows the lock that the primary knows by this one. They are the
-    /// same unless a recovered primary has another, or the application knows another lock by it.
+    /// The application's id of a lock by the primary's id. The two are the same unless a recovered
+    /// primary has another, or the application knows another lock by that id.
     at_primary: HashMap<LockId, LockId, BuildHasherDefault<IdHasher>>,
 }
 
@@ -280,7 +283,8 @@ struct Map {
 pub(crate) type LockSlotIndex = u32;
 
 impl Map {
-    /// The primary does not know this lock by this id any more, which may be another's by now.
+    /// Records that the primary does not know this lock by this id any more; the id may be another
+    /// lock's by now.
     fn leaves(&mut self, id: LockId, at_primary: LockId) {
         if self.at_primary.get(&at_primary) == Some(&id) {
             self.at_primary.remove(&at_primary);
@@ -310,7 +314,7 @@ impl Table {
         &lock_slots.expect("an index that was given out")[at - (SEGMENT_MIN << segment)]
     }
 
-    /// Where this lock probably is: to be checked under the lock slot's mutex.
+    /// The index at which this lock probably is: to be checked under the lock slot's mutex.
     #[inline]
     pub(crate) fn hint(&self, id: LockId) -> Option<LockSlotIndex> {
         let hints = self.hints[self.hint_table.load(Ordering::Relaxed)].get()?;
@@ -318,7 +322,7 @@ impl Table {
         (hint >> 32 == u64::from(id.0 as u32)).then_some(hint as u32)
     }
 
-    /// Where this lock is.
+    /// The index of this lock's lock slot.
     pub(crate) fn find(&self, id: LockId) -> Option<LockSlotIndex> {
         let map = self.map.read();
         let index = *map.index.get(&id)?;
@@ -334,7 +338,7 @@ impl Table {
     }
 
     /// Adds a lock of a name that is not in the table, under the id that the primary has for it, or
-    /// another one if the application knows another lock by that.
+    /// under another one if the application knows another lock by that id.
     pub(crate) fn insert(&self, mut held: ClientLock) -> (LockId, LockSlotIndex) {
         let (at_primary, name) = (held.entry.lock(), held.entry.desc().name.clone());
         let mut map = self.map.write();
@@ -381,18 +385,18 @@ impl Table {
         }
     }
 
-    /// The lock of this name; the primary may have another id for it by now.
+    /// The id of the lock of this name for the application; the primary may have another by now.
     pub(crate) fn named(&self, name: &[u8]) -> Option<LockId> {
         self.map.read().names.get(name).copied()
     }
 
-    /// The lock that the primary knows by this id.
+    /// The application's id of the lock that the primary knows by this id.
     pub(crate) fn known(&self, at_primary: LockId) -> Option<LockId> {
         self.map.read().at_primary.get(&at_primary).copied()
     }
 
-    /// The primary has the id `now` for a lock of this table, and no longer `before`; `None`: it
-    /// has none for it.
+    /// Records that the primary has the id `now` for a lock of this table, and no longer `before`;
+    /// `None`: it has no id for it.
     pub(crate) fn rename(&self, id: LockId, before: LockId, now: Option<LockId>) {
         let mut map = self.map.write();
         map.leaves(id, before);
@@ -401,7 +405,7 @@ impl Table {
         }
     }
 
-    /// The lock slots of all locks, in the order of their indices.
+    /// The ids and indices of all locks, in the order of their indices.
     pub(crate) fn indices(&self) -> Vec<(LockId, LockSlotIndex)> {
         let map = self.map.read();
         let mut all: Vec<_> = map.index.iter().map(|(&id, &index)| (id, index)).collect();
@@ -426,7 +430,7 @@ fn mix(id: u32) -> u64 {
     u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
 }
 
-/// Hashes ids, which are hashes or counters already.
+/// A hasher for ids: they are hashes or counters already.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 

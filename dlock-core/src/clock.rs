@@ -24,8 +24,8 @@ pub struct ServerTime(pub u64);
 /// Nanoseconds in a second.
 pub const NS: u64 = 1_000_000_000;
 
-/// The fastest drift between two clocks that is allowed for, parts per million of time on either of
-/// them: 500 of the faster clock's time are 500.25 of the slower one's.
+/// The fastest drift between two clocks that is allowed for, in parts per million: 500 of the
+/// faster clock's time are 500.25 of the slower one's.
 pub const DRIFT_PPM: u64 = 501;
 /// A coarse reading of a client's own clock is late by at most this many nanoseconds: ten ticks
 /// of a kernel at 100 Hz.
@@ -37,8 +37,9 @@ impl ServerTime {
     pub fn seconds(self) -> u32 {
         u32::try_from(self.0 / NS).unwrap_or(u32::MAX)
     }
-    /// What the ledgers of an incarnation that begins now count their deadlines from, seconds since
-    /// 1970: a second before, so that they can say of a lease that it was over then.
+    /// The anchor of an incarnation that begins now: ledgers count deadlines from it, in seconds
+    /// since 1970. It is a second in the past, so that a ledger can say of a lease that it was over
+    /// before.
     pub fn anchor_s(self) -> u32 {
         self.seconds().saturating_sub(1)
     }
@@ -48,9 +49,9 @@ impl ServerTime {
         let is_short = planted::is(Bug::LeaseShortened) && expire_s < u32::MAX;
         self.seconds().saturating_add(expire_s - u32::from(is_short && expire_s > 0))
     }
-    /// The deadline of a hold of which so much is left, in nanoseconds; `u64::MAX`: no end. It
-    /// lasts at least as long, so that no lease becomes shorter, and less than a second longer. Of
-    /// what is over nothing is left.
+    /// The deadline, from now on, of a hold with a rest of `left_ns` nanoseconds; `u64::MAX`: no
+    /// end. The hold lasts at least as long as before, and less than a second longer. A rest of 0
+    /// stays over.
     pub fn deadline_of_rest(self, left_ns: u64) -> u32 {
         let end_s = match left_ns {
             0 if !planted::is(Bug::ClaimRevived) => self.0 / NS,
@@ -76,22 +77,22 @@ impl ServerTime {
     }
 }
 
-/// What a client knows of the server clock at one moment.
+/// A client's knowledge of the server clock at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Now {
     /// The estimate.
     pub time: ServerTime,
     /// ε: the true time differs from the estimate by at most this many nanoseconds.
     pub uncertainty_ns: u64,
-    /// The reader's own clock (CLOCK_BOOTTIME), which no better estimate moves: for what lies
-    /// between two readings.
+    /// The reader's own clock (CLOCK_BOOTTIME). Better estimates do not move it, so it measures the
+    /// time between two readings.
     pub local_ns: u64,
-    /// The horizon of the reader's session on its own clock: from then on it neither posts nor
-    /// believes that it holds anything ([`session`](crate::session)). `u64::MAX`: none.
+    /// The horizon of the session on the reader's own clock: from then on the client neither posts
+    /// nor believes that it holds anything ([`session`](crate::session)). `u64::MAX`: none.
     pub horizon_ns: u64,
-    /// How often the server clock had turned out not to be where the reader believed it to be
-    /// ([`TrackedClock`]): readings with the same number are of one clock. A hold whose lease was
-    /// judged at another number is possibly over.
+    /// How often the server clock has turned out to differ from the estimate ([`TrackedClock`]).
+    /// Readings with the same number are of one clock. A hold whose lease was judged at another
+    /// number is possibly over.
     pub discontinuities: u64,
 }
 
@@ -101,12 +102,11 @@ impl Now {
         let (local_ns, horizon_ns) = (time.0, u64::MAX);
         Self { time, uncertainty_ns: 0, local_ns, horizon_ns, discontinuities: 0 }
     }
-    /// As [`exact`](Self::exact), but for this ε.
+    /// As [`exact`](Self::exact), with this ε.
     pub fn within(time: ServerTime, uncertainty_ns: u64) -> Self {
         Self { uncertainty_ns, ..Self::exact(time) }
     }
-    /// What is known when the reader's own clock says `local_ns`, which is later: ε has grown by
-    /// the drift.
+    /// The reading at the later time `local_ns` of the reader's own clock: ε grows by the drift.
     pub fn at_local(self, local_ns: u64) -> Self {
         let passed_ns = local_ns.saturating_sub(self.local_ns);
         let drift_ns = passed_ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
@@ -122,8 +122,8 @@ impl Now {
     pub fn is_past_horizon(self) -> bool {
         self.local_ns >= self.horizon_ns && !planted::is(Bug::HorizonIgnored)
     }
-    /// The deadline to write for a hold that starts now: never earlier than the true time asks
-    /// for, so that no client takes the lock over before the lease is over.
+    /// The deadline to write for a hold that starts now. Never earlier than by the true time, so
+    /// that no client takes the lock over before the lease is over.
     #[inline]
     pub fn deadline(self, expire_s: u32) -> u32 {
         ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(expire_s)

@@ -16,16 +16,16 @@ use crate::lock::Op;
 use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
-/// Who counts with a counter.
+/// Which side counts with a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
     /// The client library.
     Client,
     /// The primary.
     Primary,
-    /// Each of them for itself.
+    /// Client and primary, each for itself.
     Both,
-    /// Neither: it stays 0, as in the original or because nothing here can cause it.
+    /// Neither: the counter stays 0, as in the original or because its event cannot happen here.
     Nobody,
 }
 
@@ -34,11 +34,11 @@ pub enum By {
 pub struct Info {
     /// Which.
     pub counter: Counter,
-    /// Its name, as in `DEBUG_STATS_…` of the C API.
+    /// The name, as in `DEBUG_STATS_…` of the C API.
     pub name: &'static str,
-    /// What it counts.
+    /// The events that it counts.
     pub help: &'static str,
-    /// Who counts.
+    /// The side that counts.
     pub by: By,
 }
 
@@ -56,7 +56,7 @@ macro_rules! counters {
     };
 }
 
-/// How many there are (`DEBUG_STATS_MAX` of the C API).
+/// The number of counters (`DEBUG_STATS_MAX` of the C API).
 pub const COUNTERS: usize = 45;
 
 counters! {
@@ -124,18 +124,18 @@ impl Counters {
         self.add(counter, 1);
     }
 
-    /// Counts so many events; wraps.
+    /// Counts `events` events; wraps.
     #[inline]
     pub fn add(&self, counter: Counter, events: u64) {
         self.0[counter as usize].fetch_add(events, Ordering::Relaxed);
     }
 
-    /// One of them.
+    /// The value of one counter.
     pub fn of(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// All of them, by their numbers.
+    /// All values, by the numbers of the counters.
     pub fn read(&self) -> [u64; COUNTERS] {
         std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
     }
@@ -148,11 +148,11 @@ impl Counters {
     }
 }
 
-/// Counts that a ledger has room for.
+/// Counters for which a ledger has room.
 pub const TOLD_MAX: usize = 16;
 
-/// What a client counts for the primary, in the order of the counts in its ledger: what it decides
-/// by itself on the primary's memory, and the original's primary decided.
+/// The counters that a client counts for the primary, in the order of its ledger: events that the
+/// client decides by itself on the primary's memory, and that the original's primary decided.
 pub const TOLD: [Counter; 13] = [
     Counter::Again,
     Counter::AtomicTryLockFail,
@@ -170,17 +170,18 @@ pub const TOLD: [Counter; 13] = [
 ];
 const _: () = assert!(TOLD.len() <= TOLD_MAX);
 
-/// What stands in a client's ledger: how often it has counted each of [`TOLD`].
+/// The counts in a client's ledger, one for each of [`TOLD`].
 pub type Told = [u64; TOLD_MAX];
 
 impl Counter {
-    /// Its place in a ledger; `None`: clients do not count it for the primary.
+    /// The index in a ledger; `None`: clients do not count it for the primary.
     pub fn place(self) -> Option<usize> {
         TOLD.iter().position(|&counter| counter == self)
     }
 
-    /// What the original's primary would have counted for an operation that its client has
-    /// decided by itself. `mode`: how the lock is asked for, or was held.
+    /// The counter that the original's primary would have increased for an operation that the
+    /// client here has decided by itself. `mode`: the mode in which the lock is asked for, or was
+    /// held.
     pub fn of_decision(lock_type: LockType, op: Op, mode: Mode, status: Status) -> Option<Self> {
         use {LockType as L, Mode as M};
         let is_acquire = matches!(op, Op::TryLock { .. } | Op::Lock { .. });
@@ -196,8 +197,8 @@ impl Counter {
         }
     }
 
-    /// A release or an extend of a hold that was lost. (Of read-write locks nothing is extended;
-    /// the original counts no extend of a fair lock.)
+    /// The counter for a release or extend of a lost hold. (Read-write locks cannot be extended;
+    /// the original does not count extends of fair locks.)
     fn of_loss(lock_type: LockType, op: Op, mode: Mode) -> Option<Self> {
         match (lock_type, mode, matches!(op, Op::Unlock)) {
             (LockType::Atomic, _, true) => Some(Self::AtomicUnlockFail),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client may do, by the names in its certificate: rules, rights and quotas.
+//! The rights of a client, by the names in its certificate: rules, rights and quotas.
 //!
 //! ```text
 //!   no rule at all ─────────────────────────▶ everything is allowed, nothing is counted
@@ -9,12 +9,12 @@
 //!                the name of that lock or object
 //!                a quota: the lowest that these rules set
 //! ```
-//! Names are compared byte by byte: [`ANY_NAME`] stands for every certificate. They are those of
-//! the certificate that registered the client, which is the only one that may speak for it
+//! Names are compared byte by byte; [`ANY_NAME`] matches every certificate. They come from the
+//! certificate that registered the client. Only certificates of the same names may speak for it
 //! ([`membership`](crate::membership)), so a renewed certificate has the same rights.
 //!
-//! New rules ([`Access::set_rules`]) count for the next request of everybody. Nothing that was
-//! granted is taken away by them: what is held may be released, not locked again nor extended.
+//! New rules ([`Access::set_rules`]) apply from each client's next request on. They take nothing
+//! away that was granted: a hold may be released, but not extended or locked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,15 +30,15 @@ use crate::wire::status::Status;
 pub const RULES_MAX: usize = 256;
 /// Names of certificates, or prefixes, of one rule.
 pub const RULE_ITEMS_MAX: usize = 256;
-/// Refusals that are kept for the log until they are taken.
+/// Refusals that are kept for the log until [`Access::take_refusals`].
 pub const REFUSALS_MAX: usize = 16;
-/// The name in a rule that every certificate has.
+/// The name in a rule that matches every certificate.
 pub const ANY_NAME: &str = "*";
 
 /// Something that a client may be allowed to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// Get locks; the rights to lock contain it.
+    /// Get locks; contained in the rights to lock.
     Get,
     /// Hold locks in shared mode.
     LockShared,
@@ -51,11 +51,11 @@ pub enum Right {
 }
 
 impl Right {
-    /// All of them.
+    /// All rights.
     pub const ALL: [Self; 5] =
         [Self::Get, Self::LockShared, Self::LockExclusive, Self::Objects, Self::Admin];
 
-    /// As it is written in a rule.
+    /// The name in a rule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -66,7 +66,7 @@ impl Right {
         }
     }
 
-    /// The right of this name.
+    /// The right with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|right| right.name() == name)
     }
@@ -79,7 +79,8 @@ impl Right {
         }
     }
 
-    /// What a client needs for a request on its command channel; `None`: it gives back, or asks.
+    /// The right that a request on the command channel needs; `None`: the request gives something
+    /// back, or only asks.
     pub fn for_request(request: &Request) -> Option<Self> {
         match *request {
             Request::Wait { mode, .. }
@@ -98,8 +99,9 @@ impl Right {
         }
     }
 
-    /// What a client needs to have a word of this kind of lock changed so; `None`: it gives back,
-    /// or asks whether it still has what it had (the release of one of several entries does).
+    /// The right that a word operation on a lock of this type needs; `None`: the operation gives
+    /// something back, or only checks whether the client still has its hold (as the release of one
+    /// of several entries does).
     pub fn for_word_op(lock_type: LockType, word_op: &WordOp) -> Option<Self> {
         match (lock_type, *word_op) {
             (_, WordOp::Cas { expect, swap, .. }) if expect == swap => None,
@@ -135,12 +137,12 @@ impl fmt::Display for Right {
 pub struct Rights(u8);
 
 impl Rights {
-    /// Whether this one is among them.
+    /// Whether this right is in the set.
     pub fn has(self, right: Right) -> bool {
         self.0 & right.bit() != 0
     }
 
-    /// These and one more, with what it contains.
+    /// The set with one more right, and the rights that it contains.
     #[must_use]
     pub fn with(self, right: Right) -> Self {
         let contained = match right {
@@ -157,16 +159,16 @@ impl FromIterator<Right> for Rights {
     }
 }
 
-/// How much all clients of one identity may have together; `None`: as much as there is room for.
+/// How much all clients of one identity may have together; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
     /// Clients at a time.
     pub clients_max: Option<u32>,
-    /// Locks that they have got: a lock that two of them have got counts twice.
+    /// Locks got; a lock that two of the clients have got counts twice.
     pub locks_max: Option<u32>,
-    /// State objects that they have created and that exist.
+    /// State objects that they have created and that still exist.
     pub objects_max: Option<u32>,
-    /// Locks that they are queued for.
+    /// Locks for which they are queued.
     pub waits_max: Option<u32>,
 }
 
@@ -190,11 +192,11 @@ impl Quotas {
 pub struct Rule {
     /// Names of certificates, or [`ANY_NAME`].
     pub names: Vec<String>,
-    /// Beginnings of the names of locks and objects; an empty one is that of all.
+    /// Prefixes of the names of locks and objects; the empty prefix matches all.
     pub prefixes: Vec<Vec<u8>>,
-    /// What they may do with these.
+    /// The rights on these locks and objects.
     pub rights: Rights,
-    /// How much they may have.
+    /// How much clients with these names may have.
     pub quotas: Quotas,
 }
 
@@ -213,35 +215,35 @@ impl Rule {
     }
 }
 
-/// What is refused, for the log.
+/// A reason for refusing a client, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No rule gives this.
+    /// No rule gives the right.
     Right {
-        /// What is missing.
+        /// The missing right.
         right: Right,
-        /// On which lock or object.
+        /// The name of the lock or object.
         name: Vec<u8>,
     },
     /// No rule names the certificate.
     Unnamed,
-    /// The identity has as much as it may.
+    /// The identity has reached a quota.
     Quota {
-        /// The key of the bound in the rule.
+        /// The quota's key in the rule.
         bound: &'static str,
-        /// The bound.
+        /// The quota.
         max: u32,
     },
 }
 
-/// A refusal, and who was refused.
+/// A refusal, and the client that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The client; `None`: one that was not let in.
+    /// The client; `None`: it was not let in.
     pub client: Option<ClientId>,
     /// The first name of its certificate.
     pub peer: String,
-    /// What.
+    /// The reason.
     pub refused: Refused,
 }
 
@@ -264,15 +266,15 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One identity that has clients, or objects that are counted.
+/// An identity that has clients, or objects that are counted.
 #[derive(Clone, Debug, Default)]
 struct Standing {
     names: Vec<String>,
-    /// The rules that name it.
+    /// Indices of the rules that name the identity.
     rules: Vec<usize>,
     quotas: Quotas,
     clients: BTreeSet<ClientId>,
-    /// What it has created; some of it may not exist any more.
+    /// Objects that it has created; some may not exist any more.
     objects: BTreeSet<ObjectId>,
 }
 
@@ -291,24 +293,24 @@ impl Standing {
     }
 }
 
-/// Who may do what at one primary.
+/// The rules of one primary, and the clients to which they apply.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     rules: Vec<Rule>,
     known: BTreeMap<Identity, Standing>,
     clients: BTreeMap<ClientId, Identity>,
-    /// Who has created an object whose creators are counted.
+    /// The identity that created each object, if it was created while there were rules.
     creators: BTreeMap<ObjectId, Identity>,
     refusals: Vec<Refusal>,
 }
 
 impl Access {
-    /// No rules: everything is allowed.
+    /// Whether there are no rules: everything is allowed.
     pub fn is_open(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// These rules from now on, for those who are here, too.
+    /// Replaces the rules, also for clients that are members already.
     pub fn set_rules(&mut self, rules: Vec<Rule>) {
         for standing in self.known.values_mut() {
             standing.judge(&rules);
@@ -316,10 +318,12 @@ impl Access {
         self.rules = rules;
     }
 
-    /// Whether a certificate with these names may register one more client, if it has `has`.
+    /// Whether a certificate with these names may register one more client; `has`: clients that it
+    /// has.
     ///
     /// # Errors
-    /// `Denied`: no rule names it. `ServerNoResource`: it has as many as it may.
+    /// `Denied`: no rule names the certificate. `ServerNoResource`: its quota of clients is
+    /// reached.
     pub fn admit(
         &mut self,
         identity: Option<Identity>,
@@ -339,7 +343,7 @@ impl Access {
         Err(self.refuse(Refusal { client: None, peer, refused }))
     }
 
-    /// A client was let in, with the names of its certificate.
+    /// Records a client that was let in, with the names of its certificate.
     pub fn enter(&mut self, client: ClientId, identity: Option<Identity>, names: &[String]) {
         let Some(identity) = identity else { return };
         let rules = &self.rules;
@@ -348,7 +352,7 @@ impl Access {
         self.clients.insert(client, identity);
     }
 
-    /// A client is not known any more.
+    /// Forgets a client.
     pub fn leave(&mut self, client: ClientId) {
         let Some(identity) = self.clients.remove(&client) else { return };
         if let Some(standing) = self.known.get_mut(&identity) {
@@ -364,10 +368,10 @@ impl Access {
         self.is_open() || self.rules_of(client).any(|rule| rule.gives(right, name))
     }
 
-    /// The same; a refusal is kept for the log.
+    /// As [`allows`](Self::allows); records a refusal for the log.
     ///
     /// # Errors
-    /// `Denied`: no rule gives it.
+    /// `Denied`: no rule gives the right.
     pub fn check(&mut self, client: ClientId, right: Right, name: &[u8]) -> Result<(), Status> {
         match self.allows(client, right, name) {
             true => Ok(()),
@@ -378,8 +382,8 @@ impl Access {
         }
     }
 
-    /// Whether a client may do everything with every lock and object: nothing keeps a client that
-    /// has the memory mapped, or reaches it by a device, from any word in it.
+    /// Whether a client may do everything with every lock and object. Only such a client may map
+    /// the memory or reach it by a device, because no check keeps it from any word there.
     pub fn allows_everything(&self, client: ClientId) -> bool {
         let needed = [Right::Get, Right::LockShared, Right::LockExclusive, Right::Objects];
         let gives = |right| self.rules_of(client).any(|rule| rule.gives_everywhere(right));
@@ -398,15 +402,15 @@ impl Access {
         self.standing(client).into_iter().flat_map(|standing| standing.clients.iter().copied())
     }
 
-    /// Refuses more than a quota allows.
+    /// Records a refusal because of a quota; returns its status.
     pub(crate) fn over(&mut self, client: ClientId, bound: &'static str, max: u32) -> Status {
         self.refuse_client(client, Refused::Quota { bound, max })
     }
 
-    /// Whether a client may create one more object, where `exists` tells which exist.
+    /// Whether a client may create one more object. `exists`: whether an object still exists.
     ///
     /// # Errors
-    /// `ServerNoResource`: its identity has as many as it may.
+    /// `ServerNoResource`: the quota of objects is reached.
     pub(crate) fn may_create(
         &mut self,
         client: ClientId,
@@ -431,10 +435,10 @@ impl Access {
         }
     }
 
-    /// A client has created an object.
+    /// Records that a client has created an object.
     pub(crate) fn created(&mut self, client: ClientId, object: ObjectId) {
         let Some(&identity) = self.clients.get(&client) else { return };
-        // a quota may come later
+        // Counted even without a quota: new rules may set one later.
         let before = match self.is_open() {
             false => self.creators.insert(object, identity),
             true => self.creators.remove(&object),
@@ -449,8 +453,8 @@ impl Access {
         }
     }
 
-    /// Forgets who has created what does not exist any more, if that is remembered of more than
-    /// `max` objects.
+    /// If the creators of more than `max` objects are recorded, forgets those of objects that no
+    /// longer exist.
     pub(crate) fn tidy(&mut self, max: usize, exists: impl Fn(ObjectId) -> bool) {
         if self.creators.len() <= max {
             return;
@@ -463,12 +467,12 @@ impl Access {
         });
     }
 
-    /// What was refused since the last call, the first [`REFUSALS_MAX`].
+    /// The refusals since the last call, the first [`REFUSALS_MAX`].
     pub fn take_refusals(&mut self) -> Vec<Refusal> {
         std::mem::take(&mut self.refusals)
     }
 
-    /// Whether everything that is kept of clients is of clients that are known; for tests.
+    /// Checks that every recorded client is known; for tests.
     pub(crate) fn is_of(&self, known: impl Fn(ClientId) -> bool) -> bool {
         let listed = self.known.values().map(|standing| standing.clients.len()).sum::<usize>();
         self.clients.keys().all(|&client| known(client)) && listed == self.clients.len()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the machine itself costs, to measure executors against: the same atomics and the same
-//! waiting, without anything of dlock around them.
+//! The cost of the machine itself, against which executors are measured: the same atomics and the
+//! same waiting, without dlock.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,7 @@ use crate::os::sys;
 
 /// How long the two ends of an echo wait for each other.
 const WAIT: Duration = Duration::from_secs(5);
-/// How long the echoing end looks again and again before it sleeps, as a primary does.
+/// How long the echoing end polls before it sleeps, as a primary does.
 const ECHO_SPIN: Duration = Duration::from_millis(1);
 
 /// Nanoseconds of two CPU compare-and-swaps on a shared word (take it, give it back), the mean
@@ -34,7 +34,7 @@ pub fn two_cas_ns(rounds: u32) -> f64 {
     started.elapsed().as_nanos() as f64 / f64::from(rounds.max(1))
 }
 
-/// A raw byte stream to a thread that sends back what it gets.
+/// A raw byte stream to a thread that echoes.
 #[derive(Debug)]
 pub struct Echo {
     near: Option<OwnedFd>,
@@ -43,19 +43,19 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Over a Unix stream socket, `bytes` (at least 1) there and back.
+    /// An echo over a Unix stream socket, with `bytes` (at least 1) in each direction.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn unix(bytes: usize) -> io::Result<Self> {
         let (near, far) = UnixStream::pair()?;
         Self::start(near.into(), far.into(), bytes)
     }
 
-    /// Over TCP on the loopback interface, `bytes` (at least 1) there and back.
+    /// An echo over TCP on the loopback interface, with `bytes` (at least 1) in each direction.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn tcp(bytes: usize) -> Result<Self, FabricError> {
         let listener = net::listen(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)?;
         let near = net::connect(listener.local_addr().map_err(FabricError::Handshake)?)?;
@@ -73,10 +73,10 @@ impl Echo {
         Ok(Self { near: Some(near), bytes, far: Some(far) })
     }
 
-    /// One round trip; its nanoseconds.
+    /// Makes one round trip; returns its nanoseconds.
     ///
     /// # Errors
-    /// What the socket says.
+    /// An error of the socket.
     pub fn round_trip_ns(&mut self) -> io::Result<u64> {
         let Some(near) = &self.near else { return Err(io::ErrorKind::NotConnected.into()) };
         let started = Instant::now();
@@ -91,7 +91,7 @@ impl Drop for Echo {
     fn drop(&mut self) {
         self.near = None;
         if let Some(far) = self.far.take() {
-            // It ends when its peer is closed; it cannot panic.
+            // The thread ends when its peer is closed; it cannot panic.
             let _ = far.join();
         }
     }

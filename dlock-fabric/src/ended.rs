@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The executor of a session whose connections have ended, and were closed: a client that comes
-//! back needs their descriptors.
+//! The executor of a session whose connections have ended. The real executor is closed, because a
+//! client that comes back needs its descriptors.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use dlock_core::wire::status::Status;
 
 use crate::os::clock::boot_ns;
 
-/// Answers as the executor before it does since its connection has ended, and tells the same time.
+/// Answers as the closed executor would, and keeps its server clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     name: &'static str,
@@ -22,7 +22,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Takes the place of this one.
+    /// Replaces this executor.
     pub fn after(exec: &dyn Executor) -> Self {
         let Now { time, uncertainty_ns, local_ns, discontinuities, .. } = exec.now();
         let offset_ns = time.0.wrapping_sub(local_ns);
@@ -45,7 +45,7 @@ impl Executor for Ended {
         Posted::Ready(Outcome::Refused(Status::BadResponse))
     }
 
-    /// What was posted before may have been executed.
+    /// A chain that was posted before may have been executed.
     fn poll(&self, posted: Posted) -> Option<Outcome> {
         Some(match posted {
             Posted::Ready(outcome) => outcome,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong before a session stands; afterwards there are only statuses and outcomes.
+//! Errors before a session exists; afterwards there are only statuses and outcomes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,19 +20,19 @@ pub enum FabricError {
         "cannot {what} of {bytes} bytes: {source}; raise the memory or file limit (ulimit -v, -n)"
     )]
     Memory {
-        /// What was attempted.
+        /// The attempt that failed.
         what: &'static str,
         /// The size asked for.
         bytes: usize,
         /// The system's reason.
         source: io::Error,
     },
-    /// A memory received from a peer is not what it was said to be.
+    /// The memory received from a peer is not as announced.
     #[error(
         "the primary's memory was refused: {0}; client and primary are not of the same version"
     )]
     MemoryRefused(&'static str),
-    /// A size beyond what addresses can name.
+    /// More slots than a word address can name.
     #[error("a lock memory of {slots} slots is too large; ask for at most {max}")]
     TooManySlots {
         /// The size asked for.
@@ -40,45 +40,45 @@ pub enum FabricError {
         /// The largest possible.
         max: u32,
     },
-    /// No listener could be set up.
+    /// A listener could not be set up.
     #[error(
         "cannot listen on {addr}: {source}; is the port in use, or the address not this host's?"
     )]
     Listen {
-        /// Where.
+        /// The address.
         addr: String,
         /// The system's reason.
         source: io::Error,
     },
-    /// No connection.
+    /// A connection could not be made.
     #[error(
         "cannot connect to {addr}: {source}; is the primary running, and reachable from here?"
     )]
     Connect {
-        /// Where to.
+        /// The address.
         addr: String,
         /// The system's reason.
         source: io::Error,
     },
-    /// The process on the other end of a Unix socket may not be trusted.
+    /// The process at the other end of a Unix socket is not trusted.
     #[error(
         "the peer runs as uid {uid}, not as this user or root; check who owns the primary, and \
          name that user in DLOCK_PRIMARY_USER if it may be trusted"
     )]
     Peer {
-        /// Its user.
+        /// The user id of that process.
         uid: u32,
     },
     /// The connection failed during the handshake.
     #[error("the connection failed during attach: {0}; see the primary's log")]
     Handshake(#[source] io::Error),
-    /// What TLS is to be spoken with cannot be used.
+    /// The certificates or keys for TLS cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// No answer in time.
     #[error("the primary did not answer the attach in time; is it stopped or overloaded?")]
     TimedOut,
-    /// The answer was not a frame, or not the right one.
+    /// The answer was not a valid frame.
     #[error(
         "the primary's answer is not valid ({0}); client and primary are not of the same version"
     )]
@@ -88,16 +88,16 @@ pub enum FabricError {
         "the primary's answer is not the answer to an attach; is that port a dlock primary's?"
     )]
     Unexpected,
-    /// The primary said no.
+    /// The primary refused.
     #[error("the primary refused the attach: {0}; reinitialise the client")]
     Refused(Status),
-    /// No RDMA device to use, or it failed.
+    /// No RDMA device can be used, or the device failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }
 
 impl FabricError {
-    /// The status of the C API for it.
+    /// The status of the C API for this error.
     pub fn status(&self) -> Status {
         match self {
             Self::Memory { .. } => Status::NoMemory,
@@ -110,7 +110,7 @@ impl FabricError {
         }
     }
 
-    /// Whether this host has no RDMA that could be used: another executor may serve.
+    /// Whether this host has no usable RDMA device, so that another executor may be used instead.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Verbs(VerbsError::Absent(_) | VerbsError::NoPort(_)))
     }

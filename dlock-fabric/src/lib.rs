@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Executes the verbs and carries the messages of `dlock-core`.
+//! Executes the word operations and carries the messages of `dlock-core`.
 //!
 //! ```text
 //!             client side                                        server side
@@ -11,14 +11,14 @@
 //!   TcpExecutor ─ Stream ─ SealedEnd ─ SEND/RECV ─▶ SealedPeer ──▶ command thread: as of tcp
 //! ```
 //!
-//! What this crate does not do: decide anything about locks, serve connections (it has the pieces
-//! a server needs), or start threads (but for the echo peers of [`baseline`], and that of
-//! [`os::sink`]).
+//! This crate decides nothing about locks, does not serve connections (it has the parts that a
+//! server needs), and starts no threads except the echo peers of [`baseline`] and the thread of
+//! [`os::sink`].
 //!
-//! Everything that two processes operate on goes through [`memory::atomic`]; every access is
-//! bounded by the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to
-//! the CPU's, [`NicMemory`] to that of an RDMA device. Certificates, keys and the rules for peers'
-//! are in [`tls`].
+//! All access to words that two processes share goes through [`memory::atomic`], within the bounds
+//! of their memory. A memory belongs to one domain of atomicity: [`CpuMemory`] to that of the CPU,
+//! [`NicMemory`] to that of an RDMA device. Certificates, keys and the rules for peers are in
+//! [`tls`].
 
 pub mod baseline;
 mod ended;

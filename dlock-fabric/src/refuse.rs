@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The executor of a lock whose place is not known: between a reinit at a recovering primary
-//! and the claim of the lock there, everything is refused, and nothing of the old place is used.
+//! The executor of a lock whose place is not known: between a reinit at a recovering primary and
+//! the claim of the lock there, everything is refused, and the old place is not used.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Executor for Refuse {
         Some(Status::NotReady)
     }
 
-    /// No server clock: nothing is decided by it, since nothing is executed.
+    /// No server clock: nothing is executed, so nothing is decided by it.
     fn now(&self) -> Now {
         Now { local_ns: boot_ns(), ..Now::within(ServerTime(0), u64::MAX) }
     }

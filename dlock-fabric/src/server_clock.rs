@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client knows of the server clock: kept fresh by the replies that carry
-//! the time, and by asking for it.
+//! A client's knowledge of the server clock: kept up to date by replies that carry the time, and by
+//! asking for it.
 //!
 //! ```text
 //!   reading ── fresh ──▶ the estimate
 //!           └─ stale: a Ping is out ──▶ answered by now? taken; if not, the estimate as it is
 //!                     none is ────────▶ Ping, waited for as long as the executor wants
 //! ```
-//! Who must not wait looks whether the reading [is ready](is_ready), which sends the Ping, too.
+//! Code that must not wait checks whether the reading [is ready](is_ready), which sends the `Ping`,
+//! too.
 //!
-//! A primary that does not answer is waited for once: until it has, all threads go on with the
-//! old estimate, whose uncertainty grows. An answer that contradicts the estimate (a clock stood
-//! still, or jumped) replaces it, and is counted: see [`TrackedClock`].
+//! Only one call waits for a primary that does not answer: until the answer, all threads go on with
+//! the old estimate, whose uncertainty grows. An answer that contradicts the estimate (a clock
+//! stood still, or jumped) replaces it, and is counted: see [`TrackedClock`].
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::memory::published::Published;
 use crate::os::clock::boot_ns;
 use crate::stream::inbox::{Answer, Broken};
 
-/// The estimate in use, read by every operation and rarely replaced.
+/// The estimate in use: read by every operation, and rarely replaced.
 #[derive(Debug)]
 pub(crate) struct SharedEstimate {
     words: Published<4>,
@@ -43,14 +44,14 @@ impl SharedEstimate {
         self.tracked().estimate
     }
 
-    /// The estimate in use, and how often it turned out to have been wrong: of one moment.
+    /// The estimate in use and the number of wrong ones before it, both of one moment.
     #[inline]
     pub(crate) fn tracked(&self) -> TrackedClock {
         self.made_of(self.words.get())
     }
 
-    /// Takes a new estimate, if it is better than the one in use is by now, or shows that the one
-    /// in use is wrong.
+    /// Takes a new estimate if it is more exact than the one in use is by now, or proves the one in
+    /// use wrong.
     pub(crate) fn refresh(&self, candidate: ClockEstimate) -> Refresh {
         let candidate = ClockEstimate { drift_ppm: self.drift_ppm, ..candidate };
         self.words.update(|words| {
@@ -61,7 +62,7 @@ impl SharedEstimate {
         })
     }
 
-    /// As if nothing had been heard of the server clock for so long.
+    /// Ages the estimate, as if there had been no answer for that time.
     #[cfg(test)]
     pub(crate) fn age(&self, by_ns: u64) {
         self.words.update(|words| {
@@ -86,7 +87,7 @@ fn to_words(clock: TrackedClock) -> [u64; 4] {
     [offset_ns, half_trip_ns, taken_at_ns, clock.discontinuities]
 }
 
-/// The reply that was waited for; if it carries the time, that is taken.
+/// The reply of a wait; takes the time from it, if it carries one.
 pub(crate) fn reply(
     clock: &SharedEstimate,
     waited: Result<Option<Answer>, Broken>,
@@ -103,10 +104,10 @@ pub(crate) fn reply(
     }
 }
 
-/// Between two looks for the answer of a primary that has not told the time.
+/// Pause between two checks for the answer to an outstanding `Ping`.
 const LOOK_NS: u64 = 1_000_000;
 
-/// A request for the time that was not answered in time.
+/// A `Ping` that was not answered in time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ping {
     seq: Seq,
@@ -114,8 +115,8 @@ pub(crate) struct Ping {
     looked_ns: u64,
 }
 
-/// Asks for the time, unless an answer is outstanding (`ping`), or another thread is just asking.
-/// `reply` is the executor's own, so that it takes what comes.
+/// Asks for the time, unless an answer is outstanding (`ping`) or another thread is asking. `reply`
+/// is the executor's own, so that it takes other answers, too.
 pub(crate) fn ask(
     clock: &SharedEstimate,
     ping: &Mutex<Option<Ping>>,
@@ -145,8 +146,8 @@ pub(crate) fn ask(
     }
 }
 
-/// Whether the server clock can be read without waiting, and as well as if it was waited for
-/// `wait`. If it was not heard of for long it is asked for. `reply` as in [`ask`].
+/// Whether the server clock can be read now as well as after a wait of `wait`. If the estimate is
+/// stale, a `Ping` is sent. `reply` as in [`ask`].
 pub(crate) fn is_ready(
     clock: &SharedEstimate,
     ping: &Mutex<Option<Ping>>,
@@ -158,7 +159,7 @@ pub(crate) fn is_ready(
     if !clock.get().is_stale(now_ns) {
         return true;
     }
-    // another thread is just asking, and may wait
+    // Another thread is asking, and may wait.
     let Ok(mut ping) = ping.try_lock() else { return false };
     if let Some(Ping { seq, sent_ns, .. }) = *ping {
         if matches!(reply(seq, Duration::ZERO), Ok(None)) {
@@ -169,7 +170,7 @@ pub(crate) fn is_ready(
             return true;
         }
     }
-    let Ok(seq) = send() else { return true }; // no answer will tell the time any more
+    let Ok(seq) = send() else { return true }; // no answer will bring the time any more
     *ping = Some(Ping { seq, sent_ns: now_ns, looked_ns: now_ns });
     false
 }

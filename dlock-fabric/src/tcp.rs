@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The executor for clients anywhere: chains travel as frames, and the primary's command thread
+//! The executor for clients on any host: chains travel as frames, and the primary's command thread
 //! executes them. The frames may travel over any stream of bytes: TCP, or sealed queue pairs
 //! (`verbs/client/sealed.rs`).
 //!
-//! Chains, notes and requests share one ordered stream, so they reach the primary in the order
-//! in which they were given. A note is written to the socket before the call returns; only if
-//! the primary has not read for a second is it left to the next call.
+//! Chains, ledger writes and requests share one ordered stream, so they reach the primary in the
+//! order in which they were given. A ledger write is written to the socket before the call returns,
+//! unless the primary has not read for a second: then the next call sends it.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +38,7 @@ use crate::tls::Tls;
 /// How long a reading of the server clock may take.
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// One session's command channel over TCP.
+/// The command channel of one session.
 #[derive(Debug)]
 pub struct TcpExecutor {
     kind: FabricKind,
@@ -53,7 +53,7 @@ impl TcpExecutor {
     /// most 10 s to connect and 10 s to attach.
     ///
     /// # Errors
-    /// `Connect`, `TimedOut`, `Refused`, or the answer is none.
+    /// `Connect`, `TimedOut`, `Refused`, or the answer is not valid.
     pub fn attach(
         addr: SocketAddr,
         attach: &Attach,
@@ -62,7 +62,7 @@ impl TcpExecutor {
         Self::attach_until(addr, None, attach, clock, None)
     }
 
-    /// Attaches, with TLS if there is any, until that moment at most.
+    /// Attaches, with TLS if `tls` is given, until `until` at most.
     ///
     /// # Errors
     /// As [`attach`](Self::attach) and [`attach_sealed`](Self::attach_sealed).
@@ -90,7 +90,7 @@ impl TcpExecutor {
         Ok(Self::over(&attach, stream, clock))
     }
 
-    /// Attaches with TLS: the peer that answers is a primary of its CA.
+    /// Attaches with TLS; the peer must be a primary of the same CA.
     ///
     /// # Errors
     /// As [`attach`](Self::attach), and `Tls`.
@@ -115,7 +115,7 @@ impl TcpExecutor {
         Self::attach_over(FabricKind::Tcp, socket, attach, clock)
     }
 
-    /// The same for another fabric that carries these frames.
+    /// As [`attach_on`](Self::attach_on), for another fabric that carries these frames.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -130,25 +130,24 @@ impl TcpExecutor {
         Ok(Self::over(&attach, Stream::new(socket), clock))
     }
 
-    /// Over a stream on which this was asked for, and granted.
+    /// An executor over a stream on which the primary has answered `attach`.
     pub(crate) fn over(attach: &Attach, stream: Stream, clock: ClockEstimate) -> Self {
         let clock = SharedEstimate::new(clock);
         Self { kind: attach.fabric, stream, clock, ping: Mutex::default() }
     }
 
-    /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or
-    /// shows that the one in use is wrong.
-    /// Replies that carry the server's time do this by themselves.
+    /// Takes a new estimate of the server clock, if it is more exact than the one in use is by now,
+    /// or proves the one in use wrong. Replies that carry the server's time do this by themselves.
     pub fn refresh(&self, candidate: ClockEstimate) -> Refresh {
         self.clock.refresh(candidate)
     }
 
-    /// Whether the session stands as far as is known here: no system call.
+    /// Whether the session exists, as far as this process knows without a system call.
     pub fn is_alive(&self) -> bool {
         !self.stream.is_broken()
     }
 
-    /// As [`is_alive`](Self::is_alive), and looks at the socket: one system call.
+    /// As [`is_alive`](Self::is_alive), and checks the socket: one system call.
     pub fn probe(&self) -> bool {
         self.stream.probe()
     }
@@ -171,7 +170,7 @@ impl TcpExecutor {
         })
     }
 
-    /// Single verbs, in one frame.
+    /// Executes single word operations in one frame.
     fn execute_until(&self, verbs: &[WordOp], singles: &mut [Single], deadline: Instant) {
         let count = verbs.len().min(singles.len());
         let (singles, excess) = singles.split_at_mut(count.min(BATCH_MAX));
@@ -200,8 +199,8 @@ impl TcpExecutor {
 }
 
 impl Executor for TcpExecutor {
-    /// What is beyond [`BATCH_MAX`] is refused. `Refused(BadResponse)`: the connection was gone
-    /// before the chains were sent; `Unknown`: it went, or the time was up, after that.
+    /// Chains beyond [`BATCH_MAX`] are refused. `Refused(BadResponse)`: the connection was gone
+    /// before the chains were sent; `Unknown`: it was lost, or the time was up, after that.
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
         let count = chains.len().min(outcomes.len());
         let (outcomes, excess) = outcomes.split_at_mut(count.min(BATCH_MAX));
@@ -301,8 +300,8 @@ impl Executor for TcpExecutor {
     }
 
     /// # Latency
-    /// None; one round trip if nothing was heard of the server clock for about a second. A primary
-    /// that does not answer is waited for once, for 1 s at most.
+    /// None; one round trip if the time was not read for about a second. Only one call waits for a
+    /// primary that does not answer, for 1 s at most.
     fn now(&self) -> Now {
         self.now_since().1
     }

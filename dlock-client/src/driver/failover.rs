@@ -9,8 +9,9 @@
 //!     ▼ │
 //!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
 //! ```
-//! At its primary a client has no thread but the driver. Connecting and claiming take long: a
-//! thread does so, from one pause to the next. Both hold the instance only while they act.
+//! While a client has its primary, only the driver works for it. Connecting and claiming take long:
+//! a thread does so, from one pause to the next. The driver and the thread hold the instance only
+//! while they act.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,36 +35,37 @@ use crate::instance::Instance;
 
 /// How long a `lock` call waits for a failover: longer than `dlockd` waits for absent clients.
 pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
-/// After a round of claims that were not all taken.
+/// The pause after a round of claims that were not all taken.
 const AGAIN_PAUSE: Duration = Duration::from_millis(10);
-/// Until a thread is asked for again that could not be started.
+/// The pause after a thread could not be started.
 const NO_THREAD_PAUSE_NS: u64 = 1_000_000_000;
-/// From one line of the log to the next while there is no primary.
+/// The time from one line of the log to the next while there is no primary.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
-/// What a client does about the silence of its primary.
+/// How a client handles the silence of its primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Where its primaries are; at the first it begins.
+    /// The addresses of its primaries; it begins at the first.
     pub(crate) addresses: Vec<Address>,
     /// How long the primary may be silent.
     pub(crate) silence: Duration,
 }
 
-/// What calls know of the failover of their client.
+/// The state of a client's failover, for the calls of the client.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Whose driver carries it out.
+    /// The process whose driver carries the failover out.
     owner: Owner,
     plan: Plan,
     state: Mutex<State>,
     changed: Condvar,
-    /// Calls what carries it out.
+    /// The handle of the driver's work for the failover.
     work: OnceLock<Handle>,
     refused: Mutex<BeforeRefused>,
 }
 
-/// What its program does before a successor goes on that has refused claims.
+/// The function of the program that the client calls before it confirms a successor that has
+/// refused claims.
 #[derive(Default)]
 struct BeforeRefused(Option<Arc<dyn Fn() + Send + Sync>>);
 
@@ -76,14 +78,15 @@ impl std::fmt::Debug for BeforeRefused {
 #[derive(Debug, Default)]
 struct State {
     is_away: bool,
-    /// Times that it has come back, to the same primary or another.
+    /// The number of times that the client has come back, to the same primary or another.
     moves: u64,
-    /// Heartbeats sent while it was here, and the last of them that was answered.
+    /// The number of heartbeats sent while the client had its primary, and the number of the last
+    /// of them that was answered.
     asked: u64,
     answered: u64,
-    /// The primary is to be asked at once.
+    /// Whether the primary is to be asked at once.
     is_doubted: bool,
-    /// An operation has left something in doubt.
+    /// Whether an operation has left something in doubt.
     is_unsettled: bool,
     is_over: bool,
 }
@@ -94,8 +97,8 @@ impl Watch {
         Self { owner, plan, state, changed, work: OnceLock::new(), refused: Mutex::default() }
     }
 
-    /// Whether this process made it. In a forked child nothing finds a primary, and its copy of the
-    /// mutex may be locked for ever.
+    /// Whether this process has made the client. In a forked child the failover does not run, and
+    /// its copy of the mutex may be locked for ever.
     pub(crate) fn is_here(&self) -> bool {
         self.owner.is_here()
     }
@@ -104,13 +107,14 @@ impl Watch {
         &self.plan
     }
 
-    /// Sets what the program does when a successor has refused claims of holds, before the client
-    /// tells that successor that it has claimed everything.
+    /// Sets the function that the client calls when a successor has refused claims of holds, before
+    /// it says to that successor that it has claimed everything.
     pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         self.refused.lock().0 = Some(act);
     }
 
-    /// Does that. It may take long, and may put another in its place: the mutex is not held.
+    /// Calls the function set by [`before_refused`](Self::before_refused), if there is one. It may
+    /// take long, and may set another one: the mutex is not held.
     fn refused(&self) {
         let act = self.refused.lock().0.clone();
         if let Some(act) = act {
@@ -118,14 +122,14 @@ impl Watch {
         }
     }
 
-    /// Times that the client has come back.
+    /// The number of times that the client has come back.
     pub(crate) fn moves(&self) -> u64 {
         self.state.lock().moves
     }
 
-    /// A call has failed as calls fail without a primary. It is worth a second try if the client
-    /// has come back since it had done so `moves` times; this waits for that, but not if the
-    /// primary answers.
+    /// Whether a call that has failed as calls fail without a primary is worth a second try:
+    /// whether the client has come back more than `moves` times. Waits for that until `deadline`,
+    /// but not once the primary has answered.
     pub(crate) fn has_moved(&self, moves: u64, deadline: Instant) -> bool {
         let mut state = self.state.lock();
         let asked = state.asked;
@@ -148,26 +152,26 @@ impl Watch {
         }
     }
 
-    /// An operation has left something in doubt: [`Failover::left_in_doubt`].
+    /// Records that an operation has left something in doubt: [`Failover::left_in_doubt`].
     pub(crate) fn leaves_in_doubt(&self) {
         self.change(|state| (state.is_doubted, state.is_unsettled) = (true, true));
         self.call();
     }
 
-    /// The client has left.
+    /// Records that the client has left.
     pub(crate) fn end(&self) {
         self.change(|state| state.is_over = true);
         self.call();
     }
 
-    /// What carries it out has a look.
+    /// Calls the driver's work for the failover.
     fn call(&self) {
         if let Some(work) = self.work.get() {
             work.call();
         }
     }
 
-    /// Whether a call has doubted that the primary is there.
+    /// Whether a call has doubted since the last time that the primary is there.
     fn take_doubt(&self) -> bool {
         std::mem::take(&mut self.state.lock().is_doubted)
     }
@@ -184,12 +188,13 @@ impl Watch {
     }
 }
 
-/// Has the driver look after a client. Without it the client stays where it is.
+/// Has the driver carry out the failover of a client. Without it the client finds no successor by
+/// itself.
 pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>) {
     let seeker = Arc::new(Place { seeker: Mutex::new(Seeker::new(watch)), is_aside: false.into() });
     let seeks = Seeks { client: Arc::downgrade(client), watch: Arc::clone(watch), seeker };
     let registered = register(|work| {
-        let _ = watch.work.set(work.clone()); // there is one of a client
+        let _ = watch.work.set(work.clone()); // a client has one such work
         Box::new(seeks)
     });
     if let Err(error) = registered {
@@ -203,25 +208,25 @@ pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>) {
     }
 }
 
-/// One client that the driver looks after.
+/// The driver's work for the failover of one client.
 struct Seeks {
     client: Weak<Instance>,
     watch: Arc<Watch>,
     seeker: Arc<Place>,
 }
 
-/// What is done for a client, by the driver or by a thread of its own.
+/// The failover of a client, which either the driver or a thread of its own carries on.
 struct Place {
     seeker: Mutex<Seeker>,
-    /// The thread has it.
+    /// Whether the thread carries it on.
     is_aside: AtomicBool,
 }
 
-/// How far a client has come.
+/// How far the failover of a client has come.
 struct Seeker {
     failover: Failover,
     away: Option<Away>,
-    /// Why it has not come to each address.
+    /// The reason for each address why the client has not come to it.
     reasons: Vec<Option<String>>,
     /// The control connection that the driver watches.
     watched: Option<LineMark>,
@@ -230,17 +235,17 @@ struct Seeker {
     asked: Option<Asked>,
 }
 
-/// A heartbeat whose answer is waited for.
+/// A heartbeat whose answer is awaited.
 #[derive(Clone, Copy)]
 struct Asked {
     /// `None`: it could not be sent yet.
     seq: Option<Seq>,
     until_ns: u64,
-    /// How long that is in all.
+    /// The whole time from the heartbeat to `until_ns`.
     silence: Duration,
 }
 
-/// What is to be said when it has come back, and from time to time before.
+/// The times and numbers for the log while the client has no primary.
 struct Away {
     since: Instant,
     held: usize,
@@ -259,7 +264,7 @@ impl Work for Seeks {
         }
         let mut seeker = self.seeker.seeker.lock();
         if has_event && seeker.asked.is_none() {
-            // asked once; if the client stays, something else ends the connection
+            // asked once: another event ends the connection if the client stays
             seeker.ended = seeker.watched.take();
             seeker.failover.doubted(boot_ns());
         }
@@ -271,7 +276,7 @@ impl Work for Seeks {
 }
 
 impl Seeks {
-    /// Starts the thread for what takes long.
+    /// Starts the thread for the steps that take long.
     fn goes_aside(&self, seeker: &mut Seeker) -> Next {
         let (client, watch) = (self.client.clone(), Arc::clone(&self.watch));
         let place = Arc::clone(&self.seeker);
@@ -310,7 +315,8 @@ impl Seeker {
         self.failover.next(boot_ns())
     }
 
-    /// As far as it comes without waiting; `None`: what comes next may take long.
+    /// Carries the failover on as far as it comes without waiting; `None`: the next step may take
+    /// long.
     fn goes_on(&mut self, client: &Instance, watch: &Watch) -> Option<Next> {
         loop {
             let asked = match (self.asked, self.asked.is_none().then(|| self.next(watch))) {
@@ -357,7 +363,7 @@ impl Seeker {
         }
     }
 
-    /// What takes long, up to the next pause.
+    /// Carries out the steps that take long, up to the next pause.
     fn goes_aside(&mut self, client: &Weak<Instance>, watch: &Watch) {
         while !watch.is_over() {
             let Some(client) = client.upgrade() else { return };
@@ -381,7 +387,7 @@ impl Seeker {
         }
     }
 
-    /// What was heard of the primary; `None`: a connection has ended.
+    /// Handles the answer, or the silence, of the primary; `None`: a connection has ended.
     fn is_heard(&mut self, client: &Instance, watch: &Watch, heard: Option<Heard>) {
         self.asked = None;
         let Some(heard) = heard else { return self.failover.broken(boot_ns()) };
@@ -390,11 +396,11 @@ impl Seeker {
         }
         self.failover.heard(boot_ns(), heard);
         if heard == Heard::Recovers && !client.has_told() {
-            self.failover.broken(boot_ns()); // the program has come back to this one by hand
+            self.failover.broken(boot_ns()); // the program has come back to this one itself
         }
     }
 
-    /// Tells calls and the log where the client is.
+    /// Records for calls, and in the log, whether the client has its primary.
     fn is_noted(&mut self, client: &Instance, watch: &Watch) {
         let is_away = self.failover.is_away();
         match (is_away, self.away.take()) {
@@ -438,14 +444,14 @@ impl Seeker {
 /// A connection of the session has ended.
 pub(crate) struct Ended;
 
-/// A primary may have many clients to let in, but it must be there.
+/// The patience with a successor: it may have many clients to let in, but it must be there.
 fn patience(watch: &Watch, silence: Duration) -> Patience {
     let wait = Duration::from_nanos(ADMISSION_NS);
     let connect = watch.plan().silence.min(wait);
     Patience { wait, silence: Some(silence), connect, until: None }
 }
 
-/// Why the client has not come to this address, if it has not.
+/// Carries out one step; returns the address to which the client has not come, and the reason.
 fn carry_out(
     client: &Instance,
     watch: &Watch,
@@ -455,7 +461,7 @@ fn carry_out(
     let plan = watch.plan();
     let patience = patience(watch, plan.silence);
     match task {
-        Task::Wait { .. } | Task::Heartbeat { .. } => {} // the driver does so
+        Task::Wait { .. } | Task::Heartbeat { .. } => {} // the driver does these
         Task::Ask { address, wait_ns } => {
             client.try_give_up_ended(); // the question takes a descriptor
             let peer = &plan.addresses[address];
@@ -474,7 +480,7 @@ fn carry_out(
             let came = came.map_err(|unreached| unreached.status);
             failover.came(boot_ns(), came);
             if matches!(task, Task::Anew { .. }) && came.is_ok() && client.may_have_lost() {
-                watch.refused(); // other clients may have it already
+                watch.refused(); // other clients may have the locks already
             }
             let unreached = result.err();
             return unreached.map(|one| (address, format!("{what} at {peer}: {}", one.why)));

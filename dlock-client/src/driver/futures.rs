@@ -7,12 +7,12 @@
 //!   session ─ answers ────────────┘ … or an answer has come that no thread waits for
 //! ```
 //! The driver waits for no operation: it posts each chain and request, and goes on when the answer
-//! has come. Giving a lock back to the primary takes a control call: that is done by a thread which
-//! ends with it. No future ever waits itself.
+//! has come. Giving a lock back to the primary takes a control call: a thread does that, and ends
+//! with it. A future itself never waits.
 //!
 //! **Dropping a future.** Its [`Slot`] says that the result is not wanted; the driver cancels the
 //! wait, or releases the lock if the grant has come meanwhile. A guard that is in the slot already
-//! goes back to the driver, which releases it. One mutex decides which of these it is.
+//! goes back to the driver, which releases it. The slot's mutex decides which of these it is.
 
 use std::future::Future;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -36,17 +36,18 @@ use crate::reference::Reference;
 
 /// The most futures of one client that may wait at a time.
 pub const FUTURES_MAX: usize = 4_096;
-/// The most releases that may be queued; further ones are carried out by the thread that asks.
+/// The most releases that may be queued; further ones are carried out by the thread that asks for
+/// them.
 const RELEASES_MAX: usize = 4_096;
-/// How long what waits for nothing is left alone.
+/// The time to the next turn if no future waits for anything.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A hold that is not borrowed.
+/// A hold with its own reference to the lock: it borrows nothing.
 pub(crate) type OwnedHold = Hold<Arc<Reference>>;
 
 /// The futures of one client.
 pub(crate) struct Tasks {
-    /// In a forked child there is no driver of theirs.
+    /// The process of the driver that carries them out: a forked child has none.
     process: u32,
     state: Mutex<State>,
 }
@@ -54,32 +55,32 @@ pub(crate) struct Tasks {
 #[derive(Default)]
 struct State {
     submitted: Vec<Work>,
-    /// Acquires submitted and not over, and releases submitted.
+    /// The numbers of acquires submitted and not over, and of releases submitted and not over.
     acquires: usize,
     releases: usize,
-    /// Calls what carries them out; `None`: there are none.
+    /// The handle of the driver's work for these futures; `None`: there is no such work.
     work: Option<Handle>,
 }
 
-/// What is carried out for a future.
+/// One acquire or release that the driver carries out for a future.
 struct Work {
     reference: Arc<Reference>,
     wait: GuardWait,
     slot: Where,
 }
 
-/// Where the result is left.
+/// The slot in which the result is left.
 enum Where {
     Acquire(Arc<Slot<Result<Granted, Error>>>),
-    /// `None`: it is not wanted.
+    /// `None`: the result is not wanted.
     Release(Option<Arc<Slot<Result<(), Error>>>>),
 }
 
 /// A hold that its future has not returned yet.
 struct Granted {
     hold: OwnedHold,
-    /// The clock when it was granted, and the session that has granted it: where another one has
-    /// taken the place of that, the lock may be another client's.
+    /// The clock when the lock was granted, and the horizon of the session that has granted it: if
+    /// another session has taken its place, the lock may be another client's.
     read: Now,
     pulse: Arc<Pulse>,
 }
@@ -95,12 +96,12 @@ impl Tasks {
         Self { process: std::process::id(), state: Mutex::default() }
     }
 
-    /// Whether this process is the one whose driver carries the futures out, no forked child of it.
+    /// Whether this process has the driver that carries the futures out: a forked child has not.
     fn is_here(&self) -> bool {
         std::process::id() == self.process
     }
 
-    /// Something may go on.
+    /// Has the driver try every future again.
     pub(crate) fn nudge(&self) {
         if let Some(work) = &self.state.lock().work {
             work.call();
@@ -121,7 +122,7 @@ impl Tasks {
         }
     }
 
-    /// Releases a hold, and tells how it went.
+    /// Releases a hold; returns the result.
     pub(crate) async fn release(self: &Arc<Self>, hold: OwnedHold) -> Result<(), Error> {
         let slot = Arc::new(Slot::new());
         match self.submit_release(hold, Some(Arc::clone(&slot))) {
@@ -130,12 +131,13 @@ impl Tasks {
         }
     }
 
-    /// Releases a hold that is not wanted any more: here, if there is no room for it.
+    /// Releases a hold that is not wanted any more: in this thread, if the queue of releases is
+    /// full.
     fn release_unwanted(self: &Arc<Self>, hold: OwnedHold) {
         drop(self.submit_release(hold, None));
     }
 
-    /// Gives the hold back if it cannot be released by the driver.
+    /// Submits a release to the driver; hands the hold back if the driver cannot release it.
     fn submit_release(
         self: &Arc<Self>,
         hold: OwnedHold,
@@ -203,12 +205,12 @@ impl State {
     }
 }
 
-/// What the driver does for the futures of one client.
+/// The driver's work for the futures of one client.
 struct Futures {
     tasks: Arc<Tasks>,
     call: OnAnswer,
     all: Vec<Work>,
-    /// The session whose answers are waited for.
+    /// The session whose answers the driver listens to.
     session: Option<Arc<dyn Executor>>,
 }
 
@@ -236,14 +238,15 @@ impl driver::Work for Futures {
 }
 
 impl Futures {
-    /// Listens for what is waited for; until when there is nothing to do.
+    /// Listens to the session for which the futures wait; returns until when there is nothing to
+    /// do.
     fn waits(&mut self) -> Next {
         let (mut session, mut earliest) = (None::<Arc<dyn Executor>>, IDLE);
         for (wait, exec) in self.all.iter().map(|work| work.wait.waits_for()) {
             earliest = earliest.min(wait);
             let Some(exec) = exec else { continue };
             if session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec)) {
-                earliest = earliest.min(LOOK_AGAIN); // of the session before a reinit
+                earliest = earliest.min(LOOK_AGAIN); // poll the session before a reinit
             }
             session = Some(Arc::clone(exec));
         }
@@ -269,7 +272,7 @@ impl Futures {
         if let Some(before) = before {
             let is_same = self.session.as_ref().is_some_and(|exec| Arc::ptr_eq(exec, &before));
             if !is_same {
-                let _ = before.listen(None); // it has ended, or calls no more
+                let _ = before.listen(None); // that session has ended, or calls no more
             }
         }
         self.session.as_ref().map(|exec| exec.listen(Some(&self.call)))
@@ -277,7 +280,7 @@ impl Futures {
 }
 
 impl Work {
-    /// Goes on; whether it is over.
+    /// Advances the operation; returns whether it is over.
     fn advance(&mut self, tasks: &Arc<Tasks>) -> bool {
         let instance = self.reference.instance();
         if matches!(&self.slot, Where::Acquire(slot) if slot.is_dropped()) {
@@ -314,11 +317,12 @@ impl Work {
         true
     }
 
-    /// What it has kept is not needed any more. To give the lock back takes a control call.
+    /// Ends the work: drops its reference. If that is the last one, the lock is given back, which
+    /// takes a control call.
     fn ends(self, tasks: &Tasks) {
         tasks.state.lock().is_over(&self.slot);
         if let Some(last) = Arc::into_inner(self.reference) {
-            // without a thread it is done here
+            // without a thread the lock is given back in this one
             if let Err(error) = aside("dlock-futures", move || drop(last)) {
                 log::warn!("no thread to give a lock back: {error}");
             }
@@ -326,13 +330,13 @@ impl Work {
     }
 }
 
-/// Where a result is left for a future.
+/// The slot in which a result is left for a future.
 struct Slot<T>(Mutex<SlotState<T>>);
 
 enum SlotState<T> {
     Awaited(Option<Waker>),
     Filled(T),
-    /// Taken, or not wanted any more.
+    /// The result was taken, or is not wanted any more.
     Closed,
 }
 
@@ -345,7 +349,7 @@ impl<T> Slot<T> {
         matches!(*self.0.lock(), SlotState::Closed)
     }
 
-    /// Leaves the result; back comes one that is not wanted.
+    /// Leaves the result; hands it back if it is not wanted.
     fn fill(&self, result: T) -> Option<T> {
         let mut state = self.0.lock();
         match &mut *state {
@@ -354,7 +358,8 @@ impl<T> Slot<T> {
                 *state = SlotState::Filled(result);
                 drop(state);
                 if let Some(waker) = waker {
-                    // the program's own code: what panics there is reported, and harms no other
+                    // a waker is code of the program: a panic there is reported, and harms no other
+                    // future
                     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                 }
                 None
@@ -363,7 +368,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// The result is not wanted any more; back comes one that was left.
+    /// Says that the result is not wanted any more; returns a result that was left already.
     fn close(&self) -> Option<T> {
         match std::mem::replace(&mut *self.0.lock(), SlotState::Closed) {
             SlotState::Filled(result) => Some(result),
@@ -419,7 +424,7 @@ impl Future for Acquiring {
 impl Drop for Acquiring {
     fn drop(&mut self) {
         match self.slot.close() {
-            None if self.tasks.is_here() => self.tasks.nudge(), // it may be waiting
+            None if self.tasks.is_here() => self.tasks.nudge(), // the driver may wait
             None => {}
             Some(Err(_)) => {}
             Some(Ok(granted)) => self.tasks.release_unwanted(granted.hold),
@@ -427,7 +432,7 @@ impl Drop for Acquiring {
     }
 }
 
-/// The future of a release. Dropped before its end, the release takes place all the same.
+/// The future of a release. The release takes place even if it is dropped before its end.
 struct Reply {
     slot: Arc<Slot<Result<(), Error>>>,
 }

@@ -20,15 +20,15 @@ use parking_lot::Mutex;
 use crate::control::Control;
 use crate::driver::{register, Next, Source, Work};
 
-/// The longest time from one look at a session to the next.
+/// The longest time between two turns of a session's work.
 const SLEEP_NS_MAX: u64 = 250_000_000;
-/// Until a control connection that a call is under way on is looked at again.
+/// The time until the next turn if a call is under way on the control connection.
 pub(crate) const BUSY_RETRY_NS: u64 = 20_000_000;
 
-/// The control connection of an instance; none after it has left.
+/// The control connection of an instance; `None` after the instance has left.
 pub(crate) type SharedControl = Arc<Mutex<Option<Control>>>;
 
-/// The horizon of one session.
+/// The horizon of one session, and its heartbeats.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     horizon_ns: AtomicU64,
@@ -36,33 +36,33 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// Of a session that was asked for at `sent_ns`, with this horizon (0: none).
+    /// The pulse of a session that was asked for at `sent_ns`, with this horizon (0: none).
     pub(crate) fn new(horizon_ns: u64, sent_ns: u64) -> Self {
         let beats = Heartbeats::new(horizon_ns, sent_ns);
         Self { horizon_ns: AtomicU64::new(beats.horizon_ns()), beats: Mutex::new(beats) }
     }
 
-    /// Until when the session may be relied on, on the local clock.
+    /// Until when the client may rely on the session, on the local clock.
     #[inline]
     pub(crate) fn horizon_ns(&self) -> u64 {
         self.horizon_ns.load(Ordering::Relaxed)
     }
 
-    /// A request on the control connection that was sent at `sent_ns` was answered.
+    /// Handles that a request on the control connection that was sent at `sent_ns` was answered.
     pub(crate) fn answered(&self, sent_ns: u64) {
         let mut beats = self.beats.lock();
         beats.answered(sent_ns);
         self.horizon_ns.store(beats.horizon_ns(), Ordering::Relaxed);
     }
 
-    /// As [`Heartbeats::end`].
+    /// Ends the horizon: [`Heartbeats::end`].
     pub(crate) fn end(&self) {
         let mut beats = self.beats.lock();
         beats.end();
         self.horizon_ns.store(beats.horizon_ns(), Ordering::Relaxed);
     }
 
-    /// Whether its next heartbeat is due.
+    /// Whether the session's next heartbeat is due.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.beats.lock().next_ns() <= now_ns
     }
@@ -71,13 +71,13 @@ impl Pulse {
         self.beats.lock().next_ns()
     }
 
-    /// A heartbeat was sent, or could not be.
+    /// Records that a heartbeat was sent, or could not be.
     pub(crate) fn sent(&self, at_ns: u64) {
         self.beats.lock().sent(at_ns);
     }
 }
 
-/// One session that the driver looks after.
+/// The work of the driver for one session: its heartbeats.
 struct Session(Weak<Pulse>, Weak<Mutex<Option<Control>>>);
 
 /// Has the library send the heartbeats of a session that has a horizon.

@@ -5,10 +5,10 @@
 //!   register(work) ─▶ driver ─ called, due, or its connection has an event ─▶ Work::turn
 //!   Handle::call ─ eventfd ──┘   └─▶ Next: until when it sleeps, what it watches, or Over
 //! ```
-//! It starts with the first work, and ends with the last. It takes no signals, and nothing waits
-//! for it: no call of the data path, and no exit. A turn must not block: what may take long is
-//! given to a thread of bounded life ([`aside`]). A forked child has no driver, and makes its own
-//! with its first work.
+//! The thread starts with the first work, and ends with the last. It takes no signals, and neither
+//! a call of the data path nor the exit of the process waits for it. A turn must not block: work
+//! that may take long is given to a thread of bounded life ([`aside`]). A forked child has no
+//! driver, and makes its own with its first work.
 
 pub(crate) mod failover;
 pub(crate) mod futures;
@@ -31,25 +31,26 @@ use parking_lot::Mutex;
 
 use crate::control::ShutdownHandle;
 
-/// What is done again and again by the driver.
+/// A piece of work that the driver does again and again.
 pub(crate) trait Work: Send {
-    /// Does what there is to do now, without blocking. `has_event`: of the connection it watches.
+    /// Does what there is to do now, without blocking. `has_event`: whether the connection that the
+    /// work watches has an event.
     fn turn(&mut self, has_event: bool) -> Next;
 }
 
 /// When a work has its next turn, if it is not called before.
 pub(crate) enum Next {
-    /// At this time of the local clock, or when this has an event.
+    /// At this time of the local clock, or when the source has an event.
     Until(u64, Source),
     /// Never: it is dropped.
     Over,
 }
 
-/// What has events.
+/// The source of the events that a work watches.
 pub(crate) enum Source {
     None,
     Control(ShutdownHandle, Watched),
-    /// Its inputs.
+    /// The inputs of a session.
     Session(Arc<dyn Executor>),
 }
 
@@ -63,7 +64,7 @@ impl Source {
     }
 }
 
-/// Calls one work of the driver.
+/// The handle that calls one work of the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     owner: Owner,
@@ -72,7 +73,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// The work has a turn soon. A forked child must not wake its parent's driver.
+    /// Gives the work a turn soon. A forked child must not wake its parent's driver.
     pub(crate) fn call(&self) {
         if self.owner.is_here() && !self.is_called.swap(true, Ordering::SeqCst) {
             self.wake.wake();
@@ -88,7 +89,7 @@ struct Driver {
 #[derive(Default)]
 struct Inbox {
     added: Vec<Entry>,
-    /// What the thread sleeps on; `None`: there is no thread.
+    /// The eventfd that the thread sleeps on; `None`: there is no thread.
     wake: Option<Arc<Wake>>,
 }
 
@@ -100,7 +101,7 @@ struct Entry {
     has_event: bool,
 }
 
-/// Has the driver do a work from now on; `make` makes it.
+/// Adds a work to the driver; `make` makes it.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -149,7 +150,7 @@ impl Driver {
             Some(mine) if is_mine(mine) => Some(Arc::clone(mine)),
             _ => Some(Arc::new(Self { process, inbox: Mutex::default() })),
         });
-        // what its parent's thread was doing is not dropped in a child
+        // work of the parent's driver is not dropped in a child
         mem::forget(before.filter(|driver| !is_mine(driver)));
         // it was stored just now, and is never taken out
         DRIVER.load_full().expect("the driver of this process")
@@ -188,7 +189,8 @@ impl Entry {
         self.has_event || self.until_ns <= now_ns || self.is_called.load(Ordering::SeqCst)
     }
 
-    /// Whether it has another one. A work that panics, as in a waker of the program, ends alone.
+    /// Gives the work its turn; returns whether it has another one. A work that panics, as in a
+    /// waker of the program, ends alone.
     fn turn(&mut self) -> bool {
         self.is_called.store(false, Ordering::SeqCst);
         let has_event = mem::take(&mut self.has_event);

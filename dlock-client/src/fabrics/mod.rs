@@ -30,38 +30,38 @@ static FABRICS: &[&Fabric] = &[&verbs::FABRIC, &shm::FABRIC, &sealed::FABRIC, &t
 
 /// How a client uses one fabric.
 pub(crate) struct Fabric {
-    /// Which it is.
+    /// The kind of the fabric.
     pub(crate) kind: FabricKind,
-    /// What it gives a client, for messages: "no {what}".
+    /// The name of what it gives a client, for messages: "no {what}".
     pub(crate) what: &'static str,
-    /// What helps if the configuration demands it, and the primary does not offer it.
+    /// The remedy if the configuration demands the fabric, and the primary does not offer it.
     pub(crate) remedy: &'static str,
     /// Attaches a session.
     pub(crate) attach: fn(&Place<'_>) -> Result<Attached, FabricError>,
-    /// What it means that it did not attach.
+    /// The meaning of an error of `attach`.
     pub(crate) failure: fn(&FabricError) -> Failure,
-    /// How loudly the user is told that the session goes on without it.
+    /// The level at which it is logged that the session goes on without the fabric.
     pub(crate) level: fn(&FabricError) -> Level,
 }
 
-/// What a session is attached with.
+/// The arguments with which a session is attached.
 pub(crate) struct Place<'a> {
     pub(crate) config: &'a ClientConfig,
     pub(crate) session: &'a Session,
     pub(crate) primary: SocketAddr,
-    /// As the control channel has told the server clock.
+    /// The server clock, estimated from the answers on the control connection.
     pub(crate) clock: ClockEstimate,
-    /// What the port is spoken to with.
+    /// The certificates and the key for TLS with the port, if it speaks TLS.
     pub(crate) tls: Option<&'a Tls>,
-    /// When it is over at the latest; `None`: when the time of a connection is.
+    /// When attaching must be over; `None`: each connection has its own time.
     pub(crate) until: Option<Instant>,
 }
 
-/// A data path.
+/// The data path of a session.
 pub(crate) struct Attached {
     /// The executor.
     pub(crate) exec: Arc<dyn Executor>,
-    /// The same, if it is that of verbs.
+    /// The same executor, if it is that of verbs.
     pub(crate) verbs: Option<Arc<VerbsPath>>,
 }
 
@@ -82,7 +82,7 @@ impl Place<'_> {
     }
 }
 
-/// What it means for most fabrics that they did not attach.
+/// The meaning of an error for most fabrics.
 fn failure_of(error: &FabricError) -> Failure {
     match error {
         FabricError::Refused(Status::NotReady) => Failure::NotReady,

@@ -18,7 +18,7 @@ pub(super) static FABRIC: Fabric = Fabric {
 };
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
-    // a primary that offers it has TLS, and so have its clients
+    // a primary that offers this fabric has TLS, and so have its clients
     let tls = place.tls.ok_or(FabricError::Unexpected)?;
     let options = verbs::options(place)?;
     let request = place.request(FabricKind::Sealed);

@@ -10,7 +10,8 @@ use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};
 
-/// Names the user of a primary, where that is not the client's own: the service's is `dlock`.
+/// The environment variable with the user of a primary, if that is not the client's own: the user
+/// of the service is `dlock`.
 const PRIMARY_USER_VARIABLE: &str = "DLOCK_PRIMARY_USER";
 
 pub(super) static FABRIC: Fabric = Fabric {
@@ -33,7 +34,7 @@ fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }
 
-/// The users beside this one and root as which a primary may run whose memory is mapped.
+/// The users, beside the client's own and root, whose primaries' memory is mapped.
 fn trusted() -> Vec<u32> {
     let Some(list) = environment::text(PRIMARY_USER_VARIABLE) else { return Vec::new() };
     users::uids(&list).unwrap_or_else(|why| {

@@ -53,7 +53,8 @@ pub(super) fn failure(error: &FabricError) -> Failure {
     }
 }
 
-/// Most hosts have no RDMA; one that has it, and cannot use it, deserves a look.
+/// The level of the log: most hosts have no RDMA; if a host has it, and cannot use it, that is
+/// worth a warning.
 pub(super) fn level(error: &FabricError) -> Level {
     match error.is_absent() {
         true => Level::Info,

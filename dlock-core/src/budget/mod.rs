@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client may use of the primary: work in a turn, shares of what is limited, rates.
+//! The limits of one client at the primary: work in a turn, shares of the command thread, rates.
 
 pub mod rate;
 pub mod shares;

@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How often something may happen: so many times a second, and so many at once.
+//! Rate limits: how often something may happen a second, and how often at once.
 //!
 //! ```text
 //!   taken ── each use moves it on by one interval ──▶
 //!   now ────────────┬──────────────── taken ahead of now: what is used of the burst
 //!                   └── more than `burst` intervals ahead: rest for 5 ms at least
 //! ```
-//! Who is over its rate rests for so long that it has few long turns, and not a short one for each
-//! use: a turn costs others more than most of what is done in it.
+//! A client that is over its rate rests long enough to have few long turns instead of a short one
+//! for each use, because a turn costs the other clients more than most of what is done in it.
 
 use crate::clock::NS;
 use crate::planted::{self, Bug};
 
-/// How often a second a client that is over its rate goes on at most.
+/// How many times a second a client over its rate may resume, at most.
 const RESTS_PER_SECOND: u32 = 200;
 
 /// A rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Times a second in the long run; not 0.
+    /// Uses a second in the long run; not 0.
     pub per_second: u32,
-    /// Times at once after a pause.
+    /// Uses at once after a pause.
     pub burst: u32,
 }
 
 impl Rate {
-    /// So many times a second, and a hundredth of that at once: a client that is over it holds no
-    /// other up for longer than that takes. At least 64 at once: a rate that is low cuts no batch
-    /// in two.
+    /// A rate with a burst of a hundredth of a second's uses, so that a client over its rate delays
+    /// the others by no more than that takes. The burst is at least 64, so that a low rate cuts no
+    /// batch in two.
     pub fn even(per_second: u32) -> Self {
         Self { per_second, burst: (per_second / 100).max(64) }
     }
 }
 
-/// What is used of a rate.
+/// How much of a rate is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     rate: Rate,
-    /// Until when it is used up in the long run, nanoseconds.
+    /// Until when the rate is used up in the long run, nanoseconds.
     taken_ns: u64,
 }
 
 impl Pace {
-    /// Of a rate of which nothing is used.
+    /// A rate of which nothing is used.
     pub fn new(rate: Rate) -> Self {
         Self { rate, taken_ns: 0 }
     }
 
-    /// Until when to rest; `None`: it may be used now.
+    /// Until when the client must rest; `None`: it may use the rate now.
     pub fn rests_until(&self, now_ns: u64) -> Option<u64> {
         let with_free = |uses: u32| {
             let used = self.rate.burst.saturating_sub(uses);
@@ -60,13 +60,13 @@ impl Pace {
         (with_free(1) > now_ns).then(|| with_free(rested))
     }
 
-    /// It was used so many times.
+    /// Counts `times` uses.
     pub fn used(&mut self, now_ns: u64, times: u32) {
         let used_ns = self.interval_ns().saturating_mul(u64::from(times));
         self.taken_ns = self.taken_ns.max(now_ns).saturating_add(used_ns);
     }
 
-    /// Uses it once, if that may be now.
+    /// Counts one use if the rate allows it now; returns whether it did.
     pub fn take(&mut self, now_ns: u64) -> bool {
         let may = self.rests_until(now_ns).is_none();
         if may {
@@ -75,7 +75,7 @@ impl Pace {
         may
     }
 
-    /// Whether nothing is used any more.
+    /// Whether no past use counts any more.
     pub fn is_idle(&self, now_ns: u64) -> bool {
         self.taken_ns <= now_ns
     }

@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fair shares of one thread: who is served next, and how much (deficit round robin).
+//! Fair shares of one thread: which client is served next, and for how much work (deficit round
+//! robin).
 //!
 //! ```text
 //!   add ──▶ ring ──next_turn──▶ a turn of at most a quantum ──done──▶ back into the ring, or idle
 //!                  each round: + quantum, up to one quantum; minus the work that was done
 //! ```
-//! A turn may do more than its budget, as the last thing it does is not divided. What it did too
-//! much is a debt: until it is paid off, round by round, the turns of others come first. A debt
-//! stays while its debtor is idle, but for the rounds that pass meanwhile. Who has no debt waits
-//! for one turn of each of the others at most.
+//! A turn may do more than its budget, because its last item is not divided. The excess is a debt:
+//! until it is paid off, round by round, the turns of others come first. A debt stays while its
+//! client is idle, less the rounds that pass meanwhile. A client without debt waits for at most one
+//! turn of each of the others.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::planted::{self, Bug};
 
-/// Whose turn it is.
+/// The turn of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn<K> {
-    /// Who.
+    /// The client.
     pub who: K,
-    /// Work units it may do before it is the turn of another.
+    /// Work units it may do before the next client's turn.
     pub budget: u32,
 }
 
-/// What a client may still do.
+/// The balance of one client in work units.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// As it was in that round; below zero: a debt.
+    /// The balance in round `round`; below zero: a debt.
     credit: i64,
     round: u64,
-    /// It is in the ring.
+    /// Whether the client is in the ring.
     waits: bool,
 }
 
@@ -40,21 +41,21 @@ impl Account {
     }
 }
 
-/// Who has something to do, and what each has done.
+/// The clients that have work, and the balance of each.
 #[derive(Debug)]
 pub struct Shares<K> {
     quantum: i64,
-    /// Who has something to do, in the order of their turns.
+    /// The clients that have work, in the order of their turns.
     ring: VecDeque<K>,
-    /// Of all in the ring, and of all that were.
+    /// Accounts of the clients in the ring, and of those that were in it before.
     accounts: BTreeMap<K, Account>,
     round: u64,
-    /// Places in the ring until the round is over.
+    /// Turns left in this round.
     left: usize,
 }
 
 impl<K: Ord + Copy> Shares<K> {
-    /// No client has anything to do.
+    /// Shares with an empty ring.
     ///
     /// # Panics
     /// If the quantum is 0.
@@ -64,7 +65,7 @@ impl<K: Ord + Copy> Shares<K> {
         Self { quantum: quantum.into(), ring, accounts, round: 0, left: 0 }
     }
 
-    /// It has something to do; nothing changes if that was known.
+    /// Adds a client that has work to the ring, unless it is in it.
     pub fn add(&mut self, who: K) {
         let (credit, round) = (self.quantum, self.round);
         let fresh = Account { credit, round, waits: false };
@@ -77,13 +78,13 @@ impl<K: Ord + Copy> Shares<K> {
         }
     }
 
-    /// Whose turn it is now: its turn ends with [`done`](Self::done). `None`: none has
-    /// anything to do.
+    /// Takes the next client out of the ring; [`done`](Self::done) ends its turn. `None`: no client
+    /// has work.
     pub fn next_turn(&mut self) -> Option<Turn<K>> {
         if let Some(turn) = self.next_in_credit() {
             return Some(turn);
         }
-        // all have debts: the rounds that pay the smallest one off pass at once
+        // Every client in the ring has a debt: skip the rounds that pay the smallest one off.
         let waiting = self.ring.iter().filter_map(|who| self.accounts.get(who));
         let most = waiting.map(|a| a.credit_in(self.round, self.quantum)).max()?;
         if most <= 0 {
@@ -112,7 +113,7 @@ impl<K: Ord + Copy> Shares<K> {
         None
     }
 
-    /// It has done so much work in its turn, and has `more` to do.
+    /// Ends a client's turn, in which it did `work`; `more`: it has more to do.
     pub fn done(&mut self, who: K, work: u32, more: bool) {
         self.charge(who, work);
         if more {
@@ -120,7 +121,7 @@ impl<K: Ord + Copy> Shares<K> {
         }
     }
 
-    /// It has caused so much work, in its turn or otherwise.
+    /// Charges a client for work that it has caused, in its turn or otherwise.
     pub fn charge(&mut self, who: K, work: u32) {
         let (quantum, round) = (self.quantum, self.round);
         let fresh = Account { credit: quantum, round, waits: false };
@@ -132,7 +133,7 @@ impl<K: Ord + Copy> Shares<K> {
         }
     }
 
-    /// It is gone.
+    /// Removes a client that has left.
     pub fn remove(&mut self, who: K) {
         if self.accounts.remove(&who).is_some_and(|account| account.waits) {
             self.ring.retain(|other| *other != who);
@@ -140,12 +141,12 @@ impl<K: Ord + Copy> Shares<K> {
         }
     }
 
-    /// How many have something to do.
+    /// How many clients have work.
     pub fn len(&self) -> usize {
         self.ring.len()
     }
 
-    /// Whether no client has anything to do.
+    /// Whether no client has work.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work units: what the primary's work is counted in, so that it can be shared and bounded.
+//! Work units: the unit in which the primary's work is counted, shared and bounded.
 //!
 //! One unit is one access to lock memory or one record visited. Units are counted, not timed: a
 //! unit takes some 0.1 µs where the memory is the CPU's, and a round trip where it is a device's.
@@ -11,14 +11,15 @@ use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Chain, WordAddr};
 use crate::memory::words::LedgerEntry;
 
-/// Work of a client's turn, before somebody else has one: about one batch of 31 single verbs.
+/// Work of one client's turn: about one batch of 31 single word operations.
 pub const QUANTUM: u32 = 64;
-/// Work of a frame or a control request, apart from what it has executed.
+/// Work of handling a frame or control request, without the operations it carries.
 pub const FRAME_WORK: u32 = 4;
-/// Waits that one look at a read-write lock grants; the lock is looked at again at once.
+/// Waits that are granted before a read-write lock gives way to other work; it is handled again at
+/// once.
 pub const GRANTS_PER_LOOK: usize = 32;
-/// The most work on one lock or object that is not divided, of locks that are not fair: the
-/// records of all clients, their places in the queue, and their ledger entries, read twice.
+/// The most work on one lock or object in one undivided step, except for fair locks: the records of
+/// all clients, their places in the queue, and their ledger entries, read twice.
 pub const ITEM_WORK_MAX: u32 = 6 * CLIENTS_MAX as u32;
 
 /// The work of executing a chain.
@@ -26,22 +27,22 @@ pub fn of_chain(chain: &Chain) -> u32 {
     1 + chain.ops().len() as u32
 }
 
-/// Lock memory that counts its accesses, and the records its user says it has visited.
+/// Lock memory that counts accesses to it, and the records that its user reports as visited.
 pub struct Metered<'a> {
     mem: &'a mut dyn LockMemory,
     work: u32,
 }
 
 impl<'a> Metered<'a> {
-    /// Nothing was done yet.
+    /// A counter at 0.
     pub fn new(mem: &'a mut dyn LockMemory) -> Self {
         Self { mem, work: 0 }
     }
-    /// The work since it was made.
+    /// The work counted so far.
     pub fn work(&self) -> u32 {
         self.work
     }
-    /// So many records were visited.
+    /// Counts records that were visited.
     pub fn visited(&mut self, records: usize) {
         self.work = self.work.saturating_add(u32::try_from(records).unwrap_or(u32::MAX));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client knows of the server clock, and what happens if a clock stood still or jumped.
+//! A client's estimate of the server clock, and what follows if a clock stood still or jumped.
 //!
 //! ```text
 //!   client   sent ──────────┐        ┌────────▶ received
@@ -13,40 +13,40 @@
 //!                                            the old one is wrong, the new one is taken
 //! ```
 //! *Local* is the clock of this host that counts suspended time (CLOCK_BOOTTIME). It may still
-//! stand still: a guest that is paused, or saved and restored, does not know for how long. So may
-//! the primary's. A discontinuity of `d` goes unnoticed while `d ≤ ε(old) + ε(new)`; the error of
-//! an estimate is then at most ε + d. Everything above that is noticed by the first exchange that
-//! lies behind it.
+//! stand still: a guest that is paused, or saved and restored, does not know for how long. The same
+//! is true of the primary's clock. A discontinuity of `d` goes unnoticed while `d ≤ ε(old) +
+//! ε(new)`; the error of an estimate is then at most ε + d. A larger one is noticed by the first
+//! exchange after it.
 //!
-//! Two processes of one host read the same clock of their kernel, but each as its time namespace
-//! shows it: the difference is constant, and 0 only in the same namespace. So a client on the
-//! primary's host estimates the server clock as others do; its estimate alone
-//! [does not age](ClockEstimate::on_one_host).
+//! Two processes of one host read the same clock of their kernel, shifted by a constant that
+//! depends on their time namespaces; it is 0 only within one namespace. So a client on the
+//! primary's host estimates the server clock as others do, but its estimate [does not
+//! age](ClockEstimate::on_one_host).
 
 use super::{Now, ServerTime, DRIFT_PPM};
 use crate::planted::{self, Bug};
 
-/// What drift may add to ε before the server clock is asked again, nanoseconds: 1 s of drift.
+/// Growth of ε by drift before the server clock is asked again, nanoseconds: that of 1 s.
 const DRIFT_TOLERATED_NS: u64 = DRIFT_PPM * 1_000;
-/// The same for a peer that is far away, however far: 20 s of drift.
+/// The upper limit of that growth for peers that are far away: that of 20 s.
 const DRIFT_TOLERATED_NS_MAX: u64 = 20 * DRIFT_TOLERATED_NS;
 
-/// What a client knows of the server clock from one exchange of messages.
+/// A client's estimate of the server clock, from one exchange of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockEstimate {
     /// Server clock minus this host's local clock, nanoseconds, modulo 2^64.
     pub offset_ns: u64,
     /// Half the round trip of the exchange, nanoseconds.
     pub half_trip_ns: u64,
-    /// When it was made, on this host's local clock, nanoseconds.
+    /// When the answer was received, on this host's local clock, nanoseconds.
     pub taken_at_ns: u64,
     /// How fast the two clocks may drift apart, parts per million: [`DRIFT_PPM`], or 0 on one host.
     pub drift_ppm: u64,
 }
 
 impl ClockEstimate {
-    /// From an exchange: the local clock before sending and after receiving, and the server clock
-    /// in the answer.
+    /// The estimate from one exchange: the local clock before sending and after receiving, and the
+    /// server clock in the answer.
     pub fn from_exchange(sent_ns: u64, received_ns: u64, at: ServerTime) -> Self {
         // Rounded up: the estimate never claims more than it knows.
         let half_trip_ns = received_ns.saturating_sub(sent_ns).div_ceil(2);
@@ -59,9 +59,9 @@ impl ClockEstimate {
         }
     }
 
-    /// The same for a client on the primary's host: the two local clocks do not drift apart.
-    /// `told_offset_ns` is the server clock minus the primary's local clock. That is not the
-    /// client's in another time namespace, so the estimate does not rest on it.
+    /// The estimate of a client on the primary's host, where the two local clocks do not drift
+    /// apart. `told_offset_ns` is the server clock minus the primary's local clock. The client's
+    /// local clock may be that of another time namespace, so the estimate does not use it.
     pub fn on_one_host(self, told_offset_ns: u64) -> Self {
         if planted::is(Bug::HostClockTrusted) {
             return Self { offset_ns: told_offset_ns, half_trip_ns: 0, drift_ppm: 0, ..self };
@@ -69,7 +69,7 @@ impl ClockEstimate {
         Self { drift_ppm: 0, ..self }
     }
 
-    /// Whether the server clock may be the local clock and so much, by this estimate.
+    /// Whether the server clock may be the local clock plus this offset, by this estimate.
     pub fn allows(&self, offset_ns: u64) -> bool {
         let apart_ns = (self.offset_ns.wrapping_sub(offset_ns) as i64).unsigned_abs();
         apart_ns <= self.uncertainty_ns(self.taken_at_ns)
@@ -86,11 +86,11 @@ impl ClockEstimate {
         }
     }
 
-    /// Whether its age has added more to ε than a new exchange would: half a millisecond (one
-    /// second of drift), or as much as the trip itself. An exchange that took long because a
-    /// machine was busy is not relied on for long.
+    /// Whether the age of the estimate adds more to ε than a new exchange would cost: half a
+    /// millisecond (1 s of drift), or half the round trip. A round trip that took long because a
+    /// machine was busy is allowed no more than 20 s of drift.
     ///
-    /// On one host nothing ages: an estimate is stale there if the exchange took long.
+    /// On one host estimates do not age: an estimate is stale if its exchange took long.
     pub fn is_stale(&self, local_ns: u64) -> bool {
         if self.drift_ppm == 0 {
             return self.took_long();
@@ -99,13 +99,13 @@ impl ClockEstimate {
         drift_ns > self.half_trip_ns.clamp(DRIFT_TOLERATED_NS, DRIFT_TOLERATED_NS_MAX)
     }
 
-    /// Whether its exchange took long: on the primary's host, where nothing ages, the time is asked
-    /// for again then.
+    /// Whether the exchange took long; on the primary's host the client then asks for the time
+    /// again.
     pub fn took_long(&self) -> bool {
         self.half_trip_ns > DRIFT_TOLERATED_NS
     }
 
-    /// ε at a moment of the local clock: it grows with the estimate's age, which counts from when
+    /// ε at a moment of the local clock. It grows with the age of the estimate, counted from when
     /// the request was sent: the answer may have been under way for all of the trip.
     pub fn uncertainty_ns(&self, local_ns: u64) -> u64 {
         let trip_ns = self.half_trip_ns.saturating_mul(2);
@@ -115,10 +115,10 @@ impl ClockEstimate {
         self.half_trip_ns.saturating_add(drift_ns).saturating_add(1)
     }
 
-    /// Whether no server clock can be within the bounds of both: a clock stood still, or jumped,
-    /// between the two exchanges.
+    /// Whether no server clock can be within the bounds of both estimates: a clock stood still, or
+    /// jumped, between the two exchanges.
     pub fn is_disjoint(&self, other: &ClockEstimate) -> bool {
-        // When the later of the two was made: nothing has been added to its ε yet.
+        // When the later of the two was taken: its ε has not grown yet.
         let local_ns = self.taken_at_ns.max(other.taken_at_ns);
         let apart_ns = (self.offset_ns.wrapping_sub(other.offset_ns) as i64).unsigned_abs();
         let allowed_ns = self.uncertainty_ns(local_ns);
@@ -126,27 +126,27 @@ impl ClockEstimate {
     }
 }
 
-/// What became of a new estimate.
+/// The result of a new estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refresh {
-    /// It is the more exact one, and in use from now on.
+    /// The new estimate is more exact, and is in use.
     Accepted,
-    /// It is no better than the one in use, which stays. So does one that is older.
+    /// The new estimate is older, or no better; the one in use stays.
     Rejected,
-    /// It is in use from now on, and the one before was wrong: every deadline that was judged by
-    /// it may have passed earlier than believed, or later. Holds that were granted before are
-    /// possibly over, and count as such until the primary was asked.
+    /// The new estimate is in use, and the one before was wrong: a deadline that was judged by it
+    /// may have passed earlier or later than believed. Holds that were granted before are possibly
+    /// over, and count as such until the primary was asked.
     Disjoint,
 }
 
-/// The estimate in use, and how often it turned out to have been wrong.
+/// The estimate in use, and how often one turned out to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrackedClock {
     /// The estimate.
     pub estimate: ClockEstimate,
-    /// How often a new one was [disjoint](Refresh::Disjoint) from the one in use. A lock entry
-    /// remembers it with its hold ([`lease`](crate::operation::lease)): where a later reading has
-    /// another number, the two times are of different clocks.
+    /// How often a new estimate was [disjoint](Refresh::Disjoint) from the one in use. A lock entry
+    /// keeps this number with its hold ([`lease`](crate::operation::lease)): a later reading with
+    /// another number is of a different clock.
     pub discontinuities: u64,
 }
 
@@ -162,13 +162,12 @@ impl TrackedClock {
         Now { discontinuities: self.discontinuities, ..self.estimate.at(local_ns) }
     }
 
-    /// Takes a new estimate if it is more exact than the one in use is by now, or shows that the
-    /// one in use is wrong. `local_ns` is the local clock now.
+    /// Takes a new estimate if it is more exact than the one in use is by now, or proves the one in
+    /// use wrong. `local_ns` is the local clock now.
     pub fn refresh(&mut self, candidate: ClockEstimate, local_ns: u64) -> Refresh {
         let current = self.estimate;
         if current.is_disjoint(&candidate) && !planted::is(Bug::DisjointKept) {
-            // One of the two is wrong: the one whose exchange lies farther back. An answer that was
-            // looked at late must not bring a clock back that has been corrected.
+            // One of the two is wrong: the older one. A late answer must not undo a correction.
             if candidate.taken_at_ns < current.taken_at_ns {
                 return Refresh::Rejected;
             }

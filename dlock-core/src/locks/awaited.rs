@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whom a recovery waits for, and for how long.
+//! The clients for which a recovery waits, and for how long.
 //!
 //! ```text
-//!   counted: so many clients, for as long as it takes
-//!   known:   each until it has told everything, or is proved dead, or the operator does not want
-//!            to wait, or the deadline and its own horizon have passed and it is not here
-//!   lost:    the clients are not known: all that come, until the operator does not want to wait
+//!   counted: a number of clients, for as long as it takes
+//!   known:   each until it has claimed everything, or is proved dead, or an operator ends the
+//!            wait, or the deadline and its own horizon have passed and it is not here
+//!   lost:    the clients are not known: all that come, until an operator ends the wait
 //!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
-//! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
-//! from the last answer of the predecessor. The predecessor answers nothing any more when its
-//! successor starts. A client without a horizon cannot know that its locks are given to others: it
-//! is waited for without end. One that comes back with a shorter horizon may not hear of that:
-//! until the horizon of its predecessor's session has passed, nothing of it ends for its silence.
-//! Who has never been given a lock has nothing to tell, and may never have heard that it was let
-//! in: it may come at any time, and is let in again by its proof.
+//! A client with a horizon neither operates on its locks nor relies on them beyond it, counted from
+//! the last answer of the predecessor, which answers nothing after its successor starts. A client
+//! without a horizon cannot know that its locks are given to others, so it is waited for without
+//! end. A client that comes back with a shorter horizon may not learn of that: until the horizon at
+//! the predecessor has passed, nothing of it ends because of silence. A client that was never given
+//! a lock has nothing to claim, and may not even know that it was let in: it may come at any time,
+//! and is let in by its proof.
 //!
-//! Who is here and does not say that it has told everything is given as long as the deadline, and
-//! at least [`TELLING_S`], from when it came ([`Locks::take_laggard`]).
+//! A client that is here but does not say that it has claimed everything may take as long as the
+//! deadline, and at least [`TELLING_S`], from when it came ([`Locks::take_laggard`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,89 +32,91 @@ use crate::wire::status::Status;
 /// A client of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Who it is.
+    /// The client.
     pub client: ClientId,
-    /// Its proofs: those that it may still use.
+    /// The proofs that it may still use.
     pub secrets: [Secret; 3],
-    /// Whose certificate registered it; `None`: none did.
+    /// The identity of the certificate that registered it; `None`: there was none.
     pub identity: Option<Identity>,
-    /// Its session horizon, seconds; 0: unlimited.
+    /// The horizon of its session, seconds; 0: unlimited.
     pub horizon_s: u32,
-    /// It has been given a lock, and may rely on what it did with it.
+    /// Whether it was given a lock, so that it may rely on a hold.
     pub has_locks: bool,
 }
 
-/// How far a recovery is.
+/// The progress of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Clients that are waited for, or were.
+    /// Clients for which the recovery waits, or has waited.
     pub expected: u32,
-    /// Of these, those that are here.
+    /// How many of them are here.
     pub back: u32,
-    /// Those that have told everything.
+    /// How many have claimed everything.
     pub told: u32,
-    /// What was claimed of locks until now.
+    /// Claims so far.
     pub claims: usize,
-    /// Who is not here, and until when it is waited for; `None`: without end.
+    /// The clients that are not here, each with the end of waiting for it; `None`: without end.
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
-    /// There may be others: the list of clients was lost.
+    /// Whether there may be others, because the list of clients was lost.
     pub is_unlisted: bool,
 }
 
-/// What came of a recovery.
+/// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Clients that have told everything.
+    /// Clients that have claimed everything.
     pub clients: usize,
-    /// Clients that were not waited for any longer.
+    /// Clients that were no longer waited for.
     pub given_up: usize,
-    /// What was claimed of locks.
+    /// Claims.
     pub claims: usize,
-    /// Of these, those that were not granted: another client had the lock.
+    /// Claims that were not granted, because another client had the lock.
     pub lost: usize,
 }
 
-/// A client that has not told everything in time.
+/// A client that has not claimed everything in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Laggard {
-    /// Who.
+    /// The client.
     pub client: ClientId,
-    /// An operator does not want to wait for it, although it has no horizon.
+    /// Whether an operator ends the wait for it, although it has no horizon.
     pub is_hurried: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
-    /// Those known that have not told everything, and until when they are waited for.
+    /// Clients that have not claimed everything, each with the end of waiting for it.
     missing: BTreeMap<ClientId, ServerTime>,
-    /// Until when they rely on what they have by their sessions at the predecessor.
+    /// Until when each client relies on what it has by its session at the predecessor.
     promised: BTreeMap<ClientId, ServerTime>,
     proofs: BTreeMap<ClientId, Proofs>,
-    /// Those that are here and have not told everything, and since when.
+    /// Clients that are here but have not claimed everything, each with the time at which it came.
     telling: BTreeSet<(ServerTime, ClientId)>,
-    /// Of these, those that [`Locks::take_laggard`] has named.
+    /// The laggards among them: those that [`Locks::take_laggard`] has returned.
     late: BTreeSet<(ServerTime, ClientId)>,
-    /// How long each of them may take.
+    /// How long each of them may take, seconds.
     telling_s: u32,
-    /// Everything was heard that had come by then: who is missing is not given up for a time at
-    /// which the primary itself stood still.
+    /// Every request that had come by this time was read. A missing client is given up only by this
+    /// time, because the primary itself may have stood still.
     heard: ServerTime,
-    /// Those that may not act any more, and cannot be fenced: as if they were not here.
+    /// Clients whose session ended but whose memory access could not be revoked; the recovery
+    /// treats them as absent.
     given_up: BTreeSet<ClientId>,
-    /// There may be others than those that are known: only an operator ends the recovery.
+    /// Whether there may be clients that are not known: only an operator ends the recovery then.
     is_unlisted: bool,
-    /// Not to wait any longer for those that are not here.
+    /// Whether the wait for missing clients was ended by an operator.
     is_hurried: bool,
-    /// Clients that have said that they have told everything, or are not to be waited for.
+    /// Clients that have said that they claimed everything, or for which the recovery need not
+    /// wait.
     told: BTreeSet<ClientId>,
 }
 
-/// What a client of the predecessor must show.
+/// The proof that a client of the predecessor must show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proofs {
-    /// One of these.
+    /// One of these secrets.
     secrets: [Secret; 3],
-    /// The certificate that it was registered with.
+    /// The certificate that registered it.
     identity: Option<Identity>,
 }
 
@@ -129,21 +131,21 @@ impl Awaited {
         self.telling.iter().chain(&self.late).any(|(_, telling)| *telling == client)
     }
 
-    /// Clients of which nothing more is to come.
+    /// How many clients have nothing more to tell.
     fn answered(&self) -> usize {
         self.told.len() + self.given_up.len()
     }
 }
 
-/// How long a client that is here may take at least until it has told everything, seconds.
+/// How long a client that is here may take at least to tell everything, seconds.
 pub const TELLING_S: u32 = 30;
 
 const NEVER: ServerTime = ServerTime(u64::MAX);
 
 impl Locks {
-    /// Begins a recovery in which these are waited for, by [`PrimaryConfig::recovery_clients`] or
-    /// not. `now`: the predecessor answers nothing any more; none is given up before
-    /// `deadline_s` has passed since.
+    /// Begins a recovery that waits for these clients, also without
+    /// [`PrimaryConfig::recovery_clients`]. `now`: the predecessor answers nothing any more; no
+    /// client is given up before `deadline_s` has passed since then.
     ///
     /// [`PrimaryConfig::recovery_clients`]: super::PrimaryConfig::recovery_clients
     pub fn awaits(&mut self, now: ServerTime, known: &[Known], deadline_s: u32) {
@@ -170,18 +172,19 @@ impl Locks {
         self.recovering |= !self.awaited.missing.is_empty();
     }
 
-    /// The list of the predecessor's clients was lost: no client is given a lock before an operator
-    /// does not want to wait ([`hurries`](Self::hurries)). Clients may come back until then.
+    /// Begins a recovery without a list of clients, because it was lost: no client is given a lock
+    /// before an operator ends the wait ([`hurries`](Self::hurries)). Clients may come back until
+    /// then.
     pub fn awaits_unlisted(&mut self) {
         self.awaited.is_unlisted = true;
         self.recovering = true;
     }
 
-    /// Whether a client that is not known here may come from the predecessor, with this proof, on
-    /// a connection that has shown this certificate.
+    /// Whether an unknown client may be adopted from the predecessor, with this proof, on a
+    /// connection with this certificate.
     ///
     /// # Errors
-    /// `ClientRemoved`: it may not. `Error`: it is not the one that it says it is.
+    /// `ClientRemoved`: it may not. `Error`: its proof or its certificate is wrong.
     pub fn may_adopt(
         &self,
         client: ClientId,
@@ -200,7 +203,7 @@ impl Locks {
         }
     }
 
-    /// Whether the list of the predecessor's clients has this one.
+    /// Whether the client is in the list of the predecessor.
     pub(crate) fn is_of_predecessor(&self, client: ClientId) -> bool {
         self.proofs(client).is_some()
     }
@@ -209,8 +212,8 @@ impl Locks {
         self.idle.get(&client).or_else(|| self.awaited.proofs.get(&client))
     }
 
-    /// This client of the predecessor has ended, and with it everything that could rely on its
-    /// locks: it is not waited for, and does not come back.
+    /// Handles that a client of the predecessor has ended, with everything that could rely on its
+    /// locks: the recovery does not wait for it, and it does not come back.
     pub fn is_dead(&mut self, client: ClientId) {
         if self.idle.remove(&client).is_some() {
             return;
@@ -221,8 +224,8 @@ impl Locks {
         }
     }
 
-    /// A client of the predecessor is here, or a member once more: it may say once that it has told
-    /// its claims.
+    /// Handles that a client of the predecessor has come, or that a member has come back: it may
+    /// say once that it has claimed everything.
     pub fn came_back(&mut self, now: ServerTime, client: ClientId) {
         self.reinits.insert(client);
         self.idle.remove(&client);
@@ -233,7 +236,7 @@ impl Locks {
             self.awaited.telling.insert((now, client));
         }
         if self.recovering && self.awaited.is_unlisted && !self.has_claimed_all(client) {
-            self.awaited.missing.entry(client).or_insert(NEVER); // what it tells is waited for
+            self.awaited.missing.entry(client).or_insert(NEVER); // its claims are waited for
         }
     }
 
@@ -248,14 +251,14 @@ impl Locks {
         self.idle.keys().copied()
     }
 
-    /// Whether this is one of them.
+    /// Whether the client is one of [`idle`](Self::idle).
     pub fn is_idle(&self, client: ClientId) -> bool {
         self.idle.contains_key(&client)
     }
 
-    /// A client that is here, has had as long as the deadline to tell everything, and has not said
-    /// that it has: [`membership`](crate::membership) decides what becomes of it. Each is
-    /// named once, and once more if an operator does not want to wait.
+    /// Takes a client that is here but has not claimed everything in time;
+    /// [`membership`](crate::membership) decides what happens to it. Each is returned once, and
+    /// again if an operator ends the wait.
     pub fn take_laggard(&mut self, now: ServerTime) -> Option<Laggard> {
         self.lags_at().filter(|&at| at <= now)?;
         let laggard = self.awaited.telling.pop_first()?;
@@ -263,25 +266,24 @@ impl Locks {
         Some(Laggard { client: laggard.1, is_hurried: self.awaited.is_hurried })
     }
 
-    /// When the next client lags.
+    /// When the next client becomes a laggard.
     pub(super) fn lags_at(&self) -> Option<ServerTime> {
         let telling_ns = u64::from(self.awaited.telling_s) * NS;
         self.awaited.telling.first().map(|(since, _)| since.plus_ns(telling_ns))
     }
 
-    /// An operator does not want to wait for those that are not here, nor, beyond the deadline, for
-    /// those that do not tell everything. What they held may be given to others while they rely
-    /// on it.
+    /// Ends the wait for missing clients, and after the deadline also for clients that have not
+    /// claimed everything. Locks may be given to others while such a client still relies on them.
     pub fn hurries(&mut self) {
         let awaited = &mut self.awaited;
         awaited.is_hurried = true;
         awaited.telling.append(&mut awaited.late);
     }
 
-    /// Everything of this client is to end, which relies on nothing that it has not told, and it
-    /// cannot be fenced: a process of it has the memory mapped, and may be stopped. Its chains are
-    /// refused there. A recovery waits for it as for one that has not come, and may come back. The
-    /// leases that it has claimed are kept.
+    /// Handles that a client cannot be fenced, although everything of it is to end and it relies on
+    /// nothing but its claims: one of its processes has the memory mapped, and may be stopped. Its
+    /// chains are refused at the memory. The recovery treats it as a client that has not come, and
+    /// that may come back. The leases that it has claimed are kept.
     pub fn gives_up(&mut self, client: ClientId) {
         let is_open = self.recovering && !self.has_claimed_all(client);
         if is_open && !planted::is(Bug::StoppedAwaited) {
@@ -289,12 +291,12 @@ impl Locks {
         }
     }
 
-    /// Whether it was given up, and has not come back.
+    /// Whether the client was given up, and has not come back.
     pub(super) fn is_given_up(&self, client: ClientId) -> bool {
         self.awaited.given_up.contains(&client)
     }
 
-    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
+    /// Records that a client of the predecessor has nothing more to claim; it may be the last one.
     pub(super) fn has_told(&mut self, client: ClientId) {
         let awaited = &mut self.awaited;
         awaited.missing.remove(&client);
@@ -304,7 +306,7 @@ impl Locks {
         awaited.late.retain(|(_, late)| *late != client);
     }
 
-    /// Whether this client has nothing to tell, or has told it.
+    /// Whether the client has nothing to claim, or has claimed everything.
     pub fn has_told_all(&self, client: ClientId) -> bool {
         !self.recovering || self.has_claimed_all(client)
     }
@@ -313,18 +315,19 @@ impl Locks {
         self.awaited.told.contains(&client)
     }
 
-    /// Everything was heard that had come by then: who has not come by then has not come.
+    /// Records that every request that had come by this time was read: a client that has not come
+    /// by then is missing.
     pub fn has_heard(&mut self, until: ServerTime) {
         self.awaited.heard = self.awaited.heard.max(until);
     }
 
-    /// Whether a client is here and may tell something.
+    /// Whether a client is here and may claim.
     fn is_here(&self, client: ClientId) -> bool {
         let is_known = self.registry.clients.get(client).is_some();
         is_known && !self.is_given_up(client)
     }
 
-    /// Whether no client is waited for any more.
+    /// Whether the recovery waits for no client any more.
     fn all_have_told(&self) -> bool {
         let early = u64::from(planted::is(Bug::RecoveryEarly));
         let told = self.awaited.answered() as u64 + early;
@@ -337,12 +340,12 @@ impl Locks {
         is_counted && !self.waits_for_operator() && missing.all(is_over)
     }
 
-    /// Whether nothing but an operator ends the recovery.
+    /// Whether only an operator can end the recovery.
     fn waits_for_operator(&self) -> bool {
         self.awaited.is_unlisted && !self.awaited.is_hurried
     }
 
-    /// When the recovery may be over although nothing comes; the driver listens then, and says so
+    /// When the recovery may end without another request. The driver listens then, and reports that
     /// by [`has_heard`](Self::has_heard).
     pub fn recovery_due(&self) -> Option<ServerTime> {
         if !self.recovering || self.waits_for_operator() {
@@ -359,12 +362,12 @@ impl Locks {
         due.filter(|_| told + early >= wanted || self.awaited.is_hurried)
     }
 
-    /// The recovery is over as soon as the primary has its next step.
+    /// When the recovery is over; `None`: not yet. The primary's next step ends it.
     pub(super) fn recovery_is_over(&self) -> Option<ServerTime> {
         self.recovery_due().filter(|&due| due <= self.awaited.heard)
     }
 
-    /// Ends the recovery if no client is waited for any more.
+    /// Ends the recovery if it waits for no client any more.
     pub(super) fn recover(&mut self, mem: &mut dyn LockMemory) {
         if self.recovering && self.all_have_told() {
             let given_up = self.awaited.missing.len();
@@ -375,12 +378,12 @@ impl Locks {
         }
     }
 
-    /// What came of the recovery, once.
+    /// Takes the result of the recovery, once.
     pub fn take_recovered(&mut self) -> Option<Recovered> {
         self.recovered.take()
     }
 
-    /// How far the recovery is; `None`: there is none.
+    /// The progress of the recovery; `None`: the primary is not in recovery.
     pub fn progress(&self) -> Option<Progress> {
         if !self.recovering {
             return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chains that the primary executes for a tcp client: what they may touch, and how.
+//! Chains that the primary executes for a tcp client: the words that they may touch, and how.
 //!
 //! | word of | allowed |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | any other word | Read |
 //! | ledger | the entry of a handle of its own; to prolong a fair hold needs the right to lock |
 //!
-//! A chain changes at most one read-write or fair lock, once. Whose share and whose ticket it is
-//! the arbiter knows of clients that have never operated on the words themselves.
+//! A chain changes at most one read-write or fair lock, once. The arbiter knows the shares and
+//! tickets of clients that have never operated on the words themselves.
 
 use super::{lock_ref, Locks};
 use crate::clock::ServerTime;
@@ -26,14 +26,15 @@ use crate::wire::message::LockType;
 use crate::wire::status::Status;
 
 impl Locks {
-    /// Whether this client may have this chain executed, now. Nothing was executed if not.
-    /// `Ok(true)`: [`executed`](Self::executed) must be told.
+    /// Whether this client may have this chain executed now. `Ok(true)`: after its execution,
+    /// [`executed`](Self::executed) must be called.
     ///
     /// # Errors
-    /// `Denied`: no rule allows it ([`chain_was_denied`](Self::chain_was_denied)).
-    /// `NotReady` in recovery; `LockNotGet`, `ObjectNotGet` for words it has not got; `Invalid`
-    /// for changes that no client of this kind of lock makes, or not this one now; `Fail` if a
-    /// fair lock has no room for a ticket.
+    /// Nothing was executed. `Denied`: no rule allows it
+    /// ([`chain_was_denied`](Self::chain_was_denied)). `NotReady` in recovery; `LockNotGet`,
+    /// `ObjectNotGet` for words of locks or objects that the client has not got; `Invalid` for a
+    /// change that a client of such a lock never makes, or that this one may not make now; `Fail`
+    /// if a fair lock has no room for a ticket.
     pub fn check_chain(
         &self,
         now: ServerTime,
@@ -53,7 +54,7 @@ impl Locks {
                     continue;
                 }
                 WordOp::Read { addr } | WordOp::ReadPair { addr } => {
-                    // both words of a pair are of the slot that the client has got
+                    // Both words of a pair must be in the slot that the client has got.
                     let is_pair = matches!(word_op, WordOp::ReadPair { .. });
                     valid(!is_pair || addr.next().slot() == addr.slot())?;
                     let what = self.what(known, addr.slot())?;
@@ -79,7 +80,7 @@ impl Locks {
                 }
                 (Some(lock_type), _) => lock_type,
             };
-            // what the arbiter knows would be out of date for a second one
+            // The arbiter's knowledge would be out of date for a second change.
             valid(!is_changed)?;
             is_changed = true;
             self.arbiter.may(addr.slot(), lock_type, client, mem.read(addr), word_op)?;
@@ -87,7 +88,7 @@ impl Locks {
         Ok(is_changed)
     }
 
-    /// Whether this client may have this note executed on its own.
+    /// Whether this client may have this single ledger write executed.
     ///
     /// # Errors
     /// As [`check_chain`](Self::check_chain).
@@ -108,8 +109,8 @@ impl Locks {
         }
     }
 
-    /// The memory has executed a chain that was checked. (A note that came on its own is a chain
-    /// of one.)
+    /// Handles that the memory has executed a checked chain. (A single ledger write is a chain of
+    /// one.)
     pub fn executed(
         &mut self,
         mem: &mut dyn LockMemory,
@@ -142,7 +143,7 @@ impl Locks {
         }
     }
 
-    /// What the client has got in this slot.
+    /// The lock or object that the client has got in this slot.
     fn what(&self, client: &Client, slot: Slot) -> Result<What, Status> {
         let handle = client.handle_of(slot).ok_or(Status::LockNotGet)?;
         match client.handle(handle).ok_or(Status::LockNotGet)?.what {
@@ -172,7 +173,7 @@ impl Locks {
         }
     }
 
-    /// The kind of lock a changing word operation goes to; `None`: an object's value.
+    /// The type of the lock that a word operation changes; `None`: it changes an object's value.
     fn changeable(
         &self,
         client: &Client,
@@ -199,7 +200,7 @@ fn atomic_cas(client: ClientId, now: ServerTime, expect: u64, swap: u64) -> bool
         return mine && !old.waiters();
     }
     let free = expect == 0 || (!old.waiters() && now >= ServerTime::expiry_of(old.timeout()));
-    // a lease that were made shorter would end without waking those who wait for its end
+    // A shorter lease would end without waking the clients that wait for its end.
     let extends = mine && new.timeout() >= old.timeout();
     new.client() == client.get() && old.waiters() == new.waiters() && (extends || free)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the primary counts: what it answers, what it executes for tcp clients, and what the others
-//! have counted for it.
+//! The primary's counters: events of its own answers, of chains executed for tcp clients, and of
+//! what other clients have counted for it.
 //!
 //! | decided by | counted by |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | a tcp client, from the outcome of a chain | the primary, from the same outcome |
 //! | an shm or verbs client, from words that it operates on | that client, in its ledger |
 //!
-//! The counts in ledgers are collected when somebody asks for the counters, when the client gets
-//! a new channel, and before its ledger is forgotten.
+//! The counts in ledgers are collected when the counters are read, when the client gets a new
+//! channel, and before its ledger is forgotten.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::wire::message::{LockType, Mode, Reply, Request};
 use crate::wire::status::Status;
 
 impl Locks {
-    /// Its counters, for everybody who counts for it.
+    /// The counters, shared with all threads that count for the primary.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
@@ -40,7 +40,7 @@ impl Locks {
         self.counters.clear();
     }
 
-    /// Adds what all clients have counted for the primary since the last time.
+    /// Adds what all clients have counted for the primary since the last call.
     pub fn collect_all(&mut self, mem: &mut dyn LockMemory) {
         let clients: Vec<ClientId> =
             self.registry.clients.iter().map(|client| client.id()).collect();
@@ -49,15 +49,14 @@ impl Locks {
         }
     }
 
-    /// As `collect`, before the driver forgets the ledger of a client that is
-    /// gone.
+    /// As `collect`; the last time, before the driver forgets the ledger of a client that has left.
     pub fn collect_last(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
         self.collect(mem, client);
         self.told.remove(&client);
     }
 
-    /// Adds what a client has counted for the primary since the last time. A client can say what
-    /// it likes: it spoils counters, and nothing else.
+    /// Adds what a client has counted for the primary since the last call. A client can write any
+    /// numbers there, but spoils only the counters.
     pub(super) fn collect(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
         let told = mem.told(client);
         let known = self.told.get(&client).copied().unwrap_or_default();
@@ -66,14 +65,14 @@ impl Locks {
         }
         for (place, counter) in TOLD.into_iter().enumerate() {
             let (new, old) = (told[place], known[place]);
-            // less than before: it counts anew, on another channel
+            // Less than before: the client has begun to count anew, on another channel.
             self.counters.add(counter, if new < old { new } else { new - old });
         }
         self.told.insert(client, told);
     }
 
-    /// The memory has executed a chain for a tcp client: what its client makes of it is counted
-    /// here. Of words that were as the chain expected nothing is.
+    /// Counts the failures in a chain executed for a tcp client, as the client would. A
+    /// compare-and-swap that succeeded is not counted here.
     pub fn count_chain(&self, now: ServerTime, client: ClientId, chain: &Chain, values: &Values) {
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
             let (addr, is_as_expected) = match *word_op {
@@ -101,7 +100,7 @@ impl Locks {
         lock_ref(&self.registry, addr.slot()).map(|lock| lock.lock_type)
     }
 
-    /// The answer to a request.
+    /// Counts the answer to a request.
     pub(super) fn count_reply(&self, lock_type: LockType, request: &Request, reply: &Reply) {
         use Counter as C;
         let counter = match (reply, request, lock_type) {
@@ -131,7 +130,7 @@ impl Locks {
     }
 }
 
-/// An acquire of an atomic lock that is held, or a release or an extend of one that is lost.
+/// A failed acquire of an atomic lock that is held, or a release or extend of one that is lost.
 fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> Option<Counter> {
     let WordOp::Cas { expect, swap, .. } = *word_op else { return None };
     let found = AtomicWord::from_bits(old);
@@ -140,7 +139,7 @@ fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> O
         _ if found.client() == client.get() => None,
         (true, 0) => Some(Counter::AtomicUnlockFail),
         (true, _) => Some(Counter::AtomicExtendFail),
-        // of a hold that is over it asks once more
+        // For an expired hold the client asks again.
         (false, _) if found.waiters() || now < ServerTime::expiry_of(found.timeout()) => {
             (old != 0).then_some(Counter::AtomicTryLockFail)
         }
@@ -148,8 +147,8 @@ fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> O
     }
 }
 
-/// `verbs`: of the chain. A share is taken, and given back, together with a ledger entry; what
-/// corrects the count goes alone.
+/// A failed operation on a read-write lock. `verbs`: the length of the chain. A share is taken or
+/// given back together with a ledger entry; an addition that corrects the count comes alone.
 fn of_rw(client: ClientId, word_op: &WordOp, old: u64, verbs: usize) -> Option<Counter> {
     let found = RwWord::from_bits(old);
     let is_held = found.client() != 0 || found.waiters();
@@ -164,7 +163,7 @@ fn of_rw(client: ClientId, word_op: &WordOp, old: u64, verbs: usize) -> Option<C
     }
 }
 
-/// A ticket that is not served at once, or an exclusive hold that is over.
+/// A ticket that is not served at once, or the release of an exclusive hold that is over.
 fn of_fair(word_op: &WordOp, old: u64, values: &Values) -> Option<Counter> {
     match *word_op {
         WordOp::Faa { add, .. } => {

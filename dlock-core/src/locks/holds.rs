@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client has, and which part of it outlasts the client's session.
+//! The holds of a client, and which of them outlast its session.
 //!
 //! | what | lapses | until |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | ticket, wait, hold that is not known for sure | yes | |
 //! | reference of a lock without a hold | kept, as long as anything else is | |
 //!
-//! A lapse is taken in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many
-//! clients: [`Locks::lapse`] is called until it is done, and others are served between.
+//! A lapse is done in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many clients:
+//! [`Locks::lapse`] is called until it is done, and other clients are served between the slices.
 
 use super::{lock_ref, Locks};
 use crate::arbiter::{LockRef, Sent};
@@ -21,13 +21,13 @@ use crate::memory::exec::LockMemory;
 use crate::planted::{self, Bug};
 use crate::registry::What;
 
-/// Handles looked at by one call of [`Locks::lapse`].
+/// Handles that one call of [`Locks::lapse`] checks, at most.
 pub const LAPSE_SLICE: usize = 128;
-/// Handles looked at by [`Locks::has_something`]; a client with more of them counts as one that
-/// has something.
+/// Handles that [`Locks::has_something`] checks, at most; a client with more handles counts as
+/// having something.
 pub const LOOKS_MAX: usize = 256;
 
-/// The end of what a client's session alone has kept, under way.
+/// A lapse under way: the end of everything that only a client's session has kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lapse {
     client: ClientId,
@@ -37,46 +37,46 @@ pub struct Lapse {
     work: u32,
 }
 
-/// What is left after a lapse.
+/// The result of a lapse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lapsed {
-    /// Something was ended that the client may believe in.
+    /// Whether anything was ended on which the client may rely.
     pub ended: bool,
-    /// The end of the last lease that was kept; `None`: nothing was.
+    /// The end of the last lease that was kept; `None`: no lease was kept.
     pub until: Option<ServerTime>,
 }
 
 impl Lapse {
-    /// Whose it is.
+    /// The client.
     pub fn client(&self) -> ClientId {
         self.client
     }
-    /// The work units of its last slice: at most one
-    /// [`ITEM_WORK_MAX`](crate::budget::work::ITEM_WORK_MAX), and one lock or object more.
+    /// The work units of the last slice: at most one [`ITEM_WORK_MAX`], and those of one more lock
+    /// or object.
     pub fn work(&self) -> u32 {
         self.work
     }
-    /// What has come out so far: everything, if it is done.
+    /// The result so far; complete when the lapse is done.
     pub fn lapsed(&self) -> Lapsed {
         self.lapsed
     }
 }
 
-/// What a client has under one handle.
+/// The kind of hold that a client has under one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Had {
     Nothing,
     /// A hold whose lease is over.
     Expired,
-    /// Something without a lease, or not known for sure.
+    /// Something without a lease, or of unknown state.
     Unleased,
-    /// Something until then.
+    /// Something with a lease until then.
     Leased(ServerTime),
 }
 
 impl Locks {
     /// Whether this client has a hold, a ticket, a wait, or an object reference whose lease runs.
-    /// A client with more than [`LOOKS_MAX`] handles is taken for one that has.
+    /// `true` also for a client with more than [`LOOKS_MAX`] handles.
     pub fn has_something(
         &self,
         now: ServerTime,
@@ -92,7 +92,7 @@ impl Locks {
         handles.any(|handle| is_something(self.had(now, mem, client, handle)))
     }
 
-    /// Handles that [`has_something`](Self::has_something) looks at.
+    /// Handles that [`has_something`](Self::has_something) checks.
     pub(crate) fn looks(&self, client: ClientId) -> usize {
         let handles = self.registry.clients.get(client).map_or(0, |known| known.handles_len());
         if handles > LOOKS_MAX {
@@ -102,15 +102,15 @@ impl Locks {
         }
     }
 
-    /// Begins to end what this client has without a lease. It is fenced.
+    /// Begins the lapse of a client, which must be fenced.
     pub fn begin_lapse(&self, client: ClientId) -> Lapse {
         let known = self.registry.clients.get(client);
         let rest = known.map(|c| c.handles().map(|(handle, _)| handle).collect());
         Lapse { client, rest: rest.unwrap_or_default(), lapsed: Lapsed::default(), work: 0 }
     }
 
-    /// Goes on with a lapse, by at most [`LAPSE_SLICE`] handles and some
-    /// [work](Lapse::work); whether it is done.
+    /// Goes on with a lapse, by at most [`LAPSE_SLICE`] handles and a limited amount of
+    /// [work](Lapse::work); returns whether it is done.
     pub fn lapse(
         &mut self,
         now: ServerTime,
@@ -134,7 +134,7 @@ impl Locks {
                 Had::Leased(until) => {
                     lapse.lapsed.until = lapse.lapsed.until.max(Some(until));
                 }
-                // a client that was not told of its grant believes in its ticket still
+                // A client that did not receive its grant still relies on its ticket.
                 Had::Unleased | Had::Expired => {
                     lapse.lapsed.ended = true;
                     self.forget_hold(now, &mut mem, client, handle, out);
@@ -145,13 +145,13 @@ impl Locks {
         lapse.work = mem.work();
         let is_done = lapse.rest.is_empty();
         if is_done && self.recovering {
-            self.has_told(client); // what it claims from now on, it claims as one that is back
+            self.has_told(client); // later claims are those of a client that has come back
             self.recover(&mut mem);
         }
         is_done
     }
 
-    /// Records that ending what the client has under this handle searches.
+    /// How many registry records `lapse` visits for this handle (for the work budget).
     fn searched(&self, client: ClientId, handle: Handle) -> usize {
         let known = self.registry.clients.get(client);
         let Some(entry) = known.and_then(|known| known.handle(handle)) else { return 0 };
@@ -164,7 +164,7 @@ impl Locks {
         }
     }
 
-    /// Undoes what the client has of a lock, and keeps its reference.
+    /// Undoes what the client has of a lock, but keeps its reference.
     fn forget_hold(
         &mut self,
         now: ServerTime,
@@ -178,7 +178,7 @@ impl Locks {
         let What::Lock(..) = entry.what else { return };
         self.claims.remove(&(entry.slot, client));
         if let Some(lock) = lock_ref(&self.registry, entry.slot) {
-            // as if it had no reference: its ledger entry counts no more
+            // As if it had no reference, so that its ledger entry does not count.
             let others: Vec<_> = lock.refs.iter().copied().filter(|r| r.0 != client).collect();
             let lock = LockRef { refs: &others, ..lock };
             self.arbiter.forget(now, mem, lock, client, handle, out);
@@ -186,7 +186,7 @@ impl Locks {
         }
     }
 
-    /// What the client has under this handle.
+    /// The kind of hold that the client has under this handle.
     fn had(
         &self,
         now: ServerTime,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a primary keeps of locks and clients: tables and arbiter.
+//! The locks and clients of a primary: tables and arbiter.
 //!
 //! ```text
 //!   control connection ──ControlRequest──▶ control         ──▶ ControlReply
@@ -55,22 +55,22 @@ use settlement::Claimed;
 use stale_waits::StaleWaits;
 use undo::Leaving;
 
-/// How a primary is set up.
+/// The configuration of a primary.
 #[derive(Clone, Debug)]
 pub struct PrimaryConfig {
-    /// Its incarnation.
+    /// The incarnation.
     pub epoch: Epoch,
-    /// Ledger deadlines count from here: seconds since 1970 on the server clock.
+    /// The anchor of ledger deadlines: seconds since 1970 on the server clock.
     pub anchor_s: u32,
     /// `trans_mode_t` of the C API; clients must have the same.
     pub tp_mode: u8,
-    /// Clients that must have told their claims before any client is served; 0: none.
+    /// Clients that must have claimed everything before any client is served; 0: no recovery.
     pub recovery_clients: u32,
-    /// Room for clients.
+    /// The limit of clients.
     pub clients_max: usize,
-    /// Room for locks.
+    /// The limit of locks.
     pub locks_max: usize,
-    /// Room for objects.
+    /// The limit of objects.
     pub objects_max: usize,
     /// How long a client that has closed its connections keeps what it has without a lease;
     /// `None`: for ever.
@@ -85,34 +85,34 @@ pub struct Locks {
     config: PrimaryConfig,
     registry: Registry,
     arbiter: Arbiter,
-    /// The last request of each client: one that is not newer was executed already.
+    /// The last request of each client; an older or equal number was executed already.
     last_seq: BTreeMap<ClientId, Seq>,
-    /// Clients that have ever been able to operate on the words themselves.
+    /// Clients that were ever able to operate on the words themselves.
     one_sided: BTreeSet<ClientId>,
     recovering: bool,
-    /// Clients that came back and have not said that they are done.
+    /// Clients that came back and have not said that their claims are complete.
     reinits: BTreeSet<ClientId>,
     awaited: Awaited,
-    /// Clients of the predecessor that were never given a lock, until they come.
+    /// Clients of the predecessor that were never given a lock and have not come yet.
     idle: BTreeMap<ClientId, awaited::Proofs>,
     recovered: Option<Recovered>,
-    /// Clients fenced in this recovery. What they claimed was undone, and they do not know it:
-    /// they are not adopted a second time.
+    /// Clients fenced in this recovery. Their claims were undone, which they do not know, so they
+    /// are not adopted a second time.
     removed: BTreeSet<ClientId>,
-    /// What is claimed, until the recovery is over.
+    /// The claims, until the recovery is over.
     claims: BTreeMap<(Slot, ClientId), Claimed>,
     leaving: Leaving,
-    /// Waits of clients whose channel has ended, still to be dropped.
+    /// Waits of ended channels that are still to be dropped.
     deaf: StaleWaits,
-    /// Clients whose word operations are executed elsewhere from now on, and their next handle
-    /// whose lock is to be told.
+    /// Clients whose word operations will be executed by another party (the primary or the client),
+    /// each with the next handle whose lock must change to that party.
     changing: BTreeMap<ClientId, Handle>,
     /// Work units since the last [`take_work`](Locks::take_work).
     work: u32,
     counters: Arc<Counters>,
-    /// Who may do what.
+    /// The rules, and the rights of each client.
     access: Access,
-    /// What each client has counted for the primary, as far as it was collected.
+    /// The collected part of what each client has counted for the primary.
     told: BTreeMap<ClientId, Told>,
     /// What the record says of the tokens that are given.
     tokens: TokenFloor,
@@ -160,17 +160,17 @@ impl Locks {
         self.tokens.next_reserve()
     }
 
-    /// How it was set up.
+    /// The configuration.
     pub fn config(&self) -> &PrimaryConfig {
         &self.config
     }
 
-    /// It waits for the claims of its predecessor's clients.
+    /// Whether the primary waits for the claims of its predecessor's clients.
     pub fn is_recovering(&self) -> bool {
         self.recovering
     }
 
-    /// Its arbiter: for models, which go on with a copy of it after a recovery.
+    /// The arbiter, for models, which go on with a copy of it after a recovery.
     pub fn arbiter(&self) -> &Arbiter {
         &self.arbiter
     }
@@ -180,17 +180,17 @@ impl Locks {
         self.registry.clients.is_full()
     }
 
-    /// A new client, with nothing. Who it is, and whether it may be let in, is
-    /// [`membership`](crate::membership)'s to decide.
+    /// Adds a client without locks or objects. [`membership`](crate::membership) decides who it is,
+    /// and whether it may be let in.
     ///
     /// # Errors
-    /// `ServerNoResource`: there is no room. `Error`: it is known.
+    /// `ServerNoResource`: there is no room. `Error`: the client is known already.
     pub fn add_client(&mut self, client: ClientId) -> Result<(), Status> {
         self.registry.clients.add(client)
     }
 
-    /// A new command channel of this client: its requests count from 1 again, and what it waited
-    /// for on an earlier channel it does not wait for any more.
+    /// Handles that a client has a new command channel: its requests count from 1 again, and its
+    /// waits on an earlier channel end.
     pub fn attached(
         &mut self,
         now: ServerTime,
@@ -199,7 +199,7 @@ impl Locks {
         fabric: FabricKind,
         out: &mut Vec<Sent>,
     ) {
-        self.collect(mem, client); // the new channel may count anew
+        self.collect(mem, client); // the new channel may start its counts at 0
         self.last_seq.remove(&client);
         self.detached(now, mem, client, out);
         self.will_attach(client, fabric);
@@ -210,8 +210,8 @@ impl Locks {
         }
     }
 
-    /// A channel of this client is made that it will have if its prepared session takes the place
-    /// of the one before: from now on the client may reach the memory by this fabric.
+    /// Handles that a channel is made for a client's prepared session: from now on the client may
+    /// reach the memory by this fabric.
     pub fn will_attach(&mut self, client: ClientId, fabric: FabricKind) {
         if fabric.executes() != Executes::Primary {
             self.one_sided.insert(client);
@@ -222,8 +222,8 @@ impl Locks {
         }
     }
 
-    /// A command channel of this client has ended: a grant would not be heard. What it waited
-    /// for, it does not wait for any more; if that is much, [`step`](Self::step) does the rest.
+    /// Handles that a command channel of this client has ended: its waits end, because it would not
+    /// receive a grant. If there are many, [`step`](Self::step) ends the rest.
     pub fn detached(
         &mut self,
         now: ServerTime,
@@ -236,21 +236,22 @@ impl Locks {
         }
     }
 
-    /// A client that others have waited for too long, although it may hold nothing: it is stopped
-    /// between two verbs of an operation, and only it knows whether it is a reader. Judged as of
-    /// the last look at that lock: it may go on while this primary stands still, or waits.
+    /// A client for which others have waited too long, although it may hold nothing: it is stopped
+    /// between two verbs of an operation, and only it knows whether it is a reader. Judged by the
+    /// last check of that lock, because the client may go on while this primary stands still, or
+    /// waits.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         self.arbiter.hinderer(skip)
     }
 
-    /// A client that was cut off is here again: it is not one that keeps others waiting before it
-    /// has had as long as any other to go on.
+    /// Handles that a client that was cut off is here again: before it counts as a hinderer again,
+    /// it has as long as any other client to go on.
     pub fn goes_on(&mut self, now: ServerTime, client: ClientId) {
         self.arbiter.goes_on(now, client);
     }
 
-    /// A request on the control connection of an admitted client, but `Init` and `Reinit`.
-    /// After `Deinit` its channels are closed, and [`fenced`](Self::fenced) is called.
+    /// Handles a request on the control connection of an admitted client, except `Init` and
+    /// `Reinit`. After `Deinit` its channels are closed, and [`fenced`](Self::fenced) is called.
     pub fn control(
         &mut self,
         now: ServerTime,
@@ -280,7 +281,8 @@ impl Locks {
         use ControlRequest as R;
         let in_recovery = match request {
             R::ReinitDone | R::UpdateLocks(_) => true,
-            // who waits for others, for as long as it takes, is heard all the same
+            // Served during recovery, too: a client that waits for other clients' claims must not
+            // count as silent.
             R::Heartbeat => !planted::is(Bug::BeatRefused),
             _ => false,
         };
@@ -291,7 +293,7 @@ impl Locks {
             R::Init { .. } | R::Reinit { .. } => ControlReply::Error(Status::Error),
             R::ReinitDone => self.reinit_done(mem, client),
             R::Deinit => {
-                // the objects of a client that leaves stay: every client may destroy them
+                // The objects of a client that leaves stay: every client may destroy them.
                 self.registry.objects.disown(client);
                 ControlReply::Done
             }
@@ -323,7 +325,7 @@ impl Locks {
         request: ControlRequest,
     ) -> ControlReply {
         use ControlRequest as R;
-        // who has got the object is searched for the client, and for the last lease
+        // The client's reference is searched for, and the last lease.
         mem.visited(2 * self.registry.objects.refs_of(&request));
         if let Err(status) = self.may_use_object(client, &request) {
             return ControlReply::Error(status);
@@ -405,7 +407,7 @@ impl Locks {
         ControlReply::Statuses(statuses)
     }
 
-    /// A request on a client's command channel.
+    /// Handles a request on a client's command channel.
     pub fn command(
         &mut self,
         now: ServerTime,
@@ -417,7 +419,7 @@ impl Locks {
     ) {
         let last = self.last_seq.get(&client).copied().unwrap_or(Seq(0));
         if seq <= last && !planted::is(Bug::RetryExecutedTwice) {
-            return; // sent again: it was executed, and its answer is on its way
+            return; // a repetition: it was executed, and its answer is on its way
         }
         self.last_seq.insert(client, seq);
         let mut answer = |reply| out.push(Sent { client, seq, reply });
@@ -458,7 +460,7 @@ impl Locks {
             return;
         }
         let from = Caller { client, handle, seq };
-        mem.visited(1 + self.arbiter.searched(lock.slot)); // for the client
+        mem.visited(1 + self.arbiter.searched(lock.slot)); // the search for the client
         self.arbiter.request(now, &mut mem, lock, from, request, out);
         self.work = self.work.saturating_add(mem.work());
         for sent in &out[before..] {
@@ -468,18 +470,18 @@ impl Locks {
         }
     }
 
-    /// The work units of requests since the last call, without those of [`step`](Self::step).
+    /// Takes the work units of requests since the last call, without those of [`step`](Self::step).
     pub fn take_work(&mut self) -> u32 {
         std::mem::take(&mut self.work)
     }
 
-    /// A client that is not leaving.
+    /// The client, if it is known and not leaving.
     fn known(&self, client: ClientId) -> Option<&Client> {
         self.registry.clients.get(client).filter(|_| !self.is_leaving(client))
     }
 
-    /// When [`step`](Self::step) has something to do next, or a client lags
-    /// ([`take_laggard`](Self::take_laggard)); a time that has passed: now.
+    /// When [`step`](Self::step) has something to do next, or a client becomes a laggard
+    /// ([`take_laggard`](Self::take_laggard)); a time in the past: now.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         self.next_step().into_iter().chain(self.lags_at()).min()
     }
@@ -492,11 +494,11 @@ impl Locks {
         }
     }
 
-    /// Checks that everything it keeps fits together and that no unknown client is queued;
-    /// takes time in proportion to everything in it, so it is for tests and the simulator.
+    /// Checks that all tables agree and that no unknown client is queued. Visits everything, so it
+    /// is for tests and the simulator.
     ///
     /// # Errors
-    /// What a client that is gone has left behind.
+    /// A remnant of a client that has left.
     ///
     /// # Panics
     /// If the tables do not agree with each other.
@@ -520,7 +522,7 @@ impl Locks {
         self.arbiter.is_queued(slot, client)
     }
 
-    /// How many are queued for the lock of this slot.
+    /// How many clients are queued for the lock of this slot.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.arbiter.waiters(slot)
     }

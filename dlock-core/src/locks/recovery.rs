@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recovery: what the clients of the predecessor claim, and what becomes of it.
+//! Recovery: the claims of the predecessor's clients, and their settlement.
 //!
 //! ```text
-//!   UpdateLocks ─▶ a place for each lock; what is claimed of it is kept, per (client, lock)
+//!   UpdateLocks ─▶ a place for each lock; its claims are kept, per (client, lock)
 //!   ReinitDone  ─▶ counted, by client; the last one ends the recovery:
-//!                  each lock is settled from all its claims, in whatever order they came
-//!   Confirm     ─▶ what became of one of them: as the word and the client's ledger entry say
+//!                  each lock is settled from all its claims, in any order
+//!   Confirm     ─▶ the verdict on one claim, from the word and the client's ledger entry
 //! ```
-//! A claim can be repeated: the last word of a client counts. Of a client that has not said that it
-//! has told everything nothing counts; but of one whose session has lapsed meanwhile the leases
-//! that it has claimed do. Nobody operates on a word before all are settled.
+//! A claim can be repeated; the last one counts. Claims of a client that has not said that it has
+//! claimed everything do not count, except, if its session has lapsed meanwhile, its leases. No
+//! client operates on a word before all locks are settled.
 
 use super::settlement::{settle, Claimed, Settled};
 use super::{lock_ref, valid_name, Had, Locks};
@@ -43,7 +43,7 @@ impl Locks {
         ControlReply::Locks(results)
     }
 
-    /// A place for the lock, and the claim is kept.
+    /// Gives the lock a place, and keeps the claim.
     fn claim(
         &mut self,
         now: ServerTime,
@@ -76,9 +76,9 @@ impl Locks {
         Ok(grant)
     }
 
-    /// Every lock gets its word, and the ledgers their entries, from what was claimed: how many
-    /// claims there were, and how many of them were not granted. Nobody is served before, so it is
-    /// done at once, however much it is.
+    /// Settles all locks from the claims: sets the words and the ledger entries. Returns how many
+    /// claims there were, and how many of them were not granted. Done in one step, because no
+    /// client is served before.
     pub(super) fn settle_all(&mut self, mem: &mut dyn LockMemory) -> (usize, usize) {
         self.recovering = false;
         self.removed.clear();
@@ -100,14 +100,14 @@ impl Locks {
         (all, all - granted)
     }
 
-    /// Whether what a client has claimed is to be kept: it has told everything; or it has a lease,
-    /// which outlasts its session as at a primary that serves.
+    /// Whether a claim counts: its client has claimed everything, or it has a lease, which outlasts
+    /// the session as at a primary that serves.
     fn counts(&self, claim: &Claimed) -> bool {
         let is_leased = claim.is_held && claim.deadline_s != u32::MAX;
         self.has_claimed_all(claim.client) || is_leased && self.is_given_up(claim.client)
     }
 
-    /// How many of these have what they claim.
+    /// Settles one lock; returns how many of the claims were granted.
     fn settle_one(&mut self, mem: &mut dyn LockMemory, slot: Slot, claims: &[Claimed]) -> usize {
         let Some(lock) = lock_ref(&self.registry, slot) else { return claims.len() };
         let fence = mem.read(WordAddr::new(slot, Word::Fence));
@@ -119,7 +119,8 @@ impl Locks {
         for (client, entry, ticket) in entries {
             let known = self.registry.clients.get(client);
             let Some(handle) = known.and_then(|known| known.handle_of(slot)) else { continue };
-            // whose channel comes later: until then nobody else can execute anything for it
+            // The client's channel comes later; until then only the primary can execute chains for
+            // it.
             if !self.one_sided.contains(&client) {
                 self.arbiter.proxy(client);
             }
@@ -131,7 +132,7 @@ impl Locks {
         granted
     }
 
-    /// What a client has claimed under a handle of a lock in this slot, while nothing is settled.
+    /// The claim of a client to the lock in this slot, before the settlement.
     pub(super) fn has_claimed(&self, now: ServerTime, slot: Slot, client: ClientId) -> Had {
         match self.claims.get(&(slot, client)) {
             None => Had::Nothing,
@@ -144,7 +145,7 @@ impl Locks {
     }
 }
 
-/// Whether a client of ours can have this of a lock of this type.
+/// Whether such a claim is possible for a lock of this type.
 fn is_possible(lock_type: LockType, held: &HeldClaim) -> bool {
     match (lock_type, held.fair) {
         (LockType::Atomic, None) => held.mode == Mode::Exclusive && !held.is_queued,

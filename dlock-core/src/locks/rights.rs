@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the primary asks whether a client may do what it wants ([`Access`] decides).
+//! The checks whether a client may do what it asks for ([`Access`] decides).
 //!
 //! ```text
 //!   GetLocks      get (contained in the rights to lock)       quota locks_max
@@ -7,11 +7,11 @@
 //!   Object*       objects                                     quota objects_max
 //!   chains, Wait, Poll, TakeTicket, Steal, Extend   the right to the mode, on the lock's name
 //!   Wait, TakeTicket                                          quota waits_max
-//!   notes that make the hold of a fair lock last longer       the right to the mode
-//!   release, cancel, abandon, resolve, and reads of words     nothing: who holds may give back
+//!   writes that make the hold of a fair lock last longer      the right to the mode
+//!   release, cancel, abandon, resolve, and reads of words     nothing: a holder may give back
 //! ```
-//! Of a client that operates on the words itself the primary sees none of its chains: only one that
-//! may do everything comes to that ([`Locks::may_map`]).
+//! The primary does not see the chains of a client that operates on the words itself, so only a
+//! client that may do everything can do that ([`Locks::may_map`]).
 
 use super::Locks;
 use crate::arbiter::Arbiter;
@@ -27,7 +27,7 @@ use crate::wire::message::{LockType, Request};
 use crate::wire::status::Status;
 
 impl Locks {
-    /// These rules from now on; none: everything is allowed.
+    /// Replaces the rules; none: everything is allowed.
     pub fn set_rules(&mut self, rules: Vec<Rule>) {
         self.access.set_rules(rules);
     }
@@ -37,7 +37,8 @@ impl Locks {
         self.access.allows_everything(client)
     }
 
-    /// What was refused for want of a right, or for a quota, since the last call: for the log.
+    /// Takes the refusals, for want of a right or because of a quota, since the last call; for the
+    /// log.
     pub fn take_refusals(&mut self) -> Vec<Refusal> {
         self.access.take_refusals()
     }
@@ -55,10 +56,10 @@ impl Locks {
         self.access.enter(client, id, names);
     }
 
-    /// A chain of this client was not allowed: for the log.
+    /// Records for the log that a chain of this client was denied.
     pub fn chain_was_denied(&mut self, mem: &mut dyn LockMemory, client: ClientId, chain: &Chain) {
         if let Some((right, name)) = self.missing(mem, client, chain) {
-            let _ = self.access.check(client, right, &name); // it is what is to be noted
+            let _ = self.access.check(client, right, &name); // records the refusal
         }
     }
 
@@ -87,7 +88,7 @@ impl Locks {
         })
     }
 
-    /// What a client needs to have this done to something that it has got.
+    /// The right that this operation on a lock or object needs.
     fn needed(&self, what: What, word_op: &WordOp) -> Option<(Right, &[u8])> {
         match what {
             What::Lock(lock, lock_type) => {
@@ -117,7 +118,7 @@ impl Locks {
         }
     }
 
-    /// The right that a client lacks for a note that makes its hold of a fair lock last longer.
+    /// The right that a client lacks for a ledger write that prolongs its hold of a fair lock.
     pub(super) fn missing_for_note(
         &self,
         mem: &mut dyn LockMemory,
@@ -136,7 +137,7 @@ impl Locks {
         (!self.access.allows(client, right, name)).then_some((right, name))
     }
 
-    /// The work of counting what a client's identity has.
+    /// The work of counting the locks of a client's identity.
     pub(super) fn quota_work(&self, client: ClientId) -> usize {
         match self.access.quotas(client).locks_max {
             Some(_) => self.access.fellows(client).count(),
@@ -179,11 +180,11 @@ impl Locks {
             LockType::Rw | LockType::Fair => Right::to_lock(held.mode),
         });
         self.access.check(client, right, &claim.desc.name)?;
-        // or one identity could fill the table before the others have claimed what they hold
+        // Else one identity could fill the table before the others have claimed their locks.
         self.may_have_one_more(client, &claim.desc.name)
     }
 
-    /// Whether a client may ask this of an object.
+    /// Whether a client may make this request about an object.
     pub(super) fn may_use_object(
         &mut self,
         client: ClientId,
@@ -198,7 +199,7 @@ impl Locks {
             R::ObjectCreate { name, .. } | R::ObjectGet { name, .. } => name.clone(),
             R::ObjectDestroy(object) => match objects.by_id(*object) {
                 Some(record) => record.name().to_vec(),
-                None => return Ok(()), // which is its answer
+                None => return Ok(()), // the request fails anyway
             },
             _ => return Ok(()),
         };
@@ -218,7 +219,7 @@ impl Locks {
     }
 }
 
-/// Whether a client may ask this about a lock that it has got.
+/// Whether a client may make this request about a lock that it has got.
 pub(super) fn may_request(
     access: &mut Access,
     arbiter: &Arbiter,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a successor makes of all claims to one lock: decided once, whatever their order.
+//! How a successor settles all claims to one lock: decided once, independent of their order.
 //!
 //! ```text
 //!   claims of one lock ─▶ settle ─▶ its word, and the ledger entries of those who have something
 //! ```
-//! Of holds that exclude each other the one that was granted, or confirmed, later is the true one:
-//! the predecessor had taken the other away. It did so when the other's lease had ended, so of two
-//! that one incarnation has granted the later one has the later deadline, by the clock of that
-//! incarnation, which both have told. How long ago a hold was granted decides only where this does
-//! not: a claim may have been under way for long. The shares of readers are added up.
+//! Of holds that exclude each other, the one that was granted or confirmed last is the true one:
+//! the predecessor had taken the lock away from the other, after its lease had ended. So of two
+//! holds granted by one incarnation, the later one has the later deadline by the clock of that
+//! incarnation, which both claims contain. The age of a hold decides only if this does not, because
+//! a claim may have been under way for long. Shares of readers are added up.
 //!
-//! *Fair*: who holds the lock is at the head, and the rest is queued behind in the order of their
-//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, the
-//! lap there, and the sum of both its numbers, which grows with each ticket of a lap.
+//! *Fair*: holders are at the head of the queue; the others follow in the order of their tickets,
+//! and all get new numbers from 0. The order of tickets is given by the incarnation at which they
+//! were taken, the lap there, and the sum of both numbers, which grows with each ticket of a lap.
 
 use std::cmp::Reverse;
 
@@ -24,27 +24,28 @@ use crate::token::{settled_fence, Token};
 use crate::wire::control::Place;
 use crate::wire::message::{LockType, Mode};
 
-/// What a client says of a lock of its former primary.
+/// A client's claim to a lock of the predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claimed {
     pub(super) client: ClientId,
     pub(super) mode: Mode,
-    /// It holds the lock; else it is queued for it (fair locks).
+    /// Whether it holds the lock; else it is queued for it (fair locks).
     pub(super) is_held: bool,
-    /// Of a hold: the end of its lease, seconds since 1970; `u32::MAX`: it has none.
+    /// The end of the lease of a hold, seconds since 1970; `u32::MAX`: no end.
     pub(super) deadline_s: u32,
-    /// Of a hold: the incarnation that granted or confirmed it last, and the end of its lease by
-    /// the clock of that one.
+    /// The incarnation that granted or confirmed a hold last, and the end of the lease by the clock
+    /// of that incarnation.
     pub(super) granted_at: (Epoch, u32),
-    /// Of a hold: when it was granted or confirmed last; later, if the claim took long to come.
+    /// When a hold was granted or confirmed last; too late if the claim took long to come.
     pub(super) since: ServerTime,
-    /// Fair: its ticket.
+    /// Fair: the place of the ticket.
     pub(super) place: Option<Place>,
     /// Of a hold that its client is sure of: its fencing token.
     pub(super) token: Token,
 }
 
-/// A lock as it is after a recovery. Who has no entry, and is not named by the word, has nothing.
+/// A lock after the recovery. A client that has no entry, and is not named by the word, has
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) word: u64,
@@ -53,7 +54,7 @@ pub(super) struct Settled {
     pub(super) entries: Vec<(ClientId, LedgerEntry, Option<Claim>)>,
 }
 
-/// Fair: how the lock is held or asked for, the ticket, and the end of the hold if it is one.
+/// Fair: the mode, the ticket, and the end of the hold if it is one.
 pub(super) type Claim = (Mode, Ticket, Option<u32>);
 
 /// Ledger deadlines count from `anchor_s`. `fence`: of the slot, which is above every token that
@@ -114,7 +115,7 @@ fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) ->
     }
 }
 
-/// Those that stay, in their order.
+/// The claims that stay, in their order.
 fn fair(
     claims: &[Claimed],
     is_true: &dyn Fn(&Claimed) -> bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the administrator sees.
+//! Snapshots of locks and clients for the administrator.
 
 use super::Locks;
 use crate::arbiter::fair_view;
@@ -11,18 +11,18 @@ use crate::wire::message::LockType;
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockSnapshot {
-    /// Its id.
+    /// The id of the lock.
     pub lock: LockId,
-    /// Its name.
+    /// The name of the lock.
     pub name: Vec<u8>,
-    /// Its kind.
+    /// The kind of the lock.
     pub lock_type: LockType,
-    /// Where it is.
+    /// The slot of the lock.
     pub slot: Slot,
-    /// Its word; of a fair lock the low bits of its four numbers, as
-    /// [`FairView`](crate::memory::words::FairView) has them.
+    /// The lock word; of a fair lock the low bits of its four counters, as in
+    /// [`FairView`](crate::memory::words::FairView).
     pub word: u64,
-    /// Clients that have got it.
+    /// Clients that have got the lock.
     pub refs: usize,
     /// Clients queued at the arbiter.
     pub waiters: usize,
@@ -31,9 +31,9 @@ pub struct LockSnapshot {
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSnapshot {
-    /// Its id.
+    /// The id of the client.
     pub client: ClientId,
-    /// Locks and objects it has got.
+    /// Locks and objects that it has got.
     pub handles: usize,
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waits of ended channels that are still to be dropped.
 //!
-//! A client may wait for all locks on one channel after the other. What each channel leaves behind
-//! is kept as it came; only where there are more than [`SETS_MAX`] of a client are the two smallest
-//! put together, so that no end of a channel moves more than a ninth of all locks.
+//! A client may wait for all locks on one channel after the other. The waits that each channel
+//! leaves behind are kept as a set. If a client has more than [`SETS_MAX`] sets, the two smallest
+//! are merged, so that the end of a channel never moves more than a ninth of all locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::ids::{ClientId, Slot};
 /// Sets of one client.
 const SETS_MAX: usize = 8;
 
-/// The slots of the locks that each client was queued for. No set is empty.
+/// The slots of locks for which each client was queued. No set is empty.
 #[derive(Debug, Default)]
 pub(super) struct StaleWaits(BTreeMap<ClientId, Vec<BTreeSet<Slot>>>);
 
@@ -25,7 +25,8 @@ impl StaleWaits {
         self.0.get(&client).is_some_and(|sets| sets.iter().any(|set| set.contains(&slot)))
     }
 
-    /// What a channel of this client leaves behind; how many were moved.
+    /// Adds the waits that an ended channel of this client leaves behind. Returns how many slots
+    /// were moved between sets for that (for the work budget).
     pub fn add(&mut self, client: ClientId, waits: BTreeSet<Slot>) -> usize {
         if waits.is_empty() {
             return 0;
@@ -44,16 +45,16 @@ impl StaleWaits {
         moved
     }
 
-    /// The next one to be dropped.
+    /// The next wait to drop.
     pub fn next(&self) -> Option<(ClientId, Slot)> {
         let (&client, sets) = self.0.first_key_value()?;
         Some((client, *sets.last()?.first()?))
     }
 
-    /// Whether it was still to be dropped: it is not any more.
+    /// Removes a wait from the list; returns whether it was there.
     pub fn take(&mut self, client: ClientId, slot: Slot) -> bool {
         let Some(sets) = self.0.get_mut(&client) else { return false };
-        let was_deaf = sets.iter_mut().any(|set| set.remove(&slot)); // no two have one slot
+        let was_deaf = sets.iter_mut().any(|set| set.remove(&slot)); // no slot is in two sets
         sets.retain(|set| !set.is_empty());
         if sets.is_empty() {
             self.0.remove(&client);
@@ -61,7 +62,7 @@ impl StaleWaits {
         was_deaf
     }
 
-    /// None of this client's is to be dropped.
+    /// Removes all waits of this client from the list: they need not be dropped any more.
     pub fn forget(&mut self, client: ClientId) {
         self.0.remove(&client);
     }

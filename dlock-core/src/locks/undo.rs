@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the primary does in slices: undoing what a gone client has, and looking at locks whose
-//! time has come.
+//! Work that the primary does in slices: undoing what a fenced client had, and checking locks at
+//! their deadlines.
 //!
 //! ```text
 //!   fenced ──▶ leaving: it cannot act any more ──step, step, …──▶ gone: id and place are free
 //!                       one reference after the other:
 //!                       locks ─▶ objects ─▶ what it owns
-//!   detached ──▶ deaf: what it waited for it does not wait for any more, lock by lock
+//!   detached ──▶ deaf: its waits are dropped, lock by lock
 //! ```
-//! In the same way the locks of a client are told that another party executes its word operations
-//! from now on; a lock that is used before is told then.
+//! In the same way a change of the party that executes a client's word operations is entered lock
+//! by lock; a lock that is used earlier gets the change then.
 //!
-//! Between two steps all other clients are served. A lock of the leaving client is free, or its
-//! next waiter's, as soon as the reference to it was undone. Until the last one is, the client is
-//! known: its id, its ledger and its place stay taken.
+//! Between two steps other clients are served. A lock of the leaving client becomes free, or the
+//! next waiter's, as soon as the reference to it is undone. Until the last one is undone the client
+//! is known: its id, its ledger and its place stay taken.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -26,32 +26,32 @@ use crate::ids::{ClientId, Handle, Slot};
 use crate::memory::exec::LockMemory;
 use crate::registry::{Released, What};
 
-/// Waits of an ended channel that are dropped at once: who waits for little is
-/// queued for nothing any more when the call returns.
+/// Waits of an ended channel that are dropped at once, so that a client with few waits has none
+/// left when the call returns.
 const DEAF_AT_ONCE: usize = 16;
-/// The work of that, unless the last of them is more.
+/// The work limit for that; the last wait may exceed it.
 const DEAF_WORK: u32 = 4 * QUANTUM;
-/// Handles whose locks are told of a change at once: most clients attach before they get any.
+/// Handles whose locks get such a change at once: most clients attach before they get any lock.
 const TOLD_AT_ONCE: usize = 1;
 
-/// What a [`step`](Locks::step) did.
+/// The result of a [`step`](Locks::step).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Work units; at most the budget and one
     /// [`ITEM_WORK_MAX`](crate::budget::work::ITEM_WORK_MAX).
     pub work: u32,
-    /// There is more to do now.
+    /// Whether there is more to do now.
     pub more: bool,
-    /// A client of which nothing is left: its ledger is to be forgotten.
+    /// A client of which nothing is left; its ledger is to be forgotten.
     pub gone: Option<ClientId>,
 }
 
 /// Clients that are leaving.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
-    /// The next handle of each to be undone.
+    /// The next handle of each client to undo.
     next: BTreeMap<ClientId, Handle>,
-    /// Who had the last turn.
+    /// The client that had the last turn.
     last: Option<ClientId>,
 }
 
@@ -63,7 +63,7 @@ impl Leaving {
         self.next.contains_key(&client)
     }
 
-    /// Whose turn it is: each in turn.
+    /// The leaving client, and its handle, to undo next: the clients take turns.
     fn turn(&mut self) -> Option<(ClientId, Handle)> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let later = self.next.range((after, Bound::Unbounded)).next();
@@ -74,14 +74,14 @@ impl Leaving {
 }
 
 impl Locks {
-    /// Nothing of this client can act any more: [`step`](Self::step) undoes what it has. To
-    /// all other clients it is unknown from now on. `true`: it had nothing, and is gone.
+    /// Handles that a client is fenced: [`step`](Self::step) undoes what it has. From now on it is
+    /// unknown to all other clients. `true`: it had nothing, and is forgotten.
     pub fn fenced(&mut self, client: ClientId) -> bool {
         let Some(known) = self.known(client) else { return false };
         let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
         self.reinits.remove(&client);
-        self.deaf.forget(client); // a reference is undone with its wait
-        self.changing.remove(&client); // and told before
+        self.deaf.forget(client); // a reference is undone together with its wait
+        self.changing.remove(&client); // its locks need not be told
         if self.recovering {
             self.removed.insert(client);
             self.has_told(client); // it has nothing left to claim
@@ -94,19 +94,19 @@ impl Locks {
         has_nothing
     }
 
-    /// Whether the client was fenced, and is not gone yet.
+    /// Whether the client was fenced, but is not undone yet.
     pub fn is_leaving(&self, client: ClientId) -> bool {
         self.leaving.contains(client)
     }
 
-    /// Whether a place will be free soon: a client is leaving.
+    /// Whether a place will be free soon, because a client is leaving.
     pub fn is_undoing(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Does what there is to do now, lock by lock: expiry, graces, recounts, and undoing what
-    /// fenced clients had. It ends when as much work as the budget was done, when a client is
-    /// gone, or when there is nothing more to do.
+    /// Does work that is due, lock by lock: expiry, graces, recounts, and undoing what fenced
+    /// clients had. Ends when the budget is used up, when a client is undone, or when nothing more
+    /// is due.
     pub fn step(
         &mut self,
         now: ServerTime,
@@ -133,12 +133,12 @@ impl Locks {
         Step { work: mem.work(), more, gone }
     }
 
-    /// All that there is to do now, however much it is: for tests and models.
+    /// Does all work that is due; for tests and models.
     pub fn tick(&mut self, now: ServerTime, mem: &mut dyn LockMemory, out: &mut Vec<Sent>) {
         while self.step(now, mem, u32::MAX, out).more {}
     }
 
-    /// Looks at the next lock whose time has come; `false`: there is none.
+    /// Checks the next lock whose deadline has passed; returns whether there was one.
     fn look(&mut self, now: ServerTime, mem: &mut Metered<'_>, out: &mut Vec<Sent>) -> bool {
         let Some(slot) = self.arbiter.pop_due(now) else { return false };
         mem.visited(1 + self.arbiter.searched(slot));
@@ -149,7 +149,7 @@ impl Locks {
         true
     }
 
-    /// The client hears of nothing that it has waited for until now.
+    /// Drops the client's waits, because it can no longer receive a grant.
     pub(super) fn is_deaf(
         &mut self,
         now: ServerTime,
@@ -181,8 +181,8 @@ impl Locks {
         true
     }
 
-    /// Another party executes the client's word operations from now on. If it has much,
-    /// [`step`](Self::step) tells most of its locks.
+    /// Enters in a client's locks that another party executes its word operations from now on. If
+    /// there are many, [`step`](Self::step) does so for most of them.
     pub(super) fn changes(&mut self, client: ClientId) {
         if !self.arbiter.is_changing(client) {
             return;
@@ -212,7 +212,8 @@ impl Locks {
         }
     }
 
-    /// Tells the lock of one handle, from this one on; the one after it, `None`: there was none.
+    /// Tells the lock of the first handle from `at` on; returns the number after it; `None`: there
+    /// was no handle.
     fn tell_one(&mut self, client: ClientId, at: Handle) -> Option<Handle> {
         let known = self.registry.clients.get(client)?;
         let handle = known.handle_from(at)?;
@@ -222,8 +223,8 @@ impl Locks {
         Some(Handle(handle.0 + 1))
     }
 
-    /// Drops the wait of an ended channel for this lock, if there is one: before anything that
-    /// the client asks for on a later one.
+    /// Drops the wait of an ended channel for this lock, if there is one. Done before any request
+    /// of a later channel about the lock.
     pub(super) fn drop_deaf_wait(
         &mut self,
         now: ServerTime,
@@ -251,7 +252,8 @@ impl Locks {
         }
     }
 
-    /// Undoes one reference of a leaving client, from this handle on; true if it is gone now.
+    /// Undoes one reference of a leaving client, from this handle on; `true` if the client is
+    /// undone.
     fn undo_next(
         &mut self,
         now: ServerTime,
@@ -299,7 +301,7 @@ impl Locks {
         self.reference_dropped(now, mem, client, released, out);
     }
 
-    /// Nothing of the client is left in the tables of locks and objects.
+    /// Forgets a client without handles or objects.
     fn forget_client(&mut self, client: ClientId) {
         self.registry.objects.forget_client(client);
         self.registry.clients.remove(client);
@@ -309,7 +311,7 @@ impl Locks {
         self.arbiter.gone(client);
     }
 
-    /// After a reference is gone from the tables: the arbiter undoes what the client had.
+    /// Undoes at the arbiter what the client had of a lock, after its reference was removed.
     pub(super) fn reference_dropped(
         &mut self,
         now: ServerTime,
@@ -318,7 +320,7 @@ impl Locks {
         released: Released,
         out: &mut Vec<Sent>,
     ) {
-        // the references and the queue are searched for the client
+        // The client is searched for in the references and the queue.
         let refs = self.registry.locks.refs(released.slot).len();
         mem.visited(1 + refs + self.arbiter.searched(released.slot));
         self.claims.remove(&(released.slot, client));

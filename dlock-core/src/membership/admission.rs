@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is let in, who may come back, and who may have a command channel.
+//! Admission: which clients are let in, which may come back, and which may have a command channel.
 
 use super::member::{Member, Process};
 use super::prepared::Target;
@@ -19,9 +19,9 @@ use crate::wire::status::Status;
 /// Randomness of one admission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Draws {
-    /// The secret of a client that is new, or of a session that is prepared.
+    /// The secret of a new client, or of a prepared session.
     pub secret: Secret,
-    /// Numbers for its id.
+    /// Candidates for the client id.
     pub numbers: [u32; ID_ATTEMPTS_MAX],
 }
 
@@ -34,15 +34,16 @@ impl std::fmt::Debug for Draws {
 /// A control connection that asks to be let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its number.
+    /// The number of the connection.
     pub control: u64,
-    /// Whose certificate it has shown; `None`: this primary asks for none.
+    /// The identity of the certificate on the connection; `None`: this primary asks for no
+    /// certificate.
     pub identity: Option<Identity>,
     /// The names in that certificate, as rules have them ([`rights`](crate::rights)).
     pub names: Vec<String>,
 }
 
-/// Without a certificate.
+/// A caller without a certificate.
 impl From<u64> for Caller {
     fn from(control: u64) -> Self {
         Self { control, identity: None, names: Vec::new() }
@@ -52,64 +53,65 @@ impl From<u64> for Caller {
 /// A client that was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Who it is.
+    /// The id of the client.
     pub client: ClientId,
-    /// Its proof.
+    /// The secret by which the client proves who it is.
     pub secret: Secret,
     /// The protocol version to speak.
     pub version: u8,
-    /// The primary is in recovery.
+    /// Whether the primary is in recovery.
     pub recovering: bool,
-    /// What it is promised.
+    /// The horizon that the client is promised.
     pub terms: Terms,
-    /// The connection is that of a prepared session, for which the client has shown this proof: it
-    /// speaks for the client once a request comes on it. That proof stays one until the client is
-    /// known to use the new one.
+    /// The proof that the client gave, if the connection is that of a prepared session. The
+    /// connection speaks for the client once a request comes on it. The proof stays valid until the
+    /// client is known to use the new secret.
     pub prepared_by: Option<Secret>,
 }
 
 /// The answer to `Init` or `Reinit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// Let in. The client is answered when the effects are done.
+    /// Let in. The client is answered after the effects are executed.
     Admitted(Admission),
-    /// Room is being made: ask again when a member was forgotten, or kept.
+    /// Room is being made: ask again after a member was forgotten, or was kept after all.
     Wait,
 }
 
-/// What comes with a connection that is to become a command channel.
+/// A connection that is to become a command channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
-    /// The fabric that the connection is of.
+    /// The fabric of the connection.
     pub fabric: FabricKind,
     /// The process at its other end, if it is to map the memory.
     pub process: Option<JoiningProcess>,
-    /// Whose certificate it has shown; `None`: none is asked for there.
+    /// The identity of the certificate on the connection; `None`: no certificate is asked for on
+    /// this connection.
     pub identity: Option<Identity>,
 }
 
 /// A process that is to map the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoiningProcess {
-    /// Its number, for telling whether it is one already known.
+    /// The process id; processes that are already known are recognised by it.
     pub pid: Option<i32>,
-    /// Whether its end can be found out.
+    /// Whether the primary can find out that the process ends.
     pub is_known: bool,
 }
 
 impl Joining {
-    /// Over a fabric whose clients map nothing.
+    /// A connection over a fabric whose clients do not map the memory.
     pub fn over(fabric: FabricKind) -> Self {
         Self { fabric, process: None, identity: None }
     }
 
-    /// The same, by a connection that has shown this certificate.
+    /// The same connection, with this identity of its certificate.
     #[must_use]
     pub fn shown(self, identity: Option<Identity>) -> Self {
         Self { identity, ..self }
     }
 
-    /// Over a fabric whose clients map the memory: by this process.
+    /// A connection by this process, over a fabric whose clients map the memory.
     pub fn by(fabric: FabricKind, pid: Option<i32>, is_known: bool) -> Self {
         Self { fabric, process: Some(JoiningProcess { pid, is_known }), identity: None }
     }
@@ -118,18 +120,19 @@ impl Joining {
 /// A command channel that may be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// Its number: the client's first is 1.
+    /// The number of the channel: the client's first is 1.
     pub number: u64,
-    /// Watch the process under this number; `None`: there is none, or it is watched already.
+    /// Watch the process under this number; `None`: there is no process, or it is watched already.
     pub watch: Option<u64>,
-    /// Until when the silence of this session is nothing to act on.
+    /// Until this time the primary does not act on the client's silence.
     pub until: ServerTime,
-    /// It is that of a prepared session: nothing that it brings is served before the session has
-    /// taken the place of the one before ([`Effect::Switch`](crate::primary::Effect::Switch)).
+    /// Whether this is the channel of a prepared session: nothing that comes on it is served before
+    /// the session has taken the place of the old one
+    /// ([`Effect::Switch`](crate::primary::Effect::Switch)).
     pub is_prepared: bool,
 }
 
-/// What an `Init` or `Reinit` asks for.
+/// The request in an `Init` or `Reinit`.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) version: u8,
@@ -184,7 +187,8 @@ impl Membership {
             Some((client, proof)) => locks.may_adopt(client, proof, identity)?,
             None => {}
         }
-        // new rules take nothing from who was let in before: not at the next primary either
+        // A client that was let in before stays a client in spite of new rules, also at the next
+        // primary.
         if back.is_none_or(|(client, _)| !locks.is_of_predecessor(client)) {
             locks.admit(identity, names, self.len_of(identity))?;
         }
@@ -231,8 +235,8 @@ impl Membership {
         { ids }.find(|id| !self.members.contains_key(id) && !locks.is_idle(*id))
     }
 
-    /// A member is here again. If it has connections they are left as they are, and it gets a
-    /// session beside them, which is to take their place.
+    /// Lets a member in again. If the member still has connections they stay as they are, and it
+    /// gets a prepared session that is to take their place.
     fn come_back(
         &mut self,
         now: ServerTime,
@@ -250,10 +254,10 @@ impl Membership {
         let has_session = member.has_session();
         let was_cut_off = matches!(member.state, State::Fenced(_) | State::Ending(_));
         match member.state {
-            // it would keep others waiting again, and its horizon would begin anew
+            // If it came back it would keep others waiting again, and its horizon would begin anew.
             State::Fenced(Exit::Hindered) => return Err(Status::NotReady),
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
-            // its session is about to end
+            // The session of a laggard is about to end.
             State::Absent { .. } | State::Fenced(_) | State::Ending(Ending::Fence(_))
                 if member.lags && locks.is_recovering() =>
             {
@@ -262,7 +266,7 @@ impl Membership {
             _ if !member.may_return() => return Err(Status::ClientRemoved),
             _ => {}
         }
-        // whatever was prepared before, its client has given it up
+        // A client that comes back has given up the session that was prepared for it before.
         self.give_up_prepared(client);
         if has_session {
             let prepared = self.prepare(now, locks, (client, proof), wanted, fresh);
@@ -271,7 +275,7 @@ impl Membership {
         if was_cut_off {
             locks.goes_on(now, client);
         }
-        // to fence what could not be fenced yet
+        // Tries again to fence queue pairs that could not be fenced.
         if !planted::is(Bug::UnfencedNotTried) {
             self.tasks.push_back(Task::CloseChannel { client, channel: None, serves: false });
         }
@@ -285,7 +289,7 @@ impl Membership {
         Ok(self.welcome(now, locks, (client, wanted.version), true))
     }
 
-    /// What a client is told that is let in.
+    /// Records that a client was let in; returns the answer to it.
     fn welcome(
         &mut self,
         now: ServerTime,
@@ -303,15 +307,16 @@ impl Membership {
             let (horizon_s, until) = (member.horizon_s, member.until);
             (member.secret, Terms { horizon_s, until, lapses: member.lapses })
         });
-        // every caller has just entered it
+        // Every caller has just entered the client.
         let (secret, terms) = told.expect("a member is welcomed");
         let recovering = locks.is_recovering();
         Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
 
-    /// A client that was let in cannot be given memory. One that is new has nothing. Of one that
-    /// comes back the primary may not know yet what it holds: it is as if its connection had been
-    /// reset. It may try again; nothing else may tell that it has ended.
+    /// The primary cannot give memory to a client that it has let in. A new client is removed: it
+    /// has nothing. A client that comes back may hold locks that the primary does not know yet, so
+    /// it becomes absent as if its connection had been reset, and may try again; no other event
+    /// would report its end.
     pub(crate) fn has_no_memory(&mut self, now: ServerTime, client: ClientId, is_new: bool) {
         if is_new || planted::is(Bug::ReturnsInVain) {
             return self.end(client, Ending::All(Exit::NoMemory));
@@ -323,8 +328,8 @@ impl Membership {
     }
 
     /// Whether room for one more client is being made. Only an absent client that has nothing loses
-    /// its place. One call looks at the next [`EVICTION_LOOKS_MAX`] absent clients in the order of
-    /// their ids, and at fewer if they have more than [`LOOKS_MAX`] handles together.
+    /// its place. One call checks the next [`EVICTION_LOOKS_MAX`] absent clients in the order of
+    /// their ids, and fewer if they have more than [`LOOKS_MAX`] handles together.
     fn makes_room<M: MemberMemory>(&mut self, now: ServerTime, locks: &Locks, mem: &mut M) -> bool {
         let goes = |member: &Member| {
             matches!(member.state, State::Undoing | State::Ending(Ending::Evict { .. }))
@@ -367,7 +372,7 @@ impl Membership {
         false
     }
 
-    /// Whether a client may have a command channel. Of a verbs client this is asked before its
+    /// Whether a client may have a command channel. For a verbs client this is checked before its
     /// queue pairs are made, and again by [`begin_attach`](Self::begin_attach).
     pub(crate) fn may_attach(&self, locks: &Locks, attach: &Attach, joining: Joining) -> Status {
         let Some(member) = self.members.get(&attach.client) else {
@@ -376,7 +381,7 @@ impl Membership {
         if self.target(attach).is_none() {
             return Status::Error;
         }
-        // a process of this host shows its credentials to the transport, and no certificate
+        // A process of this host shows its credentials to the transport instead of a certificate.
         if joining.process.is_none() && !member.is_of(joining.identity) {
             return Status::Error;
         }
@@ -391,19 +396,19 @@ impl Membership {
         }
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
-            // nothing would keep it from words that it has no right to
+            // A client that maps the memory could touch words that its rights do not cover.
             _ if !locks.may_map(attach.client) => Status::Denied,
-            // memory that cannot refuse chains: no client is let near it in recovery
+            // This memory cannot refuse chains, so no client may reach it in recovery.
             (Executes::Device, _) if locks.is_recovering() && !self.rules.device_refuses => {
                 Status::NotReady
             }
             (Executes::Device, _) => Status::Success,
-            // a process that cannot be told from others could never be fenced
+            // A process that cannot be distinguished from others could never be fenced.
             (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
                 let living = || member.processes.iter().filter(|p| !p.has_ended);
                 let has_too_many =
                     living().count() >= PROCESSES_MAX && !living().any(|p| p.pid == pid);
-                // it may come over a fabric that takes no more than what it has
+                // Else the client may come over a fabric that needs no further descriptors.
                 let has_room = self.has_files(member.more_files_for(pid));
                 match has_too_many || !has_room {
                     true => Status::ServerNoResource,
@@ -414,8 +419,9 @@ impl Membership {
         }
     }
 
-    /// A connection wants to be a client's command channel. If it may, the old one of the same
-    /// session is closed; [`finish_attach`](Self::finish_attach) follows when the effects are done.
+    /// Begins to make a connection a client's command channel. If it may be one, the old channel of
+    /// the same session is closed; [`finish_attach`](Self::finish_attach) follows when the effects
+    /// are executed.
     pub(crate) fn begin_attach(
         &mut self,
         now: ServerTime,
@@ -445,11 +451,11 @@ impl Membership {
         Status::Success
     }
 
-    /// The client has its command channel from now on.
+    /// Makes the connection the client's command channel.
     ///
     /// # Errors
-    /// `Error`: its old queue pairs could still act, or the session was given up. `ClientRemoved`:
-    /// it is not known any more.
+    /// `Error`: the client's old queue pairs could not be fenced, or the session was given up.
+    /// `ClientRemoved`: the client is not known any more.
     #[doc(hidden)] // for tests of single rules
     pub fn finish_attach(&mut self, attach: &Attach, joining: Joining) -> Result<Channel, Status> {
         let target = self.target(attach);
@@ -475,13 +481,13 @@ impl Membership {
         let is_prepared = target == Some(Target::Prepared);
         let mut watch = None;
         if let Some(JoiningProcess { pid, .. }) = joining.process {
-            // the same number is the same process while the one known has not ended
+            // A known process that has not ended: its process id cannot have been reused.
             let is_same = |p: &Process| p.pid == pid && !p.has_ended;
             if pid.is_none() || !member.processes.iter().any(is_same) {
                 self.processes += 1;
                 let number = self.processes;
                 self.mapping_files -= member.mapping_files();
-                member.processes.retain(|p| !p.has_ended); // they have the memory no more
+                member.processes.retain(|p| !p.has_ended); // they have unmapped it
                 member.processes.push(Process { number, pid, has_ended: false });
                 self.mapping_files += member.mapping_files();
                 watch = Some(number);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From the decision to end something of a member to its being undone; fencing comes between.
+//! How something of a member ends: the decision, then fencing, then the undoing.
 
 use super::{Ending, Exit, Gone, Membership, State, Task};
 use crate::clock::ServerTime;
@@ -8,20 +8,20 @@ use crate::locks::{Lapsed, Locks};
 use crate::planted::{self, Bug};
 use crate::roster::Change;
 
-/// What became of an attempt to fence a client.
+/// The result of an attempt to fence a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fencing {
-    /// Queue pairs of it could not be fenced.
+    /// Whether some queue pairs of the client could not be fenced.
     pub(crate) unfenced: bool,
-    /// A process of it may have the memory mapped ([`MemberMemory::is_mapped`]).
+    /// Whether a process of the client may have the memory mapped ([`MemberMemory::is_mapped`]).
     ///
     /// [`MemberMemory::is_mapped`]: super::MemberMemory::is_mapped
     pub(crate) mapped: bool,
 }
 
 impl Membership {
-    /// Something of a member is to end as soon as it is fenced. What is decided already and goes
-    /// further stays.
+    /// Decides that something of a member ends as soon as the member is fenced. An earlier decision
+    /// stays if it ends as much or more.
     pub(super) fn end(&mut self, client: ClientId, ending: Ending) {
         let Some(member) = self.members.get_mut(&client) else { return };
         let goes_further = match (member.state, ending) {
@@ -57,16 +57,16 @@ impl Membership {
         self.tasks.push_back(Task::Fence { client });
     }
 
-    /// A member is cut off that has not been silent. Threads of it may not have heard that, and go
-    /// by the horizon that it was told: what it has without a lease ends then, or at once if there
-    /// is none.
+    /// Cuts off a member that has not been silent. Threads of the client may not know that yet, and
+    /// rely on the horizon they were promised. So what has no lease ends at the horizon, or at once
+    /// if there is none.
     pub(super) fn cut_off(&mut self, client: ClientId, exit: Exit) {
         let Some(member) = self.members.get(&client) else { return };
         let may_rely = member.bounded > ServerTime(0) && !planted::is(Bug::FencedBeforeHorizon);
         self.end(client, if may_rely { Ending::Fence(exit) } else { Ending::Lapse(exit) });
     }
 
-    /// The horizon of a member that is cut off has passed.
+    /// Handles that the horizon of a member that was cut off has passed.
     pub(super) fn cut_off_is_over(&mut self, client: ClientId) {
         if self.members.get(&client).is_some_and(|member| member.lags) {
             return self.end(client, Ending::All(Exit::Laggard));
@@ -81,8 +81,8 @@ impl Membership {
         }
     }
 
-    /// The primary closes a member's control connection. The member is absent, as if its host had
-    /// closed it, or were silent.
+    /// Closes a member's control connection. The member is absent, as if its host had closed the
+    /// connection, or were silent.
     pub(super) fn hang_up(&mut self, now: ServerTime, client: ClientId, why: Gone) {
         let is_closed = why == Gone::Closed;
         let control = self.with(client, |member| {
@@ -95,7 +95,7 @@ impl Membership {
         self.tasks.extend(control.map(|control| Task::CloseControl { client, control }));
     }
 
-    /// [`Task::Fence`] was done: whether the client can still act.
+    /// Handles the result of [`Task::Fence`]: whether the client can still act.
     pub(crate) fn fence_tried(&mut self, locks: &mut Locks, client: ClientId, fencing: Fencing) {
         let Some(member) = self.members.get_mut(&client) else { return };
         member.channel = None;
@@ -124,18 +124,19 @@ impl Membership {
         }
     }
 
-    /// What this member has without a lease is ended: it is fenced, and relies on it no longer.
+    /// Ends what this member has without a lease: it is fenced, and relies on it no longer.
     fn lapse(&mut self, client: ClientId, exit: Exit) {
         self.with(client, |member| member.state = State::Lapsing(exit));
         self.tasks.push_back(Task::Lapse { client });
     }
 
-    /// [`Task::Look`] was done: whether the client, whose place is needed, has something.
+    /// Handles the result of [`Task::Look`]: whether the client whose place is needed has
+    /// something.
     #[doc(hidden)] // for tests of single rules
     pub fn looked(&mut self, client: ClientId, has_something: bool) {
         let state = self.state(client);
         if !matches!(state, Some(State::Ending(Ending::Evict { .. }))) {
-            return; // it came back, or must go for another reason
+            return; // the client came back, or must go for another reason
         }
         match has_something && !planted::is(Bug::EvictsHolder) {
             true => self.kept(client),
@@ -143,7 +144,7 @@ impl Membership {
         }
     }
 
-    /// A client is not evicted after all.
+    /// Makes a client that was to be evicted an absent one again.
     fn kept(&mut self, client: ClientId) {
         self.with(client, |member| {
             if let State::Ending(Ending::Evict { since, is_closed }) = member.state {
@@ -152,7 +153,7 @@ impl Membership {
         });
     }
 
-    /// [`Task::Lapse`] was done, with this result.
+    /// Handles the result of [`Task::Lapse`].
     #[doc(hidden)] // for tests of single rules
     pub fn lapsed(&mut self, now: ServerTime, client: ClientId, lapsed: Lapsed) {
         let Some(State::Lapsing(exit)) = self.state(client) else { return };
@@ -171,7 +172,7 @@ impl Membership {
         }
     }
 
-    /// Nothing of this member can act any more: everything it has is undone.
+    /// Undoes everything that this member has. The member is fenced.
     pub(super) fn undo(&mut self, client: ClientId, exit: Exit) {
         self.with(client, |member| {
             member.state = State::Undoing;
@@ -180,7 +181,7 @@ impl Membership {
         self.tasks.push_back(Task::Undo { client, exit });
     }
 
-    /// [`Task::Undo`] was done: the member is forgotten.
+    /// Handles that [`Task::Undo`] was done: forgets the member.
     pub(crate) fn undone(&mut self, client: ClientId) {
         if self.state(client) != Some(State::Undoing) {
             return;
@@ -188,7 +189,7 @@ impl Membership {
         if planted::is(Bug::UndoBeforeFence) {
             self.tasks.push_back(Task::Fence { client });
         }
-        // nothing is due for a member that is being undone
+        // A member in state `Undoing` has no deadline in the list.
         let member = self.members.remove(&client);
         self.mapping_files -= member.map_or(0, |member| member.mapping_files());
         self.tasks.extend([Task::Keep(Change::Left { client }), Task::Forget { client }]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members that may not stay: their certificate was revoked, or new rules do not allow them the
-//! memory that they reach. A client relies on its leases until they end, and on everything else
-//! until its horizon, and may not have heard yet that its session is over: so it is fenced, and
-//! what it has is kept as long as that.
+//! memory that they reach. Such a client may not know yet that its session is over: it relies on
+//! its leases until they end, and on everything else until its horizon. So the primary fences it,
+//! and keeps what it has for that long.
 
 use super::member::Member;
 use super::{Exit, Membership};
@@ -20,8 +20,9 @@ pub enum Connection {
 }
 
 impl Membership {
-    /// The certificate that this connection has shown is revoked: its client is fenced, and what it
-    /// has without a lease ends with its horizon. Nothing if it is none of the client's any more.
+    /// Handles that the certificate of this connection is revoked: its client is fenced, and what
+    /// it has without a lease ends with its horizon. Does nothing if the client no longer uses the
+    /// connection.
     pub(crate) fn revoked(&mut self, client: ClientId, connection: Connection) {
         let Some(member) = self.members.get(&client) else { return };
         let prepared = member.prepared;
@@ -40,8 +41,8 @@ impl Membership {
         }
     }
 
-    /// The rules have changed: clients that reach memory in which not everything is theirs to use
-    /// any more are removed.
+    /// Applies changed rules: removes clients that reach the memory themselves, but no longer have
+    /// rights to all of it.
     pub(crate) fn rules_changed(&mut self, locks: &Locks) {
         let reaches = |fabric: FabricKind| fabric.executes() != Executes::Primary;
         let is_out = |(client, member): (&ClientId, &Member)| {

@@ -1,34 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The descriptors that members take of the primary's process: a client for which there are none is
-//! refused before anything fails for want of one.
+//! The descriptors that members take of the primary's process. A client for which too few are left
+//! is refused before a system call fails for want of one.
 
 use super::member::{Member, Process};
 use super::Membership;
 
-/// Descriptors that every member takes at its primary: its control connection and its command
-/// channel.
+/// Descriptors that every member takes: its control connection and its command channel.
 pub const FILES_PER_CLIENT: u64 = 2;
-/// Descriptors that it takes beside them once it has mapped the memory: its ledger and its process.
+/// Further descriptors of a member that has mapped the memory: its ledger and its process.
 pub const FILES_PER_MAPPING: u64 = FILES_PER_LEDGER + FILES_PER_PROCESS;
 const FILES_PER_LEDGER: u64 = 1;
-/// Descriptors for each process that has mapped the memory for it.
+/// Descriptors for each process that has mapped the memory for a client.
 const FILES_PER_PROCESS: u64 = 1;
 
 impl Membership {
-    /// Descriptors that are kept free for them, or that they take.
+    /// Descriptors that all members take, or that are kept free for them.
     pub fn files(&self) -> u64 {
         self.members.len() as u64 * FILES_PER_CLIENT + self.mapping_files
     }
 
-    /// Whether that many more are left.
+    /// Whether `more` further descriptors are left.
     pub(super) fn has_files(&self, more: u64) -> bool {
         self.files().saturating_add(more) <= self.rules.files_max
     }
 }
 
 impl Member {
-    /// Descriptors that it takes because processes have mapped the memory for it. Those of ended
-    /// processes are closed when another one maps it.
+    /// Descriptors that this member takes because processes have mapped the memory for it. Those of
+    /// ended processes are closed when another process maps it.
     pub(super) fn mapping_files(&self) -> u64 {
         match self.processes.len() as u64 {
             0 => 0,

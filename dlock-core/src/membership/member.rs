@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One member.
+//! One member: its state, its session, and the session that is to replace it.
 
 use super::Exit;
 use crate::clock::ServerTime;
@@ -8,48 +8,48 @@ use crate::planted::{self, Bug};
 use crate::wire::control::{Secret, UNLIMITED};
 use crate::wire::fabric::{Executes, FabricKind};
 
-/// Where a member is; see the [module](super).
+/// The state of a member; see the [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has a control connection.
+    /// The member has a control connection.
     Present,
-    /// Its control connection has ended, and everything of it is kept.
+    /// The control connection has ended, and everything that the member has is kept.
     Absent {
-        /// Since when.
+        /// When the connection ended.
         since: ServerTime,
-        /// Its host closed the connection; `false`: the host is silent.
+        /// Whether the client's host closed the connection; else the host does not answer.
         is_closed: bool,
     },
-    /// It must be fenced before anything of it is ended.
+    /// The member must be fenced before anything of it is ended.
     Ending(Ending),
-    /// It is fenced, and keeps everything until the horizon that it knows has passed.
+    /// Fenced; keeps everything until the horizon that it was promised has passed.
     Fenced(Exit),
-    /// It is fenced, and what it has without a lease is being ended.
+    /// Fenced; its holds without a lease are being ended.
     Lapsing(Exit),
-    /// It is fenced, and has nothing but leases.
+    /// Fenced; has nothing but leases.
     Lingering {
-        /// The end of the last one.
+        /// The end of the last lease.
         until: ServerTime,
     },
-    /// It is fenced, and everything it has is being undone.
+    /// Fenced; everything it has is being undone.
     Undoing,
 }
 
-/// What is ended once the member is fenced.
+/// The part of a member that ends once it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// All of it, if it has nothing; else it is absent as before.
+    /// Everything, if the member has nothing; else the member is absent as before.
     Evict {
         /// See [`State::Absent`].
         since: ServerTime,
         /// See [`State::Absent`].
         is_closed: bool,
     },
-    /// Nothing yet: what has no lease once its horizon has passed.
+    /// Nothing yet: what has no lease ends once the horizon has passed.
     Fence(Exit),
-    /// What has no lease.
+    /// Everything that has no lease.
     Lapse(Exit),
-    /// All of it.
+    /// Everything.
     All(Exit),
 }
 
@@ -61,23 +61,25 @@ pub(super) struct Process {
     pub(super) has_ended: bool,
 }
 
-/// A session that a client has asked for, beside the one it has, until the client shows that it
-/// has the answer; see [`prepared`](super::prepared).
+/// A session that a client with a session has asked for. It becomes the client's session when the
+/// client shows that it has received the answer; see [`prepared`](super::prepared).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
-    /// Its control connection.
+    /// The number of its control connection.
     pub(super) control: u64,
-    /// What tells its `Attach` from one of the session before.
+    /// The secret that an `Attach` for this session contains; an `Attach` for the present session
+    /// contains another.
     pub(super) secret: Secret,
-    /// What the client has shown, and keeps if it does not hear that it has moved.
+    /// The proof that the client gave. It stays valid, in case the client does not learn that it
+    /// has moved to this session.
     pub(super) proof: Secret,
     /// Seconds; 0: unlimited.
     pub(super) horizon_s: u32,
-    /// What the client was told of its horizon.
+    /// The end of the horizon that the client was promised for this session.
     pub(super) until: ServerTime,
-    /// It is given up then.
+    /// When the primary gives this session up.
     pub(super) ends: ServerTime,
-    /// The number of its command channel.
+    /// The number of its command channel; `None`: not attached yet.
     pub(super) channel: Option<u64>,
     pub(super) fabric: Option<FabricKind>,
 }
@@ -85,45 +87,47 @@ pub(super) struct Prepared {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) secret: Secret,
-    /// Whose certificate registered it: it comes back and attaches with no other.
+    /// The identity of the certificate that registered the client: it can come back and attach only
+    /// with this one.
     pub(super) identity: Option<Identity>,
-    /// The secret before, whose owner may not have heard of the one that it has now.
+    /// The secret before this one: the client may not have received the present one.
     pub(super) previous: Option<Secret>,
-    /// The session that is to replace this one.
+    /// The session that is to replace the present one.
     pub(super) prepared: Option<Prepared>,
     pub(super) state: State,
-    /// Its control connection.
+    /// The number of the control connection.
     pub(super) control: Option<u64>,
-    /// The number of its command channel.
+    /// The number of the command channel.
     pub(super) channel: Option<u64>,
-    /// Command channels it has had.
+    /// Command channels that the client has had so far.
     pub(super) channels: u64,
-    /// The fabric of its last channel.
+    /// The fabric of the last command channel.
     pub(super) fabric: Option<FabricKind>,
     /// Processes that have mapped the lock memory for this client.
     pub(super) processes: Vec<Process>,
-    /// Queue pairs of it could not be fenced yet.
+    /// Whether some queue pairs of the client could not be fenced yet.
     pub(super) unfenced: bool,
     /// Seconds; 0: unlimited.
     pub(super) horizon_s: u32,
-    /// Until when its silence is nothing to act on.
+    /// Until when the primary does not act on the client's silence.
     pub(super) until: ServerTime,
-    /// The latest of those times that it was told by a session with a horizon: threads of it may go
-    /// by that although a later session has none. 0: there was none.
+    /// The latest such time that was promised by a session with a horizon. Threads of the client
+    /// may rely on it even if a later session has no horizon. 0: no such session.
     pub(super) bounded: ServerTime,
-    /// How often what it had without a lease was ended.
+    /// How often what the client had without a lease was ended.
     pub(super) lapses: u32,
-    /// It was given a lock, or may have been: its primary's successor must wait for it.
+    /// Whether the client was given a lock, or may have been: a successor must wait for it.
     pub(super) has_locks: bool,
-    /// It has come to a recovering primary, which does not know yet what it holds.
+    /// Whether the client is at a recovering primary, and has not claimed everything yet.
     pub(super) owes_claims: bool,
-    /// It has not told a recovering primary everything in time, and may not come back.
+    /// Whether the client has not claimed everything in time at a recovering primary, and may not
+    /// come back.
     pub(super) lags: bool,
-    /// It must go altogether as soon as a lapse under way is done.
+    /// The reason to remove the client as soon as the lapse under way is done.
     pub(super) condemned: Option<Exit>,
-    /// The grace of its silence is over: its channel was closed.
+    /// Whether the grace after the connection ended is over, and the command channel was closed.
     pub(super) is_quiet: bool,
-    /// What is in the list of deadlines for it.
+    /// The member's deadline in the list of deadlines.
     pub(super) due: Option<ServerTime>,
 }
 
@@ -154,19 +158,19 @@ impl Member {
         }
     }
 
-    /// Whether this proves who a client is that comes back.
+    /// Whether this secret proves that a caller is this client.
     pub(super) fn proves(&self, secret: Secret) -> bool {
         let is_previous = self.previous.is_some_and(|previous| is_same(previous, secret));
         is_same(self.secret, secret) | is_previous
     }
 
-    /// Whether a connection that has shown this certificate, or none, may speak for it. It may have
-    /// been registered without one: then one with a certificate is another's.
+    /// Whether a connection with this certificate may speak for the client. A client that was
+    /// registered without a certificate is not reachable with one.
     pub(super) fn is_of(&self, identity: Option<Identity>) -> bool {
         self.identity == identity
     }
 
-    /// The command channel of this number has ended.
+    /// Records that this command channel has ended.
     pub(super) fn forget_channel(&mut self, channel: Option<u64>) {
         if channel.is_none() {
             return;
@@ -179,25 +183,27 @@ impl Member {
         }
     }
 
-    /// Whether it has connections that a client may go on to use.
+    /// Whether the member has connections that its client may still use.
     pub(super) fn has_session(&self) -> bool {
         let may_act = matches!(self.state, State::Present | State::Absent { .. });
         may_act && (self.control.is_some() || self.channel.is_some())
     }
 
-    /// Every process that has mapped the memory for it has ended.
+    /// Whether every process that has mapped the memory for this client has ended (`false` if none
+    /// has mapped it).
     pub(super) fn all_processes_ended(&self) -> bool {
         !self.processes.is_empty() && self.processes.iter().all(|p| p.has_ended)
     }
 
-    /// It is proved that it has ended: it runs on this host, and its processes have. Of a client
-    /// that has gone over to another fabric the processes are not known.
+    /// Whether the client is proved dead: its last fabric maps the memory, and all its processes
+    /// have ended. The processes of a client that has moved to another fabric are not known.
     pub(super) fn is_dead(&self) -> bool {
         let maps = |fabric: FabricKind| fabric.executes() == Executes::Client;
         self.fabric.is_some_and(maps) && self.all_processes_ended()
     }
 
-    /// It may come back: what it has was not ended, or only what it is told of.
+    /// Whether the client may come back: nothing of it was ended, or the answer says what was
+    /// ended.
     pub(super) fn may_return(&self) -> bool {
         match self.state {
             State::Present | State::Absent { .. } => true,
@@ -207,7 +213,7 @@ impl Member {
         }
     }
 
-    /// The client is told by a session of it that its silence is nothing to act on until then.
+    /// Records a promise to the client that the primary does not act on its silence until then.
     pub(super) fn is_promised(&mut self, until: ServerTime) {
         if until != UNLIMITED {
             self.bounded = match planted::is(Bug::PromiseShortened) {
@@ -217,7 +223,7 @@ impl Member {
         }
     }
 
-    /// Extends the promise from now on.
+    /// Records a sign of life: extends the promise by a horizon from now on.
     pub(super) fn heard(&mut self, now: ServerTime) {
         let horizon = u64::from(self.horizon_s) * crate::clock::NS;
         let until = match self.horizon_s {
@@ -226,15 +232,15 @@ impl Member {
         };
         self.is_promised(until);
         self.until = match self.until {
-            // a client that asks for a bounded horizon obeys it from then on, and an earlier one
-            // that it was told before it had none
+            // A client that asks for a bounded horizon obeys it from then on, and also an earlier
+            // bound that it was promised before a session without a horizon.
             UNLIMITED => until.max(self.bounded),
             before => before.max(until),
         };
     }
 }
 
-/// Whether two secrets are the same; takes the same time whatever the answer.
+/// Whether two secrets are the same; takes the same time if they are and if they are not.
 pub(super) fn is_same(a: Secret, b: Secret) -> bool {
     a.0.iter().zip(b.0).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }

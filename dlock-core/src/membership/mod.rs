@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is a member of a primary, and what ends it: the primary's side of sessions, sans-I/O.
+//! The members of a primary, and what ends a membership: the primary's side of sessions, without
+//! I/O.
 //!
 //! ```text
 //!            Init ──▶ Present ──connection ends──▶ Absent ──grace (closed), place needed──┐
@@ -21,7 +22,7 @@
 //! unmapped the memory or its processes have ended. Until then it is *quarantined*: its chains are
 //! refused at the memory, and everything it has stays as it is.
 //!
-//! What a client is answered in each state:
+//! The answers to a client, by its state:
 //!
 //! | state | `Init`¹ | `Reinit` | requests² | `Attach` | others' `Init`, no place free |
 //! |---|---|---|---|---|---|
@@ -61,7 +62,7 @@
 //! listening that begins after that time, however long the primary stood still before; nothing is
 //! done earlier than it is due.
 //!
-//! [`Primary`](crate::primary::Primary) owns the members, and does what they want done, in order.
+//! [`Primary`](crate::primary::Primary) owns the members, and carries out their tasks in order.
 
 mod admission;
 mod ending;
@@ -100,25 +101,26 @@ use member::Member;
 
 /// Random numbers drawn for one client id before admission fails (C API).
 pub const ID_ATTEMPTS_MAX: usize = 6;
-/// Absent clients looked at to make room for one new one.
+/// Absent clients that are checked in one search for a place.
 pub const EVICTION_LOOKS_MAX: usize = 8;
 /// Processes that may have the memory mapped for one client.
 pub const PROCESSES_MAX: usize = 4;
-/// Members whose time has come that one [`Event::Tick`](crate::primary::Event::Tick) handles.
+/// Members that one [`Event::Tick`](crate::primary::Event::Tick) handles.
 pub const TICK_MAX: usize = 64;
-/// The longest session horizon, seconds (a day); what a client asks for beyond it is cut.
+/// The longest session horizon, in seconds (a day); a longer request is cut.
 pub const HORIZON_S_MAX: u32 = 86_400;
-/// The session horizon, seconds, of a client that names none, of a primary that recovers by itself.
+/// The session horizon, in seconds, of a client that asks for none, at a primary that recovers by
+/// itself ([`Rules::recovers_by_itself`]).
 pub const HORIZON_S_DEFAULT: u32 = 30;
 
-/// What the machine needs to know of the primary's memory.
+/// The operations on the primary's memory that members need beside those of [`LockMemory`].
 pub trait MemberMemory: LockMemory {
     /// Whether a process of this client may have the memory mapped: it was handed out, and not
     /// unmapped in order. Whether the process lives does not matter.
     fn is_mapped(&self, client: ClientId) -> bool;
 
-    /// Executes a chain for a client that is not one-sided. It may touch these words: that is
-    /// checked.
+    /// Executes a chain for a client whose chains the primary executes. The caller has checked that
+    /// the client may touch these words.
     fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome;
 }
 
@@ -136,23 +138,23 @@ pub enum Gone {
 pub struct Membership {
     rules: Rules,
     members: BTreeMap<ClientId, Member>,
-    /// When something is to be done for a member without anybody's asking.
+    /// Deadlines at which the primary acts on a member although no event has come.
     due: BTreeSet<(ServerTime, ClientId)>,
-    /// Everything that had come by this time was heard.
+    /// The primary has read every request that had come by this time.
     listened: ServerTime,
-    /// When the driver was asked to listen, until it has.
+    /// When the driver was asked to listen; `None`: no listening is under way.
     listens: Option<ServerTime>,
     tasks: VecDeque<Task>,
-    /// The next absent client to look at if room is needed has an id above this one.
+    /// The search for a place goes on with the absent clients above this id.
     looked_at: Option<ClientId>,
-    /// Processes that were watched.
+    /// Processes that were watched so far; the number of the last one.
     processes: u64,
-    /// Descriptors that members take because they have mapped the memory, or had.
+    /// Descriptors that members take because processes have mapped the memory for them.
     mapping_files: u64,
 }
 
 impl Membership {
-    /// Nobody.
+    /// No members.
     pub(crate) fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -167,12 +169,12 @@ impl Membership {
         }
     }
 
-    /// The next thing to be done.
+    /// Takes the next task.
     pub(crate) fn next_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }
 
-    /// Where a member is; `None`: it is not known.
+    /// The state of a member; `None`: the client is not known.
     pub fn state(&self, client: ClientId) -> Option<State> {
         self.members.get(&client).map(|member| member.state)
     }
@@ -187,12 +189,12 @@ impl Membership {
         self.members.len()
     }
 
-    /// Whether there is none.
+    /// Whether the primary has no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Until when the silence of this client is nothing to act on; `None`: it is not known.
+    /// Until when the primary does not act on this client's silence; `None`: it is not known.
     pub fn until(&self, client: ClientId) -> Option<ServerTime> {
         self.members.get(&client).map(|member| member.until)
     }
@@ -202,7 +204,7 @@ impl Membership {
         self.members.get(&client).is_some_and(|member| member.control == Some(control))
     }
 
-    /// A request of a client, but `Init` and `Reinit`, on its control connection.
+    /// Handles a client's request other than `Init` and `Reinit`, on its control connection.
     #[allow(clippy::too_many_arguments)] // what the primary's own `control` takes, and who asks
     pub(crate) fn control(
         &mut self,
@@ -226,13 +228,13 @@ impl Membership {
         if locks.has_told_all(client) {
             self.with(client, |member| member.owes_claims = false);
         }
-        // while the primary recovers it is refused, and has nothing left to claim all the same
+        // A recovering primary refuses `Deinit`, but the client has nothing to claim any more.
         let is_refused = reply == ControlReply::Error(Status::NotReady) && locks.is_recovering();
         let leaves = leaves && !(is_refused && planted::is(Bug::LeaverAwaited));
         if leaves && (reply == ControlReply::Done || is_refused) {
-            // the connection ends when the answer was sent
+            // The connection ends after the answer is sent.
             self.with(client, |member| member.control = None);
-            // a successor need not wait for it: also if it leaves a primary that recovers
+            // A successor need not wait for this client, also if it leaves during recovery.
             if !planted::is(Bug::LeaverKept) {
                 self.tasks.push_back(Task::Keep(Change::Left { client }));
             }
@@ -241,7 +243,8 @@ impl Membership {
         reply
     }
 
-    /// A control connection has ended. Nothing if it does not speak for the client any more.
+    /// Handles the end of a control connection. Does nothing if the connection no longer speaks for
+    /// the client.
     pub(crate) fn control_ended(
         &mut self,
         now: ServerTime,
@@ -266,7 +269,7 @@ impl Membership {
         self.look_at_processes(client);
     }
 
-    /// A process that was watched ([`Channel::watch`]) has ended.
+    /// Handles the end of a watched process ([`Channel::watch`]).
     pub(crate) fn process_ended(&mut self, client: ClientId, process: u64) {
         self.with(client, |member| {
             let known = member.processes.iter_mut().filter(|p| p.number == process);
@@ -275,31 +278,32 @@ impl Membership {
         self.look_at_processes(client);
     }
 
-    /// Whether this command channel is the one that is served.
+    /// Whether this command channel is the one of the client's session.
     pub(crate) fn serves(&self, client: ClientId, channel: u64) -> bool {
         self.members.get(&client).is_some_and(|member| member.channel == Some(channel))
     }
 
-    /// The command channel of this number has ended by itself; whether its queue pairs could not
-    /// be fenced.
+    /// Handles that a command channel has ended by itself. `unfenced`: its queue pairs could not be
+    /// fenced.
     #[doc(hidden)] // for tests of single rules
     pub fn channel_ended(&mut self, client: ClientId, channel: u64, unfenced: bool) {
         self.with(client, |member| {
             member.forget_channel(Some(channel));
             member.unfenced |= unfenced;
         });
-        // a shared-memory client hangs up when it has unmapped the memory, or when it has died
+        // A shared-memory client closes its channel after it has unmapped the memory, or it has
+        // died.
         self.look_at_processes(client);
     }
 
-    /// [`Task::CloseChannel`] was done; whether queue pairs could not be fenced. Those of an old
-    /// session must not act while a new one is served.
+    /// Handles the result of [`Task::CloseChannel`]. `unfenced`: queue pairs could not be fenced;
+    /// those of an old session must not act while a new one is served.
     #[doc(hidden)] // for tests of single rules
     pub fn channel_closed(&mut self, client: ClientId, channel: Option<u64>, unfenced: bool) {
         let next = self.with(client, |member| {
             member.forget_channel(channel);
             member.unfenced = unfenced;
-            // a later one has taken its place
+            // A later channel that has taken the place of the closed one.
             member.channel.filter(|_| member.prepared.is_none() && member.channel > channel)
         });
         if let (true, Some(next @ Some(_))) = (unfenced, next) {
@@ -321,21 +325,22 @@ impl Membership {
         self.end(client, Ending::All(Exit::Operator));
     }
 
-    /// Who is to be [cut off](Self::hinders) for keeping others waiting, and is not ended yet.
+    /// A client that keeps others waiting and may be [cut off](Self::hinders) for it, if there is
+    /// one.
     pub(crate) fn hinderer(&self, locks: &Locks) -> Option<ClientId> {
         let may_go = |state| matches!(state, State::Present | State::Absent { .. });
         locks.hinderer(&|client| !self.state(client).is_some_and(may_go))
     }
 
-    /// A client keeps others waiting in the middle of an operation: it is fenced, and when its
-    /// horizon has passed it keeps its leases alone. Until then it may not come back: it would keep
-    /// them waiting again.
+    /// Cuts off a client that keeps others waiting in the middle of an operation: it is fenced, and
+    /// keeps only its leases once its horizon has passed. Until then it may not come back, because
+    /// it would keep them waiting again.
     #[doc(hidden)] // for tests of single rules
     pub fn hinders(&mut self, client: ClientId) {
         self.cut_off(client, Exit::Hindered);
     }
 
-    /// A client is about to hear this: perhaps of its first lock.
+    /// Records that a reply gives the client a lock, if it is its first.
     fn is_given(&mut self, client: ClientId, reply: &ControlReply) {
         let Some(member) = self.members.get_mut(&client) else { return };
         let is_first = !member.has_locks && gives_lock(reply);
@@ -345,20 +350,21 @@ impl Membership {
         }
     }
 
-    /// Whether somebody waits for being fenced, of whom nothing may tell when it can be.
+    /// Whether a member waits to be fenced. No event may announce that fencing has become possible,
+    /// so the driver must try again from time to time.
     pub fn has_quarantined(&self) -> bool {
         self.members.values().any(|member| matches!(member.state, State::Ending(_)))
     }
 
-    /// Tries again to fence all who wait for it.
+    /// Tries again to fence every member that waits for it.
     pub(crate) fn retry(&mut self) {
         let waits = |member: &Member| matches!(member.state, State::Ending(_));
         let clients = self.members.iter().filter(|(_, member)| waits(member));
         self.tasks.extend(clients.map(|(&client, _)| Task::Fence { client }));
     }
 
-    /// A request has come on this control connection of a client; it is served in its turn. That
-    /// the client waits for its turn is no silence of it.
+    /// Records a sign of life: a request has come on this control connection, and waits for its
+    /// turn.
     pub(crate) fn heard(&mut self, now: ServerTime, client: ClientId, control: u64) {
         self.with(client, |member| {
             let is_prepared = member.prepared.is_some_and(|prepared| prepared.control == control);
@@ -368,7 +374,7 @@ impl Membership {
         });
     }
 
-    /// [`Task::Listen`] was done.
+    /// Handles that [`Task::Listen`] was done.
     pub(crate) fn listened(&mut self) {
         if let Some(asked) = self.listens.take() {
             self.listened = self.listened.max(asked);
@@ -379,19 +385,20 @@ impl Membership {
     pub(crate) fn next_wakeup(&self, locks: &Locks) -> Option<ServerTime> {
         let first = self.next_due(locks)?;
         let member = self.due.first().map(|&(first, _)| first);
-        // whatever is due waits for the listening that is under way
+        // Deadlines later than the last listening wait for the one under way.
         (self.listens.is_none() || member.is_some_and(|first| first <= self.listened))
             .then_some(first)
     }
 
-    /// When something is due for a member, or for those that a recovery waits for.
+    /// The first deadline of a member, or of the recovery.
     fn next_due(&self, locks: &Locks) -> Option<ServerTime> {
         let member = self.due.first().map(|&(first, _)| first);
         member.into_iter().chain(locks.recovery_due()).min()
     }
 
-    /// Does what was due when everything was heard the last time, for at most [`TICK_MAX`] members,
-    /// and asks the driver to listen if more is due. The same for those that a recovery waits for.
+    /// Acts on at most [`TICK_MAX`] members whose deadline is not later than the last completed
+    /// listening, and tells the recovery up to what time requests were read. If a later deadline
+    /// has passed since, asks the driver to listen again ([`Task::Listen`]).
     pub(crate) fn tick(&mut self, now: ServerTime, locks: &mut Locks) {
         if planted::is(Bug::SilenceUnheard) {
             self.listened = now;
@@ -415,7 +422,8 @@ impl Membership {
         }
     }
 
-    /// `at`: everything that had come by then was heard.
+    /// Acts on a member whose deadline has passed. `at`: every request that had come by then was
+    /// read.
     fn is_due(&mut self, at: ServerTime, client: ClientId) {
         if self.give_up_late(at, client) {
             return;
@@ -439,19 +447,19 @@ impl Membership {
                 self.end(client, ending);
             }
             State::Absent { .. } => {
-                // its queue places end, and nothing else
+                // Ends the member's places in queues, and nothing else.
                 self.with(client, |member| member.is_quiet = true);
                 self.tasks.push_back(Task::CloseChannel { client, channel, serves: true });
             }
             State::Fenced(_) | State::Ending(Ending::Fence(_)) => self.cut_off_is_over(client),
             State::Lingering { .. } => self.undo(client, Exit::LeasesOver),
             State::Present | State::Ending(_) | State::Lapsing(_) | State::Undoing => {
-                self.with(client, |_| ()); // nothing is due any more
+                self.with(client, |_| ()); // recomputes the deadline: there is none in this state
             }
         }
     }
 
-    /// Changes a member, and keeps the list of what is due.
+    /// Changes a member, and updates its deadline in the list of deadlines (`due`).
     fn with<T>(&mut self, client: ClientId, f: impl FnOnce(&mut Member) -> T) -> Option<T> {
         let member = self.members.get_mut(&client)?;
         let result = f(member);
@@ -465,10 +473,11 @@ impl Membership {
         Some(result)
     }
 
-    /// Checks that what is due is what the members' states say; for tests and the simulator.
+    /// Checks that the list of deadlines agrees with the members' states; for tests and the
+    /// simulator.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The first disagreement.
     pub fn assert_consistent(&self) -> Result<(), String> {
         for (client, member) in &self.members {
             let may_move = matches!(member.state, State::Present | State::Absent { .. });
@@ -487,8 +496,8 @@ impl Membership {
     }
 }
 
-/// Whether a client that hears this is given a lock: that it has locks must be kept before
-/// ([`Change::HasLocks`]).
+/// Whether this reply gives its client a lock. That the client has locks must be kept before the
+/// reply is sent ([`Change::HasLocks`]).
 pub fn gives_lock(reply: &ControlReply) -> bool {
     matches!(reply, ControlReply::Locks(results) if results.iter().any(Result::is_ok))
 }
@@ -504,18 +513,17 @@ fn acts_at(member: &Member) -> ServerTime {
     }
 }
 
-/// Whether what an absent member has ends with the grace. A connection that was closed may have
-/// been reset by something on the way: a client that lives relies on its session up to the horizon
-/// that it was told, and nothing of it ends before, unless the operator has chosen so. And while it
-/// has not told a recovering primary what it holds, nothing is known that could be kept for it: it
-/// is waited for as if it had not come.
+/// Whether what an absent member has ends with the grace. A closed connection may have been reset
+/// on the way, so a client with a horizon keeps everything until the horizon, unless the operator
+/// has chosen otherwise ([`Orphans::Grace`]). For a client that has not yet claimed everything the
+/// recovering primary waits as if it had not come.
 fn ends_with_grace(rules: &Rules, member: &Member, is_closed: bool) -> bool {
     let may_rely = member.until != UNLIMITED && rules.orphans == Orphans::Lease;
     let is_awaited = member.owes_claims && !planted::is(Bug::ClaimsUnawaited);
     is_closed && !is_awaited && (!may_rely || planted::is(Bug::GraceBeforeHorizon))
 }
 
-/// When something is to be done for a member without anybody's asking.
+/// The time at which the primary acts on a member although no event has come.
 fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
     let grace_ns = match planted::is(Bug::NoAbsentGrace) {
         true => Some(0),
@@ -528,7 +536,7 @@ fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
     };
     let of_state = match member.state {
         State::Present => horizon,
-        // a client with a session prepared is coming back
+        // A client with a prepared session is coming back: the grace does not apply.
         State::Absent { .. } if member.prepared.is_some() => horizon,
         State::Absent { since, is_closed } => {
             let grace = grace_ns.map(|grace| since.plus_ns(grace));

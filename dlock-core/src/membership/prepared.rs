@@ -40,23 +40,23 @@ use crate::planted::{self, Bug};
 use crate::roster::Change;
 use crate::wire::control::{Attach, Secret, Terms, UNLIMITED};
 
-/// How long a session may be prepared, seconds, on the primary's clock.
+/// Seconds, on the primary's clock, after which a prepared session is given up.
 pub const PREPARED_S: u64 = 20;
 /// How long the client waits for the end of its old session, from the answer to `Reinit`, on its
-/// own clock: longer than the primary's may show for [`PREPARED_S`].
+/// own clock. Longer than [`PREPARED_S`], so the primary has given up the prepared session by then.
 pub const SHOW_WAIT_NS: u64 = (PREPARED_S + 1) * NS;
 
 /// Which session of a member an `Attach` is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// The one it has.
+    /// The session that the member has.
     Session,
-    /// The prepared one, whose client will say when it has moved.
+    /// The prepared session, to which the client has not moved yet.
     Prepared,
 }
 
 impl Membership {
-    /// Prepares a session for a member that has one.
+    /// Prepares a second session for a member that has one.
     pub(super) fn prepare(
         &mut self,
         now: ServerTime,
@@ -81,7 +81,8 @@ impl Membership {
                 channel: None,
                 fabric: None,
             });
-            // whichever session it goes on with, it relies on what it was told
+            // The client may go on with either session, and relies on the later of the two
+            // horizons.
             member.until = member.until.max(until);
             member.is_promised(until);
             let terms = Terms { horizon_s, until, lapses: member.lapses };
@@ -90,9 +91,10 @@ impl Membership {
         })
     }
 
-    /// A request has come on this control connection of a client. If it is that of a prepared
-    /// session, the client has all answers, and that session takes the place; then the effects are
-    /// to be executed before the request is served.
+    /// Handles the first sign of a request on this control connection of a client. If it is the
+    /// connection of a prepared session, the client has received all answers, and that session
+    /// takes the place of the present one. Returns whether it did: then the effects are to be
+    /// executed before the request is served.
     pub(crate) fn is_shown(
         &mut self,
         now: ServerTime,
@@ -111,7 +113,7 @@ impl Membership {
         is_shown
     }
 
-    /// The prepared session is the member's from now on, and the one before ends.
+    /// Makes the prepared session the member's session, and ends the one before.
     pub(super) fn take_place(&mut self, now: ServerTime, locks: &mut Locks, client: ClientId) {
         let Some(member) = self.members.get_mut(&client) else { return };
         let Some(prepared) = member.prepared.take() else { return };
@@ -135,7 +137,7 @@ impl Membership {
         locks.came_back(now, client);
     }
 
-    /// Gives up what is prepared if its time is over.
+    /// Gives the prepared session up if its time is over; returns whether it did.
     pub(super) fn give_up_late(&mut self, now: ServerTime, client: ClientId) -> bool {
         let prepared = self.members.get(&client).and_then(|member| member.prepared);
         let is_late = prepared.is_some_and(|prepared| prepared.ends <= now);
@@ -146,12 +148,12 @@ impl Membership {
         is_late
     }
 
-    /// The prepared session is not waited for any longer; the one that its client has stays.
+    /// Gives the prepared session up; the member's session stays.
     pub(super) fn give_up_prepared(&mut self, client: ClientId) {
         let prepared = self.with(client, |member| {
             let prepared = member.prepared.take()?;
             if prepared.horizon_s == 0 && member.horizon_s > 0 {
-                member.until = member.bounded; // as if it had not asked for one without
+                member.until = member.bounded; // undoes the promise without a bound
             }
             Some(prepared)
         });
@@ -163,7 +165,7 @@ impl Membership {
         }
     }
 
-    /// Which session of its client an `Attach` is for; `None`: it shows no secret of one.
+    /// The session that an `Attach` is for, by its secret; `None`: the secret is of neither.
     pub(super) fn target(&self, attach: &Attach) -> Option<Target> {
         let member = self.members.get(&attach.client)?;
         let is_session = is_same(member.secret, attach.secret);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Members while the primary recovers: those that do not tell what they hold, those that have ended
-//! before they could, and who is a client when it is over.
+//! Members while the primary recovers: clients that do not claim everything in time, clients whose
+//! processes end before they have, and the list of clients that is kept when the recovery is over.
 
 use super::{Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
@@ -11,9 +11,9 @@ use crate::roster::Change;
 use crate::wire::control::UNLIMITED;
 
 impl Membership {
-    /// The processes that a client of the predecessor had on this host have ended. One that has
-    /// come back, and has not attached, ended between the two: nothing else would tell. The
-    /// processes of one that has attached are watched, or its connections are.
+    /// Handles that the processes which a client of the predecessor had on this host have ended. If
+    /// the client has come back but not attached, no other event would report that. Once it has
+    /// attached, its processes or its connections are watched.
     pub(crate) fn predecessors_process_ended(&mut self, locks: &mut Locks, client: ClientId) {
         match self.members.get(&client) {
             None => locks.is_dead(client),
@@ -24,15 +24,15 @@ impl Membership {
         }
     }
 
-    /// A client has not told a recovering primary everything in time, and others wait for it: its
-    /// connection is closed, and it may not come back. All of it ends when its horizon has passed:
-    /// it does not rely on what it claimed any more. Without a horizon it may take as long as it
-    /// wants, unless an operator does not want to wait.
+    /// Handles that a client has not claimed everything in time at a recovering primary, and others
+    /// wait for it: its connection is closed, and it may not come back. Everything it has ends when
+    /// its horizon has passed, because it does not rely on its claims after that. The recovery
+    /// waits for a client without a horizon, unless an operator ends the wait (`is_hurried`).
     pub(crate) fn lags(&mut self, now: ServerTime, laggard: Laggard) {
         let Laggard { client, is_hurried } = laggard;
         let Some(member) = self.members.get(&client) else { return };
         let is_unlimited = member.until == UNLIMITED;
-        let is_over = member.until <= now; // it is being fenced, and may not come back any more
+        let is_over = member.until <= now; // it is being fenced
         match member.state {
             _ if planted::is(Bug::LaggardAwaited) => return,
             State::Fenced(_) | State::Ending(Ending::Fence(_)) => {
@@ -52,7 +52,8 @@ impl Membership {
         self.hang_up(now, client, Gone::Silent);
     }
 
-    /// What came of the recovery, once, and what is to be kept then: who is a client still.
+    /// Takes the result of the recovery, once, and the change to be kept with it: the list of
+    /// clients.
     pub(crate) fn take_recovered(&mut self, locks: &mut Locks) -> Option<(Recovered, Change)> {
         let recovered = locks.take_recovered()?;
         let clients: Vec<ClientId> = self.members.keys().copied().collect();

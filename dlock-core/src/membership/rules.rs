@@ -7,13 +7,13 @@ use crate::locks::PrimaryConfig;
 use crate::wire::control::HORIZON_FOREVER;
 use crate::wire::fabric::FabricSet;
 
-/// What becomes of holds with a lease whose client has closed its connections.
+/// When holds with a lease end if their client has closed its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Orphans {
-    /// They last until their leases end.
+    /// When their leases end.
     #[default]
     Lease,
-    /// They end with the grace.
+    /// When the grace ends.
     Grace,
 }
 
@@ -22,10 +22,10 @@ pub enum Orphans {
 pub struct Rules {
     /// `trans_mode_t` of the C API; clients must have the same.
     pub tp_mode: u8,
-    /// How long a client whose host has closed its connection keeps what it has without a lease;
-    /// `None`: for ever.
+    /// How long a client whose host has closed its connection keeps what it has without a lease, in
+    /// nanoseconds; `None`: for ever.
     pub grace_ns: Option<u64>,
-    /// What becomes of its leases.
+    /// When the leases of such a client end.
     pub orphans: Orphans,
     /// The fabrics that are offered.
     pub offered: FabricSet,
@@ -33,19 +33,19 @@ pub struct Rules {
     pub channels_max: u64,
     /// Descriptors that all members may take together.
     pub files_max: u64,
-    /// A successor finds out by itself who the clients are, and waits for each of them. Without a
-    /// horizon one that has died would be waited for without end: a client that names none has
+    /// A successor knows the clients without an operator, and waits for each of them. It would wait
+    /// for ever for a dead client without a horizon, so a client that asks for none gets
     /// [`HORIZON_S_DEFAULT`].
     pub recovers_by_itself: bool,
-    /// Memory of a device refuses chains in recovery, as that of the CPU does.
+    /// Device memory refuses chains in recovery, as CPU memory does.
     pub device_refuses: bool,
-    /// Work units of undoing that are done at once when a client is fenced: a client that has
-    /// little is gone before the next request of any client.
+    /// Work units of undoing that are done in the same step as fencing a client: a client with few
+    /// locks is forgotten before the next request of any client.
     pub undone_at_once: u32,
 }
 
 impl Rules {
-    /// The rules of a primary that is set up in this way, and offers every fabric.
+    /// The rules of a primary with this configuration that offers every fabric.
     pub fn of(config: &PrimaryConfig) -> Self {
         Self {
             tp_mode: config.tp_mode,
@@ -60,7 +60,7 @@ impl Rules {
         }
     }
 
-    /// The session horizon of a client that asks for this one; 0: unlimited.
+    /// The session horizon, in seconds, of a client that asks for `asked`; 0: unlimited.
     pub(super) fn horizon_s(&self, asked: u32) -> u32 {
         match asked {
             HORIZON_FOREVER => 0,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the members want done.
+//! Tasks that the membership gives to the primary, and the reasons why a member ends.
 
 use crate::ids::ClientId;
 use crate::roster::Change;
 use crate::wire::control::FabricKind;
 
-/// Something to be done, in the order in which it was asked for. What has the name of an
-/// [`Effect`](crate::primary::Effect) is for the driver.
+/// A task. Tasks are done in the order in which they were given. Those with the name of an
+/// [`Effect`](crate::primary::Effect) are passed to the driver.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Listen,
@@ -14,13 +14,14 @@ pub(crate) enum Task {
         client: ClientId,
         control: u64,
     },
-    /// `serves`: it is that of the session, and not of a prepared one.
+    /// `serves`: the channel is that of the session, not of a prepared one.
     CloseChannel {
         client: ClientId,
         channel: Option<u64>,
         serves: bool,
     },
-    /// `fabric`: what the prepared session has attached by; `None`: it has no command channel yet.
+    /// Make the connections of the prepared session those of the client. `fabric`: the fabric of
+    /// its command channel; `None`: it has no command channel yet.
     Switch {
         client: ClientId,
         fabric: Option<FabricKind>,
@@ -32,7 +33,7 @@ pub(crate) enum Task {
     Revoke {
         client: ClientId,
     },
-    /// The client is fenced: look whether it has something.
+    /// The client is fenced: check whether it has something.
     Look {
         client: ClientId,
     },
@@ -53,29 +54,29 @@ pub(crate) enum Task {
 /// Why a client is removed, or what it has without a lease is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// It was absent, and its place was needed. It had nothing.
+    /// The client had no connection and no locks, and a new client needed its place.
     Evicted,
-    /// Its host closed its connections, and it did not come back within the grace.
+    /// The client's host closed its connections, and it did not come back within the grace.
     Grace,
-    /// It was silent past the horizon that it knows.
+    /// The client was silent past its horizon.
     Horizon,
-    /// It stood still in the middle of an operation for which others waited.
+    /// The client stood still in the middle of an operation for which others waited.
     Hindered,
-    /// It has not told the recovering primary everything in time.
+    /// The client has not claimed everything in time at the recovering primary.
     Laggard,
-    /// The leases that were kept for it are over.
+    /// The leases that were kept for the client are over.
     LeasesOver,
-    /// It could not be given memory.
+    /// The primary could not give memory to the client.
     NoMemory,
-    /// It said so.
+    /// The client left.
     Left,
-    /// An operator has removed it.
+    /// An operator removed the client.
     Operator,
-    /// Its processes have ended.
+    /// The client's processes have ended.
     Died,
-    /// Its certificate was revoked.
+    /// The client's certificate was revoked.
     Revoked,
-    /// New rules do not give it everything in the memory that it reaches.
+    /// New rules no longer allow the client all of the memory that it reaches.
     Restricted,
 }
 

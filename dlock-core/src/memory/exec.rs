@@ -16,26 +16,26 @@ use crate::wire::status::Status;
 
 /// The client's end of one session's data path: executes chains and carries messages.
 ///
-/// One object serves all threads of a client instance. Of one *thread*, chains and notes take
-/// effect in the order in which they were given, and before the primary sees a later request;
-/// requests arrive in their order. But a later chain may overtake a request: where chains are
-/// one-sided (shm, verbs), they do not pass through the primary. Whoever needs a request to have
-/// taken effect waits for its reply. The client's state machines do: of the requests that have
-/// none, `Wake` asks the arbiter to look at the word as it is by then, and `Abandon` names the
-/// ticket that the ledger has dropped before; a `Resolve` that was not waited for is sent again,
-/// and waited for, before the next chain on its lock.
+/// One executor serves all threads of a client instance. The chains and ledger writes of one
+/// *thread* take effect in the order in which they were given, and before the primary sees a later
+/// request of that thread; requests arrive in order. But a later chain may overtake a request,
+/// because one-sided chains (shm, verbs) do not pass through the primary. Code that needs a request
+/// to have taken effect waits for its reply. The requests without a reply are safe: `Wake` asks the
+/// arbiter to look at the word as it is when the request arrives, and `Abandon` names a ticket that
+/// the ledger has dropped before. A `Resolve` whose reply was not awaited is sent again, and
+/// awaited, before the next chain on its lock.
 pub trait Executor: Send + Sync {
-    /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains, the first chain's verbs
-    /// before the second's, and waits for the outcomes, at most `wait`. `outcomes` has the
-    /// length of `chains`. What has no outcome in time is `Unknown`.
+    /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains in order, and waits for the
+    /// outcomes, at most `wait`. `outcomes` has the length of `chains`. A chain without an outcome
+    /// in time is `Unknown`.
     ///
     /// # Latency
     /// One round trip for the whole batch; on shm no system call and no allocation.
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration);
 
-    /// As [`execute`](Self::execute) for a single word operation on a word, without the copies that
-    /// a chain and its outcome take. It is waited for until `until_ns` of this host's
-    /// CLOCK_BOOTTIME: the caller has just read that.
+    /// As [`execute`](Self::execute) for a single word operation, without the copies that a chain
+    /// and its outcome take. Waits until `until_ns` of this host's CLOCK_BOOTTIME, which the caller
+    /// has just read.
     fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         let wait = Duration::from_nanos(until_ns.saturating_sub(self.now().local_ns));
         let mut outcome = [Outcome::Unknown];
@@ -44,8 +44,7 @@ pub trait Executor: Send + Sync {
     }
 
     /// As [`execute`](Self::execute) for chains of a single word operation each. `singles` has the
-    /// length of
-    /// `verbs`.
+    /// length of `verbs`.
     fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], wait: Duration) {
         let chains: Vec<Chain> = verbs.iter().map(|&word_op| Chain::one(word_op)).collect();
         let mut outcomes = vec![Outcome::Unknown; chains.len()];
@@ -58,26 +57,26 @@ pub trait Executor: Send + Sync {
     /// Starts one chain and returns at once.
     fn post(&self, chain: &Chain) -> Posted;
 
-    /// The outcome of a posted chain, once; `None`: not finished.
+    /// The outcome of a posted chain, once; `None`: the chain is not finished.
     fn poll(&self, posted: Posted) -> Option<Outcome>;
 
-    /// Writes an entry of my ledger without waiting. It takes effect after every chain and
-    /// before every later chain and message of this thread.
+    /// Writes an entry of the client's own ledger without waiting. The write takes effect after
+    /// every earlier chain and before every later chain and message of this thread.
     fn write_ledger(&self, handle: Handle, entry: LedgerEntry);
 
-    /// Whether all notes that this thread has given so far have taken effect, waiting at most
-    /// `wait` for them; with 0, it only asks, and may be asked again. `false`: not in time, or it
-    /// cannot be known.
+    /// Waits, at most `wait`, for all ledger writes of this thread so far to take effect; returns
+    /// whether they have. With a `wait` of 0 it only asks, and may be asked again. `false`: not in
+    /// time, or not known.
     ///
     /// # Latency
-    /// None where notes take effect at once, or in the order of a stream; one round trip on
+    /// None where ledger writes take effect at once, or in the order of a stream; one round trip on
     /// verbs.
     fn flush_ledger(&self, wait: Duration) -> bool {
-        let _ = wait; // an executor whose notes are out when `note` returns has none to wait for
+        let _ = wait; // the default is for executors whose ledger writes need no flush
         true
     }
 
-    /// Sends a request. Its reply is kept until it is asked for or forgotten.
+    /// Sends a request. The reply is kept until the caller takes or forgets it.
     ///
     /// # Errors
     /// `BadResponse` if the session's connection is gone.
@@ -89,38 +88,39 @@ pub trait Executor: Send + Sync {
     /// `BadResponse` if the session's connection is gone.
     fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status>;
 
-    /// The reply to this request is not wanted any more; it is dropped when it comes.
+    /// Gives the reply to this request up: it is dropped when it comes.
     fn forget(&self, seq: Seq);
 
-    /// Takes the answers that have come, without waiting. From now on `call` is called for each
-    /// answer that no thread waits for; `None`: no longer. One listener of a session does so for
-    /// those that look by themselves, with [`poll`](Self::poll), or [`reply`](Self::reply) and no
-    /// wait.
+    /// Takes the answers that have come, without waiting. From now on the executor calls `call` for
+    /// each answer that no thread waits for; `None`: no longer. One listener of a session does this
+    /// for callers that look by themselves, with [`poll`](Self::poll), or [`reply`](Self::reply)
+    /// without a wait.
     ///
     /// # Errors
-    /// `BadResponse` if the session's connection is gone; `Invalid` if this executor cannot tell:
-    /// those that wait have to look again and again.
+    /// `BadResponse` if the session's connection is gone; `Invalid` if this executor cannot tell,
+    /// so that callers have to look again and again.
     fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
         let _ = call;
         Err(Status::Invalid)
     }
 
-    /// The descriptors of which one is readable when more has come ([`Listening::Inputs`]).
+    /// The descriptors of which one becomes readable when more has come ([`Listening::Inputs`]).
     fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [None, None]
     }
 
-    /// Whether a chain, a request and a note can be given now without waiting for room.
+    /// Whether a chain, a request and a ledger write can be given now without waiting for room.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Why everything is refused just now, if it is: nothing of this client is under way then.
+    /// The reason why everything is refused just now; `None`: nothing is refused. While there is
+    /// one, nothing of this client is under way.
     fn refusal(&self) -> Option<Status> {
         None
     }
 
-    /// Whether the session's connection is seen to be gone now. The primary may see it, too, and
+    /// Whether the session's connection is seen to be gone now. The primary may see that, too, and
     /// end what this client has without a lease: such a hold must not be relied on.
     ///
     /// # Latency
@@ -130,7 +130,8 @@ pub trait Executor: Send + Sync {
         false
     }
 
-    /// As [`is_cut_off`](Self::is_cut_off), and asks the connection also where that does not.
+    /// As [`is_cut_off`](Self::is_cut_off), but asks the connection also on fabrics on which that
+    /// does not.
     ///
     /// # Latency
     /// One system call.
@@ -138,44 +139,44 @@ pub trait Executor: Send + Sync {
         self.is_cut_off()
     }
 
-    /// The session is over for this client: nothing is waited for any more, and whoever waits is
-    /// told at once. An executor whose waits are all short need not do anything.
+    /// Ends the session for this client: no call waits any longer, and waiting calls return at
+    /// once. An executor whose waits are all short need do nothing.
     fn end(&self) {}
 
     /// The server clock as this client knows it, this host's CLOCK_BOOTTIME, and how often the
-    /// former has turned out to be wrong.
+    /// estimate of the server clock has turned out to be wrong.
     fn now(&self) -> Now;
 
-    /// [`now`](Self::now), and what this host's CLOCK_BOOTTIME was when it was called: before
-    /// `local_ns` by as much as it took to ask for the time.
+    /// [`now`](Self::now), and this host's CLOCK_BOOTTIME at the beginning of the call: it is
+    /// earlier than `local_ns` if the primary had to be asked for the time.
     fn now_since(&self) -> (u64, Now) {
         let now = self.now();
         (now.local_ns, now)
     }
 
-    /// As [`now`](Self::now). `before`: what was read last, which is quick to confirm.
+    /// As [`now`](Self::now). `before`: the last reading, which is quick to confirm.
     fn now_again(&self, before: Now) -> Now {
         let _ = before;
         self.now()
     }
 
-    /// Whether [`now`](Self::now) will answer at once with what can be known. If not, the server
-    /// clock is being asked for: look again, for a second at most.
+    /// Whether [`now`](Self::now) answers at once with all that can be known. If not, the server
+    /// clock is being asked for: call again, for a second at most.
     fn is_clock_ready(&self) -> bool {
         true
     }
 
-    /// This host's CLOCK_BOOTTIME as [`Now::local_ns`] has it, late by at most
-    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read. `before_ns`: what was
-    /// read last, which is quicker to confirm.
+    /// This host's CLOCK_BOOTTIME as in [`Now::local_ns`], late by at most
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read. `before_ns`: the last
+    /// reading, which is quicker to confirm.
     fn local_coarse_ns(&self, before_ns: u64) -> u64 {
         let _ = before_ns;
         self.now().local_ns
     }
 
     /// Counts an event for the primary, which does not see it
-    /// ([`Effect::Count`](crate::operation::Effect)); may be lost with the session. Nothing where
-    /// the primary executes the chains: it counts them itself.
+    /// ([`Effect::Count`](crate::operation::Effect)); the count may be lost with the session. Does
+    /// nothing where the primary executes the chains, because it counts such events itself.
     ///
     /// # Latency
     /// None.
@@ -183,36 +184,35 @@ pub trait Executor: Send + Sync {
         let _ = counter;
     }
 
-    /// Whether chains reach the words without the primary: then who waits for a lock may
-    /// [try again](crate::lock::LockEntry::may_try) before it queues there. Where the primary
-    /// executes them, it may as well wait.
+    /// Whether chains reach the words without the primary. If so, an acquire that finds the lock
+    /// held may [try again](crate::lock::LockEntry::may_try) before it queues at the primary.
     fn is_one_sided(&self) -> bool {
         false
     }
 
-    /// Reads are free here, so that chains may carry more of them than they need.
+    /// Whether reads are free on this fabric, so that chains may carry more of them than they need.
     fn reads_are_free(&self) -> bool {
         false
     }
 
-    /// Whether clients of this lock may sleep on a fair lock's word ([`park`](Self::park)).
+    /// Whether clients may sleep on a fair lock's word ([`park`](Self::park)).
     fn may_park(&self) -> bool {
         false
     }
 
-    /// Sleeps until this half of a word has another value than this, or clients that sleep on it
-    /// are woken, for `limit_ns` at most.
+    /// Sleeps, at most `limit_ns`, until this half of a word differs from `value` or the clients
+    /// that sleep on it are woken.
     fn park(&self, addr: WordAddr, half: Half, value: u32, limit_ns: u64) {
         let _ = (addr, half, value, limit_ns);
     }
 
-    /// Wakes all clients that sleep on this word: on its lower half, or on both.
+    /// Wakes all clients that sleep on this half of the word, or on both halves.
     fn wake(&self, addr: WordAddr, half: Half) {
         let _ = (addr, half);
     }
 
-    /// Whether the primary notes in the ledger what the chains of this client on read-write locks
-    /// have taken and released: it executes them.
+    /// Whether the primary, which executes this client's chains, records their effect on read-write
+    /// locks in the client's ledger itself.
     fn chains_are_noted(&self) -> bool {
         false
     }
@@ -229,16 +229,16 @@ pub type OnAnswer = Arc<dyn Fn() + Send + Sync>;
 pub enum Listening {
     /// By [`Executor::inputs`]; then it listens again.
     Inputs,
-    /// It is called: another thread takes what comes.
+    /// `call` is called: another thread takes the answers.
     Called,
-    /// It listens again soon: something waits to be sent.
+    /// The listener listens again soon: something waits to be sent.
     Again,
 }
 
-/// What became of a single word operation: an [`Outcome`] in two words.
+/// The outcome of a single word operation: an [`Outcome`] in two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Single {
-    /// Executed; its value.
+    /// Executed; the value of the operation.
     Done(u64),
     /// As [`Outcome::Unknown`].
     Unknown,
@@ -275,14 +275,14 @@ impl From<Single> for Outcome {
 /// A chain that was started by [`Executor::post`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// Executed already.
+    /// Executed already; the outcome.
     Ready(Outcome),
     /// Under way, under this number.
     Pending(Seq),
 }
 
-/// The primary's own access to lock memory and ledgers: the same verbs, executed at once, in
-/// the one atomicity domain of the memory.
+/// The primary's own access to lock memory and ledgers. Word operations are executed at once, in
+/// the memory's one domain of atomicity.
 pub trait LockMemory {
     /// Compare and swap; the old word.
     fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64;
@@ -290,26 +290,27 @@ pub trait LockMemory {
     fn faa(&mut self, addr: WordAddr, add: u64) -> u64;
     /// Read a word.
     fn read(&mut self, addr: WordAddr) -> u64;
-    /// Set a word nobody else operates on now (a slot being given out or taken back).
+    /// Set a word on which no client operates now (of a slot that is given out or taken back).
     fn set(&mut self, addr: WordAddr, value: u64);
-    /// [Set](Self::set) several words, in this order: one round trip where there are any.
+    /// [Set](Self::set) several words, in this order: one round trip on a device's memory.
     fn set_all(&mut self, words: &[(WordAddr, u64)]) {
         words.iter().for_each(|&(addr, value)| self.set(addr, value));
     }
-    /// Wakes all clients that sleep on this word, on either half: where clients share this memory.
+    /// Wakes all clients that sleep on this word, on either half; does nothing where clients do not
+    /// share this memory.
     fn wake(&mut self, addr: WordAddr) {
         let _ = addr;
     }
-    /// Read an entry of a client's ledger; an unknown client's is empty.
+    /// Read an entry of a client's ledger; empty if the client is not known.
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;
-    /// What a client has counted for the primary since its ledger was made, as it says itself; all
-    /// 0 of a client whose chains the primary executes.
+    /// The counts that a client reports to the primary, since its ledger was made; all 0 for a
+    /// client whose chains the primary executes.
     fn told(&mut self, client: ClientId) -> Told {
         let _ = client;
         [0; TOLD_MAX]
     }
-    /// Write an entry of a client that is fenced, or that waits for the answer, or that does not
-    /// know the handle yet.
+    /// Write an entry of a client that is fenced, or waits for the answer, or does not know the
+    /// handle yet.
     fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry);
     /// [Write](Self::set_ledger) that nothing is held.
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {

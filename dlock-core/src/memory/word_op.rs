@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Verbs, chains and outcomes: the narrow waist of the system.
+//! Word operations, chains and outcomes: the one interface between lock algorithms and fabrics.
 //!
 //! ```text
 //!   lock algorithm ──chain──▶ executor ──verbs──▶ words of the primary's memory
 //!                  ◀─outcome─
 //! ```
-//! A chain is executed in order for its client; the chains of different clients interleave at
-//! the granularity of verbs.
+//! A chain is executed in order for its client; chains of different clients interleave between word
+//! operations.
 
 use crate::ids::{Handle, Slot};
 
@@ -16,11 +16,11 @@ use crate::ids::{Handle, Slot};
 pub enum Word {
     /// The lock word, or an object's value.
     W0 = 0,
-    /// Of a fair lock: the [`TurnWord`](crate::memory::words::TurnWord).
+    /// The [`TurnWord`](crate::memory::words::TurnWord) of a fair lock; other locks do not use it.
     W1 = 1,
-    /// The counter fencing tokens are drawn from; of a fair lock, its lap.
+    /// The counter of fencing tokens; in a fair lock, the lap.
     Fence = 2,
-    /// The generation of the slot's occupant, written by the primary alone.
+    /// The generation of the slot's occupant; only the primary writes it.
     Gen = 3,
 }
 
@@ -29,7 +29,7 @@ pub enum Word {
 pub struct WordAddr(u32);
 
 impl WordAddr {
-    /// An address in no memory.
+    /// An address outside every memory.
     pub const NONE: WordAddr = WordAddr(u32::MAX);
 
     /// The word after this one.
@@ -40,7 +40,7 @@ impl WordAddr {
     pub const fn new(slot: Slot, word: Word) -> Self {
         Self(slot.0 * 4 + word as u32)
     }
-    /// From an index that came from outside; its bound is checked by whoever executes it.
+    /// From an index that a peer has sent; the code that executes the operation checks its bound.
     pub const fn from_index(index: u32) -> Self {
         Self(index)
     }
@@ -72,7 +72,7 @@ impl std::fmt::Debug for WordAddr {
 /// One operation on one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WordOp {
-    /// Compare and swap; its value is the old word, and it took effect iff that is `expect`.
+    /// Compare and swap. The value is the old word; the swap took effect iff that is `expect`.
     Cas {
         /// The word.
         addr: WordAddr,
@@ -81,7 +81,7 @@ pub enum WordOp {
         /// The value it gets.
         swap: u64,
     },
-    /// Fetch and add modulo 2^64; its value is the old word.
+    /// Fetch and add modulo 2^64. The value is the old word.
     Faa {
         /// The word.
         addr: WordAddr,
@@ -93,22 +93,22 @@ pub enum WordOp {
         /// The word.
         addr: WordAddr,
     },
-    /// Read a word and the one after it: two values. The last operation of its chain.
+    /// Read a word and the next one: two values. Only as the last operation of a chain.
     ReadPair {
         /// The first word.
         addr: WordAddr,
     },
-    /// Write an entry of the client's own ledger; its value is 0.
+    /// Write an entry of the client's own ledger. The value is 0.
     WriteLedger {
         /// The entry.
         handle: Handle,
-        /// What it gets.
+        /// The new value.
         value: u64,
     },
 }
 
 impl WordOp {
-    /// How many values it has.
+    /// How many values the operation has.
     #[inline]
     pub fn values_len(&self) -> usize {
         match self {
@@ -118,12 +118,12 @@ impl WordOp {
     }
 }
 
-/// Verbs in one chain.
+/// Word operations in one chain.
 pub const CHAIN_OPS_MAX: usize = 4;
 /// Values of one chain.
 pub const CHAIN_VALUES_MAX: usize = 4;
 
-/// A short ordered list of verbs. Never empty once built; plain data, no allocation.
+/// A short ordered list of word operations. Never empty once built; plain data, no allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
     ops: [WordOp; CHAIN_OPS_MAX],
@@ -140,7 +140,8 @@ impl Chain {
     /// The chain with one more word operation at its end.
     ///
     /// # Panics
-    /// If the chain has [`CHAIN_OPS_MAX`] verbs already: algorithms build chains of fixed length.
+    /// If the chain has [`CHAIN_OPS_MAX`] operations already: algorithms build chains of fixed
+    /// length.
     #[inline]
     #[must_use]
     pub fn then(mut self, word_op: WordOp) -> Self {
@@ -149,20 +150,20 @@ impl Chain {
         self
     }
 
-    /// How many values its outcome has.
+    /// How many values the outcome of the chain has.
     #[inline]
     pub fn values_len(&self) -> usize {
         self.ops().iter().map(WordOp::values_len).sum()
     }
 
-    /// The verbs in order.
+    /// The word operations in order.
     #[inline]
     pub fn ops(&self) -> &[WordOp] {
         &self.ops[..self.len as usize]
     }
 }
 
-/// The values of a chain's verbs, in order.
+/// The values of a chain's word operations, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Values {
     values: [u64; CHAIN_VALUES_MAX],
@@ -202,14 +203,14 @@ impl std::ops::Index<usize> for Values {
     }
 }
 
-/// What became of a chain.
+/// The outcome of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every word operation was executed; their values.
     Done(Values),
     /// The completion was lost: any prefix of the chain may or may not have taken effect.
     Unknown,
-    /// Refused before any word operation was executed: not an address this client may touch, or the
+    /// Refused before any word operation was executed: the client may not touch an address, or the
     /// primary is recovering.
     Refused(crate::wire::status::Status),
 }

@@ -28,7 +28,7 @@ pub struct AtomicWord {
     /// The owner, 0 for none.
     #[bits(31)]
     pub client: u32,
-    /// Somebody is queued at the arbiter.
+    /// A client is queued at the arbiter.
     pub waiters: bool,
 }
 
@@ -36,27 +36,29 @@ pub struct AtomicWord {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct RwWord {
-    /// Readers, those included that are about to step back.
+    /// Readers, including those that are about to step back.
     #[bits(32)]
     pub rcount: u32,
     /// The exclusive owner, 0 for none.
     #[bits(31)]
     pub client: u32,
-    /// Somebody is queued at the arbiter, or the count is suspect: step back and ask there.
+    /// A client is queued at the arbiter, or the count is suspect: a reader steps back and asks the
+    /// arbiter.
     pub waiters: bool,
 }
 
 impl RwWord {
-    /// Whether a reader that found this word, and has added itself, is inside. A full count is no
-    /// count: only a forged word has it.
+    /// Whether a reader that found this word when it added itself is inside. A full count admits
+    /// none: only a forged word has it.
     pub fn admits_reader(self) -> bool {
         self.client() == 0 && !self.waiters() && self.rcount() < u32::MAX
     }
 }
 
-/// `w0` of a fair lock: the tickets that were taken. Clients only add to it.
+/// `w0` of a fair lock: two counters of tickets taken. Clients only add to it.
 ///
-/// Each lane only grows within a lap. A carry out of a lane falls into the spare bit above it.
+/// Between two resets (a *lap*) the counters only grow. A carry out of a counter falls into the
+/// spare bit above it.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct TakenWord {
@@ -86,8 +88,8 @@ impl TakenWord {
             Mode::Shared => Self::TAKE_SHARED,
         }
     }
-    /// Whether a number that is taken now is no ticket: the arbiter alone gives tickets out, until
-    /// the lanes have started again.
+    /// Whether a fetch-and-add takes no valid ticket any more: the arbiter alone gives tickets,
+    /// until the counters are reset for the next lap.
     #[inline]
     pub fn is_high(self) -> bool {
         self.mx() >= divert() || self.ms() >= divert()
@@ -106,24 +108,24 @@ impl TakenWord {
     }
 }
 
-/// `w1` of a fair lock: the tickets that are done. It is only compared and swapped.
+/// `w1` of a fair lock: two counters of tickets that are done. Changed by compare-and-swap only.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct TurnWord {
     /// Shared tickets done.
     #[bits(31)]
     pub ns: u32,
-    /// A client of shared memory sleeps in the kernel on one half of this word.
+    /// Whether a client of shared memory sleeps in the kernel on a half of this word.
     pub parked: bool,
-    /// Exclusive tickets done: the number of the one whose turn it is.
+    /// Exclusive tickets done: the number of the one that is at the head.
     #[bits(31)]
     pub nx: u32,
-    /// A client sleeps at the arbiter. While this is set, the arbiter alone changes the word.
+    /// Whether a client waits at the arbiter. While this is set, only the arbiter changes the word.
     pub told: bool,
 }
 
 impl TurnWord {
-    /// Whether it is the turn of this ticket, which is of this word's lap.
+    /// Whether it is the turn of this ticket. The ticket is of this word's lap.
     #[inline]
     pub fn serves(self, mode: Mode, ticket: Ticket) -> bool {
         self.nx() == ticket.tx
@@ -132,13 +134,13 @@ impl TurnWord {
                 Mode::Shared => ticket.ts < self.ns() + u32::from(FAIR_READERS_MAX),
             }
     }
-    /// Whether a ticket with this exclusive number is done, or was passed.
+    /// Whether a ticket with this exclusive number is done, or was passed over.
     #[inline]
     pub fn is_past(self, ticket: Ticket) -> bool {
         self.nx() > ticket.tx
     }
-    /// The word after one hold of this mode more is done. An exclusive one wakes all that are
-    /// parked.
+    /// The word after the end of one more hold of this mode. The end of an exclusive one wakes all
+    /// parked clients.
     #[inline]
     #[must_use]
     pub fn done(self, mode: Mode) -> Self {
@@ -168,7 +170,8 @@ mod narrow {
         DIVERT.get()
     }
 
-    /// From this number on the arbiter gives the tickets out, on this thread: models have laps so.
+    /// Sets, for this thread, the number from which the arbiter gives the tickets; models reach a
+    /// new lap with it.
     pub fn set_divert(number: u32) {
         DIVERT.set(number);
     }
@@ -179,13 +182,13 @@ use narrow::divert;
 #[cfg(feature = "planted-bugs")]
 pub use narrow::set_divert;
 
-/// From this number on, in either lane, a fetch-and-add takes no ticket.
+/// The number, in either counter, from which a fetch-and-add takes no ticket.
 #[inline]
 pub fn diverts_from() -> u32 {
     divert()
 }
 
-/// The four numbers of a fair lock as the C API has them: the low 16 bits of each lane.
+/// The four counters of a fair lock as the C API has them: the low 16 bits of each.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct FairView {
@@ -204,7 +207,7 @@ pub struct FairView {
 }
 
 impl FairView {
-    /// Of these two words.
+    /// The view of these two words.
     pub fn of(taken: TakenWord, turn: TurnWord) -> Self {
         let low = |lane: u32| lane as u16;
         let view = Self::new().with_mx(low(taken.mx())).with_ms(low(taken.ms()));
@@ -212,48 +215,48 @@ impl FairView {
     }
 }
 
-/// A place in the queue of a fair lock: the lap, and both lanes of `w0` as they were when the
-/// ticket was taken. Within a lap the sum of both numbers grows with every ticket.
+/// A place in the queue of a fair lock: the lap, and both counters of `w0` when the ticket was
+/// taken. Within a lap the sum of both numbers grows with every ticket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    /// The `fence` word of the lap.
+    /// The `fence` word during the lap.
     pub lap: u64,
-    /// Exclusive lane. The ticket's own number if it is exclusive.
+    /// The exclusive counter: the ticket's own number if it is exclusive.
     pub tx: u32,
-    /// Shared lane. The ticket's own number if it is shared.
+    /// The shared counter: the ticket's own number if it is shared.
     pub ts: u32,
 }
 
 impl Ticket {
-    /// Where it stands among the tickets of its lap.
+    /// The position of the ticket among those of its lap.
     pub fn order(self) -> u64 {
         u64::from(self.tx) + u64::from(self.ts)
     }
 }
 
-/// What a client's ledger says of one of its locks.
+/// What an entry of a client's ledger says about the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum LedgerState {
-    /// Nothing, or an atomic or exclusive hold that the word itself names.
+    /// Nothing, or an atomic or exclusive hold, which the lock word itself names.
     None = 0,
-    /// A shared fetch-and-add may or may not have been executed (read-write lock).
+    /// Read-write: a shared fetch-and-add may or may not have been executed.
     Intent = 1,
-    /// One reader of the count is mine (read-write).
+    /// Read-write: the client is one of the readers in the count.
     HeldShared = 2,
-    /// A shared release may or may not have been executed (read-write).
+    /// Read-write: a shared release may or may not have been executed.
     Leaving = 4,
-    /// Queued at the arbiter under the wait number in `detail` (read-write).
+    /// Read-write: queued at the arbiter under the wait number in `detail`.
     Waiting = 5,
-    /// Fair: my ticket, which may or may not have been taken, may have its turn, and I may rely on
-    /// that until the deadline. The lock is to be shared.
+    /// Fair: the client's shared ticket, which may not have been taken yet, may have its turn, and
+    /// the client may rely on that until the deadline.
     ClaimShared = 6,
-    /// The same of an exclusive ticket.
+    /// As `ClaimShared`, of an exclusive ticket.
     ClaimExclusive = 7,
 }
 
 impl LedgerState {
-    /// Values a correct client never writes count as `None`.
+    /// The state with these bits; bits that a correct client never writes count as `None`.
     pub const fn from_bits(raw: u8) -> Self {
         match raw {
             1 => Self::Intent,
@@ -275,14 +278,14 @@ impl LedgerState {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct LedgerEntry {
-    /// Fair: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never expires).
-    /// Waiting: the wait number. Read-write otherwise: a stamp, new for every chain.
+    /// Fair: the deadline, in seconds after the epoch's anchor ([`DETAIL_MAX`]: never). State
+    /// `Waiting`: the wait number. Read-write otherwise: a stamp, new for every chain.
     #[bits(28)]
     pub detail: u32,
-    /// Fair: new for each ticket that is taken.
+    /// Fair: a stamp, new for each ticket that is taken.
     #[bits(32)]
     pub stamp: u32,
-    /// What the entry says.
+    /// The state.
     #[bits(4, from = LedgerState::from_bits, into = LedgerState::into_bits)]
     pub state: LedgerState,
 }
@@ -291,7 +294,7 @@ pub struct LedgerEntry {
 pub const DETAIL_MAX: u32 = (1 << 28) - 1;
 
 impl LedgerEntry {
-    /// Fair: a claim of the turn of a ticket, which no other entry of its client names.
+    /// Fair: a claim of the turn of one ticket; `stamp` is used by no other entry of the client.
     pub fn claim(mode: Mode, stamp: u32) -> Self {
         let state = match mode {
             Mode::Exclusive => LedgerState::ClaimExclusive,
@@ -299,7 +302,7 @@ impl LedgerEntry {
         };
         Self::new().with_state(state).with_stamp(stamp)
     }
-    /// Fair: the mode that it claims.
+    /// Fair: the mode of the claim; `None`: the entry is no claim.
     #[inline]
     pub fn claims(self) -> Option<Mode> {
         match self.state() {

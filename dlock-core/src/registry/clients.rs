@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The clients that have something at a primary: their handles. Whether they are there, and who
-//! may be one, is [`membership`](crate::membership)'s.
+//! The clients that are known at a primary, and their handles. [`membership`](crate::membership)
+//! decides which clients are present, and which may be admitted.
 
 use std::collections::BTreeMap;
 
@@ -16,31 +16,31 @@ pub struct Client {
 }
 
 impl Client {
-    /// Who it is.
+    /// The id of the client.
     pub fn id(&self) -> ClientId {
         self.id
     }
-    /// What a handle of it stands for.
+    /// The lock or object of a handle.
     pub fn handle(&self, handle: Handle) -> Option<HandleEntry> {
         self.handles.at(handle)
     }
-    /// The handle under which it knows a slot, stale ones included.
+    /// The client's handle for a slot; the handle may be stale.
     pub fn handle_of(&self, slot: Slot) -> Option<Handle> {
         self.handles.of(slot)
     }
-    /// All its handles in order.
+    /// All handles of the client, in order.
     pub fn handles(&self) -> impl Iterator<Item = (Handle, HandleEntry)> + '_ {
         self.handles.iter()
     }
-    /// The first number from this one on that is, or was, one of its handles.
+    /// The first number from this one on that is, or was, a handle of the client.
     pub fn handle_from(&self, from: Handle) -> Option<Handle> {
         self.handles.number_from(from)
     }
-    /// How many locks it has got.
+    /// How many locks the client has got.
     pub fn locks_len(&self) -> usize {
         self.handles.locks_len()
     }
-    /// How many handles it has.
+    /// How many handles the client has.
     pub fn handles_len(&self) -> usize {
         self.handles.len()
     }
@@ -56,15 +56,15 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Room for so many clients, with handles of so many locks and objects each.
+    /// An empty table with these limits: clients, and locks and objects of each client.
     pub fn new(clients_max: usize, locks_max: usize, objects_max: usize) -> Self {
         Self { by_id: BTreeMap::new(), clients_max, locks_max, objects_max }
     }
 
-    /// A new client, with nothing.
+    /// Adds a client without handles.
     ///
     /// # Errors
-    /// `ServerNoResource` if there is no room; `Error` if the id is known here.
+    /// `ServerNoResource` if there is no room; `Error` if the id is known.
     pub fn add(&mut self, id: ClientId) -> Result<(), Status> {
         if self.by_id.contains_key(&id) {
             return Err(Status::Error);
@@ -79,7 +79,7 @@ impl Clients {
     /// Forgets a client.
     ///
     /// # Panics
-    /// If it has handles: the references of locks and objects must be dropped first.
+    /// If the client has handles: the references of locks and objects must be dropped first.
     pub fn remove(&mut self, id: ClientId) -> bool {
         let removed = self.by_id.remove(&id);
         if let Some(client) = &removed {
@@ -100,11 +100,11 @@ impl Clients {
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
-    /// Whether there is none.
+    /// Whether no client is known.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
-    /// Whether there is no room for another one.
+    /// Whether there is no room for another client.
     pub fn is_full(&self) -> bool {
         self.by_id.len() >= self.clients_max
     }
@@ -121,7 +121,7 @@ impl Clients {
         Ok(!client.handles.is_full_of_objects(self.objects_max))
     }
 
-    /// A new handle for a client that has room for it.
+    /// A new handle. The caller has checked that the client has room for it.
     pub(super) fn add_handle(&mut self, id: ClientId, entry: HandleEntry) -> Handle {
         self.handles_mut(id).add(entry)
     }

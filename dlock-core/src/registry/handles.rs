@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The handles of one client: dense numbers for what it has got.
+//! The handles of one client: dense numbers for the locks and objects that it has got.
 //!
 //! ```text
 //!   0 … HANDLES_MAX: locks, each with an entry in the client's ledger │ from there on: objects
@@ -15,19 +15,19 @@ use crate::ids::{Generation, Handle, LockId, ObjectId, Slot};
 use crate::limits::HANDLES_MAX;
 use crate::wire::message::LockType;
 
-/// Stale handles one client keeps of one object id: the newest may be in use by the client; it
-/// has got the object again since it got the others, and so stopped to use them.
+/// Stale handles of one object id that a client keeps. The client may still use the newest; it has
+/// stopped to use the others, because it has got the object again since.
 pub const STALE_HANDLES_MAX: usize = 2;
 
-/// What a handle stands for.
+/// The lock or object of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A lock, and its kind.
     Lock(LockId, LockType),
     /// An object, and the generation its slot has while it lives.
     Object(ObjectId, Generation),
-    /// An object that does not exist any more: the slot must not be touched, but it is not
-    /// reused either as long as the client may not know.
+    /// An object that no longer exists. Its slot must not be touched, and is not reused while the
+    /// client may not know that.
     Stale(ObjectId),
 }
 
@@ -36,18 +36,19 @@ pub enum What {
 pub struct HandleEntry {
     /// The slot the client knows under this handle.
     pub slot: Slot,
-    /// What the client got.
+    /// The lock or object that the client got.
     pub what: What,
 }
 
-/// The first handle of an object: they have no ledger entries, which a device must keep in memory.
+/// The first handle of an object. Objects come last because they have no ledger entries, which take
+/// memory on a device.
 const OBJECTS_FROM: u32 = HANDLES_MAX as u32;
 
-/// Handles of one kind, counted from 0.
+/// Handles of locks or of objects, counted from 0.
 #[derive(Debug, Default)]
 struct Numbers {
     entries: Vec<Option<HandleEntry>>,
-    /// Numbers below `entries.len()` that are not in use, the oldest first.
+    /// Numbers below `entries.len()` that are free, the oldest first.
     unused: VecDeque<u32>,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Handles {
     locks: Numbers,
     objects: Numbers,
     by_slot: BTreeMap<Slot, Handle>,
-    /// The oldest first, never an empty list.
+    /// Stale handles of each object, the oldest first; no list is empty.
     stale: BTreeMap<ObjectId, VecDeque<Handle>>,
 }
 
@@ -98,7 +99,7 @@ impl Handles {
         self.by_slot.get(&slot).copied()
     }
 
-    /// Those of locks, then those of objects.
+    /// Handles of locks, then those of objects.
     pub fn iter(&self) -> impl Iterator<Item = (Handle, HandleEntry)> + '_ {
         let objects = self.objects.iter().map(|(i, entry)| (Handle(OBJECTS_FROM + i), entry));
         self.locks.iter().map(|(i, entry)| (Handle(i), entry)).chain(objects)
@@ -122,17 +123,17 @@ impl Handles {
         self.by_slot.len()
     }
 
-    /// Whether there is no room for another lock, if there may be so many.
+    /// Whether the limit of locks is reached.
     pub fn is_full_of_locks(&self, locks_max: usize) -> bool {
         self.locks.is_full(locks_max.min(HANDLES_MAX))
     }
 
-    /// Whether there is no room for another object, stale ones included.
+    /// Whether the limit of objects, stale handles included, is reached.
     pub fn is_full_of_objects(&self, objects_max: usize) -> bool {
         self.objects.is_full(objects_max)
     }
 
-    /// A new handle; the caller has asked whether there is room.
+    /// A new handle. The caller has checked that there is room.
     pub fn add(&mut self, entry: HandleEntry) -> Handle {
         let handle = match entry.what {
             What::Lock(..) => Handle(self.locks.add(entry)),
@@ -151,7 +152,7 @@ impl Handles {
         let entry = entry.unwrap_or_else(|| panic!("{handle:?} is not in use"));
         self.by_slot.remove(&entry.slot);
         if let What::Stale(object) = entry.what {
-            // A stale handle stands in its object's list from when it became stale.
+            // A stale handle is in its object's list.
             let list = self.stale.get_mut(&object).expect("a list of stale handles");
             list.retain(|&other| other != handle);
             if list.is_empty() {
@@ -161,8 +162,8 @@ impl Handles {
         entry
     }
 
-    /// The object of this handle is no more. Returns the slot of a handle that was given up for
-    /// this one.
+    /// Makes a handle stale, because its object is gone. If an older stale handle was given up for
+    /// it, returns the slot of that one.
     pub fn make_stale(&mut self, handle: Handle) -> Option<Slot> {
         let number = handle.0.checked_sub(OBJECTS_FROM).map(|number| number as usize);
         let entry = number.and_then(|number| self.objects.entries.get_mut(number)?.as_mut());
@@ -180,7 +181,7 @@ impl Handles {
         None
     }
 
-    /// Gives all stale handles of an object up. Returns their slots.
+    /// Gives up all stale handles of an object. Returns their slots.
     pub fn remove_stale(&mut self, object: ObjectId) -> Vec<Slot> {
         let list = self.stale.get(&object).cloned().unwrap_or_default();
         list.into_iter().map(|handle| self.remove(handle).slot).collect()

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How locks and objects get their numbers: from their names where possible, so that programs
-//! find the ids they know (the rule of the C API).
+//! The ids of locks and objects. They are made from names where possible, so that programs find the
+//! ids they know (a rule of the C API).
 
 use std::collections::BTreeMap;
 
-/// The hash of a name that ids are derived from: djb2, seed 5381, `h * 33 + byte` modulo 2^32.
+/// The hash of a name from which ids are made: djb2, seed 5381, `h * 33 + byte` modulo 2^32.
 pub fn name_hash(name: &[u8]) -> u32 {
     name.iter().fold(5381, |h: u32, &byte| h.wrapping_mul(33).wrapping_add(u32::from(byte)))
 }
 
-/// The numbers that are used, and which one comes next.
+/// The ids in use, and the next one of the counter.
 ///
-/// Clients choose names, and so hashes: with any set of used numbers, the next free one is found
-/// without walking them.
+/// Clients choose names, and so hashes: the next free id is found without walking the used ones.
 #[derive(Debug)]
 pub(super) struct Ids {
     next: i32,
-    /// Used numbers, as ranges that do not touch each other: the first of each, and the last.
+    /// Used ids, as ranges that do not touch each other: first and last of each.
     used: BTreeMap<i32, i32>,
-    /// Ranges looked up since it was made.
+    /// Ranges looked up so far.
     #[cfg(test)]
     looks: std::cell::Cell<u32>,
 }
@@ -36,15 +35,15 @@ impl Ids {
         }
     }
 
-    /// A positive number that is not used, and is not [used](Self::uses) yet. `wished` is preferred
-    /// to the hash of the name, and the hash to the counter.
+    /// A positive free id; [`uses`](Self::uses) takes it. `wished` is preferred to the hash of the
+    /// name, and the hash to the counter.
     pub fn pick(&mut self, wished: Option<i32>, name: &[u8]) -> Option<i32> {
         let named = [wished, Some(name_hash(name) as i32)];
         let named = named.into_iter().flatten().find(|&id| id > 0 && self.range_of(id).is_none());
         named.or_else(|| self.count())
     }
 
-    /// This number is used from now on.
+    /// Marks an id as used.
     pub fn uses(&mut self, id: i32) {
         debug_assert!(id > 0 && self.range_of(id).is_none());
         let first = match self.range_of(id - 1) {
@@ -55,7 +54,7 @@ impl Ids {
         self.used.insert(first, after.unwrap_or(id));
     }
 
-    /// This number is free again.
+    /// Marks an id as free.
     pub fn frees(&mut self, id: i32) {
         let Some((first, last)) = self.range_of(id) else { return };
         match first == id {
@@ -67,12 +66,12 @@ impl Ids {
         }
     }
 
-    /// Whether these numbers, which are in order, are the used ones: for tests and the simulator.
+    /// Whether exactly these ids, which are in order, are used; for tests and the simulator.
     pub fn are(&self, mut ids: impl Iterator<Item = i32>) -> bool {
         self.used.iter().flat_map(|(&first, &last)| first..=last).eq(ids.by_ref())
     }
 
-    /// The next free number from the counter on; after the last one it starts again.
+    /// The next free id from the counter on; after the highest one the counter starts again.
     fn count(&mut self) -> Option<i32> {
         let id = self.free_from(self.next).or_else(|| self.free_from(Self::FIRST))?;
         self.next = id.checked_add(1).unwrap_or(Self::FIRST);
@@ -81,12 +80,12 @@ impl Ids {
 
     fn free_from(&self, id: i32) -> Option<i32> {
         match self.range_of(id) {
-            Some((_, last)) => last.checked_add(1), // ranges do not touch
+            Some((_, last)) => last.checked_add(1), // ranges do not touch each other
             None => Some(id),
         }
     }
 
-    /// The range of used numbers that this one is in.
+    /// The range of used ids that contains this one.
     fn range_of(&self, id: i32) -> Option<(i32, i32)> {
         #[cfg(test)]
         self.looks.set(self.looks.get() + 1);

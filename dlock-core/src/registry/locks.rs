@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The locks that exist, and who has got them.
+//! The locks that exist, and the clients that have got them.
 //!
 //! ```text
 //!   first get ──▶ exists ──▶ last reference dropped ──▶ destroyed: its slot is retired,
 //!                                                       and freed by the caller
 //! ```
-//! The caller frees the slot of a destroyed lock (`Slots::free`) after it has dropped everything
-//! it keeps under that slot itself, and before the next lock is created.
+//! After it has dropped everything else that it keeps under the slot of a destroyed lock, and
+//! before the next lock is created, the caller frees the slot (`Slots::free`).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -36,23 +36,23 @@ pub struct LockRecord {
 }
 
 impl LockRecord {
-    /// Its number, the same for all clients.
+    /// The id of the lock, the same for all clients.
     pub fn id(&self) -> LockId {
         self.id
     }
-    /// Its name.
+    /// The name of the lock.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
-    /// Its kind.
+    /// The type of the lock.
     pub fn lock_type(&self) -> LockType {
         self.lock_type
     }
-    /// What its first user asked for; never enforced.
+    /// The lease that the first user asked for, in seconds; never enforced.
     pub fn lease_s(&self) -> u32 {
         self.lease_s
     }
-    /// Where its words are.
+    /// The slot of the lock's words.
     pub fn slot(&self) -> Slot {
         self.slot
     }
@@ -60,7 +60,7 @@ impl LockRecord {
     pub fn tokens(&self) -> bool {
         self.tokens
     }
-    /// Who has got it, under which of its handles; never empty. No order.
+    /// The clients that have got the lock, each with its handle; never empty, in no order.
     pub fn refs(&self) -> &[(ClientId, Handle)] {
         &self.refs
     }
@@ -74,9 +74,9 @@ pub struct Released {
     pub lock: LockId,
     /// The handle that the client had for it.
     pub handle: Handle,
-    /// Where the lock's words are, or were.
+    /// The slot of the lock's words.
     pub slot: Slot,
-    /// It was the last reference: the lock is gone, the slot is retired and to be freed.
+    /// Whether it was the last reference: the lock is gone, and its retired slot is to be freed.
     pub destroyed: bool,
 }
 
@@ -84,21 +84,21 @@ pub struct Released {
 #[derive(Debug)]
 pub struct Locks {
     by_id: BTreeMap<LockId, LockRecord>,
-    /// A tree: from time to time one insertion into a hash table moves all of it.
+    /// A tree, because a hash table sometimes moves all of its entries in one insertion.
     by_name: BTreeMap<Arc<[u8]>, LockId>,
-    /// By the number of the slot.
+    /// Indexed by the number of the slot.
     by_slot: Vec<Option<LockId>>,
     ids: Ids,
     locks_max: usize,
-    /// Above every token of the locks that were destroyed: a lock of the same name must go on
-    /// above its predecessor.
+    /// The highest fence counter of the locks that were destroyed: a lock of the same name must go
+    /// on above it.
     fence_floor: u64,
     /// A client has wanted tokens of a lock.
     gives_tokens: bool,
 }
 
 impl Locks {
-    /// Room for so many locks, in memory of so many slots.
+    /// An empty table with room for `locks_max` locks, in a memory of `slots` slots.
     pub fn new(locks_max: usize, slots: usize) -> Self {
         Self {
             by_id: BTreeMap::new(),
@@ -121,11 +121,12 @@ impl Locks {
         self.fence_floor = fence_floor;
     }
 
-    /// Gives the client a reference to the lock of this name, which is created if need be.
+    /// Gives the client a reference to the lock of this name; creates the lock if it does not
+    /// exist.
     ///
     /// # Errors
-    /// `Error` if the lock has another type; `ServerNoResource` if there is no room for the lock
-    /// or the handle; `ClientRemoved` if the client is not known. Nothing changed then.
+    /// `Error` if the lock has another type; `ServerNoResource` if there is no room for the lock or
+    /// the handle; `ClientRemoved` if the client is not known. Nothing changes on errors.
     pub fn get(
         &mut self,
         t: &mut Tables<'_>,
@@ -135,8 +136,8 @@ impl Locks {
         self.get_or_create(t, client, desc, None)
     }
 
-    /// As [`get`](Self::get), for a claim in recovery: if the lock must be created, it gets the
-    /// wished id if that is positive and free.
+    /// As [`get`](Self::get), for a claim in recovery: if the lock must be created, its id is
+    /// `wished` if that is positive and free.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -153,7 +154,7 @@ impl Locks {
     /// Drops a client's reference.
     ///
     /// # Errors
-    /// `Error` if the client has none.
+    /// `Error` if the client has no reference to the lock.
     pub fn release(
         &mut self,
         t: &mut Tables<'_>,
@@ -187,7 +188,7 @@ impl Locks {
     pub fn by_name(&self, name: &[u8]) -> Option<&LockRecord> {
         self.by_id.get(self.by_name.get(name)?)
     }
-    /// Who has got the lock in this slot, and under which of its handles.
+    /// The clients that have got the lock in this slot, each with its handle.
     pub fn refs(&self, slot: Slot) -> &[(ClientId, Handle)] {
         self.by_slot(slot).map_or(&[], LockRecord::refs)
     }
@@ -195,7 +196,7 @@ impl Locks {
     pub fn iter(&self) -> impl Iterator<Item = &LockRecord> + '_ {
         self.by_id.values()
     }
-    /// Those with ids above this one, in order.
+    /// Locks with ids above this one, in order.
     pub fn after(&self, lock: LockId) -> impl Iterator<Item = &LockRecord> + '_ {
         let above = (Bound::Excluded(lock), Bound::Unbounded);
         self.by_id.range(above).map(|(_, record)| record)
@@ -204,7 +205,7 @@ impl Locks {
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
-    /// Whether there is none.
+    /// Whether there is no lock.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
@@ -249,7 +250,8 @@ impl Locks {
         Ok(LockGrant { lock, handle, slot, word, already: false, tokens })
     }
 
-    /// A lock without references; the caller adds the first one. `None` if there is no room.
+    /// Creates a lock without references; the caller adds the first one. `None` if there is no
+    /// room.
     fn create(
         &mut self,
         t: &mut Tables<'_>,
@@ -282,10 +284,10 @@ impl Locks {
         })
     }
 
-    /// Drops a client's reference, by its handle.
+    /// Drops the reference of a client, given its handle.
     ///
     /// # Panics
-    /// If that is no handle of a lock.
+    /// If the handle is not one of a lock.
     pub(crate) fn drop_handle(
         &mut self,
         t: &mut Tables<'_>,
@@ -294,7 +296,7 @@ impl Locks {
     ) -> Released {
         let HandleEntry { slot, what } = t.clients.remove_handle(client, handle);
         let What::Lock(lock, _) = what else { panic!("{handle:?} is no lock's") };
-        // A handle of a lock and the reference in the lock are made and dropped together.
+        // A handle and the reference in its lock are made and dropped together.
         let record = self.by_id.get_mut(&lock).expect("a lock with a handle");
         let at = record.refs.iter().position(|&r| r == (client, handle));
         record.refs.swap_remove(at.expect("a reference with a handle"));
@@ -341,7 +343,8 @@ impl Locks {
             }
             refs += record.refs.len();
         }
-        // As many references as handles, and each has its handle: no reference stands twice.
+        // There are as many references as handles, and each reference has its handle: none is
+        // listed twice.
         assert_eq!(refs, handles);
     }
 }

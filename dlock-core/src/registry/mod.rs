@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary's tables: who is known, what exists, and who has got what.
+//! The primary's tables: the clients that are known, the locks and objects that exist, and which
+//! client has got which of them.
 //!
 //! ```text
 //!   Clients ── ClientId ─▶ Client ── Handle ─▶ (Slot, lock | object | stale object)
@@ -8,8 +9,8 @@
 //!   Objects ── name | ObjectId ──────▶ ObjectRecord ─▶ [(ClientId, Handle, lease)]
 //!   Slots ──── which slots of the lock memory are in use, and their generations
 //! ```
-//! A reference of a lock or an object and the handle of its client are made and dropped
-//! together. A slot is reused only when no handle knows it any more.
+//! A client's handle, and the reference in the lock or object, are made and dropped together. A
+//! slot is reused only when no handle refers to it any more.
 
 mod clients;
 mod handles;
@@ -32,7 +33,7 @@ pub use slots::Slots;
 
 use crate::memory::exec::LockMemory;
 
-/// What every change of locks and objects also changes.
+/// The tables that every change of locks and objects changes, too.
 pub struct Tables<'a> {
     /// The words of the slots, and the ledgers.
     pub mem: &'a mut dyn LockMemory,
@@ -56,7 +57,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Empty tables; there are as many slots as locks and objects together may be.
+    /// Empty tables, with as many slots as locks and objects together.
     ///
     /// # Panics
     /// If the slots could not be numbered: far above every limit of [`limits`](crate::limits).
@@ -71,7 +72,7 @@ impl Registry {
         }
     }
 
-    /// The locks, the objects, and what they need to change.
+    /// The locks, the objects, and the other tables that their changes need.
     pub fn split<'a>(
         &'a mut self,
         mem: &'a mut dyn LockMemory,
@@ -80,11 +81,11 @@ impl Registry {
         (tables, &mut self.locks, &mut self.objects)
     }
 
-    /// Checks that the tables agree with each other; takes time in proportion to everything in
-    /// them, so it is for tests and the simulator.
+    /// Checks that the tables agree with each other. Visits every entry, so it is for tests and the
+    /// simulator.
     ///
     /// # Panics
-    /// If they do not, or if a destroyed lock's slot was not freed.
+    /// If they do not agree, or if the slot of a destroyed lock was not freed.
     pub fn assert_consistent(&self) {
         let (mut locks, mut objects, mut stale) = (0, 0, 0);
         for client in self.clients.iter() {

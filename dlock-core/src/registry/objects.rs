@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state objects that exist, who owns them and who has got them.
+//! The state objects that exist, their owners, and the clients that have got them.
 //!
 //! ```text
 //!   create ──▶ alive ──destroy──▶ freed, if no client has got it or its lease is over
@@ -7,10 +7,10 @@
 //!                                ├─ last release, or a release after the lease ──▶ freed
 //!                                └─ create after the lease ──▶ alive, in a new slot
 //! ```
-//! The slot of an object that is freed while clients have got it is *quarantined*: their handles
-//! are stale, its generation has changed, and it is reused when the last stale handle is gone.
-//! The lease of an object is over when that of its creation and those of all who have got it
-//! are; nothing happens at that moment, it only matters to the calls above.
+//! If clients have still got an object when it is freed, its slot is *quarantined*: the clients'
+//! handles are stale, the generation has changed, and the slot is reused when the last stale handle
+//! is gone. The lease of an object is over when that of its creator and those of all clients that
+//! have got it are over; no event marks that moment, it only changes the result of the calls above.
 
 #[cfg(test)]
 mod tests;
@@ -30,11 +30,11 @@ use crate::wire::status::Status;
 /// A client that has got an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectRef {
-    /// Who.
+    /// The client.
     pub client: ClientId,
-    /// Its number for the object.
+    /// The client's handle for the object.
     pub handle: Handle,
-    /// The end of the lease it asked for.
+    /// The end of the lease that the client asked for.
     pub lease_end: ServerTime,
 }
 
@@ -47,25 +47,25 @@ pub struct ObjectRecord {
     generation: Generation,
     owner: Option<ClientId>,
     destroyed: bool,
-    /// The end of the lease its creator asked for.
+    /// The end of the lease that the creator asked for.
     lease_end: ServerTime,
     refs: Vec<ObjectRef>,
 }
 
 impl ObjectRecord {
-    /// Its number, the same for all clients.
+    /// The id of the object, the same for all clients.
     pub fn id(&self) -> ObjectId {
         self.id
     }
-    /// Its name.
+    /// The name of the object.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
-    /// Where its value is.
+    /// The slot of the object's value.
     pub fn slot(&self) -> Slot {
         self.slot
     }
-    /// The generation of the slot while it lives.
+    /// The generation of the slot while the object lives.
     pub fn generation(&self) -> Generation {
         self.generation
     }
@@ -73,11 +73,11 @@ impl ObjectRecord {
     pub fn owner(&self) -> Option<ClientId> {
         self.owner
     }
-    /// It was destroyed, and only works for those who have got it.
+    /// Whether the object was destroyed: it still works for clients that have got it.
     pub fn is_destroyed(&self) -> bool {
         self.destroyed
     }
-    /// Who has got it. No order.
+    /// The clients that have got the object, in no order.
     pub fn refs(&self) -> &[ObjectRef] {
         &self.refs
     }
@@ -86,7 +86,7 @@ impl ObjectRecord {
         now >= self.lease_end && self.refs.iter().all(|r| now >= r.lease_end)
     }
 
-    /// Whether it may be freed once it is destroyed.
+    /// Whether the object may be freed once it is destroyed.
     fn is_freeable(&self, now: ServerTime) -> bool {
         let is_unused = self.refs.is_empty() || planted::is(Bug::ObjectLeaseIgnored);
         is_unused || self.is_lease_over(now)
@@ -99,16 +99,16 @@ pub struct Objects {
     by_id: BTreeMap<ObjectId, ObjectRecord>,
     by_name: BTreeMap<Arc<[u8]>, ObjectId>,
     owned: BTreeSet<(ClientId, ObjectId)>,
-    /// Clients that have left what they own to all.
+    /// Clients whose objects have become every client's ([`disown`](Self::disown)).
     disowned: BTreeSet<ClientId>,
-    /// Stale handles of each quarantined slot.
+    /// The number of stale handles of each quarantined slot.
     quarantine: BTreeMap<Slot, usize>,
     ids: Ids,
     objects_max: usize,
 }
 
 impl Objects {
-    /// Room for so many objects, quarantined slots included.
+    /// An empty table with room for `objects_max` objects, quarantined slots included.
     pub fn new(objects_max: usize) -> Self {
         Self {
             by_id: BTreeMap::new(),
@@ -121,7 +121,7 @@ impl Objects {
         }
     }
 
-    /// Creates an object, which the client then owns but has not got.
+    /// Creates an object. The client owns it, but has not got it yet.
     ///
     /// # Errors
     /// `ObjectCreated`: it exists and no other client owns it (its lease is extended).
@@ -141,7 +141,7 @@ impl Objects {
         let Some(id) = self.id_of(name) else {
             return self.create_new(t, client, name, lease_end, init);
         };
-        // Names and ids stand in both tables or in none.
+        // Names and ids are in both tables or in none.
         let record = self.by_id.get_mut(&id).expect("an object with a name");
         if !record.destroyed {
             if is_anothers(record, client, &self.disowned) {
@@ -157,11 +157,13 @@ impl Objects {
         Ok(id)
     }
 
-    /// Gives the client the object of this name, or extends the lease of one who has got it.
+    /// Gives the client the object of this name; extends the lease if the client has got it
+    /// already.
     ///
     /// # Errors
-    /// `ObjectNotCreate`: there is none. `ObjectDestroyed`: it is destroyed. `ServerNoResource`:
-    /// the client has no room for another handle. `ClientRemoved`: the client is not known.
+    /// `ObjectNotCreate`: there is no such object. `ObjectDestroyed`: it is destroyed.
+    /// `ServerNoResource`: the client has no room for another handle. `ClientRemoved`: the client
+    /// is not known.
     pub fn get(
         &mut self,
         t: &mut Tables<'_>,
@@ -172,7 +174,7 @@ impl Objects {
     ) -> Result<ObjectGrant, Status> {
         let has_room = t.clients.has_object_room(client)?;
         let object = self.id_of(name).ok_or(Status::ObjectNotCreate)?;
-        // Names and ids stand in both tables or in none.
+        // Names and ids are in both tables or in none.
         let record = self.by_id.get_mut(&object).expect("an object with a name");
         if record.destroyed {
             return Err(Status::ObjectDestroyed);
@@ -192,11 +194,11 @@ impl Objects {
         Ok(ObjectGrant { object, handle, slot, generation })
     }
 
-    /// The client gives an object back. Its stale handles of the same id go with it: one alone,
-    /// whose object was destroyed and freed after the lease, is given back, too.
+    /// Drops a client's reference to an object, and its stale handles of the same id. Stale handles
+    /// alone are enough: their object was destroyed and freed after the lease.
     ///
     /// # Errors
-    /// `ObjectNotGet` if it has not got the object, or has given it back.
+    /// `ObjectNotGet` if the client has neither a reference nor a stale handle.
     pub fn release(
         &mut self,
         t: &mut Tables<'_>,
@@ -225,11 +227,11 @@ impl Objects {
         Ok(())
     }
 
-    /// Destroys an object: it cannot be got any more.
+    /// Destroys an object: no client can get it any more.
     ///
     /// # Errors
-    /// `ObjectNotCreate`: there is none. `ObjectInvalidOwner`: another client owns it.
-    /// `ObjectDestroyed`: it is destroyed.
+    /// `ObjectNotCreate`: no such object. `ObjectInvalidOwner`: another client owns it.
+    /// `ObjectDestroyed`: it is destroyed already.
     pub fn destroy(
         &mut self,
         t: &mut Tables<'_>,
@@ -251,11 +253,11 @@ impl Objects {
         Ok(())
     }
 
-    /// The client leaves, or is fenced: drops one of its references or stale handles. Returns how
-    /// many records were visited.
+    /// Drops one reference or stale handle of a client that leaves or is fenced. Returns how many
+    /// records were visited.
     ///
     /// # Panics
-    /// If that is no handle of an object.
+    /// If the handle is not one of an object.
     pub(crate) fn drop_handle(
         &mut self,
         t: &mut Tables<'_>,
@@ -272,7 +274,7 @@ impl Objects {
             }
             What::Object(object, _) => object,
         };
-        // A handle of an object and the reference in it are made together.
+        // A handle and the reference in its object are made together.
         let record = self.by_id.get_mut(&object).expect("an object with a handle");
         let visited = 2 * record.refs.len();
         record.refs.retain(|r| r.client != client);
@@ -282,10 +284,10 @@ impl Objects {
         visited
     }
 
-    /// The client leaves, or is fenced, and its references are dropped: the next object it owns
-    /// is freed if no client has got it, and has no owner otherwise. Objects of a client that was
-    /// [disowned](Self::disown) stay. Returns how many records were visited; `None`: it owns
-    /// nothing.
+    /// Takes the ownership of one object from a client that leaves or is fenced. Its references
+    /// were dropped before. The object is freed if no client has got it, unless the client was
+    /// [disowned](Self::disown); else it has no owner any more. Returns how many records were
+    /// visited; `None`: the client owns nothing.
     pub(crate) fn drop_next_owned(
         &mut self,
         t: &mut Tables<'_>,
@@ -294,7 +296,7 @@ impl Objects {
     ) -> Option<usize> {
         let object = self.owned_by(client).next()?;
         self.owned.remove(&(client, object));
-        // Names and owners stand in both tables or in none.
+        // Names and owners are in both tables or in none.
         let record = self.by_id.get_mut(&object).expect("an object with an owner");
         record.owner = None;
         let visited = 1 + 2 * record.refs.len();
@@ -305,7 +307,7 @@ impl Objects {
         Some(visited)
     }
 
-    /// Drops everything of a client.
+    /// Drops everything that a client has and owns.
     #[cfg(test)]
     pub fn drop_client(&mut self, t: &mut Tables<'_>, now: ServerTime, client: ClientId) {
         let Some(known) = t.clients.get(client) else { return };
@@ -318,13 +320,13 @@ impl Objects {
         self.forget_client(client);
     }
 
-    /// What the client owns has no owner any more: every client may get or destroy it, and it stays
-    /// when the client is dropped. The client may own nothing more from now on.
+    /// Makes every client an owner of this client's objects: each may get or destroy them, and they
+    /// stay when the client is dropped. The client may not own further objects.
     pub fn disown(&mut self, client: ClientId) {
         self.disowned.insert(client);
     }
 
-    /// The client is gone, and owns nothing.
+    /// Forgets a client that has left and owns nothing.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.disowned.remove(&client);
     }
@@ -343,7 +345,7 @@ impl Objects {
         self.by_name.get(name).copied()
     }
 
-    /// How many have got the object that is asked about.
+    /// How many clients have got the object of this request.
     pub(crate) fn refs_of(&self, request: &ControlRequest) -> usize {
         use ControlRequest as R;
         let object = match request {
@@ -354,7 +356,8 @@ impl Objects {
         object.and_then(|object| self.by_id.get(&object)).map_or(0, |record| record.refs.len())
     }
 
-    /// Whether there is an object of this name that is not destroyed: it cannot be created again.
+    /// Whether an object of this name exists and is not destroyed, so that it cannot be created
+    /// again.
     pub(crate) fn is_alive(&self, name: &[u8]) -> bool {
         let record = self.id_of(name).and_then(|id| self.by_id.get(&id));
         record.is_some_and(|record| !record.destroyed)
@@ -368,20 +371,21 @@ impl Objects {
     pub fn iter(&self) -> impl Iterator<Item = &ObjectRecord> + '_ {
         self.by_id.values()
     }
-    /// How many objects there are, destroyed ones included that are not freed.
+    /// How many objects there are, including destroyed ones that are not freed yet.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
-    /// Whether there is none.
+    /// Whether there is no object.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
-    /// Slots that wait for their last stale handle to go.
+    /// Slots that are quarantined.
     pub fn quarantined(&self) -> usize {
         self.quarantine.len()
     }
 
-    /// Quarantined slots count, so that locks always find the slots that are theirs.
+    /// Whether there is room for another object. Quarantined slots count, because locks need the
+    /// slots that are left.
     fn has_room(&self) -> bool {
         self.by_id.len() + self.quarantine.len() < self.objects_max
     }
@@ -409,7 +413,7 @@ impl Objects {
         Ok(id)
     }
 
-    /// A destroyed object comes back, under its id but in a new slot.
+    /// Creates a destroyed object anew, under its id but in a new slot.
     fn recycle(
         &mut self,
         t: &mut Tables<'_>,
@@ -422,7 +426,7 @@ impl Objects {
             return Err(Status::ObjectTooMany);
         }
         let (slot, generation) = t.slots.give(t.mem, init, 0).ok_or(Status::ObjectTooMany)?;
-        // The caller has just found it.
+        // The caller has just found the object.
         let record = self.by_id.get_mut(&object).expect("a destroyed object");
         if let Some(owner) = record.owner.replace(client) {
             self.owned.remove(&(owner, object));
@@ -446,7 +450,7 @@ impl Objects {
         }
     }
 
-    /// The occupant of a slot is gone; clients that have got it have stale handles now.
+    /// Empties the slot of an object. Clients that have got the object have stale handles now.
     fn vacate(&mut self, t: &mut Tables<'_>, slot: Slot, refs: &[ObjectRef]) {
         t.slots.retire(t.mem, slot);
         if refs.is_empty() {
@@ -467,9 +471,9 @@ impl Objects {
         }
     }
 
-    /// One stale handle of this slot is gone.
+    /// Counts one stale handle less of a quarantined slot; frees the slot after the last one.
     fn leave_quarantine(&mut self, t: &mut Tables<'_>, slot: Slot) {
-        // Stale handles know quarantined slots only.
+        // Every stale handle refers to a quarantined slot.
         let handles = self.quarantine.get_mut(&slot).expect("a quarantined slot");
         *handles -= 1;
         if *handles == 0 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which slots of the lock memory are in use.
+//! The allocator of slots in the lock memory.
 //!
 //! ```text
 //!   Free ──give──▶ Occupied ──retire──▶ Retired ──free──▶ Free (at the back of the queue)
 //!                               └ Gen changes at once    └ it cannot be touched any more
 //! ```
-//! Slots that are given out one after the other lie far apart: a NIC serialises atomics whose
-//! addresses share bits 3–11, and CPUs those that share a cache line. A slot is 32 bytes, so
-//! [`SPREAD`] successive slots have all values of these bits; any [`SPREAD`] successive
-//! allocations from a fresh memory have, too.
+//! Slots that are given out one after the other lie far apart, because a NIC serialises atomics
+//! whose addresses share bits 3–11, and CPUs those that share a cache line. A slot is 32 bytes, so
+//! [`SPREAD`] successive slots have all values of these bits; so have any [`SPREAD`] successive
+//! allocations from a fresh memory.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ pub struct Slots {
     fresh: u32,
     /// Slots that were used and freed, the oldest first.
     freed: VecDeque<Slot>,
-    /// The last generation given to any slot: no slot sees one twice.
+    /// The last generation given to any slot. Generations are never reused.
     generation: u64,
     occupied: usize,
     retired: usize,
@@ -58,7 +58,7 @@ impl Slots {
         }
     }
 
-    /// All slots there are.
+    /// The number of slots.
     pub fn total(&self) -> usize {
         self.states.len()
     }
@@ -66,12 +66,12 @@ impl Slots {
     pub fn occupied(&self) -> usize {
         self.occupied
     }
-    /// Slots without an occupant that are not to be reused yet.
+    /// Slots without an occupant that must not be reused yet.
     pub fn retired(&self) -> usize {
         self.retired
     }
 
-    /// Gives a slot out, its words set: `w0`, an empty `w1`, the fence counter, a new
+    /// Gives a slot out and sets its words: `w0`, an empty `w1`, the fence counter, a new
     /// generation. `None` if no slot is free.
     pub fn give(
         &mut self,
@@ -95,7 +95,7 @@ impl Slots {
         Some((slot, Generation(self.generation)))
     }
 
-    /// The slot's occupant is destroyed: its generation shows that.
+    /// Retires a slot whose occupant is destroyed: changes its generation.
     ///
     /// # Panics
     /// If the slot has no occupant.
@@ -108,7 +108,7 @@ impl Slots {
         }
     }
 
-    /// No client that knew the slot's last occupant can touch it any more.
+    /// Frees a retired slot: no client can touch the last occupant any more.
     ///
     /// # Panics
     /// If the slot is not retired.
@@ -131,19 +131,19 @@ impl Slots {
     }
 }
 
-/// The `i`-th slot of `total` to be given out: a permutation. Whole pages come first, so that
-/// their number of slots is a multiple of [`SPREAD`] and the stride keeps its remainders apart.
+/// The `i`-th slot of `total` to be given out: a permutation. Whole pages come first: their number
+/// of slots is a multiple of [`SPREAD`], so the stride keeps its remainders apart.
 fn place(i: u32, total: u32) -> Slot {
     let pages = if total < 2 * SPREAD { total } else { total - total % SPREAD };
     let (base, i, len) = if i < pages { (0, i, pages) } else { (pages, i - pages, total - pages) };
     Slot(base + (u64::from(i) * u64::from(stride(len)) % u64::from(len)) as u32)
 }
 
-/// A number without a common divisor with `len`, near its golden section, so that few multiples
-/// of it come close to each other modulo `len`.
+/// A number coprime to `len`, near its golden section, so that few multiples of it come close to
+/// each other modulo `len`.
 fn stride(len: u32) -> u32 {
     let golden = (u64::from(len) * 618_034 / 1_000_000).max(1) as u32;
-    // One of the next few numbers does; the range ends at a number that always does.
+    // One of the next few numbers is coprime; `len + 1` always is.
     (golden..=len + 1).find(|&k| gcd(k, len) == 1).unwrap_or(1)
 }
 

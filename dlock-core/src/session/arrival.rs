@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client that comes for the first time: which address it tries next, and for how long, without
-//! I/O.
+//! A client that registers for the first time: which address it tries next, and for how long,
+//! without I/O.
 //!
 //! ```text
 //!   Try 0 ─ failed ─▶ Try 1 ─ failed ─▶ … the last one failed
@@ -13,48 +13,49 @@
 use super::{Heard, ADDRESSES_MAX, PAUSE_NS, UNREACHED_NS};
 use crate::wire::status::Status;
 
-/// What the executor does next.
+/// The next step of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Become a client of the primary at the address of this number. Report
-    /// [`Arrival::failed`] if it does not take this client.
+    /// Register with the primary at this address. Report [`Arrival::failed`] if it does not take
+    /// this client.
     Try {
-        /// Its place in the list.
+        /// Index in the list of addresses.
         address: usize,
     },
-    /// Nothing before then.
+    /// Do nothing before `until_ns`.
     Wait {
-        /// Until when, on the client's own clock.
+        /// The end of the pause, on the client's own clock.
         until_ns: u64,
     },
     /// No primary takes this client.
     Over {
-        /// The answer that says most, of those of the last round; of several alike the first.
+        /// The most informative status of the last round; of several alike the first.
         status: Status,
-        /// A primary is there, and recovers.
+        /// Whether a primary has answered that it recovers, or has just recovered.
         recovers: bool,
     },
 }
 
-/// One client that looks for a primary.
+/// The search of one new client for a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     addresses: usize,
-    /// `None`: every address is tried once.
+    /// When the search ends, on the client's own clock; `None`: every address is tried once.
     until_ns: Option<u64>,
     began_ns: u64,
     at: usize,
     rounds: u32,
-    /// The answer of this round that says most.
+    /// The most informative status of this round.
     status: Option<Status>,
-    /// A primary of this round recovers.
+    /// In this round over the addresses, a primary has answered that it recovers, or has just
+    /// recovered.
     recovers: bool,
     step: Step,
 }
 
 impl Arrival {
-    /// A client that knows so many addresses. `until_ns`: until when it waits for a primary that
-    /// recovers, and, where it knows several addresses, for one that is not there yet.
+    /// The search of a client that knows this number of addresses. Until `until_ns` it waits for a
+    /// primary that recovers and, if it knows several addresses, for one that is not reachable yet.
     pub fn new(now_ns: u64, addresses: usize, until_ns: Option<u64>) -> Self {
         Self {
             addresses: addresses.clamp(1, ADDRESSES_MAX),
@@ -68,7 +69,7 @@ impl Arrival {
         }
     }
 
-    /// What to do next.
+    /// The next step.
     pub fn next(&mut self, now_ns: u64) -> Step {
         match self.step {
             Step::Wait { until_ns } if now_ns >= until_ns => {
@@ -80,8 +81,8 @@ impl Arrival {
         self.step
     }
 
-    /// The primary at the address that was tried does not take this client; `heard`: what it has
-    /// answered to the question whether it is there, which is asked after `NotReady` alone.
+    /// Handles that the primary at the address that was tried does not take this client. `heard`:
+    /// its answer to the question whether it is there, which is asked only after `NotReady`.
     pub fn failed(&mut self, now_ns: u64, status: Status, heard: Heard) {
         if !matches!(self.step, Step::Try { .. }) {
             return;
@@ -89,7 +90,7 @@ impl Arrival {
         if self.status.is_none_or(|before| says(status) > says(before)) {
             self.status = Some(status);
         }
-        // one that serves when it is asked has just recovered
+        // A primary that serves when it is asked has just recovered.
         self.recovers |= matches!(heard, Heard::Recovers | Heard::Serves);
         let is_refused = !matches!(status, Status::NotReady | Status::Error);
         let is_last = self.at + 1 == self.addresses;
@@ -106,13 +107,13 @@ impl Arrival {
 
     fn over(&self) -> Step {
         let status = match self.recovers {
-            true => Status::NotReady, // it takes clients later: no other answer says more
+            true => Status::NotReady, // the primary takes clients later: no other answer says more
             false => self.status.unwrap_or(Status::NotReady),
         };
         Step::Over { status, recovers: self.recovers }
     }
 
-    /// After the last address.
+    /// The step after the last address: a pause, or the end.
     fn pauses(&mut self, now_ns: u64) -> Step {
         let may_come = self.addresses > 1 && now_ns - self.began_ns.min(now_ns) < UNREACHED_NS;
         let Some(until_ns) = self.until_ns.filter(|_| self.recovers || may_come) else {
@@ -128,8 +129,8 @@ impl Arrival {
     }
 }
 
-/// How much an answer says: a refusal by a primary more than a failure that the log names, and that
-/// more than an address without a process.
+/// How informative a status is: a refusal by a primary is more than a failure that the log names,
+/// and that is more than an address without a process.
 fn says(status: Status) -> u8 {
     match status {
         Status::NotReady => 0,

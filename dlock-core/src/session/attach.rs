@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which executor a session's data path gets.
+//! The choice of the executor for a session's data path.
 //!
 //! ```text
 //!   named in the configuration    that one, or no session
 //!   auto                          the first in the order of `FabricKind::ALL` that the primary
 //!                                 offers and that works from this host
 //! ```
-//! A device that was named must work if the primary offers verbs or sealed, and an eid must be a
-//! port's if this host has ports that can be used.
+//! A device that is named in the configuration must work if the primary offers verbs or sealed. An
+//! eid must be that of a port, if this host has usable ports.
 
 use crate::wire::control::Session;
 use crate::wire::fabric::{FabricKind, FabricSet};
 use crate::wire::status::Status;
 
-/// Which fabric a client's data path is to run over.
+/// The choice of a fabric for a client's data path.
 ///
-/// In programs and on command lines it has a name: `auto`, or that of a fabric. Of every
-/// [`FabricKind`] there is one: `Only(kind)`, or `kind.into()`.
+/// In programs and on command lines its name is `auto`, or that of a fabric. There is one choice
+/// for each [`FabricKind`]: `Only(kind)`, or `kind.into()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
     /// The first of [`FabricKind::ALL`] that the primary offers and that works from this host:
@@ -25,7 +25,7 @@ pub enum PathChoice {
     /// everywhere. The environment variable `DLOCK_FABRIC` overrides it.
     #[default]
     Auto,
-    /// This one, or no session.
+    /// This fabric, or no session.
     Only(FabricKind),
 }
 
@@ -42,19 +42,19 @@ impl PathChoice {
 }
 
 impl From<FabricKind> for PathChoice {
-    /// This one, or no session.
+    /// This fabric, or no session.
     fn from(kind: FabricKind) -> Self {
         Self::Only(kind)
     }
 }
 
 impl PathChoice {
-    /// All there are: `Auto`, and one fabric each.
+    /// All choices: `Auto`, and one for each fabric.
     pub fn all() -> impl Iterator<Item = Self> {
         std::iter::once(Self::Auto).chain(FabricKind::ALL.into_iter().map(Self::Only))
     }
 
-    /// What users call it.
+    /// The name for users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -69,7 +69,7 @@ impl std::fmt::Display for PathChoice {
     }
 }
 
-/// A name that is no [`PathChoice`]'s.
+/// A name that is not that of a [`PathChoice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownPath;
 
@@ -93,13 +93,13 @@ impl std::str::FromStr for PathChoice {
 /// Why an executor did not attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The primary recovers, and lets no client near its memory yet.
+    /// The primary recovers, and gives no client access to its memory yet.
     NotReady,
     /// The primary has no room for one more client of this fabric.
     NoRoom,
     /// The configuration names a port that this host does not have.
     WrongAddress,
-    /// Anything else.
+    /// Any other reason.
     Other,
 }
 
@@ -113,24 +113,25 @@ pub enum Failure {
 #[derive(Clone, Debug)]
 pub struct PathSearch {
     choice: PathChoice,
-    /// An RDMA device was named: what needs one must work where it is offered.
+    /// Whether an RDMA device was named: then fabrics that need one must work where they are
+    /// offered.
     is_device_named: bool,
     offered: FabricSet,
     at: usize,
-    /// An executor that was not demanded was refused because the primary recovers.
+    /// Whether an executor that was not demanded was refused because the primary recovers.
     is_not_ready: bool,
-    /// The same for want of room.
+    /// Whether one was refused for want of room.
     is_full: bool,
 }
 
 impl PathSearch {
-    /// Of a session with these offers.
+    /// The search for a session with these offers.
     pub fn new(choice: PathChoice, is_device_named: bool, session: &Session) -> Self {
         let offered = session.offers.kinds();
         Self { choice, is_device_named, offered, at: 0, is_not_ready: false, is_full: false }
     }
 
-    /// The executor to try next; `None`: none is left, and the session has no data path.
+    /// The executor to try next; `None`: no executor is left, and the session has no data path.
     pub fn next_kind(&mut self) -> Option<FabricKind> {
         while let Some(&kind) = FabricKind::ALL.get(self.at) {
             self.at += 1;
@@ -141,7 +142,7 @@ impl PathSearch {
         None
     }
 
-    /// The fabrics that this client would use, and the primary does not offer.
+    /// The fabrics that this client would use but the primary does not offer.
     pub fn missing(&self) -> impl Iterator<Item = FabricKind> + '_ {
         let all = FabricKind::ALL.into_iter();
         all.filter(|&kind| !self.offered.has(kind) && self.is_wanted(kind))
@@ -159,10 +160,10 @@ impl PathSearch {
         self.choice == PathChoice::Only(kind) || (kind.needs_device() && self.is_device_named)
     }
 
-    /// The executor told last did not attach.
+    /// Handles that the executor of this kind did not attach.
     ///
     /// # Errors
-    /// No other one may be tried: `NotReady`, `ServerNoResource`, or `Error`.
+    /// No other executor may be tried: `NotReady`, `ServerNoResource`, or `Error`.
     pub fn failed(&mut self, kind: FabricKind, failure: Failure) -> Result<(), Status> {
         match (self.is_demanded(kind), failure) {
             (_, Failure::WrongAddress) => Err(Status::Error),
@@ -181,9 +182,9 @@ impl PathSearch {
         }
     }
 
-    /// What the session is refused with when no executor is left: `NotReady`, if the primary
-    /// refused one for that reason, so that asking again may help; `ServerNoResource`, if it had no
-    /// room for one; else `Error`.
+    /// The status of a session for which no executor is left: `NotReady` if the primary refused one
+    /// because it recovers, so that asking again may help; `ServerNoResource` if it had no room for
+    /// one; else `Error`.
     pub fn exhausted(&self) -> Status {
         match (self.is_not_ready, self.is_full) {
             (true, _) => Status::NotReady,

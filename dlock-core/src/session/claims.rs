@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Telling a recovering primary of up to 31 locks.
+//! The claims of a client at a recovering primary, for up to 31 locks at a time.
 //!
 //! ```text
 //!   request ─▶ answered ─▶ a place for each lock ─▶ over
-//!                       └─ what was held of some is refused: those are told again, without it
+//!                       └─ some holds are refused: these locks are claimed again, without the hold
 //! ```
-//! What the primary refuses it refuses for as long as it recovers: another client holds the lock, a
-//! rule does not allow the claim, the table of locks is full. A claim that was refused counts as
-//! told, and is not repeated.
+//! A refusal stands for as long as the primary recovers: another client holds the lock, a rule does
+//! not allow the claim, or the table of locks is full. So a refused claim is not repeated.
 
 use crate::wire::control::{Claim, ControlReply, ControlRequest, LockGrant};
 use crate::wire::status::Status;
 
-/// Requests for one set of locks: with what is held, and for those refused without.
+/// Requests for one set of locks: one with the holds, and one without for the locks whose holds
+/// were refused.
 pub const ROUNDS_MAX: u32 = 2;
 
-/// What the primary says of one lock.
+/// The primary's answer to the claim of one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its new place.
+    /// The lock's new place.
     Place {
-        /// Where it is.
+        /// The place.
         grant: LockGrant,
-        /// What was held of it was refused.
+        /// Whether the claimed hold was refused.
         is_lost: bool,
     },
-    /// What was held of it is lost: `Fail`, another client holds it; else why it is refused. It is
-    /// told again, without.
+    /// The claimed hold is lost, for this reason; `Fail`: another client holds the lock. The lock
+    /// is claimed again without it.
     Lost(Status),
-    /// The lock itself is refused, for this reason: the client has not got it any more.
+    /// The lock itself is refused, for this reason: the client has no reference to it any more.
     Refused(Status),
 }
 
@@ -41,14 +41,14 @@ pub struct Claims<K> {
 }
 
 impl<K: Copy> Claims<K> {
-    /// Begins. `is_partial`: of some locks it could not be found out what is held.
+    /// A new set. `is_partial`: for some locks it could not be found out what the client holds.
     pub fn new(claims: Vec<(K, Claim)>, is_partial: bool) -> Self {
         let claims = claims.into_iter().map(|(key, claim)| (key, claim, false)).collect();
         let result = if is_partial { Status::Again } else { Status::Success };
         Self { claims, rounds: 0, result }
     }
 
-    /// The next request; `None`: it is over.
+    /// The next request; `None`: the set is done.
     pub fn request(&mut self) -> Option<ControlRequest> {
         if self.claims.is_empty() || self.rounds >= ROUNDS_MAX {
             return None;
@@ -58,10 +58,10 @@ impl<K: Copy> Claims<K> {
         Some(ControlRequest::UpdateLocks(told))
     }
 
-    /// Takes the answer.
+    /// Handles the answer.
     ///
     /// # Errors
-    /// The primary's refusal of all of them, or `BadResponse`: then it is over.
+    /// The primary's refusal of the whole set, or `BadResponse`: the set is done.
     pub fn answered(
         &mut self,
         reply: Result<ControlReply, Status>,
@@ -87,12 +87,13 @@ impl<K: Copy> Claims<K> {
         Ok(verdicts)
     }
 
-    /// A place could not be adopted now: an operation on the lock does not end.
+    /// Records that a place could not be adopted yet, because an operation on the lock has not
+    /// ended.
     pub fn not_adopted(&mut self) {
         self.result = Status::Again;
     }
 
-    /// `Success`, or `Again`: repeat for what is left.
+    /// `Success`, or `Again`: claims are left, repeat.
     pub fn result(&self) -> Status {
         self.result
     }

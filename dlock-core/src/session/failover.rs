@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client that finds the successor of its primary by itself: what it does next, without I/O.
+//! How a client finds the successor of its primary by itself: what it does next, without I/O.
 //!
 //! ```text
 //!            ┌──────── answered ────────┐
@@ -17,19 +17,17 @@
 //!            └──────────────┴──── broken: Away ──────────────┘          ▲
 //!          Away ── removed at one, refused at all others ─▶ Anew ───────┘
 //! ```
-//! A client that a primary has given up is known to none of them any more: after
-//! [`REMOVED_ROUNDS`] in which all of them say so, everything that it held is lost, and it begins
-//! anew at the last of them. If one says so, and others cannot be reached, one of these may know
-//! it: it begins anew after [`UNREACHED_NS`].
-//! What an operation has left in doubt ([`Failover::left_in_doubt`]) is undone by a `Confirm`, too,
-//! once the primary answers: also where the client has never left it.
+//! A client that every primary has removed begins anew at the last of them, after
+//! [`REMOVED_ROUNDS`] in which all of them say so; everything that it held is lost. If one primary
+//! says so and others cannot be reached, one of these may still know the client: it begins anew
+//! only after [`UNREACHED_NS`]. A `Confirm` also undoes what an operation has left in doubt
+//! ([`Failover::left_in_doubt`]), once the primary answers, even if the client has never left it.
 //!
-//! Whether a primary is there is asked before anything else, and not waited for long: it may be
-//! stopped. One that is there may have many clients to let in, and is waited for patiently: a
-//! client that gives up too soon, and comes again, costs it the work once more.
-//! One [`Task`] is under way at a time: its executor reports it, and asks for the next. A task that
-//! can last is bounded by the executor's own limits; a report that comes late counts like any
-//! other.
+//! A primary is first asked whether it is there, with a short limit, because it may be stopped. The
+//! limit for a primary that is there is long, because it may have many clients to let in: a client
+//! that gives up too soon, and comes again, costs it the same work twice. One [`Task`] is under way
+//! at a time: the executor reports its result, and asks for the next. The executor's own limits
+//! bound tasks that can last; a late report counts like any other.
 
 use crate::clock::NS;
 use crate::limits::CONTROL_WAIT_S;
@@ -37,23 +35,24 @@ use crate::planted::{self, Bug};
 use crate::wire::control::ControlReply;
 use crate::wire::status::Status;
 
-/// How long a primary may be silent before it counts as away, where nothing else is said.
+/// How long a primary may be silent before it counts as away, by default.
 pub const SILENCE_NS: u64 = 1_000_000_000;
 /// Heartbeats in that time.
 pub const HEARTBEATS_PER_SILENCE: u64 = 4;
-/// How long a primary that is asked whether it is there may take at least; it is as long as the
-/// silence that is borne.
+/// The shortest limit for a primary's answer to the question whether it is there; else the limit is
+/// the silence that the client bears.
 pub const ASK_NS_MIN: u64 = 500_000_000;
-/// How long each answer of a primary that is there may take while it lets a client in.
+/// The limit for each answer of a primary that is there while it lets a client in.
 pub const ADMISSION_NS: u64 = CONTROL_WAIT_S * NS;
 /// The first pause after all addresses have failed, and the longest.
 pub const PAUSE_NS: (u64, u64) = (20_000_000, 500_000_000);
-/// How often a primary that waits for its other clients is asked at first; each time half as often.
+/// The first pause before a primary that waits for its other clients is asked again; each pause is
+/// twice the one before.
 pub const WAITS_NS: u64 = 10_000_000;
-/// Rounds in which what was claimed is asked for. After that operations go on, and what is left is
-/// asked for after each answer.
+/// Rounds of confirming claims before operations go on. What is left is confirmed after later
+/// answers.
 pub const CONFIRMS_MAX: u32 = 3;
-/// Times that all addresses are asked before a client that all of them have removed begins anew.
+/// Rounds in which all addresses say that the client is removed, before it begins anew.
 pub const REMOVED_ROUNDS: u32 = 2;
 /// How long a client that one primary has removed looks for the others before it begins anew: as
 /// long as its calls wait for a primary.
@@ -61,63 +60,63 @@ pub const UNREACHED_NS: u64 = 60 * NS;
 /// Addresses of primaries that a client may know.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// What the executor does next. Times are on the client's own clock.
+/// The next task of the executor. Times are on the client's own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Nothing before then, unless the connection breaks ([`Failover::broken`]).
+    /// Do nothing before `until_ns`, unless the connection breaks ([`Failover::broken`]).
     Wait {
-        /// Until when.
+        /// The end of the pause.
         until_ns: u64,
     },
-    /// Send a heartbeat, and report [`Failover::heard`], or [`Failover::broken`]. At the time given
-    /// the primary is asked, on a connection of its own, whether it is there; for as long as it is,
-    /// the answer may take [`ADMISSION_NS`].
+    /// Send a heartbeat, and report [`Failover::heard`], or [`Failover::broken`]. From `until_ns`
+    /// on, ask on a connection of its own whether the primary is there; while it is, the answer may
+    /// take [`ADMISSION_NS`].
     Heartbeat {
-        /// When it is asked so.
+        /// When the primary is asked whether it is there.
         until_ns: u64,
     },
-    /// Ask the primary at the address of this number whether it is there, on a connection of its
-    /// own. Report [`Failover::asked`].
+    /// Ask the primary at this address whether it is there, on a connection of its own. Report
+    /// [`Failover::asked`].
     Ask {
-        /// Its place in the list.
+        /// Index in the list of addresses.
         address: usize,
-        /// How long its answer is waited for.
+        /// The limit for the answer.
         wait_ns: u64,
     },
-    /// Come back as the client that it is, at the address of this number. Each answer may take
-    /// [`ADMISSION_NS`]. Report [`Failover::came`].
+    /// Come back as the same client at this address. Each answer may take [`ADMISSION_NS`]. Report
+    /// [`Failover::came`].
     Reinit {
-        /// Its place in the list.
+        /// Index in the list of addresses.
         address: usize,
     },
-    /// Everything that was held is lost, and it becomes a new client of the primary at the address
-    /// of this number, as patiently as by `Reinit`. Report [`Failover::came`].
+    /// Give up everything that was held, and become a new client of the primary at this address, as
+    /// patiently as by `Reinit`. Report [`Failover::came`].
     Anew {
-        /// Its place in the list.
+        /// Index in the list of addresses.
         address: usize,
     },
-    /// Tell all locks. Report [`Failover::claimed`].
+    /// Claim all locks. Report [`Failover::claimed`].
     Claim,
-    /// Say that all are told. Report [`Failover::said`].
+    /// Say that all claims were sent. Report [`Failover::said`].
     Done,
-    /// Get those locks again that are at no primary any more, ask what became of what was claimed,
-    /// and undo what is in doubt. Report [`Failover::confirmed`].
+    /// Get the locks again that the primary does not know, ask for the result of each claim, and
+    /// undo what is in doubt. Report [`Failover::confirmed`].
     Confirm,
 }
 
-/// What a primary has answered to a heartbeat.
+/// A primary's answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It serves.
+    /// The primary serves.
     Serves,
-    /// It recovers.
+    /// The primary recovers.
     Recovers,
     /// No answer in time, an answer to something else, or the connection is gone.
     Nothing,
 }
 
 impl Heard {
-    /// Of this answer.
+    /// The meaning of this answer.
     pub fn of(reply: &ControlReply) -> Self {
         match reply {
             ControlReply::Alive { recovering: false, .. } => Self::Serves,
@@ -134,9 +133,9 @@ enum Stage {
     Away {
         from_ns: u64,
     },
-    /// The primary is there.
+    /// The primary is there; the client comes back.
     Comes,
-    /// No primary knows it any more.
+    /// No primary knows the client any more; it begins anew.
     Anew,
     Claims,
     Says,
@@ -145,40 +144,42 @@ enum Stage {
     Confirms,
 }
 
-/// One client that looks for its primary.
+/// The failover of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failover {
     addresses: usize,
-    /// Where it is, or tries next.
+    /// The address where the client is, or which it tries next.
     at: usize,
     silence_ns: u64,
     stage: Stage,
-    /// When the primary was heard last, and when it is asked next.
+    /// When the primary answered last, and when it is asked next.
     heard_ns: u64,
     next_ns: u64,
-    /// Attempts since it was here last, and rounds of questions since it came.
+    /// Attempts since the client left its primary, and rounds of confirming since it came to one.
     tries: u32,
     confirms: u32,
-    /// Times that it has come to a primary since one answered it where it is.
+    /// Times that the client came to a primary since a heartbeat was answered.
     comes: u32,
-    /// Where it was said last in this round that it is removed, and at how many addresses.
+    /// In this round: the last address that said the client is removed, and the number of addresses
+    /// that did.
     removed_at: Option<usize>,
     removed_by: usize,
-    /// Rounds in which all have said so; the ends of the first and the last round in which one has,
-    /// with no minute between two of them.
+    /// The number of successive rounds in which all addresses said that the client is removed; the
+    /// ends of the first and the last round in which an address said so, with less than
+    /// [`UNREACHED_NS`] between two such rounds.
     removed_rounds: u32,
     removed_ns: Option<(u64, u64)>,
-    /// Until the primary that it waits for is asked again, or told what is left to tell.
+    /// The next pause before the primary is asked again, or claims are repeated.
     waits_ns: u64,
-    /// Something was left in doubt; and a primary has answered since.
+    /// Whether something was left in doubt; and whether a primary has answered since.
     is_unsettled: bool,
     settles: bool,
     random: u64,
 }
 
 impl Failover {
-    /// A client that is at the primary of the first of so many addresses, and bears so much
-    /// silence. `seed`: no two clients pause alike.
+    /// A client that is at the first of `addresses` addresses, and bears a silence of `silence_ns`.
+    /// `seed` makes the pauses of clients differ.
     pub fn new(now_ns: u64, addresses: usize, silence_ns: u64, seed: u64) -> Self {
         let mut failover = Self {
             addresses: addresses.clamp(1, ADDRESSES_MAX),
@@ -203,12 +204,12 @@ impl Failover {
         failover
     }
 
-    /// Whether operations have no primary to go to: they wait, or are refused.
+    /// Whether operations have no primary to go to, so that they wait or are refused.
     pub fn is_away(&self) -> bool {
         !matches!(self.stage, Stage::Here)
     }
 
-    /// What to do next.
+    /// The next task.
     pub fn next(&mut self, now_ns: u64) -> Task {
         match self.stage {
             Stage::Here if self.settles => Task::Confirm,
@@ -216,7 +217,7 @@ impl Failover {
                 Task::Wait { until_ns: self.next_ns }
             }
             Stage::Here | Stage::Waits => {
-                // it may be the client that was stopped: it asks before it leaves
+                // The client itself may have been stopped: it asks before it leaves.
                 let quarter_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
                 let until_ns = self.heard_ns.saturating_add(self.silence_ns);
                 Task::Heartbeat { until_ns: until_ns.max(now_ns.saturating_add(quarter_ns)) }
@@ -234,8 +235,8 @@ impl Failover {
         }
     }
 
-    /// The connection to the primary is gone. A client that a primary lets in and cuts off again
-    /// and again pauses before it comes once more, ever longer.
+    /// Handles that the connection to the primary is gone. A client that is let in and cut off
+    /// again and again pauses ever longer before it comes again.
     pub fn broken(&mut self, now_ns: u64) {
         if !self.is_looking() {
             let pause_ns = if self.comes > 1 { self.pause(self.relapses()) } else { 0 };
@@ -243,17 +244,17 @@ impl Failover {
         }
     }
 
-    /// Times that it has come to a primary, and another time at once.
+    /// How often the client came to a primary without a heartbeat answered, less the first time.
     fn relapses(&self) -> u32 {
         self.comes.saturating_sub(1)
     }
 
-    /// It has come to no primary yet.
+    /// Whether the client is at no primary yet.
     fn is_looking(&self) -> bool {
         matches!(self.stage, Stage::Away { .. } | Stage::Comes | Stage::Anew)
     }
 
-    /// A primary was asked whether it is there.
+    /// Handles the answer to [`Task::Ask`].
     pub fn asked(&mut self, now_ns: u64, heard: Heard) {
         match (self.stage, heard) {
             (Stage::Away { .. }, Heard::Nothing) => self.tries_elsewhere(now_ns),
@@ -262,22 +263,22 @@ impl Failover {
         }
     }
 
-    /// An operation has failed: the primary is asked at once.
+    /// Handles that an operation has failed: the primary is asked at once.
     pub fn doubted(&mut self, now_ns: u64) {
         if self.stage == Stage::Here {
             self.next_ns = now_ns;
         }
     }
 
-    /// An operation has left something in doubt here, and its program may never operate on that
-    /// lock again: a release that no primary has heard of, an answer that was lost, a hold that was
-    /// told to be lost. A primary is asked at once.
+    /// Records that an operation has left something in doubt: a release that no primary has
+    /// received, a lost answer, or a hold that was reported lost. The program may never operate on
+    /// that lock again, so a primary is asked at once.
     pub fn left_in_doubt(&mut self, now_ns: u64) {
         self.is_unsettled = !planted::is(Bug::UnheardUnsettled);
         self.doubted(now_ns);
     }
 
-    /// A heartbeat was answered, or not, and the primary is not there.
+    /// Handles the result of a heartbeat; [`Heard::Nothing`]: the primary is not there.
     pub fn heard(&mut self, now_ns: u64, heard: Heard) {
         match (self.stage, heard) {
             (Stage::Here | Stage::Waits, Heard::Nothing) => {
@@ -300,7 +301,7 @@ impl Failover {
         }
     }
 
-    /// An attempt to come back has ended. `Ok`: whether that primary recovers.
+    /// Handles the end of an attempt to come back. `Ok`: whether that primary recovers.
     pub fn came(&mut self, now_ns: u64, result: Result<bool, Status>) {
         if !self.is_looking() {
             return;
@@ -308,7 +309,8 @@ impl Failover {
         match result {
             Ok(recovers) => {
                 self.is_heard(now_ns);
-                // also if this one is lost again: another may be as near
+                // If this primary is lost again, the client begins with short pauses: another
+                // primary may be as near.
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
                 self.comes = self.comes.saturating_add(1);
                 self.next_ns = now_ns;
@@ -321,7 +323,7 @@ impl Failover {
                 };
             }
             Err(_) if self.stage == Stage::Anew => {
-                // as the last one of a round
+                // Treated like the last failure of a round.
                 let addresses = self.addresses as u32;
                 self.at = self.addresses - 1;
                 self.tries = (self.tries / addresses).saturating_mul(addresses) + addresses - 1;
@@ -336,13 +338,13 @@ impl Failover {
         }
     }
 
-    /// The locks were told: `Again`, not all of them.
+    /// Handles the result of [`Task::Claim`]. `Again`: claims are left.
     pub fn claimed(&mut self, now_ns: u64, status: Status) {
         if self.stage != Stage::Claims {
             return;
         }
         match status {
-            // `Error`: the recovery is over, and this client was told of nothing
+            // `Error`: the recovery ended before the client learned of it.
             Status::Success | Status::Error => self.stage = Stage::Says,
             Status::Again => {
                 self.heard_ns = now_ns;
@@ -352,7 +354,7 @@ impl Failover {
         }
     }
 
-    /// The pause before the recovering primary is spoken to again: twice the last one.
+    /// The pause before the recovering primary is asked again: twice the last one.
     fn pauses(&mut self) -> u64 {
         let longest_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
         let pause_ns = self.waits_ns;
@@ -360,7 +362,7 @@ impl Failover {
         pause_ns
     }
 
-    /// It was said that all are told.
+    /// Handles the result of [`Task::Done`].
     pub fn said(&mut self, now_ns: u64, status: Status) {
         if self.stage != Stage::Says {
             return;
@@ -374,13 +376,13 @@ impl Failover {
         }
     }
 
-    /// What became of everything was asked for; `false`: not all of it was answered.
+    /// Handles the result of [`Task::Confirm`]; `false`: not everything was answered.
     pub fn confirmed(&mut self, now_ns: u64, is_all: bool) {
         if !matches!(self.stage, Stage::Confirms | Stage::Here) {
             return;
         }
         self.settles = false;
-        self.is_unsettled &= !is_all; // else again after the next answer
+        self.is_unsettled &= !is_all; // else confirmed again after the next answer
         if self.stage == Stage::Here {
             return;
         }
@@ -400,8 +402,7 @@ impl Failover {
         self.next_ns = now_ns.saturating_add(self.silence_ns / HEARTBEATS_PER_SILENCE);
     }
 
-    /// The next address; after the last one a pause, which grows up to a bound. No two clients come
-    /// at the same time: each draws its pause.
+    /// Goes to the next address; after the last one with a random pause, which grows up to a bound.
     fn tries_elsewhere(&mut self, now_ns: u64) {
         self.tries = self.tries.saturating_add(1);
         self.at = (self.at + 1) % self.addresses;
@@ -421,17 +422,18 @@ impl Failover {
         self.stage = Stage::Away { from_ns };
     }
 
-    /// The pause after so many rounds.
+    /// The pause after this number of rounds.
     fn pause(&mut self, rounds: u32) -> u64 {
         let longest_ns = PAUSE_NS.0.saturating_mul(1 << rounds.min(16)).min(PAUSE_NS.1);
         longest_ns / 2 + self.draw() % (longest_ns / 2)
     }
 
-    /// At the end of a round: where it may begin anew, as no primary knows it any more.
+    /// At the end of a round: the address at which the client may begin anew, because no primary
+    /// knows it any more.
     fn is_given_up(&mut self, now_ns: u64) -> Option<usize> {
         let is_by_all = std::mem::take(&mut self.removed_by) == self.addresses;
         self.removed_rounds = if is_by_all { self.removed_rounds + 1 } else { 0 };
-        // one that is slow, or stood still, says nothing for some rounds, again and again
+        // A primary that is slow, or stood still, may be silent for some rounds, again and again.
         let recent =
             self.removed_ns.filter(|(_, last)| now_ns.saturating_sub(*last) < UNREACHED_NS);
         self.removed_ns = recent;

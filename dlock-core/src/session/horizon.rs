@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a client may go on without hearing of its primary.
+//! How long a client may go on without an answer of its primary.
 //!
 //! ```text
 //!   sent ──heartbeat──▶ primary: silent from here on?      it acts `horizon_ns` after its arrival
 //!     └─ horizon_ns, less drift ─▶ client: neither posts nor believes that it holds anything
 //! ```
-//! The client counts from before it sent the heartbeat, the primary from its arrival, so the
-//! client gives up first, with any delay of the network. Without a horizon neither acts on silence.
+//! The client counts from before it sent the heartbeat, and the primary from its arrival. So the
+//! client gives up first, however long the network delays the heartbeat. Without a horizon neither
+//! acts on silence.
 
 use crate::clock::{COARSE_NS_MAX, DRIFT_PPM};
 
@@ -24,7 +25,7 @@ pub struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Of a session that was asked for at `sent_ns`, with this horizon (0: none).
+    /// The heartbeats of a session that was asked for at `sent_ns`, with this horizon (0: none).
     pub fn new(horizon_ns: u64, sent_ns: u64) -> Self {
         let mut beats = Self { horizon_ns, heard_ns: sent_ns, next_ns: u64::MAX, has_ended: false };
         beats.schedule(sent_ns);
@@ -43,24 +44,25 @@ impl Heartbeats {
         self.next_ns
     }
 
-    /// A heartbeat was sent.
+    /// Records that a heartbeat was sent.
     pub fn sent(&mut self, at_ns: u64) {
         self.schedule(at_ns);
     }
 
-    /// The heartbeat, or any other request, that was sent at `sent_ns` was answered.
+    /// Records the answer to a heartbeat, or to any other request, that was sent at `sent_ns`.
     pub fn answered(&mut self, sent_ns: u64) {
         self.heard_ns = self.heard_ns.max(sent_ns);
     }
 
-    /// The primary has ended what this client had without a lease, and another session has begun:
-    /// an operation of this one that is still under way must not tell that it holds such a lock.
+    /// Ends the promise: the primary has ended what this client had without a lease, and another
+    /// session has begun. An operation of this session that is still under way must not report such
+    /// a hold.
     pub fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// Until when this client may rely on what it holds, as a coarse reading of its clock tells
-    /// ([`COARSE_NS_MAX`]); `u64::MAX`: without end; 0: no more.
+    /// Until when this client may rely on what it holds, compared with a coarse reading of its
+    /// clock ([`COARSE_NS_MAX`]); `u64::MAX`: without end; 0: no longer.
     pub fn horizon_ns(&self) -> u64 {
         if self.has_ended {
             return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a lock's words are: at which incarnation of the primary, and on whose clock its
-//! deadlines stand.
+//! Where a lock's words are: at which incarnation of the primary, and by which clock its deadlines
+//! count.
 
 use crate::clock::Now;
 use crate::ids::{ClientId, Epoch};
@@ -9,20 +9,20 @@ use crate::planted::{self, Bug};
 use crate::wire::control::{Claim, LockDesc, LockGrant};
 use crate::wire::message::Request;
 
-/// The incarnation that a lock's handle and slot belong to.
+/// The incarnation of the primary to which a lock's handle and slot belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     epoch: Epoch,
-    /// The clock of the primary that the deadlines are of, and its session's horizon, as they were
-    /// when the session ended; `None`: they are those of the session.
+    /// The clock by which the deadlines count, and its session's horizon, as they were when that
+    /// session ended; `None`: those of the present session.
     old_clock: Option<Now>,
 }
 
-/// The incarnation of a lock that is at none.
+/// The incarnation of a lock that no primary has.
 const NOWHERE: Epoch = Epoch(u64::MAX);
 
 impl Binding {
-    /// Of a lock that was just got.
+    /// The binding of a lock that was just got.
     pub fn new(epoch: Epoch) -> Self {
         Self { epoch, old_clock: None }
     }
@@ -32,13 +32,14 @@ impl Binding {
         self.epoch == epoch
     }
 
-    /// The incarnation of the primary that it is at.
+    /// The incarnation at which the lock is.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// A session with this incarnation replaces the one before, whose clock read `clock`. Whether
-    /// the lock stays where it is; where not, it refuses every operation until it is claimed.
+    /// Handles that a session with this incarnation replaces the one before, whose clock read
+    /// `clock`. Returns whether the lock stays where it is; if not, it refuses every operation
+    /// until it is claimed.
     pub fn moves_to(&mut self, epoch: Epoch, clock: Now) -> bool {
         if self.epoch == epoch {
             return true;
@@ -47,15 +48,16 @@ impl Binding {
         false
     }
 
-    /// Its client is another one now, with nothing: the lock is at no incarnation until it is got
-    /// again, and what was held of it is lost.
+    /// Handles that the client has become a new one, without any holds: the hold is lost, and the
+    /// lock is at no incarnation until it is got again.
     pub fn begins_anew(&mut self, entry: &mut LockEntry) {
         entry.lose();
         *self = Self::new(NOWHERE);
     }
 
-    /// What the successor is told. `now` is the clock of the session. What has no lease is lost if
-    /// the old session's horizon has passed: its primary may have given it to another client.
+    /// The claim for the successor. `now` is the clock of the session. A hold without a lease is
+    /// lost if the old session's horizon has passed, because its primary may have given it to
+    /// another client.
     pub fn claim(&self, entry: &mut LockEntry, now: Now) -> Claim {
         let old = self.clock(now);
         if self.old_clock.is_some() && old.is_past_horizon() {
@@ -65,13 +67,13 @@ impl Binding {
         entry.claim(if on_new { now } else { old }, self.epoch)
     }
 
-    /// The clock of the lock's deadlines, as of `now`, which is of the session.
+    /// The clock of the lock's deadlines at the time `now` of the session's clock.
     pub fn clock(&self, now: Now) -> Now {
         self.old_clock.map_or(now, |old| old.at_local(now.local_ns))
     }
 
-    /// Adopts the place that the successor gave. `is_lost`: it has refused what was claimed. `now`
-    /// is the clock of the session.
+    /// Adopts the place that the successor gave. `is_lost`: the successor has refused the claimed
+    /// hold. `now` is the clock of the session.
     pub fn bind(
         &mut self,
         entry: &mut LockEntry,
@@ -90,16 +92,16 @@ impl Binding {
         *self = Self::new(epoch);
     }
 
-    /// The primary has given, to a get by its name, a lock that is known here already. Whether it
-    /// is new to the caller: it was not claimed at this incarnation, or an earlier release of it
-    /// was not answered. A hold of it is lost then, or is undone before the next operation.
+    /// Adopts a lock that a get by name has returned, and that the client knows already. Returns
+    /// whether it is new to the caller: it was not claimed at this incarnation, or an earlier
+    /// release was not answered. A hold is lost then, or is undone before the next operation.
     /// `None`: the caller knows a lock of another name by this id.
     ///
-    /// A client has one entry of each name, also when the primary gives the lock another id: an
-    /// operation on a second entry would not know what the first one holds.
+    /// A client has one entry for each name, even if the primary gives the lock another id:
+    /// operations on a second entry would not know what the first one holds.
     ///
     /// Only for the answer to a request that was sent after the last release of the lock, on the
-    /// same channel or on one that has replaced it: what it says is the truth then.
+    /// same channel or on one that has replaced it: only that answer is sure to be up to date.
     pub fn adopt(
         &mut self,
         entry: &mut LockEntry,
@@ -129,9 +131,9 @@ impl Binding {
         Some(true)
     }
 
-    /// The primary has given the id that it had for this lock to another one. Whether that can be:
-    /// this one was not claimed at this incarnation, or its release, which was not answered, was
-    /// done. It is at no incarnation then, until it is got again.
+    /// Handles that the primary has given this lock's id to another lock. Returns whether that is
+    /// possible: this lock was not claimed at this incarnation, or its unanswered release took
+    /// effect. If so, it is at no incarnation until it is got again.
     pub fn loses_place(&mut self, entry: &LockEntry, epoch: Epoch) -> bool {
         if !self.is_at(epoch) {
             return true;
@@ -143,9 +145,9 @@ impl Binding {
     }
 }
 
-/// A new channel to the same primary: what the old one could not carry any more is written again
-/// ([`LockEntry::take_ledger_write`]), and what is in doubt is undone by the request. `is_busy`: an
-/// operation is under way, which does both at its end.
+/// Goes on over a new channel to the same primary: ledger writes that the old channel may have lost
+/// are repeated ([`LockEntry::take_ledger_write`]), and the returned request undoes what is in
+/// doubt. `is_busy`: an operation is under way, which does both at its end.
 #[must_use = "the request is to be sent"]
 pub fn resume(entry: &mut LockEntry, is_busy: bool, now: Now) -> Option<Request> {
     if !is_busy && !planted::is(Bug::NoRepublish) {

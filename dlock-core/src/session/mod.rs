@@ -8,7 +8,7 @@
 //!     a recovering successor          ─▶ every lock refuses until claimed  (claims)
 //!   heartbeats ─▶ the horizon: past it the client neither posts nor believes (horizon)
 //! ```
-//! What a call answers before anything else is looked at, by the state of the client:
+//! The status that a call returns before any other check, by the state of the client:
 //!
 //! | call | `Open` | `Async` | `Left` |
 //! |---|---|---|---|
@@ -38,33 +38,33 @@ use crate::ids::{ClientId, Epoch};
 use crate::wire::control::{ControlReply, Session, VERSION, VERSION_MIN};
 use crate::wire::status::Status;
 
-/// What a client may do just now.
+/// The calls that a client may make in its present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Gate {
-    /// Everything.
+    /// All calls.
     Open = 0,
-    /// An asynchronous operation is under way: no other operation.
+    /// An asynchronous operation is under way: no operation on locks or objects.
     Async = 1,
-    /// It has left.
+    /// The client has left.
     Left = 2,
 }
 
-/// The kinds of calls, by what the state of the client answers to them.
+/// The kinds of calls. In a state of the client, all calls of one kind return the same status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// On a lock or an object, on the data path.
     Operation,
     /// Getting and releasing locks.
     Locks,
-    /// Objects' life cycle, claims, the end of claims, results of asynchronous operations.
+    /// The life cycle of objects, claims, the end of claims, results of asynchronous operations.
     Other,
     /// Reinit and heartbeat.
     Session,
 }
 
 impl Gate {
-    /// `None`: go on.
+    /// The status with which a call is refused; `None`: it may go on.
     pub fn refuses(self, call: Call) -> Option<Status> {
         match (self, call) {
             (Gate::Open, _) => None,
@@ -77,10 +77,10 @@ impl Gate {
     }
 }
 
-/// Takes the answer to `Init`, or to the `Reinit` of `expected`.
+/// Checks the answer to `Init`, or to the `Reinit` of `expected`.
 ///
 /// # Errors
-/// The primary's refusal; `VersionMismatch`; `BadResponse` (no session, or another client's).
+/// The primary's refusal; `VersionMismatch`; `BadResponse`: no session, or one of another client.
 pub fn accept(reply: ControlReply, expected: Option<ClientId>) -> Result<Session, Status> {
     let session = match reply {
         ControlReply::Session(session) => session,
@@ -96,7 +96,7 @@ pub fn accept(reply: ControlReply, expected: Option<ClientId>) -> Result<Session
     }
 }
 
-/// A refusal must not look like a success.
+/// The status of a refusal; a refusal with a status of success is a bad response.
 pub fn refusal(status: Status) -> Status {
     match status {
         Status::Success | Status::Done => Status::BadResponse,
@@ -104,9 +104,9 @@ pub fn refusal(status: Status) -> Status {
     }
 }
 
-/// Whether an answer proves that the primary has heard this client, and counts its silence anew
-/// from there: all of them do, refusals too, but those of one that does not know the client
-/// (any more), and those that may have come without the request being looked at.
+/// Whether an answer proves that the primary has received a sign of life of this client, and counts
+/// its silence from there. All answers do, also refusals, except those of a primary that does not
+/// know the client, and those that may be given before the request is read.
 pub fn was_heard(reply: &ControlReply) -> bool {
     use Status as S;
     let may_be_unheard = |status: &Status| {
@@ -116,18 +116,19 @@ pub fn was_heard(reply: &ControlReply) -> bool {
 }
 
 /// Whether handles of objects survive a reinit: not at another incarnation, nor at a recovering
-/// one, which has lost them.
+/// one, which has lost the objects.
 pub fn objects_survive(old: Epoch, new: Epoch, recovering: bool) -> bool {
     old == new && !recovering
 }
 
-/// Whether the primary has decided a release: then the lock is gone, with any status.
+/// Whether the primary has decided a release: with any status, the client has no reference any
+/// more.
 pub fn is_decided(status: Status) -> bool {
     !matches!(status, Status::NotReady | Status::BadResponse)
 }
 
-/// What a release came to. That the lock is not got at the primary is the answer to an earlier
-/// release, if that one was not answered.
+/// The result of a release. If an earlier release was not answered, `Error` (the primary says that
+/// the lock is not got) means that the earlier one took effect: success.
 pub fn released(status: Status, was_unanswered: bool) -> Status {
     match status {
         Status::Error if was_unanswered => Status::Success,

@@ -13,8 +13,8 @@
 //! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may grow: fields that a later
 //! version adds at their ends are skipped.
 //!
-//! A connection is bound to the client that `Init` or `Reinit` gave it; no other request
-//! carries a client id. `secret` keeps anybody else from reinitialising or attaching as a client.
+//! A connection is bound to the client that `Init` or `Reinit` gave it; no other request carries a
+//! client id. The `secret` keeps other clients from reinitialising or attaching as this one.
 
 use crate::clock::ServerTime;
 use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
@@ -24,12 +24,12 @@ pub use crate::wire::fabric::{FabricKind, Offers};
 use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
-/// The protocol version this library speaks best.
+/// The newest protocol version that this library speaks.
 pub const VERSION: u8 = 1;
 /// The oldest protocol version this library speaks.
 pub const VERSION_MIN: u8 = 1;
 
-/// Proof of being a certain client: random, known to the primary and that client.
+/// Proof of a client's identity: random, known to the primary and that client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -52,36 +52,36 @@ pub struct LockDesc {
     pub tokens: bool,
 }
 
-/// A lock as a client holds it, told to a recovering primary.
+/// A client's claim of a lock, sent to a recovering primary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// The id the lock had.
     pub lock: LockId,
-    /// Its descriptor.
+    /// The descriptor of the lock.
     pub desc: LockDesc,
-    /// What the client has of it.
+    /// The hold or queue place that the client claims; `None`: only its reference.
     pub held: Option<HeldClaim>,
 }
 
-/// What a [`Claim`] claims: a hold, or the place in the queue of a fair lock.
+/// The part of a [`Claim`] about a hold, or about a place in the queue of a fair lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeldClaim {
-    /// How it is held, or asked for.
+    /// The mode in which the lock is held, or asked for.
     pub mode: Mode,
-    /// It is queued for, and not held. Fair locks alone.
+    /// Whether the client is queued, and does not hold the lock. Fair locks only.
     pub is_queued: bool,
-    /// Lease left when the claim was sent, in nanoseconds; `u64::MAX`: no end.
+    /// Rest of the lease when the claim was sent, nanoseconds; `u64::MAX`: no end.
     pub left_ns: u64,
-    /// How long ago the hold was granted, or confirmed, last, when the claim was sent, in
-    /// milliseconds; `u32::MAX`: longer, or it may have been released since.
+    /// Milliseconds from the last grant or confirmation of the hold to the sending of the claim;
+    /// `u32::MAX`: longer, or the hold may have been released since.
     pub age_ms: u32,
-    /// The incarnation that granted the hold, or confirmed it, last; 0: not known, or it may have
-    /// been released since.
+    /// The incarnation that granted or confirmed the hold last; 0: not known, or it may have been
+    /// released since.
     pub epoch: Epoch,
-    /// The end of the hold's lease by the clock of that incarnation, seconds since 1970;
-    /// `u32::MAX`: it has none.
+    /// The end of the lease by the clock of that incarnation, seconds since 1970; `u32::MAX`: no
+    /// end.
     pub deadline_s: u32,
-    /// Of a fair lock, and of no other.
+    /// The place in the order of tickets; fair locks only.
     pub fair: Option<Place>,
     /// The fencing token of the hold, if there is one and no other client can have the lock.
     pub token: Token,
@@ -96,11 +96,11 @@ impl HeldClaim {
     }
 }
 
-/// A place in the order of a fair lock's tickets. It outlasts the primary that gave the ticket:
-/// where the numbers are new at a successor, the place stays that of the first ticket.
+/// A place in the order of a fair lock's tickets. It outlasts the primary that gave the ticket: a
+/// successor starts new ticket numbers, but the place remains that of the first ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The incarnation at which the ticket was taken: later ones are behind it.
+    /// The incarnation at which the ticket was taken; tickets of later ones are behind it.
     pub epoch: Epoch,
     /// The ticket.
     pub ticket: Ticket,
@@ -109,7 +109,7 @@ pub struct Place {
 /// Client to primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlRequest {
-    /// A new client. Its versions come first in the frame, in a layout that never changes.
+    /// Register a new client. The versions come first in the frame, in a layout that never changes.
     Init {
         /// Oldest version the client speaks.
         version_min: u8,
@@ -117,11 +117,11 @@ pub enum ControlRequest {
         version_max: u8,
         /// `trans_mode_t` of the C API: must be the primary's.
         tp_mode: u8,
-        /// The session horizon asked for, seconds. 0: none is named, and it is up to the primary;
-        /// [`HORIZON_FOREVER`]: unlimited.
+        /// The session horizon asked for, seconds. 0: the primary chooses it; [`HORIZON_FOREVER`]:
+        /// unlimited.
         horizon_s: u32,
     },
-    /// A known client comes back, or comes to a successor.
+    /// Come back as a known client, or come to a successor.
     Reinit {
         /// Oldest version the client speaks.
         version_min: u8,
@@ -131,16 +131,16 @@ pub enum ControlRequest {
         tp_mode: u8,
         /// As in `Init`.
         horizon_s: u32,
-        /// Who it is.
+        /// The client's id.
         client: ClientId,
-        /// The proof.
+        /// The client's secret.
         secret: Secret,
     },
-    /// The client has told all its claims. Answered by `Done`.
+    /// All claims were sent. Answered by `Done`.
     ReinitDone,
     /// The client leaves: its references and holds are released. Answered by `Done`.
     Deinit,
-    /// Answered by `Alive`.
+    /// A sign of life. Answered by `Alive`.
     Heartbeat,
     /// Get up to [`BATCH_MAX`](crate::limits::BATCH_MAX) locks. Answered by `Locks`.
     GetLocks(Vec<LockDesc>),
@@ -154,7 +154,7 @@ pub enum ControlRequest {
         name: Vec<u8>,
         /// Lease in seconds, not 0.
         lease_s: u32,
-        /// Its first value.
+        /// The initial value.
         init: u64,
     },
     /// Get an object. Answered by `Object`.
@@ -164,7 +164,7 @@ pub enum ControlRequest {
         /// Lease in seconds, not 0.
         lease_s: u32,
     },
-    /// Give a got object back. Answered by `Done`.
+    /// Release an object. Answered by `Done`.
     ObjectRelease(ObjectId),
     /// Destroy an object. Answered by `Done`.
     ObjectDestroy(ObjectId),
@@ -175,13 +175,13 @@ pub enum ControlRequest {
 pub struct LockGrant {
     /// The id, the same for all clients.
     pub lock: LockId,
-    /// This client's number for it.
+    /// This client's handle for it.
     pub handle: Handle,
-    /// Where its words are.
+    /// The slot of its words.
     pub slot: Slot,
     /// The lock word when it was got (fair locks: the tickets taken).
     pub word: u64,
-    /// This client had a reference already.
+    /// Whether this client had a reference already.
     pub already: bool,
     /// The end of an exclusive hold is counted, for clients that want tokens.
     pub tokens: bool,
@@ -192,9 +192,9 @@ pub struct LockGrant {
 pub struct ObjectGrant {
     /// The id, the same for all clients.
     pub object: ObjectId,
-    /// This client's number for it.
+    /// This client's handle for it.
     pub handle: Handle,
-    /// Where its value is.
+    /// The slot of its value.
     pub slot: Slot,
     /// The generation of the slot while the object lives.
     pub generation: Generation,
@@ -205,26 +205,25 @@ pub struct ObjectGrant {
 pub struct Session {
     /// The version both speak from now on.
     pub version: u8,
-    /// Who the client is.
+    /// The client's id.
     pub client: ClientId,
-    /// The proof for later.
+    /// The client's secret.
     pub secret: Secret,
     /// The primary's incarnation.
     pub epoch: Epoch,
-    /// Ledger deadlines count from here: seconds since 1970 on the server clock.
+    /// The anchor of ledger deadlines: seconds since 1970 on the server clock.
     pub anchor_s: u32,
     /// The server clock when this was written.
     pub now: ServerTime,
-    /// The primary is in recovery: claims are wanted.
+    /// Whether the primary is in recovery, and asks for claims.
     pub recovering: bool,
-    /// The fabrics that the primary offers. Of shm the place is the abstract name of a Unix
-    /// socket.
+    /// The fabrics that the primary offers. The place of shm is the abstract name of a Unix socket.
     pub offers: Offers,
     /// The terms of the session.
     pub terms: Terms,
 }
 
-/// What the primary promises a client.
+/// The terms that the primary promises a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The session horizon, seconds; 0: unlimited.
@@ -233,23 +232,23 @@ pub struct Terms {
     /// [`UNLIMITED`]: it never does.
     pub until: ServerTime,
     /// How often this primary has ended what the client had without a lease (holds, queue places).
-    /// A client that knows another number must treat them as lost, and those alone: holds with a
-    /// lease are in place until their leases' ends. 0 after `Init`.
+    /// A client that knows another number must treat all of these as lost, but not its holds with a
+    /// lease, which last until their leases end. 0 after `Init`.
     pub lapses: u32,
 }
 
 impl Terms {
-    /// Those of a new client without a horizon.
+    /// The terms of a new client without a horizon.
     pub const UNLIMITED: Self = Self { horizon_s: 0, until: UNLIMITED, lapses: 0 };
 }
 
-/// A client asks for no horizon.
+/// The horizon of a request for an unlimited one.
 pub const HORIZON_FOREVER: u32 = u32::MAX;
 
 /// A horizon that is never reached.
 pub const UNLIMITED: ServerTime = ServerTime(u64::MAX);
 
-/// Primary to client.
+/// Answers of a primary to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlReply {
     /// Refused; nothing changed.
@@ -262,7 +261,7 @@ pub enum ControlReply {
     Alive {
         /// The server clock when it was answered.
         now: ServerTime,
-        /// The primary is in recovery.
+        /// Whether the primary is in recovery.
         recovering: bool,
         /// See [`Terms::until`]; 0: the peer is no client, and is promised nothing.
         until: ServerTime,
@@ -280,13 +279,13 @@ pub enum ControlReply {
 /// The first frame of a connection that is to become a client's command channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// Whose.
+    /// The id of that client.
     pub client: ClientId,
-    /// The proof.
+    /// The secret of the session.
     pub secret: Secret,
-    /// Which executor is on the other end.
+    /// The fabric of the connection.
     pub fabric: FabricKind,
-    /// The client's queue pairs; there if `fabric` needs a device, and only then.
+    /// The client's queue pairs; present exactly if `fabric` needs a device.
     pub verbs: Option<VerbsAttach>,
 }
 
@@ -294,14 +293,14 @@ pub struct Attach {
 /// slot memory and of the client's ledger, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// `Success`, or why not.
+    /// `Success`, or the reason of the refusal.
     pub status: Status,
     /// Slots in the lock memory.
     pub slots: u32,
     /// Entries of the client's ledger.
     pub ledger_entries: u32,
-    /// Server clock minus the primary's CLOCK_BOOTTIME, nanoseconds (shm only; else 0). The
-    /// client's is another one in another time namespace.
+    /// Server clock minus the primary's CLOCK_BOOTTIME, nanoseconds (shm only; else 0). A client in
+    /// another time namespace reads a different CLOCK_BOOTTIME.
     pub clock_offset_ns: u64,
     /// The primary's queue pairs and memory (fabrics that need a device).
     pub verbs: Option<VerbsAttached>,
@@ -315,7 +314,7 @@ impl VerbsRegion {
 }
 
 impl Attached {
-    /// Nothing but a status: why the channel is refused.
+    /// A refusal with this status.
     pub fn bare(status: Status) -> Self {
         let (slots, ledger_entries, until) = (0, 0, ServerTime(0));
         Self { status, slots, ledger_entries, clock_offset_ns: 0, verbs: None, until }
@@ -325,37 +324,37 @@ impl Attached {
 /// One end of a reliable connection, as the other end needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsEndpoint {
-    /// The queue pair's number: 24 bits.
+    /// The queue pair number: 24 bits.
     pub qp_num: u32,
-    /// Its first packet's number: 24 bits.
+    /// The packet sequence number at which it starts: 24 bits.
     pub psn: u32,
-    /// Its port's GID, network order.
+    /// The GID of its port, network order.
     pub gid: [u8; 16],
-    /// Its port's local identifier; InfiniBand only.
+    /// The local identifier of its port; InfiniBand only.
     pub lid: u16,
-    /// Its path MTU, 1 = 256 bytes … 5 = 4,096.
+    /// The path MTU, 1 = 256 bytes … 5 = 4,096.
     pub mtu: u8,
-    /// Reads and atomics it executes at a time; not 0.
+    /// Reads and atomics that it executes at a time; not 0.
     pub reads: u8,
 }
 
 /// Memory of the primary that a client's queue pair may operate on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsRegion {
-    /// Its address in the primary's process.
+    /// The address in the primary's process.
     pub base: u64,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its key: worth nothing on any other client's queue pair.
+    /// The key: worth nothing on any other client's queue pair.
     pub rkey: u32,
 }
 
-/// What a verbs client has, and what it wants.
+/// A verbs client's queue pairs and receive ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsAttach {
-    /// The queue pair that chains go out on; of `Sealed` it carries everything.
+    /// The queue pair for chains; with `Sealed` it carries everything.
     pub chains: VerbsEndpoint,
-    /// The queue pair of the messages; `None`: they share that of the chains.
+    /// The queue pair for messages; `None`: messages go over the queue pair for chains.
     pub messages: Option<VerbsEndpoint>,
     /// Buffers of its receive ring, [`VERBS_RING_SLOTS_MIN`] to [`VERBS_RING_SLOTS_MAX`].
     ///
@@ -376,7 +375,7 @@ pub struct VerbsAttached {
     pub chains: VerbsEndpoint,
     /// The queue pair for messages, if the client has one.
     pub messages: Option<VerbsEndpoint>,
-    /// The slots: remote read and atomics. Of `Sealed` this region and the next are empty.
+    /// The slots: remote read and atomics. With `Sealed` this region and the next are empty.
     pub slots: VerbsRegion,
     /// The client's ledger: remote write.
     pub ledger: VerbsRegion,

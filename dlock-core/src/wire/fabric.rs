@@ -8,12 +8,12 @@
 //!   sealed  3             the primary's command thread    yes: it refuses chains itself
 //!   tcp     1             the primary's command thread    yes: as above
 //! ```
-//! This is the only list in the core. Everything else asks a [`FabricKind`] for what it needs, so
-//! a new fabric is a line below; CONTRIBUTING.md says which modules come with it.
+//! This is the only list in the core: other code asks a [`FabricKind`] for its properties, so a new
+//! fabric is one line below. CONTRIBUTING.md lists the modules that come with it.
 
 use std::fmt;
 
-/// Makes [`FabricKind`] and what is known of each kind.
+/// Makes [`FabricKind`] and the properties of each kind.
 macro_rules! fabrics {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $name:literal, $executes:ident;)*) => {
         /// How the data path of a client runs.
@@ -24,17 +24,17 @@ macro_rules! fabrics {
         }
 
         impl FabricKind {
-            /// All of them, in the order in which a client tries those that it may use.
+            /// All kinds, in the order in which a client tries those that it may use.
             pub const ALL: [FabricKind; [$($number),*].len()] = [$(Self::$kind),*];
 
-            /// What users call it.
+            /// The name for users.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
                 }
             }
 
-            /// Who executes the chains of a client that uses it.
+            /// Where the chains of a client on this fabric are executed.
             pub const fn executes(self) -> Executes {
                 match self {
                     $(Self::$kind => Executes::$executes,)*
@@ -49,48 +49,48 @@ fabrics! {
     Verbs = 2, "verbs", Device;
     /// Mapped memory on one host.
     Shm = 0, "shm", Client;
-    /// Frames, sealed and sent over RDMA queue pairs, executed by the primary's command thread:
-    /// what a TLS session has in place of verbs.
+    /// Frames, sealed and sent over RDMA queue pairs, executed by the primary's command thread: the
+    /// fabric that a TLS session uses instead of verbs.
     Sealed = 3, "sealed", Primary;
     /// Frames executed by the primary's command thread.
     Tcp = 1, "tcp", Primary;
 }
 
-/// Who executes the chains of a client.
+/// Where the chains of a client are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executes {
-    /// Its own threads, on memory that they have mapped: it is fenced when its processes have
-    /// ended.
+    /// In its own threads, on memory that they have mapped: the client is fenced when its processes
+    /// have ended.
     Client,
-    /// The primary, after it has checked them: it is fenced when its channel is closed.
+    /// In the primary, after it has checked them: the client is fenced when its channel is closed.
     Primary,
-    /// The primary's device: it is fenced when the device says so.
+    /// In the primary's device: the client is fenced when the device reports that.
     Device,
 }
 
 impl FabricKind {
-    /// The one with this number on the wire.
+    /// The kind with this number on the wire.
     pub fn numbered(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&kind| kind as u8 == number)
     }
 
-    /// The one with this name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether both ends need an RDMA device: their attach exchange carries queue pairs.
+    /// Whether both ends need an RDMA device, so that the attach exchange carries queue pairs.
     pub const fn needs_device(self) -> bool {
         matches!(self, Self::Verbs | Self::Sealed)
     }
 
-    /// All that need no device, in the order in which a client tries them.
+    /// All kinds that need no device, in the order in which a client tries them.
     pub fn without_device() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|kind| !kind.needs_device())
     }
 }
 
-/// The names of these as a sentence has them; `last` joins the last two: `verbs, shm and tcp`.
+/// These names as part of a sentence; `last` joins the last two: `verbs, shm and tcp`.
 pub fn listed(kinds: impl IntoIterator<Item = FabricKind>, last: &str) -> String {
     let names: Vec<&str> = kinds.into_iter().map(FabricKind::name).collect();
     match names.split_last() {
@@ -106,7 +106,7 @@ impl fmt::Display for FabricKind {
     }
 }
 
-/// Some kinds of fabrics.
+/// A set of fabrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricSet(u64);
 
@@ -116,7 +116,7 @@ impl FabricSet {
         FabricKind::ALL.into_iter().collect()
     }
 
-    /// Whether this kind is among them.
+    /// Whether this kind is in the set.
     pub fn has(self, kind: FabricKind) -> bool {
         self.0 & Self::bit(kind) != 0
     }
@@ -132,24 +132,26 @@ impl FromIterator<FabricKind> for FabricSet {
     }
 }
 
-/// Fabrics that one primary may offer, those that this library does not know included.
+/// Fabrics that one primary may offer, including those that this library does not know.
 pub const OFFERS_MAX: usize = 16;
 
-/// The fabrics that a primary offers, each with the place where its clients attach; what a place
-/// is the fabric decides. Most have none: they attach at the port of the control connection.
+/// The fabrics that a primary offers, each with the place where its clients attach. The meaning of
+/// a place depends on the fabric. Most places are empty: clients attach at the port of the control
+/// connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offers {
-    /// Numbers of kinds, ascending, known to this library or not.
+    /// Number and place of each kind, in ascending order of numbers; kinds that this library does
+    /// not know are kept.
     all: Vec<(u8, Vec<u8>)>,
 }
 
 impl Offers {
-    /// None.
+    /// No fabrics.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// With this one, too. A place has at most 255 bytes.
+    /// Adds this kind. A place has at most 255 bytes.
     #[must_use]
     pub fn with(mut self, kind: FabricKind, place: &[u8]) -> Self {
         self.all.retain(|(number, _)| *number != kind as u8);
@@ -158,35 +160,35 @@ impl Offers {
         self
     }
 
-    /// Without this one.
+    /// Removes this kind.
     #[must_use]
     pub fn without(mut self, kind: FabricKind) -> Self {
         self.all.retain(|(number, _)| *number != kind as u8);
         self
     }
 
-    /// The place of this one; `None`: it is not offered.
+    /// The place of this kind; `None`: it is not offered.
     pub fn place(&self, kind: FabricKind) -> Option<&[u8]> {
         let found = self.all.iter().find(|(number, _)| *number == kind as u8);
         found.map(|(_, place)| place.as_slice())
     }
 
-    /// Whether this one is offered.
+    /// Whether this kind is offered.
     pub fn has(&self, kind: FabricKind) -> bool {
         self.place(kind).is_some()
     }
 
-    /// Those that this library knows.
+    /// The offered kinds that this library knows.
     pub fn kinds(&self) -> FabricSet {
         FabricKind::ALL.into_iter().filter(|&kind| self.has(kind)).collect()
     }
 
-    /// All of them with their numbers, for the codec.
+    /// Numbers and places, for the codec.
     pub(crate) fn all(&self) -> &[(u8, Vec<u8>)] {
         &self.all
     }
 
-    /// Adds one that this library may not know; its number is above all the others.
+    /// Adds a kind that this library may not know; its number is above all others in the list.
     pub(crate) fn push(&mut self, number: u8, place: Vec<u8>) {
         self.all.push((number, place));
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages of the command channel: what clients ask of the arbiter, and what it answers.
+//! Messages of the command channel: requests of clients to the arbiter, and its replies.
 //!
-//! Every request carries a [`Seq`](crate::ids::Seq) and is answered by exactly one reply with
-//! the same number, but for [`Request::Wake`] and [`Request::Abandon`], which have none. The
-//! reply to [`Request::Wait`] comes when the lock is granted or the wait is cancelled, however
-//! long that takes. A request that is sent again with the same number is not executed again.
+//! Every request carries a [`Seq`](crate::ids::Seq) and is answered by exactly one reply with the
+//! same number, except [`Request::Wake`] and [`Request::Abandon`], which have no reply. The reply
+//! to [`Request::Wait`] comes when the lock is granted or the wait is cancelled, however long that
+//! takes. A request that is sent again with the same number is not executed again.
 
 use crate::clock::ServerTime;
 use crate::ids::Handle;
@@ -50,7 +50,7 @@ impl LockType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WaitNumber(pub u32);
 
-/// Client to primary. `handle` names a lock this client has got.
+/// Requests of a client; `handle` names a lock that it has got, and "I" is the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Queue me until the lock is mine. Answered by `Granted`, `Denied` or (after a cancel)
@@ -67,24 +67,24 @@ pub enum Request {
         /// Fair locks: the ticket I have.
         ticket: Option<Ticket>,
     },
-    /// I no longer wait. Answered by `Done`; the wait itself is answered first, by `Cancelled`
-    /// or by the `Granted` that crossed this request. A fair lock's ticket stays.
+    /// Take me out of the queue. Answered by `Done`; the wait itself is answered first, by
+    /// `Cancelled` or by the `Granted` that crossed this request. The ticket of a fair lock stays.
     Cancel {
         /// The lock.
         handle: Handle,
         /// The wait.
         wait: WaitNumber,
     },
-    /// I give the lock up. Answered by `Done` or by `Denied(Fail)` if it was not mine.
+    /// Release my hold. Answered by `Done`, or by `Denied(Fail)` if it was not mine.
     Release {
         /// The lock.
         handle: Handle,
-        /// How it is held.
+        /// The mode of the hold.
         mode: Mode,
-        /// Fair locks: the ticket it is held under.
+        /// Fair locks: the ticket of the hold.
         ticket: Option<Ticket>,
     },
-    /// I left a read-write lock free with waiters behind. No reply.
+    /// I have freed a read-write lock that has waiters. No reply.
     Wake {
         /// The lock.
         handle: Handle,
@@ -100,8 +100,8 @@ pub enum Request {
         /// Lease in seconds, counted from the grant.
         expire_s: u32,
     },
-    /// Take a ticket for me: the lanes are high. Answered by `Queued`, `Denied`, or `Done`: they
-    /// have started again, and I take one myself.
+    /// Take a ticket for me: the ticket counters are too high for a fetch-and-add. Answered by
+    /// `Queued`, `Denied`, or `Done`: the counters were reset, and I take a ticket myself.
     TakeTicket {
         /// The lock.
         handle: Handle,
@@ -110,7 +110,7 @@ pub enum Request {
         /// Lease in seconds, counted from the grant.
         expire_s: u32,
     },
-    /// I have given my place in the queue up, as my ledger says. No reply.
+    /// I have given up my ticket, and my ledger says so. No reply.
     Abandon {
         /// The lock.
         handle: Handle,
@@ -119,51 +119,51 @@ pub enum Request {
         /// The ticket.
         ticket: Ticket,
     },
-    /// Extend my fair hold; `expire_s` 0 only asks whether it is still mine. Answered by
+    /// Extend my fair hold; an `expire_s` of 0 only asks whether I still have it. Answered by
     /// `Granted` or `Denied(Fail)`.
     Extend {
         /// The lock.
         handle: Handle,
-        /// How it is held.
+        /// The mode of the hold.
         mode: Mode,
-        /// The ticket it is held under.
+        /// The ticket of the hold.
         ticket: Ticket,
         /// Lease in seconds from now.
         expire_s: u32,
     },
-    /// The hold on this atomic lock may have expired within my clock's uncertainty: take it
-    /// over if it has. Answered by `Granted` or `Denied(Fail)`.
+    /// The hold on this atomic lock may have expired, within my clock's uncertainty: if it has,
+    /// give the lock to me. Answered by `Granted` or `Denied(Fail)`.
     Steal {
         /// The lock.
         handle: Handle,
         /// Lease in seconds, counted from the grant.
         expire_s: u32,
     },
-    /// I do not know what became of my last operation on this lock: undo whatever it did.
-    /// Answered by `Done` once this client holds nothing of the lock.
+    /// I do not know the result of my last operation on this lock: undo it. Answered by `Done` once
+    /// I hold nothing of the lock.
     Resolve {
         /// The lock.
         handle: Handle,
     },
-    /// How many readers are inside the fair lock? The word does not tell where others are queued.
-    /// Answered by `Done` with their number in place of the word.
+    /// How many readers hold the fair lock? The word does not tell while clients are queued.
+    /// Answered by `Done` with the number in place of the word.
     CountReaders {
         /// The lock.
         handle: Handle,
-        /// How I ask for the lock, or have had it.
+        /// The mode in which I ask for the lock, or have had it.
         mode: Mode,
-        /// My ticket, if I am not inside myself.
+        /// My ticket, if I do not hold the lock.
         ticket: Option<Ticket>,
     },
-    /// What of that which I have claimed of this lock is mine? Of a primary that has recovered.
-    /// Answered by `Granted`, `Queued` (a fair lock's ticket) or `Denied(Fail)`: nothing.
+    /// Which of my claims to this lock was granted? Sent to a primary that has recovered. Answered
+    /// by `Granted`, `Queued` (the ticket of a fair lock) or `Denied(Fail)`: none.
     Confirm {
         /// The lock.
         handle: Handle,
-        /// How I have it, or asked for it.
+        /// The mode in which I held the lock, or asked for it.
         mode: Mode,
     },
-    /// Answered by `Pong`: a bare message round trip, and a reading of the server clock.
+    /// Measure a message round trip, and read the server clock. Answered by `Pong`.
     Ping,
 }
 
@@ -187,24 +187,24 @@ impl Request {
         }
     }
 
-    /// Whether the primary answers it.
+    /// Whether the primary answers the request.
     pub fn has_reply(&self) -> bool {
         !matches!(self, Request::Wake { .. } | Request::Abandon { .. })
     }
 }
 
-/// Primary to client.
+/// Replies of the arbiter; "you" is the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// The lock is yours.
     Granted {
         /// The lock word after the grant.
         word: u64,
-        /// Its deadline, seconds since 1970 (read-write locks: the time of the grant).
+        /// The deadline of the hold, seconds since 1970 (read-write locks: the time of the grant).
         deadline_s: u32,
-        /// When, on the server clock: leases count from here.
+        /// The time of the grant on the server clock: leases count from here.
         at: ServerTime,
-        /// Fair locks: the ticket it is held under, which tells the fencing token.
+        /// Fair locks: the ticket of the hold.
         ticket: Option<Ticket>,
         /// The fencing token of other locks, where it is counted.
         token: Token,
@@ -216,9 +216,9 @@ pub enum Reply {
         /// The ticket.
         ticket: Ticket,
     },
-    /// Refused, and nothing changed.
+    /// Refused; nothing changed.
     Denied {
-        /// Why.
+        /// The reason.
         status: Status,
         /// The lock word.
         word: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What travels between clients and primaries, and its bytes.
+//! Messages between clients and primaries, and their bytes.
 
 pub mod codec;
 pub mod control;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operation came to. Its numbers are elsewhere: those of the protocol in
+//! Results of operations. Their numbers are elsewhere: those of the protocol in
 //! [`codec`](crate::wire::codec), those of the C API in `dlock-ffi/abi`.
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident, $text:expr;)*) => {
-        /// What an operation came to.
+        /// The result of an operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Status { $($(#[$doc])* #[doc = $text] $name,)* }
 
@@ -12,7 +12,7 @@ macro_rules! statuses {
             /// Every status, in the order of the table.
             pub const ALL: &'static [Status] = &[$(Status::$name,)*];
 
-            /// One line for a person.
+            /// The text for users, one line.
             pub fn text(self) -> &'static str {
                 match self { $(Status::$name => $text,)* }
             }
@@ -55,7 +55,7 @@ statuses! {
 }
 
 impl Status {
-    /// Whether a call ends so where there is no primary.
+    /// Whether this is the result of a call that finds no primary.
     pub fn is_without_primary(self) -> bool {
         matches!(self, Status::NotReady | Status::BadResponse)
     }

@@ -7,6 +7,7 @@ use dlock_core::ids::Handle;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::word_op::WordOp;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::token::Token;
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_core::wire::status::Status;
 
@@ -93,7 +94,13 @@ fn a_fair_hold_that_the_arbiter_confirms_is_of_the_clock_in_use() {
     let at = after(1).time;
     o.reply(
         &mut e,
-        Ok(Reply::Granted { word: 1 << 16, deadline_s: 1_600, at, ticket: None }),
+        Ok(Reply::Granted {
+            word: 1 << 16,
+            deadline_s: 1_600,
+            at,
+            ticket: None,
+            token: Token::NONE,
+        }),
         after(1),
     );
     assert_eq!(end(&mut o, &mut e, after(1)).0, Status::Success);
@@ -161,7 +168,11 @@ fn a_grant_of_the_arbiter_is_of_the_clock_in_use_when_it_comes() {
     assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Wait { .. }, .. }));
     let at = after(1).time;
     let word = 7 << 32 | 1_600;
-    o.reply(&mut e, Ok(Reply::Granted { word, deadline_s: 1_600, at, ticket: None }), after(1));
+    o.reply(
+        &mut e,
+        Ok(Reply::Granted { word, deadline_s: 1_600, at, ticket: None, token: Token::NONE }),
+        after(1),
+    );
     assert_eq!(end(&mut o, &mut e, after(1)), (Status::Success, vec![]));
 }
 

@@ -7,6 +7,7 @@ use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::word_op::Outcome;
 use dlock_core::memory::words::AtomicWord;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::token::Token;
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_core::wire::status::Status;
 
@@ -65,7 +66,13 @@ fn run(e: &mut LockEntry, op: Op, now: Now, says: Says) -> (Status, bool) {
                 let reply = match says {
                     Says::Word(word) if is_known => {
                         let deadline_s = 1_005;
-                        Ok(Reply::Granted { word, deadline_s, at: now.time, ticket: None })
+                        Ok(Reply::Granted {
+                            word,
+                            deadline_s,
+                            at: now.time,
+                            ticket: None,
+                            token: Token::NONE,
+                        })
                     }
                     Says::Word(_) => panic!("{request:?}"),
                     Says::Nothing => Err(Status::BadResponse),

@@ -8,6 +8,7 @@ use dlock_core::ids::Epoch;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::words::AtomicWord;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::token::Token;
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_core::wire::status::Status;
 
@@ -49,7 +50,13 @@ fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline_s): (u64, u32)) -> St
             Effect::Post { chain, .. } => operation.outcome(e, executed(&chain, old), now),
             Effect::Ask { request: Request::Confirm { .. } | Request::Extend { .. }, .. } => {
                 let word = word(e.lock_type(), deadline_s);
-                let granted = Reply::Granted { word, deadline_s, at: now.time, ticket: None };
+                let granted = Reply::Granted {
+                    word,
+                    deadline_s,
+                    at: now.time,
+                    ticket: None,
+                    token: Token::NONE,
+                };
                 operation.reply(e, Ok(granted), now);
             }
             Effect::Ask { .. } => operation.reply(e, Ok(Reply::Done { word: 0 }), now),

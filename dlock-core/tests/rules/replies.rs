@@ -8,6 +8,7 @@ use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step
 use dlock_core::memory::word_op::{Outcome, WordOp};
 use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::operation::Bounds;
+use dlock_core::token::Token;
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_core::wire::status::Status;
 
@@ -71,7 +72,13 @@ fn a_hold_that_the_arbiter_denies_is_lost() {
         assert_eq!((e.state(), e.refs()), (EntryState::Initialized, 0));
     }
     let (mut m, _) = begin(&mut fair, op, at(1_006));
-    let granted = Reply::Granted { word: 0, deadline_s: 1_020, at: at(1_006).time, ticket: None };
+    let granted = Reply::Granted {
+        word: 0,
+        deadline_s: 1_020,
+        at: at(1_006).time,
+        ticket: None,
+        token: Token::NONE,
+    };
     assert_eq!(done(m.reply(&mut fair, Ok(granted), at(1_006))).status, Status::Success);
 
     let mut e = held(LockType::Rw, X);
@@ -93,7 +100,13 @@ fn a_wait_for_a_read_write_lock_ends_with_its_grant() {
         let (mut m, step) = after_chains(&mut e, begun, owned);
         assert!(matches!(step, Step::Request(Request::Wait { .. })), "{step:?}");
         let word = RwWord::new().with_rcount(3).into_bits();
-        let granted = Reply::Granted { word, deadline_s: 9, at: at(1_000).time, ticket: None };
+        let granted = Reply::Granted {
+            word,
+            deadline_s: 9,
+            at: at(1_000).time,
+            ticket: None,
+            token: Token::NONE,
+        };
         let result = done(m.reply(&mut e, Ok(granted), at(1_000)));
         assert_eq!((result.status, e.state()), (Status::Success, state));
         let Some(View::Rw { rcount, .. }) = result.view else { panic!("{result:?}") };

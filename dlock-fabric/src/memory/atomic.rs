@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one place where memory shared between threads and processes is operated on.
+//! All access to memory that threads and processes share.
 //!
-//! All operations on words that CPUs share are sequentially consistent: a chain promises its verbs
-//! in order, and a note (a store) followed by a read of a lock word must not be exchanged by the
-//! CPU's store buffer.
-//! Nothing else in the project touches shared memory, so that `loom` can stand in here.
+//! All operations on words that CPUs share are sequentially consistent: the word operations of a
+//! chain are in order, and the CPU's store buffer must not move a ledger write behind a later read
+//! of a lock word. No other module touches shared memory, so that `loom` can stand in here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use dlock_core::lock::Half;
 
 use crate::os::sys;
 
-/// An 8-byte word that other threads and other processes operate on at the same time.
+/// An 8-byte word on which other threads and processes operate at the same time.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct SharedWord(AtomicU64);
@@ -24,7 +23,7 @@ impl SharedWord {
         Self(AtomicU64::new(value))
     }
 
-    /// Compare and swap; the old word. It took effect iff that is `expect`.
+    /// Compare and swap; returns the old word. The swap took effect iff that is `expect`.
     #[inline]
     pub fn cas(&self, expect: u64, swap: u64) -> u64 {
         match self.0.compare_exchange(expect, swap, Ordering::SeqCst, Ordering::SeqCst) {
@@ -32,7 +31,7 @@ impl SharedWord {
         }
     }
 
-    /// Fetch and add modulo 2^64; the old word.
+    /// Fetch and add modulo 2^64; returns the old word.
     #[inline]
     pub fn faa(&self, add: u64) -> u64 {
         self.0.fetch_add(add, Ordering::SeqCst)
@@ -44,7 +43,7 @@ impl SharedWord {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Sets the word; visible before anything later of this thread.
+    /// Sets the word. The store is visible before any later access of this thread.
     #[inline]
     pub fn store(&self, value: u64) {
         self.0.store(value, Ordering::SeqCst);
@@ -52,13 +51,13 @@ impl SharedWord {
 }
 
 impl SharedWord {
-    /// Sleeps in the kernel until this half of the word has another value, or threads of any
-    /// process that sleep on it are woken, for `limit` at most.
+    /// Sleeps in the kernel, at most `limit`, until this half of the word differs from `value` or
+    /// [`wake_all`](Self::wake_all) wakes it from any process.
     pub fn park(&self, half: Half, value: u32, limit: Duration) {
         sys::futex_wait(self.half(half), value, limit);
     }
 
-    /// Wakes all that sleep on the lower half of the word, or on both.
+    /// Wakes all threads that sleep on the lower half of the word, or on both halves.
     pub fn wake_all(&self, half: Half) {
         sys::futex_wake_all(self.half(Half::Low));
         if half == Half::High {
@@ -74,7 +73,7 @@ impl SharedWord {
 }
 
 impl SharedWord {
-    /// Sets a word that a device is about to write: ordered by the doorbell alone.
+    /// Sets a word that a device is about to write; the doorbell orders the two.
     #[inline]
     pub(crate) fn store_relaxed(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);

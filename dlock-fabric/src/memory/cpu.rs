@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The primary's own lock memory in the CPU domain, and the ledgers of its clients.
 //!
-//! A client's life here: [`add_client`](CpuMemory::add_client), then for shm
-//! [`share`](CpuMemory::share) at each attach; to evict it [`revoke`](CpuMemory::revoke), wait
+//! The steps for one client: [`add_client`](CpuMemory::add_client), then for shm
+//! [`share`](CpuMemory::share) at each attach. To evict it: [`revoke`](CpuMemory::revoke), wait
 //! until [`detached`](CpuMemory::detached) or its process is gone, undo what it holds, and
 //! [`remove_client`](CpuMemory::remove_client).
 
@@ -25,7 +25,7 @@ use crate::memory::owner_mutex::OwnerMutex;
 /// Slots and ledgers; operates on them with CPU atomics, as shm clients do.
 #[derive(Debug)]
 pub struct CpuMemory {
-    /// Before the slots, in whose header it lies.
+    /// Dropped before the slots, because the mutex lies in their header.
     owner: Option<OwnerMutex>,
     slots: SlotMemory,
     ledgers: HashMap<ClientId, Ledger>,
@@ -35,12 +35,12 @@ pub struct CpuMemory {
 #[derive(Debug)]
 struct Ledger {
     memory: LedgerMemory,
-    /// How often it was handed out to be mapped.
+    /// How often the ledger was handed out to be mapped.
     attaches: u64,
-    /// It was handed out by a descriptor that does not tell its end
+    /// Whether the ledger was handed out by a descriptor that does not show when it is closed
     /// ([`lend`](LedgerMemory::lend) failed).
     is_given: bool,
-    /// Entries from here on were never written by this primary.
+    /// Entries from this one on were never written by this primary.
     written: u32,
 }
 
@@ -50,7 +50,7 @@ impl Ledger {
     }
 }
 
-/// What an shm client needs to map, in the order in which descriptors follow `Attached`.
+/// The descriptors that an shm client maps, in the order in which they follow `Attached`.
 #[derive(Debug)]
 pub struct Shared<'a> {
     /// The header of the slot memory, which clients can only read.
@@ -71,11 +71,12 @@ impl CpuMemory {
         Ok(Self { owner: None, slots, ledgers: HashMap::new(), ledger_entries })
     }
 
-    /// The calling thread serves this memory, and drops it in the end. If it ends otherwise,
-    /// with its process or alone, shm clients are refused with `BadResponse` from then on.
+    /// Makes the calling thread the one that serves this memory; it must also drop it. If the
+    /// thread or its process ends otherwise, shm clients are refused with `BadResponse` from then
+    /// on.
     ///
     /// # Errors
-    /// `Memory` if the system cannot watch over a thread.
+    /// `Memory` if the system cannot watch a thread.
     pub fn serve(&mut self) -> Result<(), FabricError> {
         self.owner = Some(OwnerMutex::lock(&self.slots).map_err(|source| FabricError::Memory {
             what: "watch over the thread that serves shared memory",
@@ -95,7 +96,7 @@ impl CpuMemory {
         self.ledger_entries
     }
 
-    /// Gives a client an empty ledger, unless it has one. Pages are taken when written.
+    /// Gives a client an empty ledger, unless it has one. Its pages are allocated when written.
     ///
     /// # Errors
     /// `Memory` if the system has none.
@@ -108,16 +109,15 @@ impl CpuMemory {
         Ok(())
     }
 
-    /// Forgets a client's ledger. Only once it is fenced: what it still writes is not seen any
-    /// more.
+    /// Forgets the ledger of a client that is fenced: later writes of the client are not seen.
     pub fn remove_client(&mut self, client: ClientId) {
         if let Some(ledger) = self.ledgers.remove(&client) {
             ledger.memory.set_gate(Some(Status::ClientRemoved));
         }
     }
 
-    /// Hands the memory out to an shm client that attaches (a client that was never added gets
-    /// its ledger now), and permits its chains.
+    /// The descriptors of the memory for an shm client that attaches. The client's chains are
+    /// permitted, and it gets a ledger if it has none.
     ///
     /// # Errors
     /// `Memory` if the system has no memory or descriptors.
@@ -125,7 +125,7 @@ impl CpuMemory {
         self.add_client(client)?;
         let entries = self.ledger_entries;
         let refused = FabricError::MemoryRefused("it has no descriptor");
-        // Just added if it was not there.
+        // The client was added above if it was not known.
         let Some(ledger) = self.ledgers.get_mut(&client) else { return Err(refused) };
         if ledger.memory.fd().is_none() {
             // No process has mapped the old one, so it is not written to while it is copied.
@@ -155,23 +155,23 @@ impl CpuMemory {
         }
     }
 
-    /// Refuses this client's chains with this status from now on. No fence: a thread of the
-    /// client that has looked already may finish its chain.
+    /// Refuses this client's chains with this status from now on. This is no fence: a thread of the
+    /// client that has checked the gate before may finish its chain.
     pub fn revoke(&mut self, client: ClientId, status: Status) {
         if let Some(ledger) = self.ledgers.get(&client) {
             ledger.memory.set_gate(Some(status));
         }
     }
 
-    /// Refuses the chains of all shm clients with this status (a primary in recovery, or one
-    /// that stops), or permits them. Notes are not refused. No fence either.
+    /// Refuses the chains of all shm clients with this status (in recovery, or when the primary
+    /// stops), or permits them. Ledger writes are not refused. This is no fence either.
     pub fn set_gate(&mut self, status: Option<Status>) {
         self.slots.set_gate(status);
     }
 
-    /// Whether no thread of this client can touch the memory any more although its process may
-    /// live on: it never mapped it, has unmapped it in order, or executes another program. True
-    /// for unknown clients.
+    /// Whether no thread of this client can touch the memory any more, even if its process lives:
+    /// the client never mapped it, has unmapped it in order, or executes another program. True for
+    /// unknown clients.
     pub fn detached(&self, client: ClientId) -> bool {
         self.ledgers.get(&client).is_none_or(|ledger| {
             let has_said = ledger.memory.detaches() >= ledger.attaches;
@@ -179,9 +179,9 @@ impl CpuMemory {
         })
     }
 
-    /// Executes a chain for a client; `Refused(Invalid)` without any effect if a word lies
-    /// outside the memory, or an entry outside the client's ledger. Which words the client may
-    /// touch is for the caller to check.
+    /// Executes a chain for a client; `Refused(Invalid)` without any effect if a word lies outside
+    /// the memory, or an entry outside the client's ledger. The caller checks which words the
+    /// client may touch.
     pub fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
         let mut ledger = None;
         for word_op in chain.ops() {
@@ -197,8 +197,8 @@ impl CpuMemory {
         outcome
     }
 
-    /// Writes an entry of a client's ledger for it, as a tcp client asks by a note; `false` if
-    /// it has no such entry.
+    /// Writes an entry of a client's ledger for a `Note` frame of a tcp client; `false` if the
+    /// ledger has no such entry.
     pub fn write_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
         let Some(ledger) = self.ledgers.get_mut(&client) else { return false };
         ledger.writes(handle);
@@ -209,7 +209,7 @@ impl CpuMemory {
         true
     }
 
-    /// The primary asks for words of slots it gave out itself.
+    /// The word at an address of a slot that the primary gave out.
     #[inline]
     fn own(&self, addr: WordAddr) -> &SharedWord {
         match self.slots.word(addr) {
@@ -224,7 +224,7 @@ impl CpuMemory {
 }
 
 impl Drop for CpuMemory {
-    /// Clients outlive the primary: they are told that there is no arbiter any more.
+    /// Closes the gate: clients may outlive the primary, and must not go on without an arbiter.
     fn drop(&mut self) {
         self.slots.set_gate(Some(Status::BadResponse));
         self.owner = None;
@@ -262,6 +262,9 @@ impl LockMemory for CpuMemory {
 
 /// Executes a chain on memory of this process: all of it, or nothing if any address is wrong.
 ///
+/// The outcome is built in place: copying what was just written in smaller pieces would cost more
+/// than the atomics.
+///
 /// The outcome is built where it will be read: a copy of what was just written in smaller pieces
 /// costs more than the atomics.
 #[inline(always)]
@@ -271,7 +274,7 @@ pub(crate) fn execute(
     chain: &Chain,
     outcome: &mut Outcome,
 ) {
-    // Most chains are one word operation, which is its own check.
+    // Most chains are one word operation, whose execution checks the address.
     if let [word_op @ (WordOp::Cas { .. }
     | WordOp::Faa { .. }
     | WordOp::Read { .. }
@@ -312,7 +315,7 @@ fn execute_many(
     *outcome = Outcome::Done(Values::new());
     if let Outcome::Done(values) = outcome {
         for word_op in chain.ops() {
-            // Every address was found a moment ago, and memory does not shrink.
+            // Every address was checked above, and memory does not shrink.
             values.push(execute_word_op(slots, ledger, word_op).unwrap_or(0));
             if let WordOp::ReadPair { addr } = *word_op {
                 values.push(slots.word(addr.next()).map_or(0, SharedWord::load));

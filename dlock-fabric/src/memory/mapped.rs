@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lock memory and ledgers as files in memory that processes map.
+//! Lock memory and ledgers as memory files that processes map.
 //!
 //! ```text
 //!   header  | magic, slots, gate, owner mutex |               written by the primary alone
@@ -9,14 +9,14 @@
 //!             written by one client, and the gate by the primary
 //! ```
 //! Each is a file of its own. All are sealed against shrinking and growing, so that no access can
-//! fault. The header is sealed against writing, too, once the primary has mapped it: the kernel
-//! refuses every later mapping, call or change of protection that would make it writable,
-//! in every process. The primary reads nothing that clients can write but words it checks: its
-//! mutex with the pointers of the C library lies in the header. Mappings are not inherited by
-//! forked children, so that a process that is gone is gone with all its accesses.
+//! fault. The header is also sealed against writing once the primary has mapped it: the kernel then
+//! refuses every later mapping, call or change of protection that would make it writable, in every
+//! process. Of words that clients can write the primary reads only those it checks; its mutex, with
+//! the pointers of the C library, lies in the header. Forked children do not inherit the mappings,
+//! so all accesses of a process end with it.
 //!
-//! A *gate* is 0 while chains may be executed, else the status to refuse them with, by its number
-//! in the protocol. It stops those that look; it is no fence for those that have looked already.
+//! A *gate* is 0 while chains may be executed, else the number of the status with which they are
+//! refused. It stops clients that check it; it is no fence for a client that has checked it before.
 
 use std::ffi::{c_void, CStr};
 use std::fs::File;
@@ -42,16 +42,16 @@ use crate::memory::owner_mutex::{self, OWNER_WORD};
 use crate::os::fork::Owner;
 use crate::os::sys::named;
 
-/// Bytes of the header file: a page of most machines, and part of one where they are larger.
+/// Bytes of the header file: a page on most machines.
 const HEADER_BYTES: usize = 4 * 1024;
 /// Words at the front of the header and of a ledger: a cache line.
 const HEADER_WORDS: usize = 8;
-/// "dlkslot" and the layout's version: 2 has the header in a file of its own, and the offset of
-/// the server clock counts from CLOCK_BOOTTIME.
+/// "dlkslot" and the version of the layout. Version 2 has the header in a file of its own, and the
+/// offset of the server clock counts from CLOCK_BOOTTIME.
 const SLOT_MAGIC: u64 = u64::from_le_bytes(*b"dlkslot\x02");
-/// "dlkledg" and the layout's version: 2 has counts.
+/// "dlkledg" and the version of the layout. Version 2 has counts.
 const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"dlkledg\x02");
-/// Words of a ledger before its entries.
+/// Words of a ledger in front of its entries.
 const LEDGER_WORDS: usize = HEADER_WORDS + TOLD_MAX;
 /// Slots that a `WordAddr` can name.
 pub const SLOTS_LIMIT: u32 = u32::MAX / 4;
@@ -65,12 +65,12 @@ enum HeaderWord {
     Detaches = 3,
 }
 
-/// The words of locks and objects: one per primary and epoch.
+/// The words of locks and objects: one memory per primary and epoch.
 #[derive(Debug)]
 pub struct SlotMemory {
     header: Mapping,
     map: Mapping,
-    /// The primary's.
+    /// The files; only in the primary.
     files: Option<SlotFiles>,
     slots: u32,
 }
@@ -99,8 +99,7 @@ impl SlotMemory {
         Ok(memory)
     }
 
-    /// The memory behind the descriptors of header and slots that a primary sent, with the size it
-    /// said.
+    /// Maps the header and slots whose descriptors a primary sent, with the announced size.
     ///
     /// # Errors
     /// `MemoryRefused` if it is not sealed memory of that size; `Memory` if it cannot be mapped.
@@ -123,12 +122,12 @@ impl SlotMemory {
             return Err(FabricError::TooManySlots { slots, max: SLOTS_LIMIT });
         }
         let bytes = (slots as usize).checked_mul(32);
-        // A file without a page cannot be mapped.
+        // An empty file cannot be mapped.
         let bytes = bytes.map(|bytes| bytes.max(HEADER_BYTES));
         bytes.ok_or(FabricError::TooManySlots { slots, max: SLOTS_LIMIT })
     }
 
-    /// How many slots it has.
+    /// The number of slots.
     pub fn slots(&self) -> u32 {
         self.slots
     }
@@ -138,14 +137,14 @@ impl SlotMemory {
         self.files.as_ref().map(|files| [files.header.as_fd(), files.slots.as_fd()])
     }
 
-    /// The word at an address; `None` if it lies outside.
+    /// The word at an address; `None` if it lies outside the memory.
     #[inline]
     pub fn word(&self, addr: WordAddr) -> Option<&SharedWord> {
         let words = self.slots as usize * 4;
         self.map.words(0, words).get(addr.index() as usize)
     }
 
-    /// Why chains are refused now, by all of this memory's clients.
+    /// The status with which chains of all clients of this memory are refused now.
     #[inline]
     pub fn gate(&self) -> Option<Status> {
         let header = self.header.words(0, HEADER_WORDS);
@@ -153,13 +152,13 @@ impl SlotMemory {
             .or_else(|| owner_mutex::refusal(header[OWNER_WORD].load()))
     }
 
-    /// Where the mutex of [`owner_mutex`] lies. The primary's alone.
+    /// The address of the mutex of [`owner_mutex`]. Only for the primary.
     pub(crate) fn owner_place(&self) -> *mut u8 {
         debug_assert!(self.files.is_some(), "clients cannot write the header");
         self.header.words(OWNER_WORD, 1).as_ptr().cast_mut().cast()
     }
 
-    /// Refuses all chains with this status from now on, or permits them. The primary's alone.
+    /// Refuses all chains with this status from now on, or permits them. Only for the primary.
     pub(crate) fn set_gate(&self, status: Option<Status>) {
         debug_assert!(self.files.is_some(), "clients cannot write the header");
         self.header(HeaderWord::Gate).store(gate_word(status));
@@ -171,7 +170,7 @@ impl SlotMemory {
     }
 }
 
-/// What one client says of its locks; written by that client, read by the primary.
+/// A client's ledger; written by that client, read by the primary.
 #[derive(Debug)]
 pub struct LedgerMemory {
     map: Mapping,
@@ -180,7 +179,7 @@ pub struct LedgerMemory {
 }
 
 impl LedgerMemory {
-    /// A new, empty ledger that can be handed to a client. Pages are taken when written.
+    /// A new, empty ledger that can be handed to a client. Its pages are allocated when written.
     ///
     /// # Errors
     /// `Memory` if the system has none.
@@ -192,7 +191,7 @@ impl LedgerMemory {
         Ok(Self { map, fd: Some(fd), entries }.with_header())
     }
 
-    /// A new, empty ledger of a client that does not map it: no descriptor is used up.
+    /// A new, empty ledger of a client that does not map it; needs no descriptor.
     ///
     /// # Errors
     /// `Memory` if the system has none.
@@ -201,7 +200,7 @@ impl LedgerMemory {
         Ok(Self { map, fd: None, entries }.with_header())
     }
 
-    /// The ledger behind a descriptor that a primary sent, with the size it said.
+    /// Maps the ledger whose descriptor a primary sent, with the announced size.
     ///
     /// # Errors
     /// `MemoryRefused` if it is not sealed memory of that size; `Memory` if it cannot be mapped.
@@ -227,7 +226,7 @@ impl LedgerMemory {
         (LEDGER_WORDS + entries as usize) * 8
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }
@@ -237,12 +236,12 @@ impl LedgerMemory {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// A descriptor to hand to the client. The file is opened anew, and locked (`flock`): the lock
-    /// is that of this opening, and lasts as long as a process has the descriptor open or has
-    /// mapped the memory by it. A process that executes another program has neither.
+    /// A descriptor for the client. The file is opened anew and locked (`flock`). The lock belongs
+    /// to this opening, and lasts while a process has the descriptor open or has mapped the memory
+    /// by it; when a process executes another program, both end.
     ///
     /// # Errors
-    /// What the system says; without `/proc` nothing can be opened anew.
+    /// An error of the system; without `/proc` the file cannot be opened anew.
     pub(crate) fn lend(&self) -> io::Result<OwnedFd> {
         let fd = self.fd.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -251,7 +250,7 @@ impl LedgerMemory {
         Ok(file.into())
     }
 
-    /// Whether what was [lent](Self::lend) may still be open, or mapped, somewhere.
+    /// Whether a [lent](Self::lend) descriptor may still be open, or mapped, in any process.
     pub(crate) fn is_lent(&self) -> bool {
         let Some(fd) = &self.fd else { return false };
         match flock(fd, FlockOperation::NonBlockingLockExclusive) {
@@ -260,7 +259,7 @@ impl LedgerMemory {
         }
     }
 
-    /// An entry; `None` if there is none of this number.
+    /// The entry with this number; `None` if it lies outside the ledger.
     #[inline]
     pub fn entry(&self, handle: Handle) -> Option<&SharedWord> {
         self.map.words(LEDGER_WORDS, self.entries as usize).get(handle.0 as usize)
@@ -273,13 +272,13 @@ impl LedgerMemory {
         }
     }
 
-    /// What was counted for the primary.
+    /// The counts for the primary.
     pub(crate) fn told(&self) -> Told {
         let words = self.map.words(HEADER_WORDS, TOLD_MAX);
         std::array::from_fn(|place| words[place].load())
     }
 
-    /// Why this client's chains are refused.
+    /// The status with which this client's chains are refused.
     #[inline]
     pub fn gate(&self) -> Option<Status> {
         gate_of(self.header(HeaderWord::Gate))
@@ -290,24 +289,24 @@ impl LedgerMemory {
         self.header(HeaderWord::Gate).store(gate_word(status));
     }
 
-    /// A user of the memory in the client's process says that it will not touch it again. Must
-    /// be its last access.
+    /// Records that a user of the memory in the client's process will not touch it again. Must be
+    /// its last access.
     pub(crate) fn detach(&self) {
         self.header(HeaderWord::Detaches).faa(1);
     }
 
-    /// How often [`detach`](Self::detach) was said.
+    /// How often [`detach`](Self::detach) was called.
     pub(crate) fn detaches(&self) -> u64 {
         self.header(HeaderWord::Detaches).load()
     }
 
-    /// Takes over the first `entries` of a ledger of the same size. To read all of it would take
-    /// a fault for each of its pages: milliseconds in which the primary serves no client.
+    /// Copies the first `entries` of a ledger of the same size. Reading all entries would cost a
+    /// page fault for each page: milliseconds in which the primary serves no client.
     pub(crate) fn copy_from(&self, other: &LedgerMemory, entries: u32) {
         for index in 0..entries.min(self.entries) {
             let handle = Handle(index);
             if let (Some(to), Some(from)) = (self.entry(handle), other.entry(handle)) {
-                // Pages that were never written stay untaken.
+                // Pages that were never written stay unallocated.
                 if from.load() != 0 {
                     to.store(from.load());
                 }
@@ -328,16 +327,16 @@ fn gate_of(word: &SharedWord) -> Option<Status> {
     if raw == 0 {
         return None;
     }
-    // A number that is no status still means "closed".
+    // A number of no status still means "closed".
     Some(status_from_wire(raw as u32 as i32).unwrap_or(Status::BadResponse))
 }
 
 fn gate_word(status: Option<Status>) -> u64 {
-    // The upper half tells a closed gate from an open one for every status, `Success` too.
+    // The bit in the upper half is set for every status, also for `Success`, whose number is 0.
     status.map_or(0, |status| 1 << 32 | u64::from(status_to_wire(status) as u32))
 }
 
-/// No file of ours changes its size, or its seals.
+/// Files of this crate change neither their size nor their seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A file in memory of this size, closed on exec.
@@ -357,7 +356,7 @@ fn not_sealed<E: Into<io::Error>>(bytes: usize) -> impl FnOnce(E) -> FabricError
     }
 }
 
-/// A file that can be written through this mapping alone, and a descriptor of it.
+/// A file that can be written only through the returned mapping, and its descriptor.
 ///
 /// Linux before 5.1 has no such seal. There the descriptor is read-only; a process of the same
 /// user could still open the file anew by its entry in /proc.
@@ -379,7 +378,7 @@ fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map(OwnedFd::from)
 }
 
-/// Refuses a file that is not exactly of this size for ever.
+/// Refuses a file that is not sealed to exactly this size.
 fn check_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), FabricError> {
     let fixed = SealFlags::SHRINK | SealFlags::GROW;
     let seals = fcntl_get_seals(fd)
@@ -403,7 +402,7 @@ struct Mapping {
     owner: Owner,
 }
 
-// SAFETY: the pages are accessed through `SharedWord` alone, which any thread may use.
+// SAFETY: the pages are accessed only through `SharedWord`, which any thread may use.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -432,7 +431,7 @@ impl Mapping {
         })
     }
 
-    /// What `map` has mapped at an address of the kernel's choice, kept from forked children.
+    /// Checks the mapping that `map` has made, and keeps it from forked children.
     fn made(
         bytes: usize,
         map: impl FnOnce() -> rustix::io::Result<*mut c_void>,
@@ -451,7 +450,7 @@ impl Mapping {
         Ok(map)
     }
 
-    /// A run of words, by the index of the first.
+    /// `len` words from index `from` on.
     #[inline]
     fn words(&self, from: usize, len: usize) -> &[SharedWord] {
         debug_assert!((from + len) * 8 <= self.bytes);
@@ -463,7 +462,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A forked child has no such mapping, and may have another at this address.
+        // A forked child has no such mapping, and may have another one at this address.
         if self.owner.is_here() {
             // SAFETY: exactly the mapping that `made` was given; references to it borrow `self`.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lock memory, as files that processes map and as the primary has it.
+//! Lock memory: as files that processes map, and as the primary uses it.
 
 pub mod atomic;
 pub mod cpu;

@@ -6,12 +6,13 @@
 //!   kernel, when that thread or its process ends ──▶ FUTEX_OWNER_DIED in the mutex's word
 //!   client, before each chain ── reads the word it reads the gate beside
 //! ```
-//! After `kill -9` the memory itself would go on for ever: clients that had mapped it would
-//! agree with each other on locks that a successor gives to others.
+//! Without this, clients that have mapped the memory would go on after `kill -9` of the primary,
+//! and agree with each other on locks that a successor gives to others.
 //!
 //! The C library links the mutexes that a thread has locked into a list, by pointers in the mutexes
-//! themselves, and both it and the kernel follow them in the primary: so the header is a file of
-//! its own, and sealed (see [`memory`](crate::memory::mapped)).
+//! themselves. Both it and the kernel follow these pointers in the primary, so clients must not be
+//! able to write them: the header is a file of its own, and sealed (see
+//! [`memory`](crate::memory::mapped)).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -21,26 +22,27 @@ use dlock_core::wire::status::Status;
 
 use crate::memory::mapped::SlotMemory;
 
-/// The mutex lies behind the header's other words, its futex word in their cache line.
+/// The mutex lies behind the other words of the header, and its futex word in their cache line.
 pub(crate) const OWNER_WORD: usize = 4;
 /// Set by the kernel in the futex word (the first four bytes of glibc's mutex).
 const FUTEX_OWNER_DIED: u64 = 0x4000_0000;
 
-/// Kept by the thread that serves a memory, for as long as it does.
+/// Held by the thread that serves a memory, for as long as it does.
 #[derive(Debug)]
 pub(crate) struct OwnerMutex {
     mutex: *mut libc::pthread_mutex_t,
     keeper: ThreadId,
 }
 
-// SAFETY: the pointer is used by the thread `keeper` alone, which every use checks.
+// SAFETY: only the thread `keeper` uses the pointer; every use checks that.
 unsafe impl Send for OwnerMutex {}
 
 impl OwnerMutex {
-    /// This thread serves the memory from now on. It must be dropped before the memory.
+    /// Locks the mutex: this thread serves the memory from now on. Must be dropped before the
+    /// memory.
     ///
     /// # Errors
-    /// If the system refuses robust mutexes.
+    /// An error of the system, if it refuses robust mutexes.
     pub(crate) fn lock(memory: &SlotMemory) -> io::Result<Self> {
         let mutex: *mut libc::pthread_mutex_t = memory.owner_place().cast();
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
@@ -69,9 +71,10 @@ impl OwnerMutex {
 }
 
 impl Drop for OwnerMutex {
-    /// In order: a primary that stops serving closes the gate first.
+    /// Unlocks the mutex. A primary that stops serving closes the gate first.
     fn drop(&mut self) {
-        // Dropped elsewhere, its keeper has ended: the kernel has told, and let go of it.
+        // On another thread the keeper has ended: the kernel has set `FUTEX_OWNER_DIED`, and
+        // released the mutex.
         if thread::current().id() == self.keeper {
             // SAFETY: this thread has locked it in `lock`, and the memory is still mapped.
             unsafe { libc::pthread_mutex_unlock(self.mutex) };
@@ -79,7 +82,8 @@ impl Drop for OwnerMutex {
     }
 }
 
-/// Why chains are refused, if the thread that served the memory has ended without a word.
+/// The status with which chains are refused if the thread that served the memory has ended without
+/// closing the gate.
 #[inline]
 pub(crate) fn refusal(word: u64) -> Option<Status> {
     let tells = cfg!(all(target_env = "gnu", target_endian = "little"));

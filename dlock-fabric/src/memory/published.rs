@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A few words that every operation reads and that are rarely replaced: readers write nothing, so
-//! that threads do not take cache lines from each other.
+//! A few words that every operation reads and that rarely change. Readers write nothing, so that
+//! threads do not take cache lines from each other.
 //!
 //! ```text
 //!   version   even ──▶ odd ── the words ──▶ even      writers: one at a time
@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use crate::stream::inbox::lock;
 
-/// Words that are read whole.
+/// Words that are read and replaced together.
 #[derive(Debug)]
 pub(crate) struct Published<const N: usize> {
     version: AtomicU64,
@@ -26,18 +26,18 @@ impl<const N: usize> Published<N> {
         Self { words: words.map(AtomicU64::new), ..Self::zero() }
     }
 
-    /// All words are 0.
+    /// All words 0.
     pub(crate) const fn zero() -> Self {
         let words = [const { AtomicU64::new(0) }; N];
         Self { version: AtomicU64::new(0), words, writing: Mutex::new(()) }
     }
 
-    /// The words, as one writer left them.
+    /// The words of one write, never a mix of two.
     #[inline]
     pub(crate) fn get(&self) -> [u64; N] {
         let version = self.version.load(Ordering::Acquire);
         let words = self.words();
-        // If a part of a later write was seen, its version is seen here, too.
+        // A read that has seen a part of a later write also sees its version here.
         if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
             return words;
         }
@@ -55,8 +55,8 @@ impl<const N: usize> Published<N> {
         std::array::from_fn(|index| self.words[index].load(Ordering::Acquire))
     }
 
-    /// Replaces the words by what `change` makes of them, unless that is `None`. One thread at a
-    /// time changes them.
+    /// Replaces the words by the result of `change`, unless that is `None`. One thread at a time
+    /// changes them.
     pub(crate) fn update<T>(&self, change: impl FnOnce([u64; N]) -> (Option<[u64; N]>, T)) -> T {
         let _writing = lock(&self.writing);
         let (new, result) = change(self.words());

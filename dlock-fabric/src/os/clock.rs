@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Readings of this host's clocks. What they say of the server clock is for
-//! [`dlock_core::clock`] to decide.
+//! Readings of this host's clocks. [`dlock_core::clock`] decides what they mean for the server
+//! clock.
 //!
-//! The *local clock* is CLOCK_BOOTTIME: it never steps, and unlike CLOCK_MONOTONIC it counts the
-//! time for which the machine was suspended, as leases do. Reading it costs as much as
-//! CLOCK_MONOTONIC (22 ns where this was measured; one tick's clock 7 ns). It has no coarse twin,
-//! which is made of two others:
+//! The *local clock* is CLOCK_BOOTTIME. It never steps, and unlike CLOCK_MONOTONIC it counts the
+//! time for which the machine was suspended, as leases do. Reading it costs as much as reading
+//! CLOCK_MONOTONIC (measured: 22 ns; a coarse clock 7 ns). It has no coarse variant, so one is made
+//! of two others:
 //!
 //! ```text
 //!   CLOCK_MONOTONIC_COARSE ────────────────────── + suspended ──▶ boot_coarse_ns
 //!   CLOCK_REALTIME_COARSE − CLOCK_MONOTONIC_COARSE  as it was when `suspended` was measured?
 //!                                                   no ─▶ the exact clock, and measure again
 //! ```
-//! The kernel adds a suspended time to the wall clock, and to CLOCK_BOOTTIME, and not to
-//! CLOCK_MONOTONIC, in one update that readers see whole. So the difference of the first and the
-//! last changes with every suspend; it also does when the wall clock is set, and then nothing is
-//! wrong but the next reading takes longer. Only a wall clock that is set back by exactly the
-//! suspended nanoseconds, before anything was read, would go unnoticed.
+//! The kernel adds a suspended time to the wall clock and to CLOCK_BOOTTIME, but not to
+//! CLOCK_MONOTONIC, in one update that readers see whole. So wall clock − CLOCK_MONOTONIC changes
+//! with every suspend. It also changes when the wall clock is set; then the next reading only takes
+//! longer. Only a wall clock that is set back by exactly the suspended nanoseconds, before any
+//! reading, would go unnoticed.
 //!
-//! Most readings fall into the tick of the reading before them. Whether that one still stands
-//! ([`boot_coarse_again_ns`]) CLOCK_REALTIME_COARSE alone tells: every tick and every suspend
-//! changes it, and it is ahead of CLOCK_BOOTTIME by what was measured. A leap second sets it back
-//! by a second; a tick that falls on the very nanosecond of one a second before hides that second,
-//! which is less than the shortest lease ([`dlock_core::operation::lease`]).
+//! Most readings fall into the same tick as the one before. CLOCK_REALTIME_COARSE alone shows
+//! whether the last reading is still right ([`boot_coarse_again_ns`]): every tick and every suspend
+//! changes it, and its distance from CLOCK_BOOTTIME was measured. A leap second sets it back by a
+//! second. If a tick then falls on the same nanosecond as one a second before, that second is
+//! missed, which is less than the shortest lease ([`dlock_core::operation::lease`]).
 
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,13 @@ pub use dlock_core::clock::{ClockEstimate, DRIFT_PPM};
 use crate::memory::published::Published;
 use crate::os::sys::deadline_in;
 
-/// Ticks by which the kernel's coarse clocks are behind at most: one while ticks arrive in time,
-/// five before the kernel lets another CPU advance them (`MAX_STALLED_JIFFIES`), and a margin.
+/// Ticks by which the kernel's coarse clocks are late at most: one while ticks arrive in time, five
+/// before the kernel lets another CPU advance them (`MAX_STALLED_JIFFIES`), and a margin.
 pub const COARSE_TICKS_MAX: u64 = 8;
-/// How exactly the suspended time is known, nanoseconds; it is not used if it takes longer to read
-/// the clocks that tell it.
+/// Largest error of the measured suspended time, nanoseconds; a measurement that takes longer is
+/// not used.
 const SUSPENDED_ERROR_NS_MAX: u64 = 10_000;
-/// Trials to read these clocks without being interrupted.
+/// Attempts to read these clocks without being interrupted.
 const TRIALS_MAX: usize = 4;
 
 /// The local clock, CLOCK_BOOTTIME, in nanoseconds; no system call where the vDSO serves it.
@@ -52,14 +52,14 @@ pub fn until_ns(wait: Duration) -> u64 {
     Until::after(wait).ns
 }
 
-/// The local clock as of the last tick: behind by up to [`COARSE_TICKS_MAX`] ticks, but twice as
+/// The local clock as of the last tick: late by up to [`COARSE_TICKS_MAX`] ticks, but twice as
 /// quick to read.
 #[inline]
 pub fn boot_coarse_ns() -> u64 {
     SUSPENDED.boot_coarse_ns(read)
 }
 
-/// As [`boot_coarse_ns`], and twice as quick where it still is what it was `before`.
+/// As [`boot_coarse_ns`], and twice as quick if the result is still `before_ns`.
 #[inline]
 pub fn boot_coarse_again_ns(before_ns: u64) -> u64 {
     SUSPENDED.boot_coarse_again_ns(before_ns, read)
@@ -67,10 +67,10 @@ pub fn boot_coarse_again_ns(before_ns: u64) -> u64 {
 
 static SUSPENDED: Suspended = Suspended::new();
 
-/// How long this machine was suspended, and how that is known to be still so.
+/// How long this machine was suspended, and the reading that shows whether it was suspended since.
 struct Suspended {
     /// CLOCK_REALTIME − CLOCK_MONOTONIC when it was measured (0: never), and CLOCK_BOOTTIME −
-    /// CLOCK_MONOTONIC; modulo 2^64.
+    /// CLOCK_MONOTONIC; both modulo 2^64.
     known: Published<2>,
 }
 
@@ -115,7 +115,7 @@ impl Suspended {
             let after_ns = read(libc::CLOCK_MONOTONIC);
             let error_ns = after_ns.wrapping_sub(before_ns);
             if apart_before_ns == apart_ns() && error_ns <= SUSPENDED_ERROR_NS_MAX {
-                // The least it can be: no coarse reading is ahead of the exact clock.
+                // The lower bound, so that no coarse reading is ahead of the exact clock.
                 let suspended_ns = boot_ns.wrapping_sub(after_ns);
                 self.known.update(|_| (Some([apart_before_ns, suspended_ns]), ()));
                 break;
@@ -125,7 +125,7 @@ impl Suspended {
     }
 }
 
-/// How far [`boot_coarse_ns`] is behind at most.
+/// How late [`boot_coarse_ns`] is at most.
 pub(crate) fn coarse_lag_ns() -> u64 {
     let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `resolution` is a valid place for the answer.
@@ -148,32 +148,32 @@ fn nanoseconds(time: &libc::timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(NS).wrapping_add(time.tv_nsec as u64)
 }
 
-/// A moment of the local clock that something must have ended at.
+/// A moment of the local clock by which a wait must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Until {
     ns: u64,
 }
 
 impl Until {
-    /// When the clock is at this.
+    /// The moment at which the clock reads `ns`.
     #[inline]
     pub(crate) fn at(ns: u64) -> Self {
         Self { ns }
     }
 
-    /// So long from now.
+    /// The moment `wait` from now.
     pub(crate) fn after(wait: Duration) -> Self {
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         Self { ns: boot_ns().saturating_add(wait_ns) }
     }
 
-    /// The same moment for those who sleep, a year from now at most.
+    /// The same moment as an `Instant`, a year from now at most.
     pub(crate) fn instant(self) -> Instant {
         deadline_in(Duration::from_nanos(self.ns.saturating_sub(boot_ns())))
     }
 
-    /// Whether it has passed. The clock is read exactly only where the coarse one, behind by so
-    /// much at most, leaves it open.
+    /// Whether the moment has passed. The exact clock is read only if the coarse one, late by at
+    /// most `coarse_lag_ns`, does not decide it.
     #[inline]
     pub(crate) fn is_over(self, coarse_lag_ns: u64) -> bool {
         boot_coarse_ns().saturating_add(coarse_lag_ns) > self.ns && boot_ns() > self.ns

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What only Unix sockets can do: carry descriptors, and tell who is on the other end.
+//! Unix sockets: passing descriptors, and identifying the peer process.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,12 +15,13 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::os::sys::{check, named, now, poll_until, send_all};
 
-/// Lets `/dev/null` take the places of standard input, output and error that are closed, until a
-/// program that this process executes: else a descriptor that is made next gets such a number, and
-/// what is meant for standard error is written into a connection. To be called before descriptors
-/// are made, but only within calls of the program: beside a thread of the library, `close(1)` and
-/// `open` of a program would get another place. Programs of Rust begin with this; a C program,
-/// which may begin without them, does not.
+/// Opens `/dev/null` for each of standard input, output and error that is closed, until this
+/// process executes another program. Else a new descriptor could get such a number, and text for
+/// standard error would be written into a connection.
+///
+/// To be called before descriptors are made, but only within calls of the program: on a thread of
+/// the library it could take a number between a `close(1)` and an `open` of the program. Rust
+/// programs do this at their start; a C program does not.
 pub fn occupy_standard() {
     for place in libc::STDIN_FILENO..=libc::STDERR_FILENO {
         // SAFETY: an operation on a number, without pointers.
@@ -30,7 +31,7 @@ pub fn occupy_standard() {
         // SAFETY: the path is a terminated string.
         let raw = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         if raw > libc::STDERR_FILENO {
-            // SAFETY: made above: another thread has taken the place meanwhile.
+            // SAFETY: made above; another thread has taken the number meanwhile.
             unsafe { libc::close(raw) };
         }
     }
@@ -42,11 +43,11 @@ pub const FDS_MAX: usize = 4;
 /// Room for the control data of [`FDS_MAX`] descriptors.
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
 
-/// Sends bytes with descriptors attached to the first of them, all of it by the deadline.
+/// Sends all bytes by the deadline, with descriptors attached to the first of them.
 ///
 /// # Errors
-/// `InvalidInput` for no bytes or more than [`FDS_MAX`] descriptors; `TimedOut`; what the
-/// socket says. Never raises SIGPIPE.
+/// `InvalidInput` for no bytes or more than [`FDS_MAX`] descriptors; `TimedOut`; an error of the
+/// socket. Never raises SIGPIPE.
 pub fn send_with_fds(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -74,12 +75,12 @@ pub fn send_with_fds(
     }
 }
 
-/// Receives what is there, and the descriptors that came with it (closed on exec). `None`:
-/// nothing yet, `Some(0)`: the peer has closed.
+/// Receives the bytes that are there, and the descriptors that came with them (closed on exec).
+/// `None`: nothing has come yet; `Some(0)`: the peer has closed.
 ///
 /// # Errors
-/// `InvalidData` if the peer attached more than [`FDS_MAX`] descriptors or control data that
-/// does not fit, and every error of the socket; every descriptor that came is closed then.
+/// `InvalidData` if the peer attached more than [`FDS_MAX`] descriptors or control data that does
+/// not fit; an error of the socket. All received descriptors are closed then.
 pub fn receive_with_fds(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
@@ -91,7 +92,7 @@ pub fn receive_with_fds(
     let received =
         now("recvmsg", || recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags))?;
     let Some(received) = received else { return Ok(None) };
-    // Everything that came is owned from here on, and closed on every early return.
+    // All received descriptors are owned from here on, and closed on every early return.
     let came: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {
@@ -108,35 +109,35 @@ pub fn receive_with_fds(
     Ok(Some(received.bytes))
 }
 
-/// Who connected, as the kernel saw it then.
+/// The peer of a Unix socket when it connected, as the kernel saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The process; `None` if it is in a pid namespace this one cannot see.
+    /// The process id; `None` if its pid namespace is not visible here.
     pub pid: Option<i32>,
-    /// Its effective user.
+    /// The effective user.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group.
     pub gid: u32,
 }
 
 impl Credentials {
-    /// Of the peer of a Unix stream socket.
+    /// The credentials of the peer of a Unix stream socket.
     ///
     /// # Errors
-    /// What the socket says.
+    /// An error of the socket.
     pub fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let raw: libc::ucred = option(socket, libc::SO_PEERCRED)?;
         Ok(Self { pid: (raw.pid > 0).then_some(raw.pid), uid: raw.uid, gid: raw.gid })
     }
 
-    /// Whether a client with these credentials may map this process's lock memory: it is of this
-    /// user, of root, or of one of these users.
+    /// Whether a client with these credentials may map this process's lock memory: it runs as this
+    /// user, as root, or as one of `users`.
     pub fn may_map(self, users: &[u32]) -> bool {
         self.may_map_of(me(), users)
     }
 
-    /// Whether the lock memory of a primary with these credentials may be mapped by this process:
-    /// the primary is of this user, of root, or of one of these users, or this process is of root.
+    /// Whether this process may map the lock memory of a primary with these credentials: the
+    /// primary runs as this user, as root, or as one of `users`, or this process runs as root.
     pub fn may_be_mapped(self, users: &[u32]) -> bool {
         me() == 0 || self.may_map(users)
     }
@@ -152,8 +153,8 @@ fn me() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// An option that `rustix` does not have, or not for a peer in a pid namespace that this process
-/// cannot see: its number is 0 there.
+/// A socket option that `rustix` lacks, or for which it does not accept the pid 0 of a peer in an
+/// invisible pid namespace.
 fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
@@ -175,9 +176,9 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// A process on the other end of a Unix socket, and whether it is gone.
+/// A process at the other end of a Unix socket, and whether it has ended.
 ///
-/// Known by a pidfd from the socket itself (Linux 6.5); else by a pidfd opened by number while
+/// Identified by a pidfd from the socket itself (Linux 6.5); else by a pidfd opened by number while
 /// the connection shows that the peer lives; else by its number and start time in /proc.
 #[derive(Debug)]
 pub struct PeerProcess {
@@ -196,7 +197,7 @@ impl PeerProcess {
     pub fn of_peer(socket: BorrowedFd<'_>) -> Self {
         if let Ok(raw) = option::<libc::c_int>(socket, libc::SO_PEERPIDFD) {
             if raw >= 0 {
-                // SAFETY: a descriptor the kernel just made for this call.
+                // SAFETY: a descriptor that the kernel has just made for this call.
                 let fd = unsafe { OwnedFd::from_raw_fd(raw) };
                 return Self { identity: Identity::Pidfd(fd) };
             }
@@ -205,7 +206,7 @@ impl PeerProcess {
             Ok(Credentials { pid: Some(pid), .. }) => by_number(pid),
             _ => Identity::Unknown,
         };
-        // The number meant the peer if the peer still holds its end now.
+        // The number was that of the peer if the peer has its end open now.
         if is_open(socket) {
             Self { identity }
         } else {
@@ -229,8 +230,8 @@ impl PeerProcess {
         }
     }
 
-    /// A descriptor that becomes readable when the process has ended, for epoll; `None` where
-    /// [`is_gone`](Self::is_gone) has to be asked from time to time.
+    /// A descriptor for epoll that becomes readable when the process has ended; `None`: the caller
+    /// has to ask [`is_gone`](Self::is_gone) from time to time.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         match &self.identity {
             Identity::Pidfd(fd) => Some(fd.as_fd()),
@@ -238,7 +239,7 @@ impl PeerProcess {
         }
     }
 
-    /// Whether it is known which process it is. If not, it never counts as gone.
+    /// Whether the process could be identified. If not, it never counts as gone.
     pub fn is_known(&self) -> bool {
         !matches!(self.identity, Identity::Unknown)
     }
@@ -255,28 +256,28 @@ fn by_number(pid: i32) -> Identity {
     }
 }
 
-/// Whether the peer of a stream socket has not hung up; one system call.
+/// Whether the peer of a stream socket has not closed it; one system call.
 pub fn is_open(socket: BorrowedFd<'_>) -> bool {
     let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
     poll_until(socket, PollFlags::RDHUP, Instant::now())
         .is_ok_and(|events| !events.intersects(gone))
 }
 
-/// What the system tells of a process by its number.
+/// The state of a process from /proc.
 pub struct ProcessStat {
     /// Start time, clock ticks after boot.
     pub ticks: u64,
-    /// A zombie whose last thread has ended. One whose first thread has ended alone is a zombie by
-    /// its state, too, and lives.
+    /// Whether the process is a zombie without threads. A process whose first thread alone has
+    /// ended is a zombie by its state, too, but lives.
     pub ended: bool,
-    /// A signal or a debugger has stopped it.
+    /// Whether a signal or a debugger has stopped it.
     pub stopped: bool,
 }
 
-/// Of the process that has this number now; `None`: there is none, or it cannot be seen.
+/// The state of the process with this number; `None`: no such process exists, or it is not visible.
 pub fn process_stat(pid: i32) -> Option<ProcessStat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything; the fields after it do not.
+    // The name in parentheses may contain any characters; the fields after it do not.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
     let ended = matches!(*state, "Z" | "X") && threads.parse::<u32>().ok()? <= 1;

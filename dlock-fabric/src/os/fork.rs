@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tells a process from its forked children without a system call, and keeps its sockets from them.
+//! Distinguishes a process from its forked children without a system call, and keeps its sockets
+//! from them.
 //!
-//! Lock memory is not inherited by a forked child (`MADV_DONTFORK`): the child must neither
-//! touch it nor speak on the inherited sockets. One private page that the kernel wipes in every
-//! child (`MADV_WIPEONFORK`) tells which side of a fork one is on. A socket is a connection as long
-//! as any process has it open: the primary would not learn of its client's death while a child
-//! lives. So in every child `/dev/null` takes the places of a session's sockets ([`NotInherited`]).
+//! A forked child does not inherit lock memory (`MADV_DONTFORK`), and must neither touch it nor use
+//! the inherited sockets. A private page that the kernel wipes in every child (`MADV_WIPEONFORK`)
+//! shows whether the caller is such a child. A connection lasts as long as any process has its
+//! socket open, so the primary would not learn of its client's death while a child lives. So in
+//! every child `/dev/null` takes the places of a session's sockets ([`NotInherited`]).
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -15,7 +16,7 @@ use std::sync::{Once, OnceLock};
 
 use crate::memory::atomic::{self, SharedWord};
 
-/// The process that made something.
+/// The process that made a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     page: &'static SharedWord,
@@ -23,7 +24,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The process that calls this.
+    /// The calling process.
     pub fn current() -> Self {
         static PAGE: OnceLock<&'static SharedWord> = OnceLock::new();
         static NO_PAGE: SharedWord = SharedWord::new(0);
@@ -43,11 +44,11 @@ impl Owner {
     }
 }
 
-/// Sockets of all sessions of a process that its children do not inherit. A session has two or
-/// three; those beyond are inherited, as if there were no such table.
+/// Sockets of one process that its children do not inherit. A session has two or three. Further
+/// sockets are inherited.
 const SOCKETS_MAX: usize = 8_192;
 
-/// Descriptors, each more by one; 0: a free place.
+/// Descriptors plus 1; 0: a free place.
 static SOCKETS: [AtomicI32; SOCKETS_MAX] = [const { AtomicI32::new(0) }; SOCKETS_MAX];
 
 /// A socket that forked children do not keep open.
@@ -58,11 +59,11 @@ pub struct NotInherited<T: AsFd> {
 }
 
 impl<T: AsFd> NotInherited<T> {
-    /// Takes charge of it.
+    /// Keeps the socket from forked children.
     pub fn new(socket: T) -> Self {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(|| {
-            // Without memory for it children inherit the sockets, as if there were no such table.
+            // If this fails for want of memory, children inherit the sockets.
             // SAFETY: `in_child` does nothing but async-signal-safe system calls and stores.
             let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
@@ -83,7 +84,7 @@ impl<T: AsFd> Deref for NotInherited<T> {
 }
 
 impl<T: AsFd> Drop for NotInherited<T> {
-    /// The place is free before the descriptor's number can be another file's.
+    /// Frees the place before the descriptor's number can become that of another file.
     fn drop(&mut self) {
         if let Some(place) = self.place {
             let mark = self.socket.as_fd().as_raw_fd() + 1;
@@ -93,7 +94,7 @@ impl<T: AsFd> Drop for NotInherited<T> {
     }
 }
 
-/// Runs in every forked child, before anything else of it.
+/// Runs in every forked child before any other code.
 extern "C" fn in_child() {
     let mut null: RawFd = -1;
     for place in &SOCKETS {
@@ -101,8 +102,8 @@ extern "C" fn in_child() {
         if mark == 0 {
             continue;
         }
-        // SAFETY: system calls on numbers. The number is that of a socket of this library, since
-        // its place is freed before it is closed; other holders of it keep it in use.
+        // SAFETY: system calls on numbers. The number is that of a socket of this library, because
+        // the place is freed before the socket is closed; other processes keep the connection.
         unsafe {
             if null < 0 {
                 null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);

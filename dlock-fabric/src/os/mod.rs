@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the operating system gives: descriptors, sockets, threads, processes, clocks.
+//! Services of the operating system: descriptors, sockets, threads, processes, clocks.
 
 pub mod clock;
 pub mod environment;

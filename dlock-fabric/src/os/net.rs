@@ -19,7 +19,7 @@ use crate::os::sys::{deadline_in, named};
 /// How long connecting and attaching may take.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// Connections that may wait to be accepted: all clients of a primary may come at once.
+/// Length of the accept queue: all clients of a primary may connect at once.
 const BACKLOG: i32 = 1_024;
 
 /// Listens on an address of this host, IPv4 or IPv6; port 0: any free one.
@@ -42,7 +42,7 @@ pub fn connect(addr: SocketAddr) -> Result<TcpStream, FabricError> {
     connect_until(addr, None)
 }
 
-/// As [`connect`], and until that moment at most.
+/// As [`connect`], but until `until` at most.
 pub(crate) fn connect_until(
     addr: SocketAddr,
     until: Option<Instant>,
@@ -55,8 +55,8 @@ pub(crate) fn connect_until(
     Ok(stream)
 }
 
-/// When connecting or attaching must have ended: after [`CONNECT_WAIT`], and at that moment at the
-/// latest.
+/// The deadline of connecting or attaching: [`CONNECT_WAIT`] from now, or `until` if that is
+/// earlier.
 pub(crate) fn connect_deadline(until: Option<Instant>) -> Instant {
     let deadline = deadline_in(CONNECT_WAIT);
     until.map_or(deadline, |until| until.min(deadline))
@@ -64,13 +64,13 @@ pub(crate) fn connect_deadline(until: Option<Instant>) -> Instant {
 
 fn left(until: Option<Instant>) -> Duration {
     let left = connect_deadline(until).saturating_duration_since(Instant::now());
-    left.max(Duration::from_millis(1)) // no time at all would be refused as an argument
+    left.max(Duration::from_millis(1)) // zero would be refused as an argument
 }
 
-/// Asks the kernel to find out about a dead peer: 60 s idle, then 9 probes, 6 s apart.
+/// Lets the kernel detect a dead peer: 60 s idle, then 9 probes, 6 s apart.
 ///
 /// # Errors
-/// What the socket says.
+/// An error of the socket.
 pub fn set_keepalive(socket: BorrowedFd<'_>) -> io::Result<()> {
     let set = || {
         sockopt::set_socket_keepalive(socket, true)?;
@@ -81,7 +81,7 @@ pub fn set_keepalive(socket: BorrowedFd<'_>) -> io::Result<()> {
     set().map_err(|error| named("setsockopt", error))
 }
 
-/// Listens on an abstract Unix socket: it has a name and no file, and ends with its process.
+/// Listens on an abstract Unix socket, which has a name but no file, and ends with its process.
 ///
 /// # Errors
 /// `Listen`.
@@ -101,7 +101,7 @@ pub fn connect_abstract(name: &[u8]) -> Result<UnixStream, FabricError> {
     connect_abstract_until(name, None)
 }
 
-/// As [`connect_abstract`], and until that moment at most.
+/// As [`connect_abstract`], but until `until` at most.
 pub(crate) fn connect_abstract_until(
     name: &[u8],
     until: Option<Instant>,
@@ -129,7 +129,7 @@ fn connect_abstract_io(name: &[u8], wait: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// Listening again only changes the backlog.
+/// Sets the backlog, by listening again.
 fn deepen(listener: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::net::listen(listener, BACKLOG)?)
 }
@@ -138,8 +138,8 @@ fn abstract_text(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }
 
-/// Why there is no TCP connection: unless the peer or the network takes none, with the calls that
-/// making one needs.
+/// The error of a failed TCP connection. Unless the peer or the network refuses, it names the calls
+/// that a connection needs.
 pub fn not_connected(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::ConnectionRefused
@@ -152,7 +152,7 @@ pub fn not_connected(error: io::Error) -> io::Error {
     }
 }
 
-/// The other end has closed the connection, or is gone: no call was refused.
+/// Whether this error means that the other end has closed the connection, or is gone.
 pub fn is_end(kind: ErrorKind) -> bool {
     matches!(
         kind,

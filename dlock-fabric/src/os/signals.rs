@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the starter of this process has decided about signals.
+//! Signal dispositions that this process has inherited.
 
-/// Whether this signal is ignored, as `nohup` has it for SIGHUP and a shell for SIGINT of its
-/// background jobs. Programs leave such a signal ignored.
+/// Whether this signal is ignored, as by `nohup` (SIGHUP) or in background jobs of a shell
+/// (SIGINT). Programs leave such a signal ignored.
 pub fn is_ignored(number: i32) -> bool {
     // SAFETY: zero is a valid value of every field.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where log lines go, so that no thread that logs waits for their reader.
+//! The queue of log lines, so that no thread that logs waits for their reader.
 //!
 //! ```text
 //!   any thread ── put ──▶ queue: LINES_MAX, LINES_BYTES_MAX ──▶ sink thread ── deliver ──▶ stderr,
@@ -7,10 +7,10 @@
 //!                          └▶ counted; the count is logged when lines are delivered again
 //!   exit, flush ── wait until the queue is empty, FLUSH_MAX at most
 //! ```
-//! The thread starts with a line, and ends a second after the last one. Where the system refuses
-//! it, it is tried again with each line, and until then a line is delivered at once if that needs
-//! no waiting. A forked child has none of its parent's threads, and its parent's lines are not its
-//! own: it has a queue of its own.
+//! The thread starts with the first line, and ends a second after the last one. If the system
+//! refuses a thread, each line tries again, and is delivered at once if that needs no waiting. A
+//! forked child has none of its parent's threads, and must not write its parent's lines: it gets a
+//! queue of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,38 +27,38 @@ use rustix::io::Errno;
 use crate::os::sys::{deadline_in, poll_until};
 use crate::os::threads::spawn_without_signals;
 
-/// Lines that may wait.
+/// Lines in the queue at most.
 pub const LINES_MAX: usize = 4_096;
-/// Bytes of the lines that may wait.
+/// Bytes of the lines in the queue at most.
 pub const LINES_BYTES_MAX: usize = 1 << 20;
 /// How long the end of a process waits for its last lines to be delivered.
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// How long the thread waits for another line before it ends.
 const IDLE: Duration = Duration::from_secs(1);
-/// Bytes that a pipe takes as a whole, if it takes any (`PIPE_BUF`).
+/// Bytes that a pipe takes as a whole or not at all (`PIPE_BUF`).
 const PIPE_BUF: usize = 4_096;
 
 /// One message of the log.
 #[derive(Debug)]
 pub struct Line {
-    /// How important it is.
+    /// The level.
     pub level: Level,
-    /// All that is written.
+    /// The whole text.
     pub text: String,
 }
 
-/// Delivers a line; false if it is lost. `may_wait`: on the sink thread. Otherwise the call must
-/// not wait, and returns false if it would have to.
+/// Delivers a line; `false` if it is lost. `may_wait`: the caller is the sink thread. Otherwise the
+/// call must not wait, and returns `false` if it would have to.
 pub type Deliver = fn(line: &Line, may_wait: bool) -> bool;
 
 static SINK: Sink = Sink::new(|line, may_wait| DELIVER.get_or_init(|| to_stderr)(line, may_wait));
 static DELIVER: OnceLock<Deliver> = OnceLock::new();
 
-/// Lines of this process are delivered so, and not to standard error. For the first caller, before
-/// the first line.
+/// Delivers this process's lines by `deliver` instead of standard error. The first call, before the
+/// first line, decides.
 pub fn deliver_by(deliver: Deliver) {
-    let _ = DELIVER.set(deliver); // the first one stays
+    let _ = DELIVER.set(deliver); // a later call changes nothing
 }
 
 /// Queues a line; never waits for its delivery.
@@ -66,13 +66,13 @@ pub fn put(line: Line) {
     SINK.put(line);
 }
 
-/// Waits until the lines before are delivered, [`FLUSH_MAX`] at most. The exit of a process does
-/// so by itself; who aborts must call this.
+/// Waits, at most [`FLUSH_MAX`], until all earlier lines are delivered. The exit of a process does
+/// this by itself; code that aborts must call it.
 pub fn flush() {
     SINK.flush(FLUSH_MAX);
 }
 
-/// A queue with its thread.
+/// A queue and its thread.
 struct Sink {
     deliver: Deliver,
     queue: ArcSwapOption<Queue>,
@@ -90,11 +90,11 @@ struct State {
     lines: VecDeque<Line>,
     bytes: usize,
     has_thread: bool,
-    /// The thread delivers a line.
+    /// Whether the thread is delivering a line.
     is_busy: bool,
-    /// The last line could not be delivered.
+    /// Whether the last line could not be delivered.
     is_broken: bool,
-    /// Lines that were not delivered, and are not told of yet.
+    /// Lost lines that were not reported yet.
     lost: u64,
 }
 
@@ -116,8 +116,8 @@ impl State {
         Some(line)
     }
 
-    /// Lost lines are told of when all others are delivered, and only while that works: the line
-    /// about them would be lost, too.
+    /// Whether the thread has nothing to do. Lost lines are reported after all others, and only
+    /// while delivery works: else the report would be lost, too.
     fn is_idle(&self) -> bool {
         self.lines.is_empty() && (self.lost == 0 || self.is_broken)
     }
@@ -139,9 +139,9 @@ impl Sink {
         queue.changed.notify_all();
     }
 
-    /// Waits for the delivery of all lines, and tells whether all were delivered in that time. If
-    /// the log thread makes no progress, this thread delivers the rest: it may be the log thread
-    /// itself, which panics.
+    /// Waits for the delivery of all lines; returns whether all were delivered in time. If the log
+    /// thread makes no progress, the caller delivers the rest: it may be the log thread itself, in
+    /// a panic.
     fn flush(&'static self, wait: Duration) -> bool {
         let until = deadline_in(wait);
         let loaded = self.queue.load();
@@ -149,7 +149,7 @@ impl Sink {
         else {
             return true;
         };
-        // Not `lock`: a thread that panicked here would wait for itself.
+        // Not `lock`: a thread that panicked while it holds the lock would wait for itself.
         let Some(mut state) = queue.state.try_lock_until(until) else { return false };
         if !state.has_thread && !state.lines.is_empty() {
             self.start(queue, &mut state);
@@ -179,17 +179,17 @@ impl Sink {
             Some(queue) => Some(Arc::clone(queue)),
             None => Some(Arc::clone(&new)),
         });
-        self.queue.load_full().unwrap_or(new) // it is never taken out
+        self.queue.load_full().unwrap_or(new) // a queue is never removed
     }
 
-    /// Starts the thread; without one it delivers what needs no waiting.
+    /// Starts the thread; if that fails, delivers the lines that need no waiting.
     fn start(&'static self, queue: &Arc<Queue>, state: &mut MutexGuard<'_, State>) {
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
             extern "C" fn at_exit() {
                 flush();
             }
-            // Without memory for it the last lines may be lost.
+            // If this fails for want of memory, the last lines may be lost.
             // SAFETY: the function takes nothing, and is there as long as this code.
             let _ = unsafe { libc::atexit(at_exit) };
         });
@@ -200,14 +200,14 @@ impl Sink {
         }
     }
 
-    /// Delivers what needs no waiting.
+    /// Delivers lines while that needs no waiting.
     fn deliver_at_once(&self, state: &mut State) {
         while state.lines.front().is_some_and(|line| (self.deliver)(line, false)) {
             state.pop();
         }
     }
 
-    /// The thread.
+    /// The code of the sink thread.
     fn run(&'static self, queue: &Queue) {
         let mut state = queue.state.lock();
         loop {
@@ -243,16 +243,16 @@ pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
     write_until(io::stderr().as_fd(), line.text.as_bytes(), until).is_ok()
 }
 
-/// Writes a line to standard output; it is lost if that takes longer.
+/// Writes a line to standard output; the line is lost if that takes longer than `wait`.
 ///
 /// # Errors
-/// `TimedOut`; what the file says.
+/// `TimedOut`; an error of the file.
 pub fn to_stdout_within(line: &str, wait: Duration) -> io::Result<()> {
     write_until(io::stdout().as_fd(), line.as_bytes(), deadline_in(wait))
 }
 
-/// Writes all of it. A file of a storage that does not answer may take longer, and a pipe that
-/// another process fills meanwhile.
+/// Writes all bytes. May take longer than `until` if a file's storage does not answer, or if
+/// another process fills the pipe meanwhile.
 fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         match poll_until(fd, PollFlags::OUT, until) {
@@ -272,7 +272,7 @@ fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until: Instant) -> io::Resu
     Ok(())
 }
 
-/// Writes without the signal for a pipe that has no reader, whose default ends the process.
+/// Writes without SIGPIPE for a pipe that has no reader: its default action ends the process.
 fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // SAFETY: zero is a valid value of a signal set.
     let mut pipe: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -289,7 +289,7 @@ fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Err
     let result = write();
     if matches!(result, Err(Errno::PIPE)) && !was_pending {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: takes the signal that the write has raised in this thread, and does not wait.
+        // SAFETY: takes the signal that the write has raised in this thread; does not wait.
         unsafe { libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once) };
     }
     // SAFETY: `before` was filled in above.
@@ -297,8 +297,7 @@ fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Err
     result
 }
 
-/// A panic is logged before `then`, and standard error is not waited for longer than
-/// [`FLUSH_MAX`].
+/// Logs a panic before `then`, and waits no longer than [`FLUSH_MAX`] for standard error.
 pub fn log_panics(then: fn()) {
     std::panic::set_hook(Box::new(move |panic| {
         let trace = std::backtrace::Backtrace::capture();

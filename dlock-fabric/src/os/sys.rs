@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Socket calls that never block longer than they are told, survive signals, and raise none.
+//! Socket calls that never block longer than their deadline, survive signals, and raise none.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,12 +9,12 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
-/// How long a waiting thread looks again and again before it sleeps: longer than a message round
-/// trip between two running threads, much shorter than a time slice. Between two looks it yields:
-/// the thread it waits for may need this very CPU.
+/// How long a waiting thread polls before it sleeps: longer than a message round trip between two
+/// running threads, much shorter than a time slice. Between polls it yields, because the thread it
+/// waits for may need this CPU.
 pub(crate) const SPIN: Duration = Duration::from_micros(30);
 
-/// Longest wait that can be asked for: deadlines stay representable.
+/// The longest wait, so that deadlines stay representable.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// The moment `wait` from now.
@@ -22,16 +22,16 @@ pub(crate) fn deadline_in(wait: Duration) -> Instant {
     Instant::now() + wait.min(WAIT_MAX)
 }
 
-/// Bytes of a page. Not by `rustix`, which looks for the vDSO: valgrind hides that, and a library
-/// must bear valgrind.
+/// The page size. Not from `rustix`, which looks for the vDSO: valgrind hides it, and a library
+/// must work under valgrind.
 pub(crate) fn page_size() -> usize {
     // SAFETY: no arguments that could be wrong.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4_096)
 }
 
-/// Sleeps until `word`, which other processes may have mapped, has another value, or
-/// [`futex_wake_all`] is called for it; `limit` at most. A signal wakes, too.
+/// Sleeps, at most `limit`, until `word`, which other processes may have mapped, differs from
+/// `value`, or [`futex_wake_all`] is called for it, or a signal comes.
 pub(crate) fn futex_wait(word: *const u32, value: u32, limit: Duration) {
     let limit = libc::timespec {
         tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -56,15 +56,14 @@ pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// The error of a call, which it names for the log; or of calls of which it is not known which has
-/// failed.
+/// The error with the name of the call for the log; if several calls may have failed, with all of
+/// their names.
 pub fn named(call: &str, error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
     io::Error::new(error.kind(), format!("{call}: {error}"))
 }
 
-/// A call of this name that does not wait, again if a signal came between; `None`: it would have to
-/// wait.
+/// Makes a call that does not wait, again after a signal; `None`: it would have to wait.
 pub(crate) fn now<T>(
     name: &str,
     call: impl FnMut() -> rustix::io::Result<T>,
@@ -76,17 +75,17 @@ pub(crate) fn now<T>(
     }
 }
 
-/// Receives what is there; `None`: nothing yet, `Some(0)`: the peer has closed.
+/// Receives the bytes that are there; `None`: nothing yet, `Some(0)`: the peer has closed.
 pub(crate) fn receive_now(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
     now("recvfrom", || recv(fd, &mut *into, RecvFlags::DONTWAIT).map(|(len, _)| len))
 }
 
-/// Sends what fits; `None`: nothing fits now.
+/// Sends as many bytes as fit; `None`: none fit now.
 pub(crate) fn send_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
     now("sendto", || send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
 }
 
-/// Waits until one of `events` (or an error) is there; none if the deadline came first.
+/// Waits until one of `events` (or an error) is there; returns no event if the deadline came first.
 pub(crate) fn poll_until(
     fd: BorrowedFd<'_>,
     events: PollFlags,
@@ -96,15 +95,15 @@ pub(crate) fn poll_until(
     Ok(events)
 }
 
-/// Waits until one of two descriptors is readable, or has failed; neither: the deadline came
-/// first.
+/// Waits until one of two descriptors is readable, or has failed; returns which. Neither: the
+/// deadline came first.
 pub(crate) fn readable_until(fds: [BorrowedFd<'_>; 2], deadline: Instant) -> io::Result<[bool; 2]> {
     let events = poll_all(fds.map(|fd| (fd, PollFlags::IN)), deadline)?;
     Ok(events.map(|events| !events.is_empty()))
 }
 
-/// Waits until one of these descriptors has an event that is wanted of it, or has failed. What each
-/// has; none has any: the deadline came first.
+/// Waits until one of these descriptors has a wanted event, or has failed; returns the events of
+/// each. None: the deadline came first.
 pub(crate) fn poll_all<const N: usize>(
     fds: [(BorrowedFd<'_>, PollFlags); N],
     deadline: Instant,
@@ -114,7 +113,7 @@ pub(crate) fn poll_all<const N: usize>(
     Ok(entries.map(|entry| entry.revents()))
 }
 
-/// The same for any number of descriptors: whether each has an event.
+/// As [`poll_all`] for any number of descriptors; returns whether each has an event.
 pub(crate) fn poll_some<'a>(
     fds: impl Iterator<Item = (BorrowedFd<'a>, PollFlags)>,
     deadline: Instant,
@@ -140,8 +139,8 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Receives at least one byte, spinning briefly before it sleeps; `None`: the deadline came
-/// first, `Some(0)`: the peer has closed. A deadline that has passed still looks once.
+/// Receives at least one byte, polling briefly before it sleeps; `None`: the deadline came first;
+/// `Some(0)`: the peer has closed. Tries once even if the deadline has passed.
 pub(crate) fn receive_until(
     fd: BorrowedFd<'_>,
     into: &mut [u8],

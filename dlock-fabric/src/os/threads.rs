@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process asks of the system for its threads and itself.
+//! Threads, CPUs and limits of this process.
 
 use std::io;
 
@@ -8,27 +8,27 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
 use crate::os::sys::{self, check};
 
-/// CPUs the system is configured with, whether they are online or not; at least 1.
+/// CPUs with which the system is configured, online or not; at least 1.
 pub fn cpus_configured() -> usize {
     // SAFETY: no arguments that could be wrong.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     usize::try_from(count).unwrap_or(1).max(1)
 }
 
-/// CPUs that this process may run on: its first thread, since others may have been pinned. At least
-/// 1. What a container is allowed in time is not considered.
+/// CPUs on which this process may run, by its first thread, because other threads may be pinned; at
+/// least 1. A container's limit of CPU time is not considered.
 pub fn cpus_of_process() -> usize {
     match sched_getaffinity(Pid::from_raw(std::process::id() as i32)) {
         Ok(set) => usize::try_from(set.count()).unwrap_or(1).max(1),
-        Err(_) => cpus_configured(), // more than a set can name, or the first thread has ended
+        Err(_) => cpus_configured(), // more CPUs than a set can name, or the first thread has ended
     }
 }
 
-/// Lets the calling thread run on these CPUs only.
+/// Restricts the calling thread to these CPUs.
 ///
 /// # Errors
-/// `InvalidInput` for no CPU, or one beyond what a CPU set can name; what the system says
-/// (`EINVAL` if none of them may be used by this process).
+/// `InvalidInput` for no CPU, or one beyond what a CPU set can name; an error of the system
+/// (`EINVAL` if this process may use none of them).
 pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     if cpus.is_empty() || cpus.iter().any(|&cpu| cpu >= CpuSet::MAX_CPU) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -40,10 +40,10 @@ pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The calling thread runs only while a CPU has nothing else to run (`SCHED_IDLE`).
+/// Lets the calling thread run only while a CPU has nothing else to run (`SCHED_IDLE`).
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub fn yield_current_thread_to_all() -> io::Result<()> {
     // SAFETY: zero is a valid value, and the priority that `SCHED_IDLE` asks for.
     let param: libc::sched_param = unsafe { std::mem::zeroed() };
@@ -51,11 +51,11 @@ pub fn yield_current_thread_to_all() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) }).map(drop)
 }
 
-/// The thread of this number, 0: the calling one, runs before all that have no real-time priority
-/// (`SCHED_FIFO`).
+/// Lets the thread with this number (0: the calling one) run before all threads without real-time
+/// priority (`SCHED_FIFO`).
 ///
 /// # Errors
-/// What the system says (`EPERM` for who is not root and has no `RLIMIT_RTPRIO`).
+/// An error of the system (`EPERM` without root or `RLIMIT_RTPRIO`).
 pub fn run_before_all(thread: libc::pid_t) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: 1 };
     // SAFETY: `param` is valid for reads.
@@ -66,7 +66,7 @@ pub fn run_before_all(thread: libc::pid_t) -> io::Result<()> {
 /// and for the C library of the server, whose clients need more than the usual soft limit.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub fn raise_file_limit() -> io::Result<u64> {
     let mut limit = limit_of(libc::RLIMIT_NOFILE)?;
     if limit.rlim_cur < limit.rlim_max {
@@ -77,10 +77,9 @@ pub fn raise_file_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Makes the allocator of this process merge small pieces of memory as they are freed. The C
-/// library of GNU otherwise merges all of them at once when it is next asked for a large one:
-/// after a client has left with 51,200 locks that takes milliseconds. For programs; a library
-/// leaves its host's allocator alone.
+/// Makes the allocator merge small pieces of memory as they are freed. The GNU C library otherwise
+/// merges all of them at the next large allocation, which takes milliseconds after a client has
+/// left with 51,200 locks. For programs; a library leaves the allocator of its program alone.
 pub fn free_memory_as_it_goes() {
     // SAFETY: sets a parameter of the allocator, and has no other effect. It refuses no value
     // that is documented; nothing but speed depends on it.
@@ -90,11 +89,11 @@ pub fn free_memory_as_it_goes() {
     }
 }
 
-/// Starts a thread that takes no signals: those of the process go to its other threads, as if
-/// there were none of the library's.
+/// Starts a thread that takes no signals: they go to the program's other threads, as if the library
+/// had none.
 ///
 /// # Errors
-/// What the system says (`EAGAIN`: the limit of threads is reached).
+/// An error of the system (`EAGAIN`: the limit of threads is reached).
 pub fn spawn_without_signals(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: zero is a valid value of a signal set.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -111,7 +110,7 @@ pub fn spawn_without_signals(name: &str, run: impl FnOnce() + Send + 'static) ->
     spawned.map(drop)
 }
 
-/// What this process may have, and has.
+/// Limits of this process, and its use of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
     /// The soft limit of open files.
@@ -124,10 +123,10 @@ pub struct ProcessLimits {
 }
 
 impl ProcessLimits {
-    /// Of this process, now.
+    /// The limits and use of this process, now.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn of_this_process() -> io::Result<Self> {
         let limit = |of| limit_of(of).map_err(|error| sys::named("prlimit64", error));
         let locked = limit(libc::RLIMIT_MEMLOCK)?.rlim_cur;
@@ -136,7 +135,7 @@ impl ProcessLimits {
             open.map_err(|error| sys::named("openat, newfstatat of /proc/self/fd", error))?;
         Ok(Self {
             files: limit(libc::RLIMIT_NOFILE)?.rlim_cur,
-            // One of them is the folder's own.
+            // One of them is that of the folder itself.
             files_open: open.count().saturating_sub(1) as u64,
             locked_bytes: (locked != libc::RLIM_INFINITY && !may_lock_memory()).then_some(locked),
         })

@@ -3,15 +3,15 @@
 
 use std::fs;
 
-/// Where names are looked up. Users that only a directory service knows are written as numbers.
+/// The file in which names are looked up. Users of a directory service are written as numbers.
 const PASSWD: &str = "/etc/passwd";
-/// Users of a list.
+/// Users in a list at most.
 const USERS_MAX: usize = 64;
 
 /// The ids of users, with commas between them: `postgres,1001`.
 ///
 /// # Errors
-/// What is wrong, and what to do.
+/// The mistake and its remedy.
 pub fn uids(list: &str) -> Result<Vec<u32>, String> {
     let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
     uids_of(&names.collect::<Vec<_>>())
@@ -20,7 +20,7 @@ pub fn uids(list: &str) -> Result<Vec<u32>, String> {
 /// The ids of users, each by its name or its number.
 ///
 /// # Errors
-/// What is wrong, and what to do.
+/// The mistake and its remedy.
 pub fn uids_of(names: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
     if names.len() > USERS_MAX {
         return Err(format!("{} users are too many: at most {USERS_MAX}", names.len()));
@@ -31,7 +31,7 @@ pub fn uids_of(names: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
 /// The id of one user.
 ///
 /// # Errors
-/// There is none of that name in `/etc/passwd`.
+/// `/etc/passwd` has no user with that name.
 pub fn uid(name: &str) -> Result<u32, String> {
     if let Ok(uid) = name.parse() {
         return Ok(uid);

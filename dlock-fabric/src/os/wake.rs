@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a thread that looks after connections sleeps: until another thread wakes it, a connection
-//! has an event, or its time has come.
+//! The sleep of a thread that serves connections: until another thread wakes it, a connection has
+//! an event, or its time has come.
 //!
 //! ```text
 //!   wake ── eventfd ───┐
@@ -16,13 +16,14 @@ use rustix::event::{eventfd, EventfdFlags, PollFlags};
 use crate::os::clock::boot_ns;
 use crate::os::sys::{deadline_in, poll_some};
 
-/// How long a thread sleeps that cannot be woken.
+/// How long a thread sleeps at a time if it cannot be woken.
 const UNWAKEABLE: Duration = Duration::from_millis(5);
 
-/// What a thread sleeps on. A forked child has a copy, by which it would wake its parent's thread.
+/// The object on which a thread sleeps. A forked child has a copy, by which it would wake its
+/// parent's thread.
 #[derive(Debug)]
 pub struct Wake {
-    /// None where there are too many descriptors: the thread looks again and again.
+    /// `None` if there are too many descriptors: the thread polls.
     event: Option<OwnedFd>,
     is_woken: AtomicBool,
 }
@@ -30,15 +31,15 @@ pub struct Wake {
 /// Which events of a connection end a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// The peer has closed it, or it has failed; not what has come and was not read.
+    /// The peer has closed the connection, or it has failed; unread input does not count.
     End,
-    /// Something has come, too.
+    /// Input has come, or the connection has ended.
     Input,
 }
 
 impl Wake {
-    /// One descriptor, if there is one.
-    #[allow(clippy::new_without_default)] // it asks the system for something
+    /// Takes one descriptor, if one is available.
+    #[allow(clippy::new_without_default)] // it makes a system call
     pub fn new() -> Self {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         if let Err(error) = &event {
@@ -49,16 +50,16 @@ impl Wake {
         Self { event: event.ok(), is_woken: AtomicBool::new(false) }
     }
 
-    /// The thread does not sleep on, or does not begin to.
+    /// Ends the thread's sleep, or its next one.
     pub fn wake(&self) {
         match &self.event {
-            // A counter that is full has woken it already.
+            // A full counter has woken the thread already.
             Some(event) => drop(rustix::io::write(event, &1_u64.to_ne_bytes())),
             None => self.is_woken.store(true, Ordering::SeqCst),
         }
     }
 
-    /// Sleeps until that time of the local clock at most. Which of the connections have an event.
+    /// Sleeps until that time of the local clock at most; returns which connections have an event.
     pub fn sleep(&self, connections: &[(BorrowedFd<'_>, Watched)], until_ns: u64) -> Vec<bool> {
         let limit = Duration::from_nanos(until_ns.saturating_sub(boot_ns()));
         let limit = match &self.event {

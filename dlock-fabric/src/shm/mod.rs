@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The executor for clients on the primary's own host: CPU atomics in the caller's thread.
 //!
-//! `execute`, `post` and `note` take no lock, allocate nothing and make no system call; they
-//! cost the atomics themselves and a look at three words that rarely change (is the session
-//! broken, is the memory's gate closed, is mine). Messages go over the Unix socket the memory
-//! came on.
+//! `execute`, `post` and `write_ledger` take no lock, allocate nothing and make no system call.
+//! They cost the atomics and a read of three words that rarely change (is the session broken, is
+//! the gate of the memory closed, is that of this client). Messages go over the Unix socket on
+//! which the memory came.
 //!
-//! A request and a later chain of the same thread travel on different ways here: the chain may
-//! take effect before the primary has seen the request, unless its reply was waited for.
+//! A request and a later chain of the same thread take different ways: the chain may take effect
+//! before the primary has seen the request, unless the reply was awaited.
 
 pub(crate) mod spare;
 
@@ -42,11 +42,11 @@ use crate::stream::handshake;
 use crate::stream::inbox::Expected;
 use crate::stream::{NotSent, Stream};
 
-/// How long sending a message may take when the primary does not read.
+/// How long sending a message may take if the primary does not read.
 pub(crate) const SEND_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
-/// How long an answer is waited for when the time is asked for while attaching.
+/// How long to wait for an answer to each `Ping` while attaching.
 const CLOCK_WAIT: Duration = Duration::from_millis(10);
-/// How often it is asked for.
+/// `Ping`s while attaching, at most.
 const CLOCK_TRIES_MAX: u32 = 3;
 
 /// One session's memory, mapped, and its message channel.
@@ -57,7 +57,7 @@ pub struct ShmExecutor {
     stream: Stream,
     owner: Owner,
     clock: SharedEstimate,
-    /// The coarse clock is behind by 0 to twice this.
+    /// Half of the time by which the coarse clock may be late, nanoseconds.
     half_lag_ns: u64,
     _spare: Arc<Spare>,
 }
@@ -67,8 +67,8 @@ impl ShmExecutor {
     /// control channel. Takes at most 10 s to connect and 10 s to attach.
     ///
     /// # Errors
-    /// `Connect`, `Peer` (the primary runs as another user), `TimedOut`, `Refused`, or the
-    /// memory is not as announced.
+    /// `Connect`, `Peer` (the primary runs as another user), `TimedOut`, `Refused`, or the memory
+    /// is not as announced.
     pub fn attach(
         sock_name: &[u8],
         attach: &Attach,
@@ -77,8 +77,8 @@ impl ShmExecutor {
         Self::attach_trusting(sock_name, attach, clock, &[], None)
     }
 
-    /// As [`attach`](Self::attach), but the primary may run as one of these users, and it takes
-    /// until that moment at most.
+    /// As [`attach`](Self::attach), but the primary may also run as one of these users, and the
+    /// attach ends at `until` at the latest.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -164,20 +164,20 @@ impl ShmExecutor {
         Ok(exec)
     }
 
-    /// Whether the session stands as far as is known here: no system call. What the primary has
-    /// evicted says `false` at once; a primary that died is noticed by [`probe`](Self::probe) or
-    /// by the next message.
+    /// Whether the session exists, as far as this process knows without a system call. `false` at
+    /// once if the primary has evicted this client; a primary that died is noticed by
+    /// [`probe`](Self::probe) or by the next message.
     pub fn is_alive(&self) -> bool {
         self.refusal().is_none()
     }
 
-    /// As [`is_alive`](Self::is_alive), and looks at the socket: one system call.
+    /// As [`is_alive`](Self::is_alive), and checks the socket: one system call.
     pub fn probe(&self) -> bool {
         self.stream.probe() && self.is_alive()
     }
 
-    /// The coarse clock, as long as it knows the second: nothing but whole seconds stands in
-    /// lock words. Else the precise one.
+    /// The coarse clock if it decides which second it is, because lock words have whole seconds;
+    /// else the exact clock.
     #[inline]
     fn now_at(&self, local_ns: u64) -> Now {
         let clock = self.clock.tracked();
@@ -191,8 +191,8 @@ impl ShmExecutor {
         clock.at(clock::boot_ns())
     }
 
-    /// Asks for the time as long as the exchanges that told it took long: a machine was busy.
-    /// Operations do not ask; an estimate that stays wide is as right as a narrow one.
+    /// Asks for the time again while exchanges take long because a machine is busy. Operations do
+    /// not ask: a wide estimate is as correct as a narrow one.
     fn asks_for_time(&self) {
         for _ in 0..CLOCK_TRIES_MAX {
             if !self.clock.get().is_stale(clock::boot_ns()) {
@@ -205,10 +205,10 @@ impl ShmExecutor {
         }
     }
 
-    /// Why a chain must not be executed now.
+    /// The status with which a chain is refused now.
     #[inline]
     fn refusal(&self) -> Option<Status> {
-        // First of all: a forked child has no such memory.
+        // Checked first: a forked child has no such memory.
         if !self.owner.is_here() || self.stream.is_broken() {
             return Some(Status::BadResponse);
         }
@@ -255,13 +255,13 @@ impl Executor for ShmExecutor {
     fn poll(&self, posted: Posted) -> Option<Outcome> {
         match posted {
             Posted::Ready(outcome) => Some(outcome),
-            // Not of this executor.
+            // Not posted on this executor.
             Posted::Pending(_) => Some(Outcome::Unknown),
         }
     }
 
-    /// An entry outside the ledger is ignored, and so is any entry once this client was evicted.
-    /// A primary in recovery still takes notes.
+    /// Ignores an entry outside the ledger, and every entry once this client was evicted. A primary
+    /// in recovery still takes ledger writes.
     #[inline]
     fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         if self.owner.is_here() && self.ledger.gate().is_none() {
@@ -358,7 +358,7 @@ impl Executor for ShmExecutor {
 }
 
 impl Drop for ShmExecutor {
-    /// Nothing of this session can touch the memory from here on, and the primary is told so.
+    /// Tells the primary that this session cannot touch the memory any more.
     fn drop(&mut self) {
         if self.owner.is_here() {
             self.ledger.detach();

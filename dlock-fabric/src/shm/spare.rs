@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Descriptors that a process on shared memory keeps free for its next attach.
+//! Descriptors that a process with shared memory keeps free for its next attach.
 //!
-//! A session has two connections, but an attach brings three descriptors more, which are closed
-//! when the memory is mapped. A process at its limit of open files could come to a primary, and
-//! not to its successor.
+//! A session has two connections, but an attach receives three more descriptors, which are closed
+//! once the memory is mapped. Without spare ones a process at its limit of open files could have
+//! attached to a primary, but not to its successor.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -11,18 +11,18 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-/// What an attach receives: the header, the slots and the ledger.
+/// Descriptors that an attach receives: of the header, the slots and the ledger.
 const SPARE: usize = 3;
 
-/// Kept for as long as any session of this process is on shared memory.
+/// Spare descriptors; kept while any session of this process uses shared memory.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Mutex<Vec<OwnedFd>>);
 
-/// Of this process.
+/// The spare descriptors of this process.
 static OF_PROCESS: Mutex<Weak<Spare>> = Mutex::new(Weak::new());
 
 impl Spare {
-    /// That of this process; it is filled when an attach has succeeded.
+    /// The spare descriptors of this process; filled when an attach has succeeded.
     pub(crate) fn of_process() -> Arc<Self> {
         let mut known = OF_PROCESS.lock();
         known.upgrade().unwrap_or_else(|| {
@@ -32,12 +32,12 @@ impl Spare {
         })
     }
 
-    /// An attach begins, and may use them.
+    /// Frees the descriptors for an attach that begins.
     pub(crate) fn release(&self) {
         self.0.lock().clear();
     }
 
-    /// It has ended. Where there are no descriptors, fewer are kept.
+    /// Takes the descriptors again after an attach; fewer if the limit is reached.
     pub(crate) fn keep(&self) {
         let mut kept = self.0.lock();
         while kept.len() < SPARE {

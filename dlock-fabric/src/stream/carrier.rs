@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What carries the bytes of a stream that is sealed.
+//! The two ways in which a sealed stream carries its bytes.
 //!
 //! ```text
 //!   Tls     the stream's socket, with a TLS session on it
 //!   Verbs   queue pairs beside the socket, which is the liveness connection: sealed records
 //! ```
-//! Single steps that never wait. `WouldBlock`: nothing can be done now.
+//! Each call is a single step that never waits; `WouldBlock`: nothing can be done now.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -21,7 +21,7 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// Reads what has come; `Ok(0)`: the peer has closed.
+    /// Reads bytes that have come; `Ok(0)`: the peer has closed.
     pub(crate) fn read(&mut self, socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tls(session) => session.read(&mut Socket(socket), into),
@@ -29,7 +29,7 @@ impl Carrier {
         }
     }
 
-    /// Takes some bytes.
+    /// Takes bytes to send, as many as there is room for.
     pub(crate) fn write(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tls(session) => session.write(&mut Socket(socket), bytes),
@@ -37,7 +37,7 @@ impl Carrier {
         }
     }
 
-    /// Sends what it has taken, and the socket has not.
+    /// Sends bytes that were taken but have not reached the socket.
     pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         match self {
             Self::Tls(session) => session.flush(&mut Socket(socket)),
@@ -45,7 +45,7 @@ impl Carrier {
         }
     }
 
-    /// Whether there is something to flush.
+    /// Whether there are such bytes.
     pub(crate) fn has_backlog(&self) -> bool {
         match self {
             Self::Tls(session) => session.has_backlog(),

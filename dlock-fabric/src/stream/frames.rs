@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cuts a stream of bytes into frames, for all readers of one.
+//! Cuts a stream of bytes into frames.
 //!
 //! ```text
 //!   a channel:       space() ─▶ read as much as there is ─▶ filled(len) ─▶ next(), until None
@@ -9,11 +9,11 @@
 use dlock_core::limits::FRAME_LEN_MAX;
 use dlock_core::wire::codec::{self, Cut, FrameError, Kind, HEADER_LEN};
 
-/// Bytes to begin with: most frames are short, and there is a buffer per connection.
+/// The initial size: most frames are short, and each connection has a buffer.
 const BYTES_FIRST: usize = 4 * 1024;
 
-/// Collects bytes and gives whole frames back, in order. Holds at most one frame of the largest
-/// size, and grows to that only when a header announces a large frame.
+/// Collects bytes and returns whole frames, in order. Holds at most one frame of the largest size,
+/// and grows to that only when a header announces a large frame.
 #[derive(Debug)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
@@ -40,8 +40,8 @@ impl FrameBuffer {
         self.payload_max = payload_max;
     }
 
-    /// Where to put the next bytes; empty only while a whole frame of the largest size waits to be
-    /// taken by [`next`](Self::next).
+    /// The free room for the next bytes; empty only while a whole frame of the largest size waits
+    /// for [`next`](Self::next).
     pub fn space(&mut self) -> &mut [u8] {
         if self.end == self.bytes.len() || self.bytes.len() < BYTES_FIRST {
             self.make_room(BYTES_FIRST);
@@ -49,8 +49,8 @@ impl FrameBuffer {
         &mut self.bytes[self.end..]
     }
 
-    /// Where to put what is missing of the next frame, and nothing of what comes behind it: first
-    /// the header, then the payload. Empty if a whole frame waits to be taken.
+    /// Room for exactly the missing bytes of the next frame: first of the header, then of the
+    /// payload. Empty if a whole frame waits for [`next`](Self::next).
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -61,23 +61,23 @@ impl FrameBuffer {
         Ok(&mut self.bytes[self.end..end])
     }
 
-    /// So many bytes were put at the front of [`space`](Self::space) or
+    /// Adds `len` bytes that were put at the front of [`space`](Self::space) or
     /// [`missing`](Self::missing).
     pub fn filled(&mut self, len: usize) {
         self.end = (self.end + len).min(self.bytes.len());
     }
 
-    /// Whether bytes of an unfinished frame are here.
+    /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.begin == self.end
     }
 
-    /// Whether what is here begins with these bytes.
+    /// Whether the buffer begins with these bytes.
     pub fn starts_with(&self, bytes: &[u8]) -> bool {
         self.bytes[self.begin..self.end].starts_with(bytes)
     }
 
-    /// The next whole frame's kind and payload.
+    /// Takes the next whole frame: its kind and payload.
     ///
     /// # Errors
     /// As [`codec::header`]: the stream cannot be used any further.
@@ -96,7 +96,7 @@ impl FrameBuffer {
         }
     }
 
-    /// Gives memory back that a large frame needed, if nothing is here.
+    /// Frees the memory of a large frame, if the buffer is empty.
     pub fn shrink(&mut self) {
         if self.is_empty() && self.bytes.len() > BYTES_FIRST {
             *self = Self { payload_max: self.payload_max, ..Self::new() };
@@ -113,7 +113,7 @@ impl FrameBuffer {
         }
     }
 
-    /// Moves what is here to the front, and makes sure that a frame of `len` bytes fits.
+    /// Moves the bytes to the front, and makes room for a frame of `len` bytes.
     fn make_room(&mut self, len: usize) {
         debug_assert!(len <= FRAME_LEN_MAX);
         if self.begin > 0 {

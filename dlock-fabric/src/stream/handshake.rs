@@ -41,7 +41,7 @@ pub(crate) fn attach_sealed(
     exchange(&mut Sealed { socket, tls }, attach, deadline)
 }
 
-/// Attaches over a Unix socket; the answer, and the header, the slots and the ledger.
+/// Attaches over a Unix socket; returns the answer, and descriptors of header, slots and ledger.
 pub(crate) fn attach_shm(
     socket: BorrowedFd<'_>,
     attach: &Attach,
@@ -53,10 +53,10 @@ pub(crate) fn attach_shm(
     Ok((attached, fds))
 }
 
-/// The primary's side: sends the answer, with the memory for an shm client.
+/// Sends the primary's answer, with the memory for an shm client.
 ///
 /// # Errors
-/// What the socket says, `TimedOut` if the client does not take it by the deadline.
+/// An error of the socket; `TimedOut` if the client does not read by the deadline.
 pub fn answer(
     socket: BorrowedFd<'_>,
     attached: &Attached,
@@ -74,7 +74,7 @@ pub fn answer(
     }
 }
 
-/// What the exchange goes over.
+/// The connection of an exchange.
 trait Wire {
     fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()>;
     fn receive(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize>;
@@ -132,7 +132,7 @@ fn exchange(
                 _ => Err(FabricError::Unexpected),
             };
         }
-        // what comes behind the answer is for the executor
+        // Bytes behind the answer are for the executor.
         let received = wire.receive(buffer.missing()?, deadline).map_err(failed)?;
         buffer.filled(received);
     }

@@ -24,33 +24,33 @@ use dlock_core::wire::message::Reply;
 use crate::os::clock::boot_ns;
 use crate::stream::frames::FrameBuffer;
 
-/// Requests and batches whose answers no thread has asked for.
+/// Requests and batches at most whose answers were not taken yet.
 pub(crate) const PENDING_MAX: usize = 65_536;
 
-/// How long a follower helps before it looks for its answer again.
+/// How long a follower helps before it checks for its answer again.
 const HELP: Duration = Duration::from_millis(10);
 
 /// An answer that has come.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// To a batch.
+    /// The answer to a batch.
     Outcomes(Vec<Outcome>),
-    /// To a request, with the local clock before it was sent and after the answer had come.
+    /// The answer to a request, with the local clock before sending and after receiving.
     Reply { reply: Reply, sent_ns: u64, received_ns: u64 },
 }
 
-/// Which answer a number will get.
+/// The kind of answer that a number will get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// So many outcomes.
+    /// This many outcomes.
     Outcomes(usize),
     /// A reply.
     Reply,
-    /// None at all.
+    /// No answer.
     Nothing,
 }
 
-/// The answers that have come, and who waits for which.
+/// The answers that have come, and the threads that wait for answers.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pending: HashMap<Seq, Pending>,
@@ -58,15 +58,15 @@ pub(crate) struct Inbox {
     followers: Vec<(Seq, Arc<Condvar>)>,
     /// Condition variables that are not in use now.
     spare: Vec<Arc<Condvar>>,
-    /// A thread receives.
+    /// Whether a thread receives for all.
     pub(crate) led: bool,
     /// The number whose answer the leader waits for.
     leader: Option<Seq>,
     /// Called when an answer has come that no thread waits for.
     listener: Option<OnAnswer>,
-    /// It is called, too, when the thread that receives now has looked.
+    /// Whether the listener is also called when the thread that receives now stops receiving.
     calls_back: bool,
-    /// The largest number given out.
+    /// The largest number used so far.
     last_seq: u64,
 }
 
@@ -85,26 +85,26 @@ struct Pending {
 
 /// Locks a mutex of this crate.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that could leave a half-made change panics while it holds one of these locks.
+    // Code that holds one of these locks does not panic in the middle of a change.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What there is for a number.
+/// The state of the answer to a number.
 pub(crate) enum Taken {
     /// The answer, which is not kept.
     Answer(Answer),
-    /// It has not come yet.
+    /// The answer has not come yet.
     NotYet,
-    /// None will come.
+    /// No answer will come.
     Unexpected,
 }
 
-/// A frame is no answer; the channel is broken then.
+/// A frame is not a valid answer; the channel is broken.
 #[derive(Debug, thiserror::Error)]
 #[error("a frame has come that is no answer")]
 pub(crate) struct NoAnswer;
 
-/// Too many answers are outstanding.
+/// There are too many outstanding answers.
 pub(crate) struct TooMany;
 
 /// The session has ended: the answer will not come.
@@ -113,22 +113,21 @@ pub(crate) struct Broken;
 
 /// One end of a channel, whose threads receive for each other.
 pub(crate) trait Receiver {
-    /// What has come.
+    /// The answers that have come.
     fn inbox(&self) -> &Mutex<Inbox>;
 
-    /// Whether nothing more will come.
+    /// Whether no more answers will come.
     fn is_broken(&self) -> bool;
 
-    /// Receives once for all threads, until `deadline` if nothing comes. Gives the inbox back
-    /// locked.
+    /// Receives once for all threads, until `deadline` if nothing comes. Returns the locked inbox.
     fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox>;
 
-    /// Whether a follower has something to do that the leader, asleep, does not know of.
+    /// Whether there is work that the sleeping leader does not know of.
     fn needs_help(&self) -> bool {
         false
     }
 
-    /// Does what there is to do, until `deadline` at most.
+    /// Does that work, until `deadline` at most.
     fn help(&self, _deadline: Instant) {}
 
     /// Leads until something has come. No other thread leads meanwhile.
@@ -144,13 +143,13 @@ pub(crate) trait Receiver {
         inbox
     }
 
-    /// Waits for the answer to `seq`. `Ok(None)`: not by the deadline, or not expected (any
-    /// more). A deadline that has passed still looks once at what has come.
+    /// Waits for the answer to `seq`. `Ok(None)`: not in time, or not expected. Checks the answers
+    /// that have come once even if the deadline has passed.
     fn await_answer(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
         let mut inbox = lock(self.inbox());
         let (mut looked, mut slept) = (false, false);
         let result = loop {
-            // In this order: what came before the session ended counts.
+            // In this order, so that answers that came before the session ended count.
             let broken = self.is_broken();
             match inbox.take(seq) {
                 Taken::Answer(answer) => break Ok(Some(answer)),
@@ -180,8 +179,8 @@ pub(crate) trait Receiver {
         result
     }
 
-    /// Takes all that has come, without waiting; afterwards the descriptors tell of what comes.
-    /// Whether something is left to do soon.
+    /// Takes all answers that have come, without waiting; afterwards the descriptors report new
+    /// ones. Returns whether work is left to do soon.
     fn take_all(&self) -> bool;
 
     /// As [`Executor::listen`](dlock_core::memory::exec::Executor::listen).
@@ -210,7 +209,7 @@ pub(crate) trait Receiver {
 }
 
 impl Inbox {
-    /// A number is given out for what is about to be sent.
+    /// Registers a number for a message that is about to be sent.
     pub(crate) fn expect(&mut self, seq: Seq, expected: Expected) -> Result<(), TooMany> {
         if self.pending.len() >= PENDING_MAX {
             return Err(TooMany);
@@ -223,7 +222,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// The answer is not wanted.
+    /// Drops the answer to a number, also when it comes later.
     pub(crate) fn forget(&mut self, seq: Seq) {
         self.pending.remove(&seq);
     }
@@ -243,10 +242,10 @@ impl Inbox {
         }
     }
 
-    /// Files all whole frames.
+    /// Files the answers of all whole frames.
     ///
     /// # Errors
-    /// One of them is no answer.
+    /// A frame is not a valid answer.
     pub(crate) fn deliver(&mut self, rx: &mut FrameBuffer) -> Result<(), NoAnswer> {
         let received_ns = boot_ns();
         while let Some((kind, payload)) = rx.next().map_err(|_| NoAnswer)? {
@@ -255,14 +254,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// Files the answer that a frame is.
+    /// Files the answer of one frame.
     pub(crate) fn file(
         &mut self,
         kind: Kind,
         payload: &[u8],
         received_ns: u64,
     ) -> Result<(), NoAnswer> {
-        // The primary speaks of nothing but replies here: anything else is not even parsed.
+        // The primary sends only answers here: any other frame is not even parsed.
         if !matches!(kind, Kind::Outcomes | Kind::Reply) {
             return Err(NoAnswer);
         }
@@ -274,7 +273,7 @@ impl Inbox {
         if seq.0 == 0 || seq.0 > self.last_seq {
             return Err(NoAnswer);
         }
-        // An answer that was forgotten, or that has come already, is of no interest.
+        // An answer that was given up, or has come already, is ignored.
         let Some(pending) = self.pending.get_mut(&seq) else { return Ok(()) };
         if pending.answer.is_some() {
             return Ok(());
@@ -294,7 +293,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Wakes those who wait for this number; whether there are any.
+    /// Wakes the threads that wait for this number; returns whether there are any.
     pub(crate) fn wake(&self, seq: Seq) -> bool {
         let mut is_awaited = false;
         for (_, follower) in self.followers.iter().filter(|(waits_for, _)| *waits_for == seq) {
@@ -310,7 +309,7 @@ impl Inbox {
         }
     }
 
-    /// Wakes those who sleep, all of them.
+    /// Wakes all sleeping threads.
     pub(crate) fn wake_all(&self) {
         self.call_listener();
         for (_, follower) in &self.followers {
@@ -318,8 +317,8 @@ impl Inbox {
         }
     }
 
-    /// Wakes a sleeping thread to read, or calls the listener, if no thread reads. A thread that
-    /// has only looked, and did not sleep, has taken no event that tells the listener of more.
+    /// If no thread reads, wakes a sleeping thread to read, or calls the listener. `has_looked`:
+    /// the caller did not sleep, so it has taken no event that the listener needs.
     pub(crate) fn pass_on(&mut self, has_looked: bool) {
         if self.led || self.wakes_a_follower() || has_looked && !self.calls_back {
             return;

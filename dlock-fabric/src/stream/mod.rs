@@ -2,29 +2,29 @@
 //! The client's end of a command channel, for all threads of one client instance.
 //!
 //! ```text
-//!   threads ──request/post/note──▶ Out (frames in the order of their numbers) ──▶ socket
+//!   threads ──request/post/write_ledger──▶ Out (frames in the order of their numbers) ──▶ socket
 //!   threads ◀─wait(seq)── Inbox: answers by number ◀── the leader ◀────────────── socket
 //! ```
 //! *Sending.* A frame is appended to `Out` under its lock and sent as far as the socket takes it,
-//! so that frames never interleave; what is left is sent by the next thread. No thread holds the
-//! lock while it sleeps.
+//! so that frames never interleave. The next thread sends the rest. No thread holds the lock while
+//! it sleeps.
 //!
 //! *Receiving.* One of the waiting threads, the leader, reads for all; see `Inbox`.
 //!
-//! *Breaking.* When the peer closes or sends what is no answer, the stream is broken for good:
-//! all waiting threads are told at once, and the log says what is no answer. A peer that does not
-//! read breaks nothing; calls to it end at their deadlines.
+//! *Breaking.* When the peer closes, or sends an invalid frame, the stream is broken for good: all
+//! waiting threads return at once, and an invalid frame is logged. A peer that does not read breaks
+//! nothing; calls end at their deadlines.
 //!
-//! *Sealed.* Both directions share one `Carrier`: a thread that reads may have to write (a key
-//! update of TLS is answered, credit is returned) and the other way round. It has a mutex of its
-//! own, for single steps that never wait. What it has sealed and the socket has not taken counts as
+//! *Sealed.* Both directions share one `Carrier`: a thread that reads may have to write (answer a
+//! key update of TLS, return credit), and the other way round. It has a mutex of its own, for
+//! single steps that never wait. Bytes that it has sealed and the socket has not taken count as
 //! backlog.
 //!
-//! *Over queue pairs* the leader sleeps for completions, and sends what waits when credit comes;
-//! a sender without credit looks again and again. The socket says nothing but that it has ended.
+//! *Over queue pairs* the leader sleeps for completions, and sends waiting bytes when credit comes;
+//! a sender without credit polls. The socket only shows whether the peer has ended.
 //!
-//! Lock order: `rx` (held by the leader alone), `out`, `carrier`, `inbox`. Only `rx` is held
-//! asleep.
+//! Lock order: `rx` (held by the leader alone), `out`, `carrier`, `inbox`. Only `rx` is held by a
+//! sleeping thread.
 
 pub(crate) mod carrier;
 pub mod frames;
@@ -54,17 +54,17 @@ use crate::stream::inbox::{lock, Answer, Broken, Expected, Inbox, Receiver};
 use crate::tls::session::TlsSession;
 use crate::verbs::{Channel, SealedEnd};
 
-/// Bytes that may wait to be sent; beyond that, callers wait for room.
+/// Bytes that may wait to be sent; beyond them callers wait for room.
 const OUT_MAX: usize = 4 * FRAME_LEN_MAX;
 /// How long a frame may take to reach the socket before its sender goes on.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long to look for a completion before sleeping: a round trip of a software device, and many
+/// How long to poll for a completion before sleeping: a round trip of a software device, and many
 /// of a real one.
 const SPIN_DEVICE: Duration = Duration::from_micros(200);
-/// Between two looks for credit of a queue pair.
+/// Pause between two checks for credit of a queue pair.
 const CREDIT_PAUSE: Duration = Duration::from_micros(200);
 
-/// Why a frame was not sent. Nothing of it was, nor will be.
+/// The reason why no byte of a frame was sent, or will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotSent {
     /// The stream is broken.
@@ -76,13 +76,13 @@ pub(crate) enum NotSent {
 #[derive(Debug)]
 pub(crate) struct Stream {
     fd: NotInherited<OwnedFd>,
-    /// What everything is sealed with, if it is.
+    /// The carrier that seals the bytes; `None`: they are not sealed.
     carrier: Option<Mutex<Carrier>>,
-    /// Where the leader sleeps, if that is not the socket.
+    /// The completion channel on which the leader sleeps; `None`: it sleeps on the socket.
     channel: Option<Arc<Channel>>,
     owner: Owner,
     broken: AtomicBool,
-    /// Bytes wait in `out`: a sleeping thread should look for room, too.
+    /// Whether bytes wait in `out`: a sleeping thread should wait for room, too.
     backlog: AtomicBool,
     out: Mutex<Out>,
     rx: Mutex<FrameBuffer>,
@@ -94,11 +94,11 @@ struct Out {
     bytes: Vec<u8>,
     /// Bytes at the front that were sent already.
     sent: usize,
-    /// All bytes ever appended, and ever sent.
+    /// All bytes appended so far, and all bytes sent.
     appended_total: u64,
     sent_total: u64,
     last_seq: u64,
-    /// Some of what was sent is sealed, and not at the socket.
+    /// Whether some of the sent bytes are sealed but not at the socket.
     is_held: bool,
 }
 
@@ -107,12 +107,12 @@ impl Stream {
         Self::carried(fd, None, None)
     }
 
-    /// The same of a connection whose handshake is done.
+    /// A stream over a TLS connection whose handshake is done.
     pub(crate) fn sealed(fd: OwnedFd, tls: TlsSession) -> Self {
         Self::carried(fd, Some(Carrier::Tls(Box::new(tls))), None)
     }
 
-    /// Over queue pairs, beside this liveness connection.
+    /// A stream over queue pairs, beside this liveness connection.
     pub(crate) fn over_verbs(fd: OwnedFd, end: SealedEnd) -> Self {
         let channel = Arc::clone(end.channel());
         Self::carried(fd, Some(Carrier::Verbs(Box::new(end))), Some(channel))
@@ -132,14 +132,14 @@ impl Stream {
         }
     }
 
-    /// Whether nothing can be sent or received any more, as far as is known.
+    /// Whether the stream is known to be broken.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Sends a frame made by `encode` and registers what is expected for it. `Ok` means that the
-    /// frame is on its way, though perhaps not yet at the socket when the deadline comes.
+    /// Sends a frame made by `encode`, and registers the answer that it will get. `Ok`: the frame
+    /// is on its way, but possibly not yet at the socket when the deadline comes.
     pub(crate) fn send(
         &self,
         expected: Expected,
@@ -179,31 +179,33 @@ impl Stream {
         }
     }
 
-    /// What tells of more, as [`Executor::inputs`](dlock_core::memory::exec::Executor::inputs).
+    /// The descriptors that report more input, as
+    /// [`Executor::inputs`](dlock_core::memory::exec::Executor::inputs).
     pub(crate) fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [Some(self.fd.as_fd()), self.channel.as_ref().map(|channel| channel.as_fd())]
     }
 
-    /// Whether what is sent now need not wait for what was sent before.
+    /// Whether a frame that is sent now need not wait for earlier ones.
     pub(crate) fn has_room(&self) -> bool {
         self.is_broken() || !self.has_backlog()
     }
 
-    /// The answer to `seq` is not wanted.
+    /// Drops the answer to `seq`, also when it comes later.
     pub(crate) fn forget(&self, seq: Seq) {
         if self.owner.is_here() {
             lock(&self.inbox).forget(seq);
         }
     }
 
-    /// Breaks the stream: all waiting threads are told.
+    /// Breaks the stream; all waiting threads return.
     pub(crate) fn end(&self) {
         if self.owner.is_here() {
             self.break_off();
         }
     }
 
-    /// Looks, without waiting, whether the peer has closed.
+    /// Checks, without waiting, whether the peer has closed; returns whether the stream still
+    /// works.
     pub(crate) fn probe(&self) -> bool {
         if !self.owner.is_here() {
             return false;
@@ -248,7 +250,7 @@ impl Stream {
         lock(&self.inbox).expect(seq, expected).map_err(|_| NotSent::Full)
     }
 
-    /// Appends a frame, and sends until it is at the socket or the deadline has come.
+    /// Appends a frame, and sends until the frame is at the socket or the deadline has come.
     fn append<'a>(
         &'a self,
         mut out: MutexGuard<'a, Out>,
@@ -271,7 +273,7 @@ impl Stream {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     fn flush(&self, out: &mut Out) {
         let mut carrier = self.carrier.as_ref().map(lock);
         let mut lost = None;
@@ -305,7 +307,7 @@ impl Stream {
             out.bytes.drain(..out.sent);
             out.sent = 0;
         }
-        // before `carrier` is unlocked: a reader with something to send says so after this
+        // Before `carrier` is unlocked: a reader that finds bytes to send sets this afterwards.
         self.backlog.store(!out.bytes.is_empty() || out.is_held, Ordering::Release);
         drop(carrier);
         if let Some(error) = lost {
@@ -313,7 +315,7 @@ impl Stream {
         }
     }
 
-    /// Receives what is there; `None`: nothing yet.
+    /// Receives bytes that are there; `None`: nothing yet.
     fn receive_now(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         let Some(carrier) = &self.carrier else { return receive_now(self.fd.as_fd(), into) };
         let mut carrier = lock(carrier);
@@ -342,7 +344,7 @@ impl Stream {
         }
     }
 
-    /// As [`sys::receive_until`], and sends what is left while it sleeps.
+    /// As [`sys::receive_until`], and sends waiting bytes while it sleeps.
     fn receive(&self, into: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
         let spin = if self.channel.is_some() { SPIN_DEVICE } else { SPIN };
         let spin_until = (Instant::now() + spin).min(deadline);
@@ -375,7 +377,7 @@ impl Stream {
         }
     }
 
-    /// A step of the queue pair, if it is carried by one.
+    /// A step of the queue pair; `false` if the stream has none.
     fn of_verbs(&self, step: fn(&mut SealedEnd) -> io::Result<bool>) -> io::Result<bool> {
         match self.carrier.as_ref().map(lock).as_deref_mut() {
             Some(Carrier::Verbs(end)) => step(end),
@@ -383,10 +385,10 @@ impl Stream {
         }
     }
 
-    /// Sleeps on a channel, once its next completion makes an event; the leader alone.
+    /// Sleeps on a channel once its next completion makes an event; for the leader alone.
     fn sleep_for_completion(&self, channel: &Channel, deadline: Instant) -> io::Result<()> {
         if self.of_verbs(SealedEnd::arm)? {
-            return Ok(()); // and look once more
+            return Ok(()); // a completion may have come: poll again
         }
         let fds = [channel.as_fd(), self.fd.as_fd()];
         let [event, liveness] = sys::readable_until(fds, deadline)?;
@@ -399,19 +401,19 @@ impl Stream {
         Ok(())
     }
 
-    /// Of a liveness connection: neither closed nor spoken on.
+    /// Whether the liveness connection is open, and the peer has sent nothing on it.
     fn is_line_alive(&self) -> bool {
         matches!(receive_now(self.fd.as_fd(), &mut [0]), Ok(None))
     }
 
-    /// Nothing comes or goes any more; wakes all threads, and the peer.
+    /// Breaks the stream: wakes all threads, and shuts the socket down.
     fn break_off(&self) {
         self.broken.store(true, Ordering::Release);
         self.shut_down();
         lock(&self.inbox).wake_all();
     }
 
-    /// It has ended with this.
+    /// Breaks the stream because of this error.
     fn lost(&self, error: &io::Error) {
         match error.kind() {
             _ if self.is_broken() => {}
@@ -436,7 +438,7 @@ impl Receiver for Stream {
         Stream::is_broken(self)
     }
 
-    /// The leader may be asleep since before there was a backlog.
+    /// The leader may have been asleep since before there was a backlog.
     fn needs_help(&self) -> bool {
         self.has_backlog()
     }
@@ -473,7 +475,7 @@ impl Receiver for Stream {
 }
 
 impl Stream {
-    /// Whether the descriptors tell of what comes next; if not, it may have come.
+    /// Whether the descriptors will report the next input; if not, it may have come already.
     fn is_armed(&self) -> bool {
         if self.channel.is_none() {
             return true;
@@ -487,7 +489,7 @@ impl Stream {
         false
     }
 
-    /// Files what was received.
+    /// Files received bytes.
     fn file(
         &self,
         rx: &mut FrameBuffer,
@@ -519,8 +521,8 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Closes the connection even if a forked child has a copy of the descriptor; the child's
-    /// copy goes without a word.
+    /// Closes the connection even if a forked child has a copy of the descriptor. The child's copy
+    /// is dropped without a shutdown.
     fn drop(&mut self) {
         if self.owner.is_here() {
             self.shut_down();
@@ -528,8 +530,8 @@ impl Drop for Stream {
     }
 }
 
-/// What no primary sends has come over a command channel: it was changed on its way, or the
-/// primary is none.
+/// Logs that a command channel has carried bytes that no primary sends: they were changed on their
+/// way, or the peer is not a primary.
 pub(crate) fn tell_of_rubbish(what: &dyn Display) {
     log::error!(
         "a command channel is given up: {what}; the primary does not send that: look for who is in \
@@ -537,7 +539,7 @@ pub(crate) fn tell_of_rubbish(what: &dyn Display) {
     );
 }
 
-/// `None`: the socket is to be waited for.
+/// Returns `None` for an operation that is not possible without waiting.
 fn or_not_now<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a certificate or a revocation list says about itself. Nothing here is verified.
+//! Fields of certificates and revocation lists. Nothing is verified here.
 
 use rustls::pki_types::UnixTime;
 use x509_cert::der::asn1::{AnyRef, BitStringRef, UintRef};
@@ -17,7 +17,7 @@ const RSA_PSS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1
 /// The most characters of a name in a message.
 const SUBJECT_CHARS_MAX: usize = 200;
 
-/// A distinguished name for messages: nothing in it can end a line, or fill the log.
+/// A distinguished name as text for messages, which cannot end a line or fill the log.
 pub fn readable(name: &Name) -> String {
     match name.is_empty() {
         true => "a certificate without a subject".into(),
@@ -42,7 +42,7 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Whether it may sign certificates.
+/// Whether the certificate may sign certificates.
 pub fn is_ca(certificate: &Certificate) -> Result<bool, Error> {
     let tbs = certificate.tbs_certificate();
     let constraints = tbs.get_extension::<BasicConstraints>()?;
@@ -50,13 +50,13 @@ pub fn is_ca(certificate: &Certificate) -> Result<bool, Error> {
     Ok(constraints.is_some_and(|(_, c)| c.ca) && usage.is_none_or(|(_, u)| u.key_cert_sign()))
 }
 
-/// Whether its key may be used in a handshake of TLS 1.3, which it signs.
+/// Whether its key may sign in a TLS 1.3 handshake.
 pub fn may_sign_handshakes(certificate: &Certificate) -> Result<bool, Error> {
     let usage = certificate.tbs_certificate().get_extension::<KeyUsage>()?;
     Ok(usage.is_none_or(|(_, usage)| usage.digital_signature()))
 }
 
-/// The first and the last second in which something is valid.
+/// A period of validity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     /// Seconds since 1970.
@@ -66,7 +66,7 @@ pub struct Period {
 }
 
 impl Period {
-    /// Why `now` is outside of it.
+    /// The reason if `now` is outside of it.
     pub fn excludes(&self, now: UnixTime) -> Option<&'static str> {
         match now {
             now if now < self.not_before => Some("not valid yet"),
@@ -86,8 +86,7 @@ fn unix(time: Time) -> UnixTime {
     UnixTime::since_unix_epoch(time.to_unix_duration())
 }
 
-/// The SubjectPublicKeyInfo of a certificate of any version. It allocates nothing, as
-/// [`rsa_bits`].
+/// The SubjectPublicKeyInfo of a certificate of any version. Allocates nothing, as [`rsa_bits`].
 pub fn public_key(der: &[u8]) -> Result<&[u8], Error> {
     AnyRef::from_der(der)?.sequence(|certificate| {
         let tbs = AnyRef::decode(certificate)?;
@@ -106,8 +105,8 @@ pub fn public_key(der: &[u8]) -> Result<&[u8], Error> {
     })
 }
 
-/// The bits of the modulus of an RSA key; `None` for keys of other kinds. It allocates nothing:
-/// it is asked about certificates that were not verified.
+/// The bits of the modulus of an RSA key; `None` for other keys. Allocates nothing, because the
+/// certificate may be unverified.
 pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
     let spki = SubjectPublicKeyInfoRef::from_der(spki)?;
     if ![RSA, RSA_PSS].contains(&spki.algorithm.oid) {
@@ -126,14 +125,14 @@ pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
     Ok(Some(u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX).saturating_sub(unused)))
 }
 
-/// Who issued a revocation list when, and when the next one is due.
+/// The issuer and the dates of a revocation list.
 #[derive(Debug)]
 pub struct CrlHead {
-    /// For messages.
+    /// The issuer's name, as text for messages.
     pub issuer: String,
     /// When it was issued.
     pub this_update: UnixTime,
-    /// When it ends, if it says so.
+    /// When it ends, if it has an end.
     pub next_update: Option<UnixTime>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When the own certificate, the CAs' and the revocation lists end: said 30, 7 and 1 days before,
-//! since after it every peer is refused. Of what is valid for a short time, and renewed as often,
-//! only the last third of that time counts.
+//! Notices that a certificate of this process, a CA or a revocation list ends: 30, 7 and 1 days
+//! before, because every peer is refused afterwards. For short periods of validity only the last
+//! third counts.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,26 @@ use x509_cert::Certificate;
 use super::certificate::{self, CrlHead, Period};
 
 const DAY_S: u64 = 86_400;
-/// Days before the end at which it is said, the first one first; but only when less than a third of
-/// the validity is left.
+/// Days before the end at which a notice is due, in descending order; but only when less than a
+/// third of the validity is left.
 pub const NOTICE_DAYS: [u64; 3] = [30, 7, 1];
 
-/// A file of which something ends.
+/// The end of a certificate or revocation list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// What it is: `the certificate of CN=node1`.
+    /// The name of the thing that ends: `the certificate of CN=node1`.
     pub what: String,
-    /// In which file.
+    /// The file of the certificate or list.
     pub path: PathBuf,
-    /// Since when it is valid, seconds since 1970.
+    /// The beginning of its validity, seconds since 1970.
     since_s: u64,
-    /// The last second in which it is valid, since 1970.
+    /// The last second of its validity, since 1970.
     pub at_s: u64,
     remedy: &'static str,
 }
 
 impl Ending {
-    /// Those of the certificates of a file.
+    /// The ends of the certificates in a file.
     pub(super) fn of_certificates(
         path: &Path,
         ders: &[CertificateDer<'_>],
@@ -50,7 +50,7 @@ impl Ending {
             .collect()
     }
 
-    /// Those of the lists of a file.
+    /// The ends of the lists in a file.
     pub(super) fn of_lists(path: &Path, ders: &[CertificateRevocationListDer<'_>]) -> Vec<Self> {
         let heads = ders.iter().filter_map(|der| CrlHead::of(der).ok());
         heads
@@ -68,7 +68,7 @@ impl Ending {
         self.days_left(UnixTime::now().as_secs())
     }
 
-    /// What is said of it now; `None`: its end is far away.
+    /// The notice for now; `None`: the end is far away.
     pub fn notice_now(&self) -> Option<String> {
         let now_s = UnixTime::now().as_secs();
         (self.notices(now_s) > 0).then(|| self.notice(now_s))
@@ -78,7 +78,7 @@ impl Ending {
         self.at_s.checked_sub(now_s).map(|left| left / DAY_S)
     }
 
-    /// The notice that is due: how many of [`NOTICE_DAYS`] have been reached; 0: none.
+    /// The number of [`NOTICE_DAYS`] that have been reached; 0: no notice is due.
     fn notices(&self, now_s: u64) -> usize {
         let (left_s, valid_s) =
             (self.at_s.saturating_sub(now_s), self.at_s.saturating_sub(self.since_s));
@@ -110,12 +110,12 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Says in the log what ends soon, each notice once.
+/// The notices that were logged, so that each is logged once.
 #[derive(Debug, Default)]
 pub struct Told(Vec<(Ending, usize)>);
 
 impl Told {
-    /// The notices that are due and were not given before.
+    /// The notices that are due now and were not returned before.
     pub fn due(&mut self, endings: &[Ending], now: UnixTime) -> Vec<String> {
         let now_s = now.as_secs();
         self.0.retain(|(ending, _)| endings.contains(ending));

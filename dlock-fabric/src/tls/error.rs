@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be wrong with certificates and keys: which file, why, and what to do about it.
+//! Errors of certificates and keys: the file, the cause and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use super::{OpensslFault, CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// No such file.
+    /// The file does not exist.
     #[error("{path} does not exist; check the path in the configuration")]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// The system refuses to read it.
+    /// The system refuses to read the file.
     #[error("cannot read {path}: {source}; give this user the right to read it (chown, chmod)")]
     Unreadable {
         /// The file.
@@ -27,41 +27,41 @@ pub enum TlsError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A folder, a pipe or a device.
+    /// The path is that of a folder, a pipe or a device.
     #[error("{path} is not a regular file; name a PEM file")]
     NotAFile {
-        /// What it was taken for.
+        /// The path.
         path: PathBuf,
     },
-    /// Nothing in it.
+    /// The file is empty.
     #[error("{path} is empty; was it written completely?")]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// It became larger while it was read.
+    /// The file became larger while it was read.
     #[error("{path} was written to while it was read; replace such files by renaming")]
     Growing {
         /// The file.
         path: PathBuf,
     },
-    /// More bytes than any such file needs.
+    /// The file has more bytes than any such file needs.
     #[error("{path} has more than {bytes_max} bytes; is it the right file?")]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The bound.
+        /// The limit.
         bytes_max: u64,
     },
-    /// PEM that breaks off or is not base64.
+    /// The PEM breaks off or is not base64.
     #[error("the PEM of {path} is damaged ({cause}); copy the file again")]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What the decoder met.
+        /// The decoder's error.
         cause: String,
     },
-    /// PEM or not: nothing of the kind that was looked for.
+    /// The file has no item of the kind that is needed.
     #[error("{path} holds no {what} in PEM; is it the right file? (DER must be converted first)")]
     Nothing {
         /// The file.
@@ -69,24 +69,24 @@ pub enum TlsError {
         /// A certificate, a revocation list, a private key.
         what: &'static str,
     },
-    /// More of them than the bound.
+    /// The file has too many items.
     #[error("{path} holds more than {max} of kind {what}; remove those that are not needed")]
     TooMany {
         /// The file.
         path: PathBuf,
         /// Certificates, revocation lists, private keys.
         what: &'static str,
-        /// The bound: [`super::CA_CERTIFICATES_MAX`], [`super::CRLS_MAX`], or one key.
+        /// The limit: [`super::CA_CERTIFICATES_MAX`], [`super::CRLS_MAX`], or one key.
         max: usize,
     },
-    /// A PEM block whose content is not what its label says.
+    /// The content of a PEM block is not valid.
     #[error("{path} holds a {what} that cannot be parsed ({cause}); make it again")]
     Malformed {
         /// The file.
         path: PathBuf,
         /// A certificate, a revocation list, a private key.
         what: &'static str,
-        /// What the parser met.
+        /// The parser's error.
         cause: String,
     },
     /// The CA file holds a certificate that is not a CA's.
@@ -98,7 +98,7 @@ pub enum TlsError {
     NotACa {
         /// The CA file.
         path: PathBuf,
-        /// Whose certificate it is.
+        /// The subject of the certificate.
         subject: String,
     },
     /// No CA of the CA file is valid now.
@@ -106,7 +106,7 @@ pub enum TlsError {
     NoCurrentCa {
         /// The CA file.
         path: PathBuf,
-        /// One of them.
+        /// The subject of one of them.
         subject: String,
         /// Expired, or not yet valid.
         cause: &'static str,
@@ -116,7 +116,7 @@ pub enum TlsError {
     NotCurrent {
         /// The certificate file.
         path: PathBuf,
-        /// Whose certificate it is.
+        /// The subject of the certificate.
         subject: String,
         /// Expired, or not yet valid.
         cause: &'static str,
@@ -126,7 +126,7 @@ pub enum TlsError {
     CaAsEndEntity {
         /// The certificate file.
         path: PathBuf,
-        /// Whose certificate it is.
+        /// The subject of the certificate.
         subject: String,
     },
     /// More certificates in the certificate file than peers accept.
@@ -137,10 +137,10 @@ pub enum TlsError {
     ChainTooLong {
         /// The certificate file.
         path: PathBuf,
-        /// How many.
+        /// The number of certificates.
         found: usize,
     },
-    /// A key that can be broken.
+    /// An RSA key is too short.
     #[error(
         "{path}: the key of {subject} is RSA with {bits} bits, and {RSA_BITS_MIN} is the \
              least; make a new key and certificate"
@@ -148,9 +148,9 @@ pub enum TlsError {
     WeakKey {
         /// The file.
         path: PathBuf,
-        /// Whose key it is.
+        /// The subject of its certificate.
         subject: String,
-        /// Its size.
+        /// The size of the key.
         bits: u32,
     },
     /// A kind of key that is not supported.
@@ -161,10 +161,10 @@ pub enum TlsError {
     UnsupportedKey {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the key.
         cause: String,
     },
-    /// Key and certificate are not a pair.
+    /// The key is not that of the certificate.
     #[error(
         "the key of {key} does not belong to the certificate of {cert}; was only one of them \
              replaced?"
@@ -175,7 +175,7 @@ pub enum TlsError {
         /// The certificate file.
         cert: PathBuf,
     },
-    /// Encrypted, and no password.
+    /// The key is encrypted, and there is no password.
     #[error(
         "the key of {path} is encrypted, and no password was given; configure the password, \
              or decrypt the key (openssl pkey)"
@@ -184,16 +184,16 @@ pub enum TlsError {
         /// The key file.
         path: PathBuf,
     },
-    /// The password does not open the key.
+    /// The password does not decrypt the key.
     #[error("the password does not decrypt the key of {path}; check password and file")]
     PasswordWrong {
         /// The key file.
         path: PathBuf,
     },
-    /// The password could not be had.
+    /// The password could not be read.
     #[error("no password could be had for the key: {0}; see the program that provides it")]
     Password(String),
-    /// An encryption of keys that is not supported, or would take too long.
+    /// The encryption of the key is not supported.
     #[error(
         "the key of {path} is encrypted in a way that is not supported ({cause}); convert \
              it: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256"
@@ -201,10 +201,10 @@ pub enum TlsError {
     UnsupportedEncryption {
         /// The key file.
         path: PathBuf,
-        /// What it is.
+        /// The encryption.
         cause: String,
     },
-    /// An encryption of keys that would take too long.
+    /// Decrypting the key would take too long.
     #[error(
         "the key of {path} is encrypted with {cause}: it would take minutes to open; convert it: \
              openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256"
@@ -212,22 +212,22 @@ pub enum TlsError {
     CostlyEncryption {
         /// The key file.
         path: PathBuf,
-        /// Rounds or memory.
+        /// The excessive parameter.
         cause: &'static str,
     },
-    /// A key for OpenSSL, and no OpenSSL.
+    /// The key needs OpenSSL, which cannot be used.
     #[error(
         "{cause}. A program of the C API has such keys loaded by OpenSSL's libcrypto 3 or 1.1.1, \
              which cannot be used ({why}); install it (Debian, Ubuntu: libssl3 or libssl1.1; \
              openEuler, Fedora: openssl-libs), or convert the key"
     )]
     LibcryptoForKey {
-        /// Why the key is for OpenSSL; it names the file.
+        /// The reason why the key needs OpenSSL; it names the file.
         cause: String,
-        /// What the loader said.
+        /// The loader's error.
         why: &'static str,
     },
-    /// A revocation list whose time is over.
+    /// A revocation list is out of date.
     #[error(
         "the revocation list of {issuer} in {path} is out of date since its next update was \
              due; fetch or issue a new one"
@@ -235,10 +235,10 @@ pub enum TlsError {
     StaleCrl {
         /// The CRL file.
         path: PathBuf,
-        /// Whose list it is.
+        /// The issuer of the list.
         issuer: String,
     },
-    /// A revocation list of a CA that is not trusted.
+    /// No revocation list is of a trusted CA.
     #[error(
         "{path} holds no revocation list of a CA of {ca}, so that every peer would be \
              refused; add the list of each CA"
@@ -249,49 +249,49 @@ pub enum TlsError {
         /// The CA file.
         ca: PathBuf,
     },
-    /// A revocation list that its CA did not sign.
+    /// A revocation list is not signed by its CA.
     #[error("the revocation list of {issuer} in {path} is not signed by that CA; fetch it again")]
     CrlSignature {
         /// The CRL file.
         path: PathBuf,
-        /// Whose list it claims to be.
+        /// The issuer that the list names.
         issuer: String,
     },
-    /// The own certificate is on the own revocation list.
+    /// The certificate of this process is revoked.
     #[error("the certificate of {cert} ({subject}) is revoked by {crl}; get a new one")]
     Revoked {
         /// The certificate file.
         cert: PathBuf,
         /// The CRL file.
         crl: PathBuf,
-        /// Whose certificate it is.
+        /// The subject of the certificate.
         subject: String,
     },
-    /// A `cert_verify_cb`, and no OpenSSL to call it with.
+    /// A `cert_verify_cb` needs OpenSSL, which cannot be used.
     #[error(
         "cert_verify_cb needs OpenSSL's libcrypto 3 or 1.1.1, and it cannot be used \
              ({0}); install it (Debian, Ubuntu: libssl3 or libssl1.1; openEuler, Fedora: \
              openssl-libs), or leave cert_verify_cb NULL"
     )]
     Libcrypto(String),
-    /// rustls refuses what was loaded.
+    /// rustls refuses the loaded configuration.
     #[error("the configuration was refused: {0}; see the files named in it")]
     Config(#[source] rustls::Error),
-    /// A certificate of a peer without a name.
+    /// A peer's certificate has no name.
     #[error("the peer's certificate {0}; give it a subject or a subject alternative name")]
     NoIdentity(&'static str),
-    /// A peer was refused, or refuses.
+    /// A handshake failed: this side or the peer refused.
     #[error("TLS: {}; {remedy}", cause(source))]
     Handshake {
-        /// What rustls found.
+        /// The error of rustls.
         source: rustls::Error,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
 }
 
 impl TlsError {
-    /// Whether another password, or one at all, might have been the remedy.
+    /// Whether the error is one of the key's password.
     pub(super) fn is_of_password(&self) -> bool {
         matches!(
             self,
@@ -307,7 +307,7 @@ impl TlsError {
     }
 }
 
-/// What rustls found in a handshake, with the remedy.
+/// An error of a handshake, with its remedy.
 impl From<rustls::Error> for TlsError {
     fn from(source: rustls::Error) -> Self {
         let remedy = remedy(&source);
@@ -315,7 +315,7 @@ impl From<rustls::Error> for TlsError {
     }
 }
 
-/// The text of an error. Names in it may be the peer's.
+/// The text of an error, printable because it may have names that the peer chose.
 pub(super) fn cause(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error, OtherError};
     match error {

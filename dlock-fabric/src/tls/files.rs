@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading files that may be missing, huge, or no files at all; and noticing that they changed.
+//! Bounded reads of files, and detection of changes to them.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::{TlsError, TlsFiles};
 
-/// The permission bits that a secret should not have. A group may read it: that of the daemon.
+/// Permission bits that the file of a secret should not have. The group may read it: the daemon's.
 const TOO_OPEN: u32 = 0o037;
 
 /// Reads a file of at most `bytes_max` bytes.
@@ -19,7 +19,7 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, TlsError>
     read_open(path, file, &metadata, bytes_max)
 }
 
-/// As [`read`], and warns if others than the owner and its group may read the file.
+/// As [`read`], and warns if users other than the owner and its group may read the file.
 pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     let (file, metadata) = open(path)?;
     if metadata.mode() & TOO_OPEN != 0 {
@@ -32,7 +32,7 @@ pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, Tl
 
 fn open(path: &Path) -> Result<(File, Metadata), TlsError> {
     let unreadable = |source: io::Error| TlsError::unreadable(path, source);
-    // O_NONBLOCK: opening a named pipe would wait for a writer. It means nothing for files.
+    // O_NONBLOCK: opening a named pipe would wait for a writer. It has no effect on regular files.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
@@ -42,7 +42,8 @@ fn open(path: &Path) -> Result<(File, Metadata), TlsError> {
     }
 }
 
-/// The buffer has its size from the beginning: one that grew would leave copies behind.
+/// The buffer has its final size from the beginning, because growing it would leave copies in
+/// memory.
 fn read_open(
     path: &Path,
     file: File,
@@ -65,7 +66,7 @@ fn read_open(
     }
 }
 
-/// What tells a file that was written or replaced; `None` for one that is not there.
+/// The metadata by which a change of a file is detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -75,12 +76,13 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// The stamps of all files of a configuration.
+/// The stamps of all files of a configuration; `None`: the file does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamps(Vec<Option<Stamp>>);
 
 impl Stamps {
-    /// Taken before the files are read: a change meanwhile shows at the next look.
+    /// The stamps now. To be taken before the files are read, so that a change meanwhile is
+    /// detected.
     pub fn of(files: &TlsFiles) -> Self {
         Self(files.all().map(|path| fs::metadata(path).ok().map(Stamp::from)).collect())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who a peer is, by its verified certificate.
+//! The identity of a peer, from its verified certificate.
 //!
 //! ```text
 //!   subject, RDN by RDN ──┐
@@ -7,9 +7,9 @@
 //!   alternative names ────┘
 //! ```
 //!
-//! Key, serial number, dates and issuer do not count: a renewed certificate is the same peer. So
-//! all CAs of the CA file are trusted equally: each can issue a certificate for any name. The
-//! type of a string in the subject does not count either (tools differ), nor does the order of
+//! Key, serial number, dates and issuer do not count, so a renewed certificate is the same peer.
+//! This means that all CAs of the CA file are trusted equally: each can issue a certificate for any
+//! name. The string type in the subject does not count either (tools differ), nor does the order of
 //! alternative names; upper and lower case do.
 
 use std::fmt;
@@ -30,29 +30,29 @@ use super::TlsError;
 /// Separates this use of SHA-256 from others.
 const DOMAIN: &[u8] = b"dlock peer identity 1";
 
-/// Who the peer is by its end-entity certificate: equal if subject and subject alternative names
-/// are equal. A client id is bound to it.
+/// The identity of a peer. Equal for end-entity certificates with equal subject and subject
+/// alternative names. A client id is bound to it.
 #[derive(Clone)]
 pub struct PeerIdentity {
     digest: [u8; 32],
     names: Vec<PeerName>,
 }
 
-/// A name in a certificate, as it is there.
+/// A name in a certificate, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerName {
-    /// The whole subject as in RFC 4514: `CN=node1,O=Example`. Absent if it is empty.
+    /// The whole subject as in RFC 4514: `CN=node1,O=Example`. Absent if the subject is empty.
     Subject(String),
     /// A common name of the subject.
     CommonName(String),
-    /// An alternative name: a name of DNS.
+    /// An alternative name: a DNS name.
     Dns(String),
-    /// An alternative name: an address.
+    /// An alternative name: an IP address.
     Ip(IpAddr),
-    /// An alternative name: a URI, as of SPIFFE.
+    /// An alternative name: a URI, as used by SPIFFE.
     Uri(String),
-    /// An alternative name: an address of e-mail.
+    /// An alternative name: an e-mail address.
     Email(String),
 }
 
@@ -105,20 +105,19 @@ impl PeerIdentity {
         Ok(Self { digest, names })
     }
 
-    /// 32 bytes that are equal for equal identities, to be kept.
+    /// 32 bytes to store; equal for equal identities.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 
-    /// The names in the certificate as rules have them: `CN=`, `DNS:`, `IP:`, `URI:` or `email:`
-    /// and the value as it is in the certificate, and `subject:` and the whole subject as in RFC
-    /// 4514.
+    /// The names as written in rules: `CN=`, `DNS:`, `IP:`, `URI:` or `email:` and the value in the
+    /// certificate; and `subject:` and the whole subject as in RFC 4514.
     pub fn rule_names(&self) -> Vec<String> {
         self.names.iter().map(PeerName::rule_name).collect()
     }
 
-    /// The names in the certificate: for rules and logs. Their values are the peer's: `Display`
-    /// makes them fit for a log.
+    /// The names in the certificate, for rules and logs. The peer has chosen the values; `Display`
+    /// makes them printable.
     pub fn names(&self) -> &[PeerName] {
         &self.names
     }
@@ -138,7 +137,7 @@ impl std::hash::Hash for PeerIdentity {
     }
 }
 
-/// The subject, or the first alternative name where there is none.
+/// The subject; the first alternative name if the subject is empty.
 impl fmt::Display for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.names.first() {
@@ -169,8 +168,8 @@ impl PeerName {
         }
     }
 
-    /// No two different names are the same in rules: the value of a common name may look like a
-    /// whole subject.
+    /// The name as written in rules. Different names never give the same text: else a common name
+    /// could look like a whole subject.
     fn rule_name(&self) -> String {
         match self {
             Self::Subject(name) => format!("subject:{name}"),
@@ -206,7 +205,7 @@ fn common_name(part: &AttributeTypeAndValue) -> Option<PeerName> {
     value.map(|value| PeerName::CommonName(value.into()))
 }
 
-/// Type and value, the same for all types of strings whose bytes mean the same.
+/// The encoding of type and value; equal for all string types with the same bytes.
 fn canonical(part: &AttributeTypeAndValue) -> Result<Vec<u8>, Error> {
     let tag = part.value.tag();
     let kind = if is_text(tag) { Tag::Utf8String } else { tag };
@@ -214,7 +213,7 @@ fn canonical(part: &AttributeTypeAndValue) -> Result<Vec<u8>, Error> {
     Ok(joined(&[part.oid.as_bytes().to_vec(), kind.to_der()?, value]))
 }
 
-/// One string of bytes of several; different ones never come to the same.
+/// The parts as one byte string; different parts never give the same string.
 fn joined(parts: &[Vec<u8>]) -> Vec<u8> {
     let mut out = (parts.len() as u64).to_be_bytes().to_vec();
     for part in parts {

@@ -5,7 +5,7 @@
 //!   file ─▶ the one PRIVATE KEY block ─▶ base64 ─▶ [password ─▶ PBES2] ─▶ [SEC1 ─▶ PKCS#8] ─▶ ring
 //!             every buffer has its size from the beginning and is wiped when it is dropped
 //! ```
-//! A program of the C API has what is refused here loaded by OpenSSL (`openssl_key.rs`).
+//! In programs of the C API, OpenSSL loads keys that this file refuses (`openssl_key.rs`).
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -24,9 +24,9 @@ use zeroize::Zeroizing;
 
 use super::{files, openssl_key, KeyPassword, TlsError, KEY_FILE_BYTES_MAX};
 
-/// The most rounds of PBKDF2: some seconds of one core.
+/// The limit for PBKDF2 rounds: some seconds of one core.
 const PBKDF2_ROUNDS_MAX: u32 = 10_000_000;
-/// The most memory of scrypt, and the most work in multiples of it.
+/// The limits for scrypt: memory, and work in multiples of it.
 const SCRYPT_BYTES_MAX: u64 = 256 << 20;
 const SCRYPT_PARALLEL_MAX: u16 = 16;
 
@@ -39,8 +39,8 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
 const DASHES: &[u8] = b"-----";
 
-/// Loads the one private key of the file; with OpenSSL, where `by_openssl` allows that and it is of
-/// another kind, or encrypted in another way, than is understood here.
+/// Loads the only private key of the file. If `by_openssl` allows it, OpenSSL loads keys whose kind
+/// or encryption is not supported here.
 pub fn load(
     path: &Path,
     password: &dyn KeyPassword,
@@ -77,7 +77,7 @@ fn understood(
     }
 }
 
-/// One load asks for the password once, for all that need it.
+/// Asks for the password once per load.
 #[derive(Debug)]
 struct AskedOnce<'a> {
     password: &'a dyn KeyPassword,
@@ -100,7 +100,7 @@ struct Block<'a> {
     body: &'a [u8],
 }
 
-/// The one block whose label ends in `PRIVATE KEY`; others, such as parameters, are passed over.
+/// The only block whose label ends in `PRIVATE KEY`; other blocks, such as parameters, are skipped.
 fn only_key<'a>(path: &Path, text: &'a [u8]) -> Result<Block<'a>, TlsError> {
     let broken = |cause: &str| TlsError::Pem { path: path.into(), cause: cause.into() };
     let mut found = None;
@@ -140,7 +140,7 @@ fn decoded(path: &Path, block: &Block<'_>) -> Result<Zeroizing<Vec<u8>>, TlsErro
             return Err(TlsError::Pem { path: path.into(), cause: "it is not base64".into() })
         }
     };
-    bytes.truncate(len); // what is behind is wiped with the buffer's whole capacity
+    bytes.truncate(len); // the rest is wiped with the whole capacity of the buffer
     Ok(bytes)
 }
 
@@ -168,7 +168,7 @@ fn decrypted(
         Err(error) => return Err(unsupported(error.to_string())),
     };
     bytes.truncate(len);
-    // With the wrong password the padding is right once in 256 times.
+    // The padding is right for one in 256 wrong passwords.
     match PrivateKeyInfoRef::from_der(&bytes) {
         Ok(_) => Ok(bytes),
         Err(_) => Err(TlsError::PasswordWrong { path: path.into() }),
@@ -198,7 +198,8 @@ fn pkcs8(path: &Path, der: &[u8]) -> Result<Arc<dyn SigningKey>, TlsError> {
     signing_key(path, &PrivatePkcs8KeyDer::from(der).into())
 }
 
-/// Ring takes PKCS#8 alone. rustls would convert as well, in memory that is not wiped.
+/// Converts the key, because ring takes only PKCS#8. rustls would convert it in memory that is not
+/// wiped.
 fn sec1(path: &Path, der: &[u8]) -> Result<Arc<dyn SigningKey>, TlsError> {
     let malformed = |error: x509_cert::der::Error| TlsError::Malformed {
         path: path.into(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! OpenSSL's `libcrypto`, for programs of the C API: their `cert_verify_cb`, and certificates and
-//! keys that the rest of this module does not understand.
+//! OpenSSL's `libcrypto` for programs of the C API: for their `cert_verify_cb`, and for
+//! certificates and keys that the rest of this module does not support.
 //!
 //! ```text
 //!   which one?  the callback calls functions of a libcrypto, and must be given its objects
@@ -8,8 +8,7 @@
 //!   2. the one that the process finds first        3. one that is loaded: 3, then 1.1
 //!   4. one of the system: libcrypto.so.3, then libcrypto.so.1.1       else: Absent
 //! ```
-//! Objects of one version given to functions of another would be read as what they are not. The
-//! library is never unloaded.
+//! Functions of one version would misread objects of another. The library is never unloaded.
 
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void, CStr};
 use std::fmt;
@@ -18,13 +17,13 @@ use std::sync::OnceLock;
 
 use super::TlsError;
 
-/// The ABIs that are understood, the first one preferred.
+/// The supported ABIs, in order of preference.
 const SONAMES: [&CStr; 2] = [c"libcrypto.so.3", c"libcrypto.so.1.1"];
 
-/// What a program that verifies certificates by itself is linked with.
+/// A function that every program which verifies certificates itself is linked with.
 const PROBE: &CStr = c"X509_verify_cert";
 
-/// Objects of OpenSSL, which are known by their addresses only.
+/// Objects of OpenSSL, used only by address.
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         $($(#[$doc])* #[repr(C)] pub struct $name { _opaque: [u8; 0] })*
@@ -56,17 +55,18 @@ opaque! {
     EvpMdCtx;
 }
 
-/// `pem_password_cb`: a place for the password, its size, whether it is for writing, and what was
-/// given with it; the answer is the length, or below 0.
+/// `pem_password_cb`: a buffer for the password, its size, whether it is for writing, and user
+/// data; returns the length, or a negative number.
 pub type PasswordFn = unsafe extern "C" fn(*mut c_char, c_int, c_int, *mut c_void) -> c_int;
-/// `X509_STORE_CTX_verify_cb`: whether a certificate of the chain is right; the answer counts.
+/// `X509_STORE_CTX_verify_cb`: whether a certificate of the chain is accepted; the return value
+/// decides.
 pub type VerifyFn = unsafe extern "C" fn(c_int, *mut X509StoreCtx) -> c_int;
 
 /// The functions of a loaded library.
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
-        /// Functions of libcrypto by their names there. All of them may be called from any thread;
-        /// those since OpenSSL 1.1.1 whose signatures are the same in 3.
+        /// Functions of libcrypto, by their names there. All exist since OpenSSL 1.1.1 with the
+        /// same signatures as in 3, and may be called from any thread.
         #[derive(Clone, Copy)]
         #[allow(non_snake_case)] // OpenSSL's own names
         pub struct Libcrypto {
@@ -74,7 +74,7 @@ macro_rules! functions {
         }
 
         impl Libcrypto {
-            /// The functions that `scope` has.
+            /// The functions found in `scope`.
             fn of(scope: *mut c_void) -> Result<Self, TlsError> {
                 Ok(Self {
                     $($name: {
@@ -155,10 +155,10 @@ impl fmt::Debug for Libcrypto {
 }
 
 impl Libcrypto {
-    /// The library whose objects the function at `callback` can be given.
+    /// The library whose objects the function at `callback` accepts.
     ///
     /// # Errors
-    /// [`TlsError::Libcrypto`]: there is none, or it is too old.
+    /// [`TlsError::Libcrypto`]: there is no library, or it is too old.
     pub fn for_callback(callback: *const c_void) -> Result<Self, TlsError> {
         match linked_with(callback).or_else(found_first) {
             Some(scope) => Self::of(scope),
@@ -166,10 +166,10 @@ impl Libcrypto {
         }
     }
 
-    /// The library for what needs no particular one; it is looked for when it is first needed.
+    /// The library for uses that need no particular one; it is searched for at the first use.
     ///
     /// # Errors
-    /// Why there is none that can be used.
+    /// The reason why no library can be used.
     pub fn found() -> Result<Self, &'static str> {
         static FOUND: OnceLock<Result<Libcrypto, String>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
@@ -185,7 +185,7 @@ impl Libcrypto {
     /// A certificate; `None`: it cannot be parsed.
     pub fn certificate(&self, der: &[u8]) -> Option<Owned<X509>> {
         let (mut at, len) = (der.as_ptr(), c_long::try_from(der.len()).ok()?);
-        // SAFETY: so many bytes to read, and places for the end and for no older certificate.
+        // SAFETY: `len` bytes to read, and places for the end and for no older certificate.
         let raw = unsafe { (self.d2i_X509)(null_mut(), &mut at, len) };
         Owned::new(raw, self.X509_free)
     }
@@ -206,7 +206,7 @@ impl Libcrypto {
         Owned::new(raw, self.EVP_PKEY_free)
     }
 
-    /// The first of these that is loaded, else the first that can be.
+    /// The first of these that is loaded already, else the first that can be loaded.
     fn open(sonames: &[&CStr]) -> Result<Self, TlsError> {
         let loaded = sonames.iter().map(|name| open(name, libc::RTLD_NOLOAD));
         if let Some(scope) = loaded.into_iter().find(|scope| !scope.is_null()) {
@@ -223,7 +223,7 @@ impl Libcrypto {
     }
 }
 
-/// The libcrypto that the object with this code is linked with, if it is with one.
+/// The libcrypto that the program or library with this code is linked with, if any.
 fn linked_with(code: *const c_void) -> Option<*mut c_void> {
     let object = object_of(code)?;
     // SAFETY: a handle that was opened just now, and a C string.
@@ -234,14 +234,14 @@ fn linked_with(code: *const c_void) -> Option<*mut c_void> {
     library
 }
 
-/// The libcrypto that the process finds first; the program itself may have it in it.
+/// The libcrypto that the process finds first; it may be a part of the program itself.
 fn found_first() -> Option<*mut c_void> {
     // SAFETY: a scope that the loader defines, and a C string.
     let probe = unsafe { libc::dlsym(libc::RTLD_DEFAULT, PROBE.as_ptr()) };
     (!probe.is_null()).then(|| object_of(probe).unwrap_or(libc::RTLD_DEFAULT))
 }
 
-/// A handle of the program or library which an address belongs to.
+/// A handle of the program or library that contains an address.
 fn object_of(address: *const c_void) -> Option<*mut c_void> {
     let (dli_fname, dli_sname) = (null(), null());
     let mut info =
@@ -257,11 +257,11 @@ fn object_of(address: *const c_void) -> Option<*mut c_void> {
 }
 
 fn open(name: &CStr, flags: c_int) -> *mut c_void {
-    // SAFETY: a C string; running the constructors of libcrypto is what is asked for.
+    // SAFETY: a C string; running the constructors of libcrypto is intended.
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) }
 }
 
-/// `name` ends with a NUL.
+/// The address of a symbol. `name` ends with a NUL.
 fn symbol(scope: *mut c_void, name: &'static str) -> Result<*mut c_void, TlsError> {
     // SAFETY: a scope that stays, and a name with a NUL at its end.
     let symbol = unsafe { libc::dlsym(scope, name.as_ptr().cast()) };
@@ -281,7 +281,7 @@ fn dl_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// An object of OpenSSL with one count of ours.
+/// An OpenSSL object with one reference that is dropped with it.
 pub struct Owned<T> {
     raw: NonNull<T>,
     free: unsafe extern "C" fn(*mut T),
@@ -302,7 +302,8 @@ unsafe impl Send for Owned<EvpPkey> {}
 unsafe impl Sync for Owned<EvpPkey> {}
 
 impl<T> Owned<T> {
-    /// `None`: null. `free` is the function of the library that made it which takes the count back.
+    /// `None` if `raw` is null. `free` drops the reference, and is of the library that made the
+    /// object.
     pub fn new(raw: *mut T, free: unsafe extern "C" fn(*mut T)) -> Option<Self> {
         NonNull::new(raw).map(|raw| Self { raw, free })
     }
@@ -325,7 +326,8 @@ impl<T> fmt::Debug for Owned<T> {
     }
 }
 
-/// The thread's queue of OpenSSL's errors is the program's: what is added is taken out again.
+/// Keeps the thread's queue of OpenSSL errors, which is the program's: errors that are added while
+/// this exists are removed.
 pub struct ErrorMark(Libcrypto);
 
 impl ErrorMark {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From files to configurations: everything that can be known to be wrong is refused here.
+//! From files to configurations; refuses everything that can be known to be wrong.
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -31,26 +31,26 @@ use super::{
     CERTIFICATE_FILE_BYTES_MAX, CHAIN_CERTIFICATES_MAX, CRLS_MAX, CRL_FILE_BYTES_MAX, RSA_BITS_MIN,
 };
 
-/// What one successful loading gave.
+/// The result of loading the files.
 pub struct Loaded {
     /// For accepting connections.
     pub server: Arc<ServerConfig>,
     /// For connecting.
     pub client: Arc<ClientConfig>,
     rules: Arc<PeerRules>,
-    /// `None`: its password has not opened the key yet.
+    /// The own certificate and key; `None`: the password has not opened the key yet.
     own: Option<Arc<CertifiedKey>>,
-    /// When certificates and lists end.
+    /// The ends of certificates and lists.
     pub endings: Vec<Ending>,
 }
 
 impl Loaded {
-    /// [`super::Tls::lacks_key`].
+    /// See [`super::Tls::lacks_key`].
     pub fn lacks_key(&self) -> bool {
         self.own.is_none()
     }
 
-    /// [`super::Tls::client_expecting`].
+    /// See [`super::Tls::client_expecting`].
     pub fn client_expecting(&self, name: ServerName<'static>) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.client);
         let judge = JudgeServers { rules: self.rules.clone(), name: Some(name) };
@@ -58,7 +58,7 @@ impl Loaded {
         Arc::new(config)
     }
 
-    /// [`super::Tls::check`].
+    /// See [`super::Tls::check`].
     pub fn check(&self, role: PeerRole, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         let (first, others) = chain.split_first().ok_or(TlsError::NoIdentity("is missing"))?;
         let verdict = self.rules.verify(role, first, others, None, UnixTime::now());
@@ -71,7 +71,7 @@ impl Loaded {
     }
 }
 
-/// Loads the files and checks them and that they belong together.
+/// Loads the files, and checks each of them and that they fit together.
 pub fn load(
     files: &TlsFiles,
     password: &dyn KeyPassword,
@@ -91,8 +91,9 @@ pub fn load(
     configure(files, rules, own, endings)
 }
 
-/// Loads the files in place of `old`: what shall be in force, and what could not be taken. New CAs
-/// and lists do not wait until an own certificate or key can be used: they may revoke a peer.
+/// Loads the files in place of `old`; returns what is in force then, and the error of the own
+/// certificate or key, if they cannot be used. New CAs and lists do not wait for these: they may
+/// revoke a peer.
 pub fn reload(
     files: &TlsFiles,
     password: &dyn KeyPassword,
@@ -154,7 +155,7 @@ fn load_own(
     Ok(Arc::new(own))
 }
 
-/// TLS_AES_256_GCM_SHA384 and nothing else, on *ring*.
+/// *ring* with TLS_AES_256_GCM_SHA384 only.
 pub(super) fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384],
@@ -192,11 +193,11 @@ fn configure(
         .with_client_cert_resolver(resolver);
     client.resumption = Resumption::disabled();
     client.enable_early_data = false;
-    client.enable_sni = false; // the name would be sent in the clear, and no server asks for it
+    client.enable_sni = false; // it would be sent in the clear, and servers do not use it
     Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own, endings })
 }
 
-/// The own certificate and key in all handshakes; without one they fail.
+/// Presents the own certificate and key in all handshakes; without them handshakes fail.
 #[derive(Debug)]
 struct Own(Option<Arc<CertifiedKey>>);
 
@@ -220,13 +221,13 @@ impl ResolvesClientCert for Own {
     }
 }
 
-/// What a CA file holds.
+/// The content of a CA file.
 struct Cas {
-    /// As webpki takes them.
+    /// The CAs in the form of webpki.
     anchors: Vec<(TrustAnchor<'static>, Period)>,
-    /// All of them, also those that only OpenSSL trusts.
+    /// All CAs, including those that only OpenSSL trusts.
     ders: Vec<CertificateDer<'static>>,
-    /// The names of all as webpki has them: DER without tag and length.
+    /// The names of all CAs in the form of webpki: DER without tag and length.
     subjects: Vec<Vec<u8>>,
 }
 
@@ -253,7 +254,7 @@ fn load_cas(path: &Path, leniency: &Leniency, now: UnixTime) -> Result<Cas, TlsE
                 let anchor = anchor.map_err(|error| malformed(error.to_string()))?;
                 anchors.push((anchor.to_owned(), period));
             }
-            // a root of X.509 v1, or a peer's own certificate: OpenSSL knows what it may do
+            // A root of X.509 v1, or a peer's own certificate: OpenSSL judges what it may sign.
             false if leniency.allows_openssl() => {}
             false => return Err(TlsError::NotACa { path: path.into(), subject }),
         }
@@ -273,7 +274,7 @@ fn load_chain(
     leniency: &Leniency,
     now: UnixTime,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    // Twice the bound: so many are told from a file that is another altogether.
+    // Up to twice the limit, so that the error has the count. More are those of an unsuitable file.
     let chain = load_certificates(path, "certificate", 2 * CHAIN_CERTIFICATES_MAX)?;
     if chain.len() > CHAIN_CERTIFICATES_MAX {
         return Err(TlsError::ChainTooLong { path: path.into(), found: chain.len() });
@@ -284,7 +285,7 @@ fn load_chain(
         let parsed = Certificate::from_der(der).map_err(malformed)?;
         refuse_weak_key(path, &parsed)?;
         if leniency.allows_openssl() {
-            continue; // the rest is the peer's to judge: `check_own` warns
+            continue; // the peer judges the rest; `check_own` warns
         }
         let subject = certificate::subject(&parsed);
         if place == 0 && certificate::is_ca(&parsed).map_err(malformed)? {
@@ -307,7 +308,7 @@ fn load_certificates(
     sections(path, what, max, CertificateDer::pem_slice_iter(&bytes))
 }
 
-/// Lists as webpki takes them, and as they are in the file.
+/// Lists in the form of webpki, and as in the file.
 type Lists = (Vec<CertRevocationList<'static>>, Vec<CertificateRevocationListDer<'static>>);
 
 fn load_crls(path: &Path, ca: &Path, cas: &Cas, now: UnixTime) -> Result<Lists, TlsError> {
@@ -325,8 +326,8 @@ fn load_crls(path: &Path, ca: &Path, cas: &Cas, now: UnixTime) -> Result<Lists, 
         }
         crls.push((head.this_update, place, CertRevocationList::from(list)));
     }
-    // webpki asks the first list of an issuer. Of two it must be the newer one, where the file has
-    // both; of two of the same second, the one that was appended.
+    // webpki uses the first list of an issuer. If the file has several, that must be the newest; of
+    // two of the same second, the one that comes later in the file.
     crls.sort_by_key(|(this_update, place, _)| Reverse((*this_update, *place)));
     let crls: Vec<_> = crls.into_iter().map(|(_, _, list)| list).collect();
     let issued_by = |ca: &Vec<u8>| crls.iter().any(|crl| crl.issuer() == ca.as_slice());
@@ -341,7 +342,7 @@ fn load_crls(path: &Path, ca: &Path, cas: &Cas, now: UnixTime) -> Result<Lists, 
     Ok((crls, ders))
 }
 
-/// What is in a PEM file of certificates or lists.
+/// The items in a PEM file of certificates or lists.
 fn sections<T>(
     path: &Path,
     what: &'static str,
@@ -378,8 +379,8 @@ fn refuse_weak_key(path: &Path, parsed: &Certificate) -> Result<(), TlsError> {
     }
 }
 
-/// Judges the own certificate as peers with the same CA file would. They may have another, so
-/// that only a revocation is an error.
+/// Judges the own certificate as peers with the same CA file would. Peers may have another CA file,
+/// so only a revocation is an error.
 fn check_own(
     files: &TlsFiles,
     rules: &PeerRules,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TLS: the certificates and keys of this process, and the rules by which a peer's are judged.
+//! TLS: the certificates and keys of this process, and the rules by which peers are judged.
 //!
 //! ```text
 //!   TlsFiles ─▶ files.rs ─▶ material.rs ─▶ Loaded { ServerConfig, ClientConfig } ◀── Tls::reload
@@ -9,11 +9,10 @@
 //!                                                  │
 //!   PeerIdentity (identity.rs) ◀── the chain that was verified
 //! ```
-//! Programs of the C API accept what OpenSSL does, or judge by themselves: store_ctx.rs and
+//! Programs of the C API accept what OpenSSL accepts, or judge peers themselves: store_ctx.rs and
 //! openssl_key.rs, with libcrypto.rs.
 //!
-//! What this module does not do: connect, listen, or move bytes. It makes the configurations for
-//! rustls, which does.
+//! This module does not connect, listen, or move bytes. It makes the configurations for rustls.
 //!
 //! # The rules
 //!
@@ -33,8 +32,8 @@
 //!
 //! # What is wiped from memory
 //!
-//! The bytes of the key file, what is decoded and decrypted from them, and the password. The key
-//! that *ring* computes with while the process runs is not: ring does not wipe it.
+//! Wiped are the bytes of the key file, everything decoded and decrypted from them, and the
+//! password. The key in use is not: *ring* does not wipe it.
 
 mod certificate;
 mod endings;
@@ -71,7 +70,7 @@ use endings::Told;
 use files::Stamps;
 use material::Loaded;
 
-/// The fewest bits of an RSA key that is accepted, in a peer's chain or one's own.
+/// The shortest RSA key that is accepted, in a peer's chain or one's own, in bits.
 pub const RSA_BITS_MIN: u32 = 2048;
 /// The most certificates that a peer may present, or a certificate file may hold: the
 /// end-entity's and four intermediates.
@@ -87,7 +86,7 @@ pub const CRL_FILE_BYTES_MAX: u64 = 16 << 20;
 /// The most bytes of a key file or a password file.
 pub const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Where certificates and keys are: PEM files.
+/// The paths of certificates and keys: PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The CAs whose certificates are accepted of peers; several are possible.
@@ -100,7 +99,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// The certificates that a peer has shown, its own first.
+/// The certificates that a peer has sent, its own first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
 
@@ -116,20 +115,21 @@ pub struct Tls {
     shared: Arc<Shared>,
 }
 
-/// What is accepted beside what the rules of this module allow.
+/// Certificates and keys that are accepted beyond the rules of this module.
 #[derive(Clone, Debug, Default)]
 pub enum Leniency {
     /// Nothing.
     #[default]
     Strict,
-    /// What OpenSSL accepts by default, for programs of the C API: of peers, of keys, and of what
-    /// this side presents, which is the other side's to judge.
+    /// Certificates of peers, keys and own certificates that OpenSSL accepts by default; for
+    /// programs of the C API. Own certificates are judged by the peer alone.
     AsOpenssl {
-        /// Judges peers in place of the rules and of OpenSSL. What stays: TLS 1.3, the proof that
-        /// the peer has its key, the bounds on what it presents, and [`Tls::client_expecting`].
+        /// Judges peers instead of the rules and of OpenSSL. Still required are TLS 1.3, the proof
+        /// that the peer has its key, the limits on what it presents, and
+        /// [`Tls::client_expecting`].
         callback: Option<CertVerifyCallback>,
         /// Whether a key that its password does not open is tried again for each connection
-        /// ([`Tls::open_key`]), instead of being an error.
+        /// ([`Tls::open_key`]), and is no error.
         key_may_wait: bool,
     },
 }
@@ -149,21 +149,20 @@ struct Shared {
     password: Arc<dyn KeyPassword>,
     leniency: Leniency,
     loaded: RwLock<Arc<Loaded>>,
-    /// How often something was loaded.
+    /// How often files were loaded.
     loads: AtomicU64,
-    /// The files as they were at the latest attempt to load them. Held while one runs.
+    /// The stamps of the files at the last attempt to load them. Locked while an attempt runs.
     seen: Mutex<Stamps>,
-    /// What was said of the ends of certificates and lists.
+    /// The notices about ends that were logged.
     told: Mutex<Told>,
 }
 
 impl Tls {
-    /// Loads the files and checks that they belong together.
+    /// Loads the files and checks that they fit together.
     ///
     /// # Errors
     ///
-    /// One [`TlsError`] for each thing that can be wrong with a file; its message names the file,
-    /// the cause and the remedy.
+    /// A [`TlsError`]; its message names the file, the cause and the remedy.
     pub fn load(files: TlsFiles, password: Arc<dyn KeyPassword>) -> Result<Self, TlsError> {
         Self::load_with(Leniency::Strict, files, password)
     }
@@ -176,7 +175,7 @@ impl Tls {
     ///
     /// # Latency
     ///
-    /// A callback is called within handshakes, on the thread that shakes hands.
+    /// A callback is called within handshakes, on the thread of the handshake.
     pub fn load_with(
         leniency: Leniency,
         files: TlsFiles,
@@ -191,13 +190,13 @@ impl Tls {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Whether the key has not been opened yet ([`Leniency::AsOpenssl`]): until it is, handshakes
+    /// Whether the key has not been opened yet ([`Leniency::AsOpenssl`]): until then handshakes
     /// fail.
     pub fn lacks_key(&self) -> bool {
         self.loaded().lacks_key()
     }
 
-    /// Asks for the password of a key that has not been opened yet, and tries it.
+    /// Asks for the password of a key that has not been opened yet, and tries to open it.
     ///
     /// # Errors
     ///
@@ -210,22 +209,22 @@ impl Tls {
         let mut seen = self.shared.seen.lock();
         match self.lacks_key() {
             true => self.load_again(&mut seen),
-            false => Ok(()), // perhaps since the attempt that was under way
+            false => Ok(()), // another attempt may have opened it meanwhile
         }
     }
 
-    /// Loads the files again. Connections made from now on use them; others go on.
+    /// Loads the files again. Later connections use them; existing ones go on.
     ///
     /// # Errors
     ///
-    /// As [`Self::load`]. If CA or CRL file cannot be used, everything stays as it was. If the own
-    /// certificate or key cannot be used, or is revoked by the new list, the old pair stays, and
-    /// peers are judged by the new CA and CRL files all the same: a revocation takes effect.
+    /// As [`Self::load`]. If the CA or CRL file cannot be used, nothing changes. If the own
+    /// certificate or key cannot be used, or is revoked by the new list, the old pair stays, but
+    /// peers are judged by the new CA and CRL files, so that a revocation takes effect.
     ///
     /// # Latency
     ///
-    /// Reads of files, some signatures and, where the key is encrypted, up to seconds of computing:
-    /// not for a thread that serves.
+    /// Reads of files, some signatures and, for an encrypted key, up to seconds of computing: not
+    /// for a thread that serves.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.load_again(&mut self.shared.seen.lock())
     }
@@ -241,9 +240,8 @@ impl Tls {
         result
     }
 
-    /// Whether a file is another than at the latest attempt to load it, successful or not. `false`
-    /// while an attempt runs: it may be the one that takes the change. It is one `stat` for each
-    /// file.
+    /// Whether a file has changed since the last attempt to load it, successful or not. `false`
+    /// while an attempt runs, because it may see the change. Costs one `stat` for each file.
     pub fn changed(&self) -> bool {
         let shared = &*self.shared;
         shared.seen.try_lock().is_some_and(|seen| *seen != Stamps::of(&shared.files))
@@ -254,7 +252,7 @@ impl Tls {
         self.loaded().server.clone()
     }
 
-    /// The configuration for connecting to a server of any name.
+    /// The configuration for connecting to a server with any name.
     pub fn client(&self) -> Arc<ClientConfig> {
         self.loaded().client.clone()
     }
@@ -264,28 +262,28 @@ impl Tls {
         self.loaded().client_expecting(name)
     }
 
-    /// Judges the chain of a connected peer by what is loaded now: a certificate that has expired
-    /// or was revoked since the handshake is refused.
+    /// Judges the chain of a connected peer by the files loaded last: refuses a certificate that
+    /// has expired or was revoked since the handshake.
     ///
     /// # Errors
     ///
-    /// What a handshake would fail with.
+    /// The error with which a handshake would fail.
     pub fn check(&self, role: PeerRole, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         self.loaded().check(role, chain)
     }
 
-    /// Whether the revocation lists that are loaded now name a certificate in the chain of a
-    /// connected peer. That one of them has expired meanwhile, or a list, does not count.
+    /// Whether the revocation lists loaded last name a certificate in the chain of a connected
+    /// peer. Certificates and lists that have expired meanwhile do not matter.
     pub fn is_revoked(&self, role: PeerRole, chain: &PeerChain) -> bool {
         self.loaded().is_revoked(role, &chain.0)
     }
 
-    /// Own certificates, CAs and revocation lists, and when they end.
+    /// The ends of own certificates, CAs and revocation lists.
     pub fn endings(&self) -> Vec<Ending> {
         self.loaded().endings.clone()
     }
 
-    /// Says in the log which of them end within [`NOTICE_DAYS`], each notice once.
+    /// Logs which of them end within [`NOTICE_DAYS`], each notice once.
     pub fn warn_of_endings(&self) {
         let loaded = self.loaded();
         for notice in self.shared.told.lock().due(&loaded.endings, UnixTime::now()) {
@@ -293,12 +291,13 @@ impl Tls {
         }
     }
 
-    /// Grows whenever files were loaded: peers that were judged before were judged by others.
+    /// The number of loads so far; peers that were judged at a lower number were judged by older
+    /// files.
     pub fn loads(&self) -> u64 {
         self.shared.loads.load(Ordering::SeqCst)
     }
 
-    /// Where the certificates and keys are.
+    /// The paths of certificates and keys.
     pub fn files(&self) -> &TlsFiles {
         &self.shared.files
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Keys that *ring* does not understand, for programs of the C API: loaded and used by libcrypto.
+//! Keys that *ring* does not support, for programs of the C API: libcrypto loads and uses them.
 //!
 //! ```text
 //!   key file ─▶ PEM_read_bio_PrivateKey ─ encrypted? ─▶ KeyPassword
@@ -7,8 +7,8 @@
 //!                  EVP_PKEY ─▶ EVP_DigestSign: CertificateVerify of this side
 //!   peer's SubjectPublicKeyInfo ─▶ EVP_DigestVerify: that of the other side
 //! ```
-//! What is read here that ring does not: encryptions of PEM and PKCS#8 other than PBES2 with AES
-//! and SHA-2, P-521, RSA keys for PSS alone, Ed448.
+//! Beyond ring: encryptions of PEM and PKCS#8 other than PBES2 with AES and SHA-2, P-521, RSA keys
+//! for PSS only, Ed448.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
@@ -25,19 +25,19 @@ use super::libcrypto::{ErrorMark, EvpMd, EvpMdCtx, EvpPkey, EvpPkeyCtx, Libcrypt
 use super::store_ctx::OpensslFault;
 use super::{KeyPassword, TlsError};
 
-/// How something is signed.
+/// A signature scheme.
 #[derive(Debug)]
 struct Scheme {
     id: SignatureScheme,
     algorithm: SignatureAlgorithm,
-    /// Of the key.
+    /// The algorithm of its keys.
     oid: ObjectIdentifier,
     curve: Option<ObjectIdentifier>,
-    /// Bits of SHA-2; 0: the key says.
+    /// Bits of the SHA-2 hash; 0: the key determines it.
     hash: u16,
 }
 
-/// Those of TLS 1.3 (RFC 8446, 4.2.3), the preferred ones of a kind of key first.
+/// The schemes of TLS 1.3 (RFC 8446, 4.2.3), for each kind of key in order of preference.
 static SCHEMES: [Scheme; 11] = {
     use SignatureAlgorithm as Of;
     use SignatureScheme as Id;
@@ -69,14 +69,14 @@ static SCHEMES: [Scheme; 11] = {
         scheme(Id::RSA_PSS_SHA256, Of::RSA, RSA, None, 256),
         scheme(Id::RSA_PSS_SHA384, Of::RSA, RSA, None, 384),
         scheme(Id::RSA_PSS_SHA512, Of::RSA, RSA, None, 512),
-        // rsa_pss_pss_*: for keys that say that they are for PSS alone; rustls has no names
+        // rsa_pss_pss_*: for keys that are marked as for PSS only; rustls has no names for these
         scheme(Id::Unknown(0x0809), Of::RSA, PSS, None, 256),
         scheme(Id::Unknown(0x080a), Of::RSA, PSS, None, 384),
         scheme(Id::Unknown(0x080b), Of::RSA, PSS, None, 512),
     ]
 };
 
-/// What can be verified and signed.
+/// The schemes that can be verified and signed with.
 pub fn schemes() -> impl Iterator<Item = SignatureScheme> {
     SCHEMES.iter().map(|scheme| scheme.id)
 }
@@ -100,7 +100,7 @@ impl Scheme {
         }
     }
 
-    /// A context that was initialised for this scheme, and the padding of RSA set.
+    /// A context that is initialised for this scheme, with the padding of RSA set.
     fn context(
         &self,
         libcrypto: &Libcrypto,
@@ -111,7 +111,7 @@ impl Scheme {
         let ctx = Owned::new(unsafe { (libcrypto.EVP_MD_CTX_new)() }, libcrypto.EVP_MD_CTX_free)?;
         let mut of_key: *mut EvpPkeyCtx = null_mut();
         let digest = self.digest(libcrypto);
-        // SAFETY: a new context, a place for the key's, which belongs to it, and a key.
+        // SAFETY: a new context, a place for the key's context, which belongs to it, and a key.
         let mut done = unsafe { init(ctx.raw(), &mut of_key, digest, null_mut(), key.raw()) };
         if self.algorithm == SignatureAlgorithm::RSA {
             let salt = [(c"rsa_padding_mode", c"pss"), (c"rsa_pss_saltlen", c"digest")];
@@ -167,7 +167,8 @@ pub fn verify(
     }
 }
 
-/// Loads the private key of a PEM file, which `cause` says that it is none for ring.
+/// Loads by OpenSSL the private key of a PEM file that ring cannot use; `cause` is the reason that
+/// ring gives.
 pub fn load(
     path: &Path,
     text: &[u8],
@@ -180,15 +181,15 @@ pub fn load(
     let unsupported =
         |cause: &str| TlsError::UnsupportedKey { path: path.into(), cause: cause.into() };
     let len = c_int::try_from(text.len()).map_err(|_| unsupported("it is too long"))?;
-    // SAFETY: so many bytes, which outlive what is made of them.
+    // SAFETY: `len` bytes, which outlive the BIO.
     let bio = unsafe { (libcrypto.BIO_new_mem_buf)(text.as_ptr().cast(), len) };
     if bio.is_null() {
         return Err(unsupported("OpenSSL has no memory"));
     }
     let mut asked = Asked { path, password, was_asked: false, error: None };
     let of = std::ptr::from_mut(&mut asked).cast();
-    // SAFETY: what to read from, a place for no older key, and a callback with what it uses; what
-    // was read from is not used afterwards.
+    // SAFETY: a BIO to read, a place for no older key, and a callback with its data; the BIO is not
+    // used afterwards.
     let raw = unsafe {
         let raw = (libcrypto.PEM_read_bio_PrivateKey)(bio, null_mut(), give_password, of);
         (libcrypto.BIO_free)(bio);
@@ -206,7 +207,7 @@ pub fn load(
     key.map(|key| Arc::new(key) as _).ok_or_else(|| unsupported("TLS 1.3 has no signature for it"))
 }
 
-/// The password that a key is read with.
+/// The data of [`give_password`].
 struct Asked<'a> {
     path: &'a Path,
     password: &'a dyn KeyPassword,
@@ -221,7 +222,7 @@ unsafe extern "C" fn give_password(
     _is_for_writing: c_int,
     asked: *mut c_void,
 ) -> c_int {
-    // SAFETY: `load` gives its own, and waits.
+    // SAFETY: `load` passes its own `Asked`, and waits for the return.
     let Some(asked) = (unsafe { asked.cast::<Asked<'_>>().as_mut() }) else { return -1 };
     asked.was_asked = true;
     if asked.error.is_some() {
@@ -248,7 +249,7 @@ unsafe extern "C" fn give_password(
     }
 }
 
-/// A private key that libcrypto has.
+/// A private key in libcrypto.
 #[derive(Debug)]
 struct OpensslKey {
     libcrypto: Libcrypto,
@@ -258,7 +259,7 @@ struct OpensslKey {
 }
 
 impl OpensslKey {
-    /// `None`: no signature of TLS 1.3 is made with such a key.
+    /// `None`: TLS 1.3 has no signature scheme for this key.
     fn of(libcrypto: Libcrypto, key: Owned<EvpPkey>) -> Option<Self> {
         // SAFETY: a key, and no place: it answers how many bytes it needs.
         let len = unsafe { (libcrypto.i2d_PUBKEY)(key.raw(), null_mut()) };
@@ -277,7 +278,7 @@ impl SigningKey for OpensslKey {
         let spki = SubjectPublicKeyInfoRef::from_der(&self.spki).ok()?;
         let _mark = ErrorMark::set(self.libcrypto);
         let can_sign = |scheme: &&Scheme| {
-            // a key for PSS may be for one hash alone
+            // A PSS key may be restricted to one hash.
             let init = self.libcrypto.EVP_DigestSignInit;
             scheme.is_of(&spki) && scheme.context(&self.libcrypto, &self.key, init).is_some()
         };
@@ -295,7 +296,7 @@ impl SigningKey for OpensslKey {
     }
 }
 
-/// The same with a scheme.
+/// A private key in libcrypto, with the scheme to sign with.
 #[derive(Debug)]
 struct OpensslSigner {
     libcrypto: Libcrypto,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the password of an encrypted key comes from.
+//! Sources of the password of an encrypted key.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,14 +9,15 @@ use zeroize::Zeroizing;
 use super::files;
 use super::{TlsError, KEY_FILE_BYTES_MAX};
 
-/// Asked for the password of an encrypted key, each time that the key is loaded; the answer is
-/// wiped after use. It is not asked for a key that is not encrypted.
+/// Gives the password each time that an encrypted key is loaded; the password is wiped after use.
+/// Not asked for a key that is not encrypted.
 pub trait KeyPassword: Send + Sync + fmt::Debug {
     /// The password; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// Why it could not be had; [`TlsError::Password`] is for reasons of the implementation's own.
+    /// The reason why the password cannot be read; [`TlsError::Password`] is for the
+    /// implementation's own.
     fn password(&self) -> Result<Option<Zeroizing<Vec<u8>>>, TlsError>;
 }
 
@@ -30,7 +31,7 @@ impl KeyPassword for NoPassword {
     }
 }
 
-/// A password that is in memory, and wiped when this is dropped.
+/// A password in memory, wiped when it is dropped.
 pub struct FixedPassword(Zeroizing<Vec<u8>>);
 
 impl FixedPassword {
@@ -52,12 +53,12 @@ impl KeyPassword for FixedPassword {
     }
 }
 
-/// A password in a file of its own: the first line, without its end. The file is read each time.
+/// A password in a file of its own: the first line. The file is read each time.
 #[derive(Clone, Debug)]
 pub struct FilePassword(PathBuf);
 
 impl FilePassword {
-    /// The file is read when the password is needed.
+    /// Does not read the file yet.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records sealed with AES-256-GCM: what the data path of a TLS session sends over the queue pairs
-//! of a device.
+//! Records sealed with AES-256-GCM: the data path of a TLS session over the queue pairs of a
+//! device.
 //!
 //! | bytes | field | |
 //! |---|---|---|
@@ -16,18 +16,18 @@
 //!   TLS exporter ─▶ a secret for each client and direction
 //!   secret n ─HKDF─▶ key n, IV n, secret n+1          nonce = IV n xor sequence number
 //! ```
-//! *Nonces.* A sequence number is used once: sealing counts it, and it never starts again or wraps.
-//! So no nonce comes twice under one key. A channel ends at [`RECORDS_MAX`] records.
+//! *Nonces.* A sequence number is used once: sealing increments it, and it never restarts or wraps.
+//! So no nonce is used twice with one key. A channel ends at [`RECORDS_MAX`] records.
 //!
 //! *New keys.* After [`RECORDS_PER_KEY`] records, of 64 KiB at most, both ends derive the next key,
-//! without a message. What the old one was derived from is wiped, so that a key that leaks opens
-//! neither earlier records nor later ones.
+//! without a message. The secret of the old key is wiped, so that a leaked key opens neither
+//! earlier records nor later ones.
 //!
-//! *Receiving.* The next record must have exactly the next sequence number: the transport is
-//! reliable and in order. One that was replayed, reordered, left out, cut or changed breaks the
-//! channel for good.
+//! *Receiving.* The next record must have exactly the next sequence number, because the transport
+//! is reliable and in order. A record that was replayed, reordered, left out, cut or changed breaks
+//! the channel for good.
 //!
-//! What this module does not do: send anything, or allocate for what is not authentic.
+//! This module sends nothing, and allocates nothing for a record before it is authenticated.
 
 use dlock_core::ids::ClientId;
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey, AES_256_GCM, NONCE_LEN};
@@ -38,42 +38,42 @@ use zeroize::Zeroizing;
 pub const VERSION: u8 = 1;
 /// The type of a record that carries bytes of the stream.
 pub const DATA: u8 = 1;
-/// Bytes before the ciphertext.
+/// Bytes in front of the ciphertext.
 pub const HEADER_LEN: usize = 16;
-/// Bytes behind it.
+/// Bytes behind the ciphertext.
 pub const TAG_LEN: usize = 16;
 /// Bytes that a record adds to its plaintext.
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
-/// Records that one key seals: with those of 64 KiB 2^32 blocks, far below what AES-GCM permits
-/// (RFC 8446, 5.5: about 2^38).
+/// Records that one key seals. With records of 64 KiB these are 2^32 blocks, far below the limit of
+/// AES-GCM (RFC 8446, 5.5: about 2^38).
 pub const RECORDS_PER_KEY: u64 = 1 << 20;
-/// Records of a direction, after which its channel ends: at a million a second after 8 years.
+/// Records of one direction until its channel ends: 8 years at a million a second.
 pub const RECORDS_MAX: u64 = 1 << 48;
 
-/// What the exporter of TLS is asked for (RFC 5705 keeps this prefix for private use).
+/// The label for the TLS exporter (RFC 5705 keeps this prefix for private use).
 pub(crate) const EXPORTER_LABEL: &[u8] = b"EXPERIMENTAL dlock sealed data path";
 /// Bytes of a secret: the length of the hash.
 const SECRET_LEN: usize = 48;
 const KEY_LEN: usize = 32;
 
-/// Why a record was not sealed, or was refused.
+/// The reason why a record was not sealed, or was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// Nothing in it, fewer bytes than a header and a tag, or not as many as the header says.
+    /// The record is empty, shorter than a header and a tag, or not as long as its header says.
     #[error("a record of {len} bytes that is empty, cut short or too long")]
     Length {
-        /// Its bytes.
+        /// Bytes of the record.
         len: usize,
     },
-    /// A version or type that is not known.
+    /// The version or type is not known.
     #[error("a record of version {version} and type {kind}, which is not known")]
     Unknown {
-        /// Its version.
+        /// The record's version.
         version: u8,
-        /// Its type.
+        /// The record's type.
         kind: u8,
     },
-    /// Replayed, reordered, or another one was left out.
+    /// The record was replayed or reordered, or another one was left out.
     #[error("record {came} where {expected} is due: it was replayed, reordered or left out")]
     OutOfOrder {
         /// The number that is due.
@@ -81,7 +81,7 @@ pub enum SealError {
         /// The number that came.
         came: u64,
     },
-    /// An epoch that is not that of its number.
+    /// The epoch does not fit the sequence number.
     #[error("record of key epoch {came} where {expected} is due")]
     Epoch {
         /// The epoch that is due.
@@ -89,10 +89,10 @@ pub enum SealError {
         /// The epoch that came.
         came: u32,
     },
-    /// Changed on its way, or sealed with another key.
+    /// The record was changed on its way, or sealed with another key.
     #[error("a record that is not authentic")]
     Forged,
-    /// The direction has had all the records that it may have.
+    /// The direction has reached [`RECORDS_MAX`].
     #[error("the sequence numbers of the channel are used up")]
     Exhausted,
 }
@@ -110,7 +110,7 @@ impl std::fmt::Debug for SealSecrets {
 }
 
 impl SealSecrets {
-    /// Of this client, from an exporter that fills a buffer for a context.
+    /// The secrets of this client. `exporter` fills a buffer for a context.
     pub fn export<E>(
         client: ClientId,
         exporter: impl Fn(&mut [u8], &[u8]) -> Result<(), E>,
@@ -123,7 +123,7 @@ impl SealSecrets {
         Ok(Self { to_primary: secret(b"to primary")?, to_client: secret(b"to client")? })
     }
 
-    /// The client's end: what it seals with, and what it opens with.
+    /// The client's end: for sealing and for opening.
     pub fn of_client(self) -> (Sealer, Opener) {
         (Sealer::new(self.to_primary, BOUNDS), Opener::new(self.to_client, BOUNDS))
     }
@@ -134,7 +134,7 @@ impl SealSecrets {
     }
 }
 
-/// When keys and channels end.
+/// The limits of keys and channels.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     records_per_key: u64,
@@ -162,7 +162,7 @@ impl Direction {
         Self { secret, key, iv, epoch: 0, seq: 0, bounds }
     }
 
-    /// Makes the key of the next record the one in use.
+    /// Changes to the key of the next record, if it is a new one.
     fn turn(&mut self) -> Result<(), SealError> {
         if self.seq >= self.bounds.records_max {
             return Err(SealError::Exhausted);
@@ -176,7 +176,7 @@ impl Direction {
         Ok(())
     }
 
-    /// The nonce of the record whose number is next; the caller counts it at once.
+    /// The nonce for the next sequence number; the caller increments it at once.
     fn nonce(&self) -> Nonce {
         Nonce::assume_unique_for_key(nonce_of(&self.iv, self.seq))
     }
@@ -191,11 +191,11 @@ impl Sealer {
         Self(Direction::new(secret, bounds))
     }
 
-    /// Makes the next record of these bytes, in place of what `record` had.
+    /// Seals these bytes as the next record, which replaces the content of `record`.
     ///
     /// # Errors
-    /// `Length`: nothing, or more than a record can have; nothing was sealed. `Exhausted`: the
-    /// channel is to end.
+    /// `Length`: no bytes, or more than fit into a record; nothing was sealed. `Exhausted`: the
+    /// channel has to end.
     pub fn seal(&mut self, plaintext: &[u8], record: &mut Vec<u8>) -> Result<(), SealError> {
         let len = plaintext.len();
         let len16 = u16::try_from(len).ok().filter(|&len| len > 0);
@@ -209,7 +209,7 @@ impl Sealer {
         let nonce = one.nonce();
         one.seq += 1;
         let body = &mut record[HEADER_LEN..];
-        // ring refuses nothing but more than 64 GiB
+        // ring fails only for more than 64 GiB.
         let tag = one.key.seal_in_place_separate_tag(nonce, Aad::from(&header), body);
         record.extend_from_slice(tag.map_err(|_| SealError::Length { len })?.as_ref());
         Ok(())
@@ -220,7 +220,7 @@ impl Sealer {
 #[derive(Debug)]
 pub struct Opener {
     direction: Direction,
-    /// Why no more are opened.
+    /// The error that broke the channel.
     broken: Option<SealError>,
 }
 
@@ -229,11 +229,10 @@ impl Opener {
         Self { direction: Direction::new(secret, bounds), broken: None }
     }
 
-    /// The plaintext of the next record, in its place.
+    /// Opens the next record in place; returns the plaintext.
     ///
     /// # Errors
-    /// Anything but the next record as it was sealed; from then on every record is refused with
-    /// the same.
+    /// The record is not the next one as it was sealed; every later call fails with the same error.
     pub fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<&'a [u8], SealError> {
         if let Some(error) = self.broken {
             return Err(error);
@@ -268,7 +267,7 @@ impl Opener {
     }
 }
 
-/// The header of a record, but for what is always the same.
+/// The variable fields of a record's header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     len: u16,
@@ -296,7 +295,7 @@ impl Header {
     }
 }
 
-/// As of TLS 1.3: the IV, with the number in its last 8 bytes.
+/// As in TLS 1.3: the IV, with the sequence number in its last 8 bytes.
 fn nonce_of(iv: &[u8; NONCE_LEN], seq: u64) -> [u8; NONCE_LEN] {
     let mut nonce = *iv;
     for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(seq.to_be_bytes()) {
@@ -324,7 +323,7 @@ fn derive(
     (LessSafeKey::new(key), iv, next)
 }
 
-/// How many bytes HKDF is to give.
+/// The number of bytes that HKDF produces.
 struct Length(usize);
 
 impl KeyType for Length {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TLS on a socket that is never waited for here: what a connection of the primary's control
-//! thread, one of its command thread, a control connection and a command channel have in common.
+//! TLS on a socket, in steps that never wait: shared by the connections of the primary's control
+//! and command threads and by a client's control connection and command channel.
 //!
 //! ```text
 //!   write ─▶ rustls: one record ─▶ backlog ─▶ flush ─▶ socket     backlog: what has no room there
 //!   read  ◀─ rustls: plaintext ◀─ one read of the socket ◀─────── socket
 //! ```
-//! *Backlog.* Bytes that [`TlsSession::write`] has taken may not be at the socket yet: who sees
-//! [`TlsSession::has_backlog`] calls [`TlsSession::flush`] when the socket has room. It is one
-//! record at most, beside an alert or a key update: nothing is taken while there is one.
+//! *Backlog.* Bytes that [`TlsSession::write`] has taken may not be at the socket yet. While
+//! [`TlsSession::has_backlog`], the caller calls [`TlsSession::flush`] when the socket has room.
+//! The backlog is one record at most, and an alert or a key update: no more bytes are taken while
+//! there is one.
 //!
-//! *Plaintext.* One record may bring more than the reader has room for. It is given out by the next
-//! calls, before the socket is read again; the poll does not tell of it.
+//! *Plaintext.* One record may have more plaintext than the reader has room for. The next calls
+//! return the rest, before the socket is read again; polling the socket does not show it.
 //!
-//! *Bounds.* Each call reads the socket once. A peer that is not known sends at most
-//! [`HANDSHAKE_BYTES_MAX`] bytes. rustls bounds what a known one may send without data in it (key
-//! updates, empty records), and changes the keys by itself before they have sealed too much.
+//! *Bounds.* Each call reads the socket once. A peer sends at most [`HANDSHAKE_BYTES_MAX`] bytes
+//! before it is verified. rustls limits what a verified peer may send without data (key updates,
+//! empty records), and changes keys before they have sealed too much.
 //!
-//! *Ends.* No `close_notify` is sent, and none is waited for: frames tell by themselves whether
-//! they are whole, and a forked child that drops its copy of a connection must not say anything
-//! on it.
+//! *Ends.* `close_notify` is neither sent nor required: frames show by themselves whether they are
+//! complete, and a forked child that drops its copy of a connection must not send anything.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
@@ -36,36 +36,36 @@ use crate::os::sys::{poll_until, receive_now, send_now};
 use crate::tls::sealing::{SealSecrets, EXPORTER_LABEL};
 use crate::tls::{PeerChain, PeerIdentity, Tls, TlsError};
 
-/// Bytes that a peer may send before it is known.
+/// Bytes that a peer may send before it is verified.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that are sealed at a time: those of one record.
+/// Plaintext bytes that are sealed at a time: those of one record.
 const SEALED_MAX: usize = 16 * 1024;
 
-/// One side of a TLS connection, beside its socket.
+/// One side of a TLS connection, without its socket.
 #[derive(Debug)]
 pub struct TlsSession {
     connection: Connection,
     /// Bytes that have come during the handshake.
     shaken: usize,
-    /// Plaintext that was not given out yet.
+    /// Bytes of plaintext that were not returned yet.
     plaintext: usize,
-    /// The last read of the socket brought less than there was room for.
+    /// Whether the last read of the socket returned less than there was room for.
     is_emptied: bool,
 }
 
-/// How far a handshake is.
+/// The state of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shake {
-    /// The peer is known.
+    /// Done: the peer is verified.
     Done,
-    /// The socket has to bring more.
+    /// Waits for input of the socket.
     Reads,
-    /// The socket has to have room.
+    /// Waits for room at the socket.
     Writes,
 }
 
 impl TlsSession {
-    /// Of a connection that was accepted.
+    /// The server side of an accepted connection.
     ///
     /// # Errors
     /// rustls refuses the configuration.
@@ -73,16 +73,16 @@ impl TlsSession {
         Ok(Self::new(ServerConnection::new(tls.server())?.into()))
     }
 
-    /// Of a connection to the primary at this address.
+    /// The client side of a connection to the primary at this address.
     ///
     /// # Errors
     /// rustls refuses the configuration.
     pub fn connect(tls: &Tls, primary: IpAddr) -> Result<Self, TlsError> {
-        let name = ServerName::from(primary); // is not sent, and not checked
+        let name = ServerName::from(primary); // neither sent nor checked
         Ok(Self::new(ClientConnection::new(tls.client(), name)?.into()))
     }
 
-    /// Of a connection to the primary at this address, with the handshake done.
+    /// As [`connect`](Self::connect), and does the handshake.
     pub(crate) fn shaken(
         tls: &Tls,
         primary: IpAddr,
@@ -98,10 +98,11 @@ impl TlsSession {
         Self { connection, shaken: 0, plaintext: 0, is_emptied: false }
     }
 
-    /// Does what there is to do of the handshake.
+    /// Goes on with the handshake as far as possible.
     ///
     /// # Errors
-    /// The peer is refused or refuses, and was told so if its socket had room; or it has closed.
+    /// This side or the peer refuses (an alert was sent if the socket had room), or the peer has
+    /// closed.
     pub fn shake(&mut self, io: &mut (impl Read + Write)) -> io::Result<Shake> {
         loop {
             match self.flush(io) {
@@ -119,7 +120,7 @@ impl TlsSession {
         }
     }
 
-    /// The handshake, by a deadline.
+    /// Does the handshake, by a deadline.
     ///
     /// # Errors
     /// As [`shake`](Self::shake), and `TimedOut`.
@@ -134,21 +135,21 @@ impl TlsSession {
         }
     }
 
-    /// Who the peer is, once the handshake is done.
+    /// The identity of the peer, once the handshake is done.
     ///
     /// # Errors
-    /// Its certificate has no name.
+    /// The peer's certificate has no name.
     pub fn peer(&self) -> Result<PeerIdentity, TlsError> {
         PeerIdentity::of(self.connection.peer_certificates().unwrap_or_default())
     }
 
-    /// The certificates that the peer has shown, its own first.
+    /// The certificates that the peer has sent, its own first.
     pub fn chain(&self) -> PeerChain {
         let chain = self.connection.peer_certificates().unwrap_or_default();
         PeerChain(chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
     }
 
-    /// The secrets that this client's data path is sealed with where it runs over queue pairs.
+    /// The secrets for sealing this client's data path over queue pairs.
     ///
     /// # Errors
     /// The handshake is not done.
@@ -160,24 +161,23 @@ impl TlsSession {
         })
     }
 
-    /// Gives plaintext out, and reads the socket once if there is none. `Ok(0)`: the peer has
-    /// closed.
+    /// Returns plaintext; reads the socket once if none is ready. `Ok(0)`: the peer has closed.
     ///
     /// # Errors
-    /// `WouldBlock`: nothing has come. `Interrupted`: something has, and no plaintext; ask again.
-    /// Anything else: the connection has ended, or what has come is no TLS.
+    /// `WouldBlock`: nothing has come. `Interrupted`: bytes have come, but no plaintext; call
+    /// again. Other errors: the connection has ended, or the bytes are not TLS.
     pub fn read(&mut self, io: &mut (impl Read + Write), into: &mut [u8]) -> io::Result<usize> {
         if into.is_empty() {
             return Ok(0);
         }
         if self.plaintext == 0 {
             match self.take(io) {
-                // without a word, as of a peer that was killed
+                // Closed without `close_notify`, as by a peer that was killed.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 taken => taken?,
             }
         } else {
-            self.is_emptied = false; // the socket may have got more since it was read
+            self.is_emptied = false; // more may have come since the socket was read
         }
         match self.connection.reader().read(into) {
             Ok(len) => {
@@ -192,10 +192,10 @@ impl TlsSession {
         }
     }
 
-    /// Seals what fits into a record, and sends what the socket takes of it.
+    /// Seals as many bytes as fit into a record, and sends as much as the socket takes.
     ///
     /// # Errors
-    /// `WouldBlock`: there is a backlog, and nothing was taken. Anything else: the connection has
+    /// `WouldBlock`: there is a backlog, and no byte was taken. Other errors: the connection has
     /// ended.
     pub fn write(&mut self, io: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
         self.flush(io)?;
@@ -209,7 +209,7 @@ impl TlsSession {
     /// Sends the backlog.
     ///
     /// # Errors
-    /// `WouldBlock`: some of it is left. Anything else: the connection has ended.
+    /// `WouldBlock`: a part of it is left. Other errors: the connection has ended.
     pub fn flush(&mut self, io: &mut impl Write) -> io::Result<()> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Plain(io)) {
@@ -222,13 +222,12 @@ impl TlsSession {
         Ok(())
     }
 
-    /// Whether something waits for room at the socket.
+    /// Whether bytes wait for room at the socket.
     pub fn has_backlog(&self) -> bool {
         self.connection.wants_write()
     }
 
-    /// Whether there is more to read, as far as can be known without looking: the poll would not
-    /// tell of it.
+    /// Whether there may be more to read that polling the socket does not show.
     pub fn may_have_more(&self) -> bool {
         self.plaintext > 0 || !self.is_emptied
     }
@@ -257,7 +256,7 @@ impl TlsSession {
         }
     }
 
-    /// Sends all of it, by a deadline; how much was sealed before that, or the connection ended.
+    /// Sends all bytes, by a deadline. An error comes with the number of bytes sealed before it.
     ///
     /// # Errors
     /// `TimedOut`, or the connection has ended.
@@ -291,7 +290,7 @@ impl TlsSession {
         }
     }
 
-    /// Reads the socket once. A peer that sends what is no TLS is told so, if there is room.
+    /// Reads the socket once. If the bytes are not TLS, sends an alert if there is room.
     fn take(&mut self, io: &mut (impl Read + Write)) -> io::Result<()> {
         let mut once = Once { io, is_short: false };
         let len = self.connection.read_tls(&mut once)?;
@@ -309,7 +308,7 @@ impl TlsSession {
         match self.connection.process_new_packets() {
             Ok(state) => self.plaintext = state.plaintext_bytes_to_read(),
             Err(error) => {
-                let _ = self.flush(io); // the alert; the error is what counts
+                let _ = self.flush(io); // the alert; its failure is ignored
                 return Err(io::Error::new(ErrorKind::InvalidData, TlsError::from(error)));
             }
         }
@@ -323,7 +322,7 @@ impl TlsSession {
     }
 }
 
-/// One read, and whether it has emptied the socket.
+/// One read of the socket; records whether it has emptied it.
 struct Once<'a, T> {
     io: &'a mut T,
     is_short: bool,
@@ -340,8 +339,8 @@ impl<T: Read> Read for Once<'_, T> {
     }
 }
 
-/// Writes one buffer at a time: `writev`, which the standard library's sockets use for several,
-/// knows no `MSG_NOSIGNAL`, and a connection that has ended would kill a C program by SIGPIPE.
+/// Writes one buffer at a time. For several, the standard library uses `writev`, which has no
+/// `MSG_NOSIGNAL`: SIGPIPE would kill a C program when a connection has ended.
 struct Plain<'a, T>(&'a mut T);
 
 impl<T: Write> Write for Plain<'_, T> {
@@ -354,7 +353,7 @@ impl<T: Write> Write for Plain<'_, T> {
     }
 }
 
-/// A socket that is not waited for, whether it is nonblocking or not.
+/// A socket that is used without waiting, whether it is nonblocking or not.
 #[derive(Debug)]
 pub struct Socket<'a>(pub BorrowedFd<'a>);
 
@@ -381,7 +380,7 @@ fn wait(socket: BorrowedFd<'_>, events: PollFlags, deadline: Instant) -> io::Res
     poll_until(socket, events, deadline).map(drop)
 }
 
-/// Configurations are compared: by the files that they name.
+/// Compares configurations by the files that they name.
 impl PartialEq for Tls {
     fn eq(&self, other: &Self) -> bool {
         self.files() == other.files()

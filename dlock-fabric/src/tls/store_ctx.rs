@@ -8,9 +8,9 @@
 //!   peer's chain ─▶ X509_STORE_CTX { store, leaf, untrusted, purpose } ─▶ cert_verify_cb(ctx, crl)
 //!                                                   no cert_verify_cb: ─▶ X509_verify_cert(ctx)
 //! ```
-//! A callback decides instead of the rules of `verify.rs`: below 0 refuses; 0 and
-//! more accept. That the peer has the key of the leaf is proved to rustls. Each handshake has a
-//! store of its own, because a callback may add certificates to the store and set flags on it.
+//! A callback decides instead of the rules of `verify.rs`: a result below 0 refuses; 0 and more
+//! accept. rustls checks that the peer has the key of the leaf. Each handshake has a store of its
+//! own, because a callback may add certificates to the store and set flags on it.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void, CStr, CString};
@@ -30,10 +30,10 @@ use super::libcrypto::{
 };
 use super::{PeerRole, TlsError};
 
-/// `X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL` (<openssl/x509_vfy.h>): of every
-/// certificate in the chain a list must say that it is not revoked.
+/// `X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL` (<openssl/x509_vfy.h>): a list must cover
+/// every certificate in the chain.
 const CRL_CHECK: c_ulong = 0x4 | 0x8;
-/// `X509_V_FLAG_NO_CHECK_TIME`: certificates and lists that are out of date count.
+/// `X509_V_FLAG_NO_CHECK_TIME`: certificates and lists that are out of date are valid.
 const NO_CHECK_TIME: c_ulong = 0x20_0000;
 /// `X509_V_OK`
 const OK: c_int = 0;
@@ -41,51 +41,53 @@ const OK: c_int = 0;
 const NO_LIST: c_int = 3;
 /// `X509_V_ERR_CERT_REVOKED`
 const REVOKED: c_int = 23;
-/// The security level of OpenSSL at which RSA keys have 2048 bits, as in the rest of this module,
-/// and nothing is signed with SHA-1.
+/// The OpenSSL security level with at least 2048 bits for RSA keys, as in the rest of this module,
+/// and without SHA-1 signatures.
 const AUTH_LEVEL: c_int = 2;
 
-/// `tls_cert_verify_callback_func_t`: an `X509_STORE_CTX` and the path of the revocation lists;
-/// accepted with 0 or more. It may unwind, so that a panic or an exception in it is not undefined.
+/// `tls_cert_verify_callback_func_t`: takes an `X509_STORE_CTX` and the path of the revocation
+/// lists; accepts by 0 or more. It may unwind, so that a panic or an exception in it is not
+/// undefined.
 pub type CertVerifyFn = unsafe extern "C-unwind" fn(*mut c_void, *const c_char) -> c_int;
 
-/// Why OpenSSL or a `cert_verify_cb` did not accept a peer. It is inside of
+/// The reason why OpenSSL or a `cert_verify_cb` did not accept a peer. Found inside of
 /// [`CertificateError::Other`].
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum OpensslFault {
-    /// Its answer, and OpenSSL's error if there is one: number, depth in the chain, and text.
+    /// The callback refused: its result, and OpenSSL's error if there is one: number, depth in the
+    /// chain, and text.
     #[error("cert_verify_cb refuses it ({answer}){}", openssl_error(.found))]
     Refused {
-        /// Below 0.
+        /// The result, below 0.
         answer: i32,
-        /// What the `X509_STORE_CTX` has as error afterwards.
+        /// The error in the `X509_STORE_CTX` afterwards.
         found: Option<(i32, i32, String)>,
     },
-    /// It did not return.
+    /// The callback panicked.
     #[error("cert_verify_cb panicked instead of answering")]
     Panicked,
-    /// OpenSSL had no memory, or refused what it was given.
+    /// OpenSSL had no memory, or refused its arguments.
     #[error("{0} of libcrypto failed, so that the peer could not be judged")]
     Libcrypto(&'static str),
-    /// `X509_verify_cert`: number, depth in the chain, and text.
+    /// `X509_verify_cert` refused: number, depth in the chain, and text.
     #[error("OpenSSL refuses it: error {0} at depth {1}, {2}")]
     Unverified(i32, i32, String),
-    /// What the rules of this library refuse, and no OpenSSL to judge it.
+    /// The rules of this library refuse the peer, and there is no OpenSSL to judge it.
     #[error(
         "{rules}; a program of the C API accepts what OpenSSL does, and OpenSSL's libcrypto 3 or \
          1.1.1 cannot be used ({why})"
     )]
     Absent {
-        /// Why the rules refuse it.
+        /// The reason why the rules refuse it.
         rules: String,
-        /// What the loader said.
+        /// The loader's error.
         why: &'static str,
     },
 }
 
 impl OpensslFault {
-    /// What to do about it.
+    /// The remedy.
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::Refused { .. } | Self::Panicked => {
@@ -123,18 +125,18 @@ pub struct CertVerifyCallback {
 }
 
 impl CertVerifyCallback {
-    /// Loads libcrypto for it. `crl` is what it is told: `""` for none.
+    /// Loads libcrypto for the callback. `crl` is the path that is passed to it; `None`: `""`.
     ///
     /// # Errors
-    /// [`TlsError::Libcrypto`]: there is no libcrypto that can be used.
+    /// [`TlsError::Libcrypto`]: no libcrypto can be used.
     ///
     /// # Safety
-    /// The function may be called while this, a clone or a [`Tls`](super::Tls) with it exists: on
-    /// any thread, on several at a time. It leaves to the caller what it is given.
+    /// While this, a clone or a [`Tls`](super::Tls) with it exists, the function may be called on
+    /// any thread, on several at a time. It does not take ownership of its arguments.
     pub unsafe fn new(function: CertVerifyFn, crl: Option<&Path>) -> Result<Self, TlsError> {
         let libcrypto = Libcrypto::for_callback(function as *const c_void)?.into();
         let path = crl.map_or(&[][..], |path| path.as_os_str().as_bytes());
-        // A path with a NUL names no file: the lists could not be loaded.
+        // A path with a NUL names no file, so the lists could not have been loaded.
         let crl_path = CString::new(path).unwrap_or_default().into();
         Ok(Self { function, crl_path, libcrypto })
     }
@@ -148,8 +150,8 @@ impl fmt::Debug for CertVerifyCallback {
     }
 }
 
-/// Judges peers with OpenSSL, by what the files trust. Without a callback libcrypto is not looked
-/// for before a peer is to be judged.
+/// Judges peers with OpenSSL, by the CAs and lists of the files. Without a callback, libcrypto is
+/// loaded only when a peer has to be judged.
 #[derive(Debug)]
 pub struct OpensslJudge {
     callback: Option<CertVerifyCallback>,
@@ -159,7 +161,7 @@ pub struct OpensslJudge {
     trusted: OnceLock<Result<Trusted, OpensslFault>>,
 }
 
-/// The same as OpenSSL has it.
+/// The CAs and lists as OpenSSL objects.
 #[derive(Debug)]
 struct Trusted {
     libcrypto: Libcrypto,
@@ -168,10 +170,10 @@ struct Trusted {
 }
 
 impl OpensslJudge {
-    /// Trusts these CAs; with a file of lists, certificates that they know not to be revoked.
+    /// Trusts these CAs; with lists, certificates that the lists cover and do not revoke.
     ///
     /// # Errors
-    /// With a callback: libcrypto refuses what it is given.
+    /// With a callback: libcrypto refuses its arguments.
     pub fn new(
         callback: Option<CertVerifyCallback>,
         cas: Vec<CertificateDer<'static>>,
@@ -189,10 +191,11 @@ impl OpensslJudge {
         self.callback.is_some()
     }
 
-    /// Whether a chain is accepted: by the callback, else by OpenSSL's own verification.
+    /// Whether a chain is accepted: by the callback if there is one, else by OpenSSL's
+    /// verification.
     ///
     /// # Errors
-    /// What is wrong with it. Without libcrypto that is [`OpensslFault::Absent`].
+    /// The reason; without libcrypto [`OpensslFault::Absent`].
     pub fn judge(
         &self,
         role: PeerRole,
@@ -205,7 +208,7 @@ impl OpensslJudge {
         })?
     }
 
-    /// Whether OpenSSL verifies a chain; the callback is not asked.
+    /// Whether OpenSSL verifies a chain, without the callback.
     ///
     /// # Errors
     /// As [`Self::judge`].
@@ -218,8 +221,8 @@ impl OpensslJudge {
         self.with_context(role, end_entity, intermediates, verify)?
     }
 
-    /// Whether a list names a certificate of a chain that OpenSSL verifies otherwise, its dates and
-    /// those of the lists apart.
+    /// Whether a list revokes a certificate of a chain that OpenSSL otherwise verifies.
+    /// Certificates and lists may be out of date.
     pub fn is_revoked(
         &self,
         role: PeerRole,
@@ -230,7 +233,7 @@ impl OpensslJudge {
             let libcrypto = &trusted.libcrypto;
             ERROR_OF.set(Some(libcrypto.X509_STORE_CTX_get_error));
             // SAFETY: an initialised context, whose parameters are its own, and a function that
-            // uses what it is given.
+            // only uses its arguments.
             unsafe {
                 let param = (libcrypto.X509_STORE_CTX_get0_param)(ctx.raw());
                 (libcrypto.X509_VERIFY_PARAM_set_flags)(param, NO_CHECK_TIME);
@@ -261,7 +264,7 @@ impl OpensslJudge {
         trusted.as_ref().map_err(Clone::clone)
     }
 
-    /// Lets something be done with a context of a chain.
+    /// Calls `act` with a context for a chain.
     fn with_context<R>(
         &self,
         role: PeerRole,
@@ -270,7 +273,8 @@ impl OpensslJudge {
         act: impl FnOnce(&Trusted, &Owned<X509StoreCtx>) -> R,
     ) -> Result<R, Error> {
         let trusted = self.trusted()?;
-        // What is dropped last is declared first: the context borrows everything.
+        // Declared in this order because they are dropped in the reverse one: the context borrows
+        // the others.
         let _mark = ErrorMark::set(trusted.libcrypto);
         let store = trusted.store()?;
         let chain = [end_entity].into_iter().chain(intermediates);
@@ -307,7 +311,7 @@ fn ask(
     Ok(())
 }
 
-/// OpenSSL's own verification, with the names that rustls has for the most frequent errors.
+/// OpenSSL's verification, with the error names of rustls for the most frequent errors.
 fn verify(trusted: &Trusted, ctx: &Owned<X509StoreCtx>) -> Result<(), Error> {
     // SAFETY: an initialised context.
     if unsafe { (trusted.libcrypto.X509_verify_cert)(ctx.raw()) } == 1 {
@@ -329,7 +333,7 @@ fn verify(trusted: &Trusted, ctx: &Owned<X509StoreCtx>) -> Result<(), Error> {
     })
 }
 
-/// A certificate without a list is passed over, so that a later one of the chain is found.
+/// Accepts a certificate without a list, so that a revoked one later in the chain is found.
 unsafe extern "C" fn pass_unlisted(is_right: c_int, ctx: *mut X509StoreCtx) -> c_int {
     let unlisted = ERROR_OF.get().is_some_and(|error_of| {
         // SAFETY: the context that OpenSSL verifies, and the function of the same library.
@@ -339,14 +343,14 @@ unsafe extern "C" fn pass_unlisted(is_right: c_int, ctx: *mut X509StoreCtx) -> c
 }
 
 thread_local! {
-    /// `X509_STORE_CTX_get_error` of the library that this thread verifies with.
+    /// `X509_STORE_CTX_get_error` of the library with which this thread verifies.
     static ERROR_OF: Cell<Option<ErrorOf>> = const { Cell::new(None) };
 }
 
 type ErrorOf = unsafe extern "C" fn(*mut X509StoreCtx) -> c_int;
 
 impl Trusted {
-    /// A store with the CAs and lists. They are shared by all stores, and counted by OpenSSL.
+    /// A store with the CAs and lists, which all stores share; OpenSSL counts the references.
     fn store(&self) -> Result<Owned<X509Store>, OpensslFault> {
         let libcrypto = &self.libcrypto;
         // SAFETY: no arguments.
@@ -369,7 +373,8 @@ impl Trusted {
         (added == 1).then_some(store).ok_or(OpensslFault::Libcrypto("X509_STORE"))
     }
 
-    /// The whole chain, the leaf included, as libssl gives it. The stack does not own it.
+    /// The whole chain, including the leaf, as libssl passes it. The stack does not own the
+    /// certificates.
     fn untrusted(&self, chain: &[Owned<X509>]) -> Result<Owned<OpensslStack>, OpensslFault> {
         let libcrypto = &self.libcrypto;
         // SAFETY: no arguments.
@@ -378,7 +383,7 @@ impl Trusted {
         let stack = stack.ok_or(OpensslFault::Libcrypto("OPENSSL_sk_new_null"))?;
         for certificate in chain {
             let item = certificate.raw().cast_const().cast();
-            // SAFETY: a stack of this library, and what it is to hold.
+            // SAFETY: a stack of this library, and an item for it.
             if unsafe { (libcrypto.OPENSSL_sk_push)(stack.raw(), item) } <= 0 {
                 return Err(OpensslFault::Libcrypto("OPENSSL_sk_push"));
             }
@@ -386,7 +391,7 @@ impl Trusted {
         Ok(stack)
     }
 
-    /// As libssl sets it up: with the purpose of the peer's side, and a security level.
+    /// A context as libssl sets it up: with the purpose of the peer's side, and a security level.
     fn context(
         &self,
         role: PeerRole,
@@ -443,7 +448,8 @@ impl Trusted {
     }
 }
 
-/// Said once: a callback may have its reasons, or have returned what `X509_verify_cert` did.
+/// Logs once that a callback accepts a peer that OpenSSL refuses: it may have its reasons, or it
+/// returned the result of `X509_verify_cert`.
 fn warn_of_acceptance(answer: i32, found: (i32, i32, String)) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a peer's certificate is accepted: the same rules for clients and servers.
+//! The rules by which a peer's certificate is accepted, the same for clients and servers.
 //!
 //! ```text
 //!   chain of the peer ─▶ number of certificates ─▶ size of RSA keys ─▶ webpki: signatures, dates,
 //!      CA flag, path length, extended key usage, CRLs ─▶ dates of the CA itself ─▶ key usage
 //!      ─▶ a server's name, where one is expected
 //! ```
-//! Up to webpki's verdict nothing is allocated for what the peer sent. With a `cert_verify_cb`, the
-//! callback (`store_ctx.rs`) stands in place of webpki, the CA's dates and the key usage. In other
-//! programs of the C API OpenSSL judges a peer that they refuse for another reason than the
-//! revocation lists: its verdict counts.
+//! Up to webpki's verdict nothing is allocated for what the peer sent. A `cert_verify_cb`
+//! (`store_ctx.rs`) replaces webpki, the check of the CA's dates and of the key usage. In other
+//! programs of the C API, OpenSSL judges peers that these rules refuse, unless the revocation lists
+//! are the reason; its verdict decides.
 
 use std::sync::Arc;
 
@@ -38,36 +38,36 @@ use super::openssl_key;
 use super::store_ctx::{OpensslFault, OpensslJudge};
 use super::{CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
 
-/// Which side the peer is.
+/// The side of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRole {
-    /// It connected: its certificate must allow `clientAuth`.
+    /// The peer connected: its certificate must allow `clientAuth`.
     Client,
-    /// It accepted the connection: its certificate must allow `serverAuth`.
+    /// The peer accepted the connection: its certificate must allow `serverAuth`.
     Server,
 }
 
-/// What is wrong with a peer's certificate beside what rustls has names for. It is inside of
+/// Faults of a peer's certificate for which rustls has no names. Found inside of
 /// [`CertificateError::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum PeerFault {
-    /// More than [`CHAIN_CERTIFICATES_MAX`].
+    /// More certificates than [`CHAIN_CERTIFICATES_MAX`].
     #[error("it presents {0} certificates, and {CHAIN_CERTIFICATES_MAX} is the most")]
     ChainTooLong(usize),
-    /// Fewer than [`RSA_BITS_MIN`] bits.
+    /// An RSA key with fewer bits than [`RSA_BITS_MIN`].
     #[error("an RSA key of {0} bits, and {RSA_BITS_MIN} is the least")]
     WeakKey(u32),
     /// The key usage has no digital signature.
     #[error("its key usage does not allow digital signatures")]
     KeyUsage,
-    /// It is a CA's.
+    /// The certificate is that of a CA.
     #[error("it is a CA's certificate, not that of a client or server")]
     CaAsEndEntity,
-    /// A certificate in the chain issues others and is no CA's.
+    /// A certificate in the chain issues others but is not that of a CA.
     #[error("it was issued by a certificate that is not a CA's")]
     IssuerNotCa,
-    /// A CA of the chain may not have so many CAs below it.
+    /// The chain has more CAs below one of its CAs than that one allows.
     #[error("its chain is longer than one of its CAs allows")]
     PathLength,
 }
@@ -78,22 +78,22 @@ impl From<PeerFault> for Error {
     }
 }
 
-/// What a peer's certificate is judged by.
+/// The trust and the limits by which a peer's certificate is judged.
 #[derive(Debug)]
 pub struct PeerRules {
     anchors: Vec<(TrustAnchor<'static>, Period)>,
-    /// The anchors once more, as webpki takes them.
+    /// The anchors in the form of webpki.
     trusted: Vec<TrustAnchor<'static>>,
     /// `None`: no CRL file.
     crls: Option<Vec<CertRevocationList<'static>>>,
     algorithms: WebPkiSupportedAlgorithms,
-    /// `None`: the rules alone judge.
+    /// `None`: only the rules judge.
     openssl: Option<OpensslJudge>,
 }
 
 impl PeerRules {
-    /// Trusts these CAs, each in its period; OpenSSL judges what the rules refuse, or its callback
-    /// everything.
+    /// Trusts these CAs, each in its period. With `openssl`, its callback judges everything, or
+    /// OpenSSL judges what the rules refuse.
     pub fn new(
         anchors: Vec<(TrustAnchor<'static>, Period)>,
         crls: Option<Vec<CertRevocationList<'static>>>,
@@ -104,7 +104,7 @@ impl PeerRules {
         Self { anchors, trusted, crls, algorithms, openssl }
     }
 
-    /// Judges a chain; `name` is that of a server, if it is to be checked.
+    /// Judges a chain; `name` is that of a server, if it has to match.
     pub fn verify(
         &self,
         role: PeerRole,
@@ -125,9 +125,9 @@ impl PeerRules {
         certificate.verify_is_valid_for_subject_name(name).map_err(pki_error)
     }
 
-    /// Judges a chain by the rules of this module, and by OpenSSL where they refuse and it may. No
-    /// callback is asked, and the peer's name is not compared. What the revocation lists say is
-    /// final: OpenSSL asks an older list where the newest one has expired.
+    /// Judges a chain by the rules of this module, and by OpenSSL if they refuse and it is allowed.
+    /// The callback is not called, and no name is compared. The verdict of the revocation lists is
+    /// final, because OpenSSL would use an older list if the newest one has expired.
     pub fn verify_without_callback(
         &self,
         role: PeerRole,
@@ -164,8 +164,8 @@ impl PeerRules {
         }
     }
 
-    /// Whether a revocation list names a certificate of this chain. That the certificate or the
-    /// list is out of date makes no difference.
+    /// Whether a revocation list names a certificate of this chain. Certificates and lists may be
+    /// out of date.
     pub fn is_revoked(
         &self,
         role: PeerRole,
@@ -183,7 +183,7 @@ impl PeerRules {
         self.is_revoked_by_rules(role, end_entity, intermediates, now).unwrap_or_else(by_openssl)
     }
 
-    /// `None`: it is not a chain by the rules.
+    /// `None`: the rules do not find a chain.
     fn is_revoked_by_rules(
         &self,
         role: PeerRole,
@@ -192,7 +192,8 @@ impl PeerRules {
         now: UnixTime,
     ) -> Option<bool> {
         let certificate = EndEntityCert::try_from(end_entity).ok()?;
-        // an end of validity is found before a revocation: each certificate may have had one
+        // webpki reports an expired certificate before a revoked one, so go back to when it was
+        // valid; each certificate of the chain may have expired.
         let mut at = now;
         for _ in 0..=CHAIN_CERTIFICATES_MAX {
             let statuses = (UnknownStatusPolicy::Allow, ExpirationPolicy::Ignore);
@@ -223,7 +224,7 @@ impl PeerRules {
         let crls: Vec<&CertRevocationList<'_>> = self.crls.iter().flatten().collect();
         let revocation = match self.crls {
             None => None,
-            // Without a single list the status of no certificate is known.
+            // Without any list the status of no certificate is known.
             Some(_) => Some(
                 RevocationOptionsBuilder::new(&crls)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
@@ -247,7 +248,7 @@ impl PeerRules {
             .map(drop)
     }
 
-    /// webpki takes the dates of all certificates but the trusted ones' into account.
+    /// Checks the dates of the CA: webpki checks those of all other certificates.
     fn refuse_anchor_out_of_date(
         &self,
         path: &VerifiedPath<'_>,
@@ -274,7 +275,7 @@ impl PeerRules {
         if self.openssl.is_none() {
             return verify_tls13_signature(message, certificate, signed, &self.algorithms);
         }
-        // The key alone is looked at: the certificate may be one that webpki does not parse.
+        // Only the key is parsed, because webpki may not be able to parse the certificate.
         let spki = certificate::public_key(certificate).map_err(|_| bad_encoding())?;
         if self.algorithms.supported_schemes().contains(&signed.scheme) {
             let spki = SubjectPublicKeyInfoDer::from(spki);
@@ -284,7 +285,7 @@ impl PeerRules {
             .map(|()| HandshakeSignatureValid::assertion())
     }
 
-    /// What peers may sign with.
+    /// The schemes with which peers may sign.
     fn schemes(&self) -> Vec<SignatureScheme> {
         let mut schemes = self.algorithms.supported_schemes();
         if self.openssl.is_some() {
@@ -295,7 +296,7 @@ impl PeerRules {
     }
 }
 
-/// Of two errors the one that says what to do: the rules' own, unless they do not understand the
+/// The more helpful of two errors: that of the rules, unless they do not understand the
 /// certificate.
 fn more_telling(by_rules: &Error, by_openssl: Error) -> Error {
     match (by_rules, &by_openssl) {
@@ -318,7 +319,7 @@ fn is_other(error: &Error) -> bool {
     matches!(error, Error::InvalidCertificate(CertificateError::Other(_)))
 }
 
-/// Whether the revocation lists are why a chain is refused.
+/// Whether a chain is refused because of the revocation lists.
 fn is_of_lists(error: &Error) -> bool {
     use CertificateError as Bad;
     match error {
@@ -333,7 +334,7 @@ fn is_of_lists(error: &Error) -> bool {
     }
 }
 
-/// More certificates, or weaker keys, than are accepted of any peer.
+/// Refuses more certificates, or weaker keys, than are accepted from any peer.
 fn refuse_out_of_bounds(
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
@@ -358,11 +359,11 @@ fn bad_encoding() -> Error {
 }
 
 fn tls12() -> Error {
-    // The configurations allow TLS 1.3 alone, so that rustls does not ask.
+    // The configurations allow only TLS 1.3, so rustls never calls this.
     PeerIncompatible::ServerDoesNotSupportTls12Or13.into()
 }
 
-/// The names that rustls has for what webpki finds; its own translation is private.
+/// The error of rustls for an error of webpki; rustls' own translation is private.
 fn pki_error(error: webpki::Error) -> Error {
     use webpki::Error as Pki;
     match error {
@@ -415,12 +416,12 @@ fn pki_error(error: webpki::Error) -> Error {
     }
 }
 
-/// A server's certificate, as a client judges it.
+/// Judges a server's certificate for a client.
 #[derive(Debug)]
 pub struct JudgeServers {
-    /// By these.
+    /// The rules to judge by.
     pub rules: Arc<PeerRules>,
-    /// The name it must be valid for; `None`: any.
+    /// The name for which it must be valid; `None`: any.
     pub name: Option<ServerName<'static>>,
 }
 
@@ -461,10 +462,10 @@ impl ServerCertVerifier for JudgeServers {
     }
 }
 
-/// A client's certificate, as a server judges it. There must be one.
+/// Judges a client's certificate for a server; a client must have one.
 #[derive(Debug)]
 pub struct JudgeClients {
-    /// By these.
+    /// The rules to judge by.
     pub rules: Arc<PeerRules>,
 }
 

@@ -13,16 +13,16 @@
 //!   primary  VerbsHost ─admit─▶ VerbsPeer ─▶ Messages, registrations    one per client
 //!            NicMemory ─▶ Loopback ─▶ Poster                            its own operations
 //! ```
-//! Each of the three is a folder. `client` and `primary` use `device`, which knows of neither, and
-//! share what a sealed path receives (`unsealed`).
+//! Each of the three is a folder. `client` and `primary` use `device`, which knows neither, and
+//! share the receiving part of a sealed path (`unsealed`).
 //!
-//! What this module does not do: decide anything about locks, speak on the control channel (but
-//! for the attach exchange of a client), or start threads.
+//! This module decides nothing about locks, starts no threads, and uses the control channel only
+//! for the attach exchange of a client.
 //!
-//! Drops are in order by ownership: a queue pair is destroyed before the memory it was given, its
-//! completion queues and its protection domain. A forked child destroys nothing of its parent.
+//! Ownership orders the drops: a queue pair is destroyed before its memory, its completion queues
+//! and its protection domain. A forked child destroys nothing of its parent.
 //!
-//! Nothing of RDMA is needed to build this, and nothing is loaded before it is asked for.
+//! Building this needs no RDMA library, and none is loaded before the first use.
 
 mod client;
 mod device;

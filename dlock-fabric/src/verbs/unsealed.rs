@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What has come over a sealed queue pair and waits to be taken, at either end.
+//! Bytes received over a sealed queue pair that were not read yet, at either end.
 
 use crate::tls::sealing::{Opener, SealError};
 
-/// What a record counts for beside its bytes: to open it costs as much as some bytes more.
+/// The weight of a record in bytes beside its plaintext: opening it costs as much as that number of
+/// bytes.
 const RECORD_WEIGHT: usize = 64;
 
 /// The plaintext of records, as a stream of bytes.
@@ -11,24 +12,24 @@ const RECORD_WEIGHT: usize = 64;
 pub(super) struct Unsealed {
     opener: Opener,
     bytes: Vec<u8>,
-    /// How many of them, at the front, were taken.
+    /// How many bytes, at the front, were read.
     taken: usize,
-    /// Records since nothing waited.
+    /// Records since the buffer was empty.
     records: usize,
-    /// Bytes that may wait; from there on the peer gets no credit for more.
+    /// The limit of unread bytes, from which on the peer gets no credit for more.
     max: usize,
 }
 
 impl Unsealed {
-    /// Opens records with this; so many bytes may wait.
+    /// Opens records with `opener`; up to `max` bytes may be unread.
     pub(super) fn new(opener: Opener, max: usize) -> Self {
         Self { opener, bytes: Vec::new(), taken: 0, records: 0, max }
     }
 
-    /// Takes the next record; whether too much waits by now.
+    /// Opens the next record; returns whether the limit is exceeded now.
     ///
     /// # Errors
-    /// It is not the one that is due.
+    /// The record is not the next one.
     pub(super) fn open(&mut self, record: &mut [u8]) -> Result<bool, SealError> {
         if self.taken > self.max {
             self.bytes.drain(..self.taken);
@@ -39,12 +40,12 @@ impl Unsealed {
         Ok(self.bytes.len() - self.taken + self.records * RECORD_WEIGHT > self.max)
     }
 
-    /// Whether nothing waits.
+    /// Whether there are no unread bytes.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Gives out what fits; how much.
+    /// Reads as many bytes as fit; returns how many.
     pub(super) fn read(&mut self, into: &mut [u8]) -> usize {
         let waiting = &self.bytes[self.taken..];
         let len = waiting.len().min(into.len());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading what C callers pass, and writing what they get back.
+//! Reading arguments of C callers, and writing results for them.
 //!
-//! Everything is copied in before anything is written: callers let inputs and outputs share
-//! memory. Outputs are written unaligned, because some callers pass plain byte buffers.
+//! All arguments are copied before any result is written, because callers let inputs and outputs
+//! share memory. Results are written unaligned, because some callers pass plain byte buffers.
 
 use std::os::raw::{c_char, c_int, c_void};
 
@@ -15,9 +15,9 @@ use crate::types::{FairState, LockOpRes, SslCfg};
 /// Bytes of a path, address, cpuset or device name that a caller passes, at most.
 pub const TEXT_LEN_MAX: usize = 4096;
 
-/// The default port where a caller gives none (not above 0); `None` if it may not be used.
+/// The port of a configuration; `unset` if the caller gives none (not above 0); `None` if the port
+/// is not allowed.
 ///
-/// `unset` is what not giving one means.
 pub fn port(given: c_int, unset: u16) -> Option<u16> {
     match given {
         ..=0 => Some(unset),
@@ -26,7 +26,8 @@ pub fn port(given: c_int, unset: u16) -> Option<u16> {
     }
 }
 
-/// A copy of a terminated string; `None` for null, or if it does not end in time.
+/// A copy of a terminated string; `None` for null, or without a terminator within [`TEXT_LEN_MAX`]
+/// bytes.
 ///
 /// # Safety
 /// `text` is null or points to a terminated string.
@@ -59,18 +60,18 @@ pub unsafe fn description(desc: *const c_char, len: u32) -> Option<Vec<u8>> {
     Some(unsafe { std::slice::from_raw_parts(desc.cast::<u8>(), len) }.to_vec())
 }
 
-/// The id a lock prefers: djb2 of its description.
+/// The preferred id of a lock: djb2 of its description.
 pub fn preferred_id(desc: &[u8]) -> i32 {
     desc.iter().fold(5381u32, |h, &b| h.wrapping_mul(33).wrapping_add(u32::from(b))) as i32
 }
 
-/// Whether TLS is enabled, and if so, whether its configuration is complete.
+/// Whether TLS is enabled, and whether its configuration is complete.
 pub enum Ssl {
-    /// Nothing else was read.
+    /// TLS is off; the other fields were not read.
     Disabled,
-    /// A path or callback is missing.
+    /// A required path or callback is null.
     Incomplete,
-    /// To be set up.
+    /// TLS is to be set up.
     Enabled,
 }
 
@@ -109,21 +110,21 @@ pub unsafe fn store<T: Copy>(out: *mut T, value: T) {
     unsafe { out.write_unaligned(value) }
 }
 
-/// Two 16-bit fields as they lie in memory one after the other.
+/// Two 16-bit fields as they lie in memory, one after the other.
 #[inline]
 fn pair(first: u16, second: u16) -> u32 {
     let (a, b) = (first.to_ne_bytes(), second.to_ne_bytes());
     u32::from_ne_bytes([a[0], a[1], b[0], b[1]])
 }
 
-/// Writes what an operation says of its lock, no more than the type's own bytes, and returns
-/// the operation's code.
+/// Writes the lock state of a result, no more than the bytes of the lock's type, and returns the
+/// code of the operation.
 ///
 /// # Safety
 /// `result` points to the C struct of the lock's type, of any alignment.
 #[inline]
 pub unsafe fn finish(op: OpResult, result: *mut c_void) -> c_int {
-    // Each in one store of the struct's own size: this is on the path of every lock operation.
+    // One store of the struct's own size for each, because every lock operation runs through here.
     // SAFETY: the caller's struct is of the lock's type, which is the view's.
     unsafe {
         match op.view {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The codes of the C API in one table: `dlock_status_t` of `include/dlock_types.h`, and the
-//! status of [`dlock_core`] that each of them stands for.
+//! The codes of the C API in one table: `dlock_status_t` of `include/dlock_types.h`, and the status
+//! of [`dlock_core`] for each.
 
 use std::os::raw::c_int;
 
@@ -16,24 +16,24 @@ macro_rules! codes {
         /// The code of a status.
         #[inline]
         pub const fn of(status: Status) -> c_int {
-            // Exhaustive: a new status does not compile before it has its code.
+            // Exhaustive, so a new status without a code does not compile.
             match status {
                 Status::Error | Status::Denied => ERROR,
                 $($(Status::$status => $name,)?)*
             }
         }
 
-        /// Every code with its name, for the comparison with the header.
+        /// Every code with its name, for comparison with the header.
         #[cfg(test)]
         const TABLE: &[(&str, c_int)] =
             &[$((concat!("DLOCK_", stringify!($name)), $name)),*];
     };
 }
 
-/// The call failed, and the log says why: the one code that is not in `dlock_status_t`.
+/// The call failed, and the log says why; the only code that is not in `dlock_status_t`.
 pub const ERROR: c_int = -1;
 
-// A code without a status is returned by the C libraries themselves, or by nothing here.
+// A code without a status is returned by the C libraries themselves, or never.
 codes! {
     SUCCESS = 0, Success;
     DONE = 1, Done;
@@ -69,9 +69,10 @@ codes! {
     OBJECT_CAS_FAILED = 0x3007, ObjectCasFailed;
 }
 
-/// The code of a data-path call. There the C API has no code for a client that its primary has
-/// removed: such a client gets no answer. What the rules do not allow is answered like
-/// an operation that the lock does not have: asking again does not help.
+/// The code of a data-path call. The C API has no code there for a client that its primary has
+/// removed: the call returns the code for a missing answer. A call that the rules do not allow
+/// returns the code for an operation that the lock does not have, because asking again does not
+/// help.
 #[inline]
 pub const fn on_data_path(status: Status) -> c_int {
     match status {

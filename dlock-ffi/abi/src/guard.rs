@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What stands around every C function: no panic leaves a library through one, and no thread is
-//! cancelled inside of one.
+//! The guard around every exported C function: no panic leaves it, and no thread is cancelled
+//! inside.
 //!
-//! A cancellation would unwind through locks that are held and answers that are under way, and
-//! `catch_unwind` aborts the process when it meets one. It stays pending until the call is over.
+//! A cancellation would unwind through held mutexes and pending answers, and `catch_unwind` aborts
+//! the process when it meets one. It stays pending until the call returns.
 
 use std::any::Any;
 use std::os::raw::c_int;
@@ -13,15 +13,15 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 const CANCEL_DISABLE: c_int = 1;
 
 extern "C" {
-    // <pthread.h>; the libc crate does not have it
+    // Of <pthread.h>; the libc crate does not declare it.
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// The calling thread's cancelability, which becomes `state`; the one before.
+/// Sets the calling thread's cancelability; returns the previous one.
 #[inline]
 fn set_cancelability(state: c_int) -> c_int {
     let mut old = CANCEL_DISABLE;
-    // SAFETY: `old` is a valid place for the answer; a state that is none changes nothing.
+    // SAFETY: `old` is a valid place for the answer; an invalid state changes nothing.
     unsafe { pthread_setcancelstate(state, &mut old) };
     old
 }
@@ -53,7 +53,7 @@ fn report(name: &str, payload: Box<dyn Any + Send>) {
             .unwrap_or("no message");
         log::error!("{name}: internal error: {text}; please report it");
     }));
-    // What a payload does when it is dropped is unknown: it might panic again.
+    // Dropping the payload might panic again.
     std::mem::forget(payload);
     if let Err(second) = told {
         std::mem::forget(second);

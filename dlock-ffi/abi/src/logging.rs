@@ -8,8 +8,8 @@
 //!                      ▼                          ▼
 //!               callback(ctx, level, line)   one line on stderr
 //! ```
-//! Levels are those of syslog. The level belongs to the library: the last valid one that a
-//! configuration named.
+//! Levels are those of syslog. The level belongs to the library: the last valid one of a
+//! configuration.
 
 use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_void};
@@ -19,7 +19,7 @@ use dlock_fabric::os::fds;
 use dlock_fabric::os::sink::{self as lines, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-/// The level before any configuration named one: warnings.
+/// The level before the first configuration: warnings.
 const LEVEL_DEFAULT: c_int = 4;
 
 type Callback = unsafe extern "C" fn(ctx: *mut c_void, level: c_int, message: *const c_char);
@@ -43,7 +43,7 @@ pub fn init() {
     });
 }
 
-/// Lets lines up to this level through; a number that is no level changes nothing.
+/// Sets the most detailed level that is logged; an invalid number changes nothing.
 pub fn set_level(level: c_int) {
     let filter = match level {
         0..=2 => LevelFilter::Off,
@@ -75,12 +75,12 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r', '\0'], " ")
 }
 
-/// Waits until the lines before are delivered, a second at most.
+/// Waits, a second at most, until all earlier lines are delivered.
 pub fn flush() {
     lines::flush();
 }
 
-/// A callback may wait for anything: only the thread of the sink may call it.
+/// Delivers a line. A callback may wait for anything, so only the sink's thread calls it.
 fn deliver(line: &Line, may_wait: bool) -> bool {
     let Line { level, text } = line;
     if let (Some((callback, ctx)), Ok(message)) = (callback(), CString::new(text.as_str())) {
@@ -103,14 +103,14 @@ fn syslog_level(level: Level) -> c_int {
     }
 }
 
-/// The callback set in libdlockm, which may have been loaded at any time.
+/// The callback that is set in libdlockm, which may be loaded at any time.
 fn callback() -> Option<(Callback, *mut c_void)> {
     // SAFETY: the name is a terminated string.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlock_log_get_callback".as_ptr()) };
     if symbol.is_null() {
         return None;
     }
-    // SAFETY: this name is libdlockm's alone, and there it has this type (dlock_log.h).
+    // SAFETY: only libdlockm has this name, and there it has this type (dlock_log.h).
     let getter: CallbackGetter = unsafe { std::mem::transmute(symbol) };
     let mut ctx = std::ptr::null_mut();
     // SAFETY: `ctx` outlives the call.

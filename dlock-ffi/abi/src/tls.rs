@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `struct ssl_cfg`: files, and the callbacks that know the password of the key.
+//! `struct ssl_cfg`: files, and the callbacks for the password of the key.
 //!
 //! ```text
 //!   dclient_lib_init, server_start   read: paths resolved, callbacks kept
 //!   client_init, server_start        load: key file ─ encrypted? ─▶ prkey_pwd_cb ─▶ copy
 //!                                                                   erase_prkey_cb ◀─┘
 //! ```
-//! The callbacks are called each time that an encrypted key is loaded: at first, and when a file
-//! has changed; by a primary whose key they do not open, for each connection until they do. The
-//! original calls them for every connection. `cert_verify_cb` judges the peer in every handshake,
-//! as there: libcrypto is looked for when the struct is read. Without it peers and keys are
-//! accepted that OpenSSL accepts: libcrypto is looked for when the first of them is met.
+//! The callbacks are called each time that an encrypted key is loaded: at first, when a file has
+//! changed, and at a primary whose key they do not open for each connection until they do. (The
+//! original calls them for every connection.) `cert_verify_cb` judges the peer in every handshake,
+//! as in the original; libcrypto is loaded when the struct is read. Without it, peers and keys that
+//! OpenSSL accepts are accepted; libcrypto is loaded when the first of them is met.
 
 use std::fs::canonicalize;
 use std::os::raw::{c_char, c_int, c_void};
@@ -33,7 +33,7 @@ type Ask = unsafe extern "C" fn(*mut *mut c_char, *mut c_int);
 /// `tls_erase_prkey_callback_func_t`
 type Erase = unsafe extern "C" fn(*mut c_void, c_int);
 
-/// What a program says of TLS.
+/// The TLS configuration of a program.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     files: TlsFiles,
@@ -43,11 +43,11 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// Copies an `ssl_cfg` that is complete; `None`: it cannot be used, and why is logged.
+    /// Copies a complete `ssl_cfg`; `None`: it cannot be used, and the reason is logged.
     ///
     /// # Safety
-    /// `cfg` points to an `ssl_cfg` of which [`Ssl::read`](args::Ssl::read) has said that it is
-    /// enabled. Its callbacks may be called for as long as this lives, on any thread.
+    /// `cfg` points to an `ssl_cfg` for which [`Ssl::read`](args::Ssl::read) has returned
+    /// `Enabled`. Its callbacks may be called for as long as this lives, on any thread.
     pub unsafe fn read(cfg: *const SslCfg) -> Option<Self> {
         // SAFETY: the caller vouches for the struct; any bits are valid pointers to look at.
         let ssl = unsafe { cfg.read() };
@@ -63,7 +63,7 @@ impl TlsSettings {
                 key: resolved("prkey_path", ssl.prkey_path)?,
             }
         };
-        // SAFETY: not null, as is known of a complete ssl_cfg, and so functions of these types.
+        // SAFETY: not null in a complete ssl_cfg, and so functions of these types.
         let password = unsafe {
             Callbacks {
                 ask: std::mem::transmute::<*const c_void, Ask>(ssl.prkey_pwd_cb),
@@ -75,8 +75,8 @@ impl TlsSettings {
         Some(Self { files, password: Arc::new(password), cert_verify })
     }
 
-    /// Loads the files; `None`: they cannot be used, and why is logged. `key_may_wait`: that the
-    /// password does not open the key is no failure, it is asked for again by each connection.
+    /// Loads the files; `None`: they cannot be used, and the reason is logged. `key_may_wait`: a
+    /// password that does not open the key is no failure; each connection asks for it again.
     pub fn load(&self, key_may_wait: bool) -> Option<Tls> {
         let password = Arc::clone(&self.password) as Arc<dyn KeyPassword>;
         let leniency = Leniency::AsOpenssl { callback: self.cert_verify.clone(), key_may_wait };
@@ -90,11 +90,11 @@ impl TlsSettings {
     }
 }
 
-/// What judges peers in place of the library; `None`: it cannot, and why is logged.
+/// The callback that judges peers; `None`: it cannot be used, and the reason is logged.
 ///
 /// # Safety
 /// `callback` is null or a `tls_cert_verify_callback_func_t`, which may be called for as long as
-/// what is returned lives, on any thread.
+/// the result lives, on any thread.
 unsafe fn cert_verify(
     callback: *const c_void,
     files: &TlsFiles,
@@ -102,7 +102,7 @@ unsafe fn cert_verify(
     if callback.is_null() {
         return Some(None);
     }
-    // SAFETY: not null, and so a function of this type, which may be called as is said there.
+    // SAFETY: not null, and so a function of this type, which the caller allows to be called.
     let made = unsafe {
         let function = std::mem::transmute::<*const c_void, CertVerifyFn>(callback);
         CertVerifyCallback::new(function, files.crl.as_deref())
@@ -116,7 +116,7 @@ unsafe fn cert_verify(
     }
 }
 
-/// A path without links, as it is now.
+/// The path without symbolic links, as it is now.
 ///
 /// # Safety
 /// `path` is null or a terminated string.
@@ -144,13 +144,13 @@ struct Callbacks {
 impl KeyPassword for Callbacks {
     fn password(&self) -> Result<Option<Zeroizing<Vec<u8>>>, TlsError> {
         let (mut password, mut len) = (std::ptr::null_mut::<c_char>(), 0);
-        // SAFETY: a callback of the program, with places for what it gives.
+        // SAFETY: a callback of the program, with places for its results.
         unsafe { (self.ask)(&mut password, &mut len) };
         let failed = |what: &str| Err(TlsError::Password(format!("prkey_pwd_cb {what}")));
         if password.is_null() {
             return failed("gave none");
         }
-        // none of it is copied before its length is known: the copy must not move
+        // Copied only when its length is known, because the copy must not move.
         // SAFETY: a terminated string, of which no byte behind the first 0 is read.
         let is_end = |at: &usize| unsafe { password.add(*at).read() } == 0;
         let Some(found) = (0..=PASSWORD_LEN_MAX).find(is_end) else {
@@ -159,10 +159,10 @@ impl KeyPassword for Callbacks {
         if usize::try_from(len) != Ok(found) {
             return failed("gave a length that is not the password's");
         }
-        // SAFETY: so many bytes were read just now.
+        // SAFETY: `found` bytes were read just now.
         let bytes = unsafe { std::slice::from_raw_parts(password.cast::<u8>(), found) };
         let copy = Zeroizing::new(bytes.to_vec());
-        // SAFETY: the callback of the program for what its other one gave.
+        // SAFETY: a callback of the program, with the result of its other one.
         unsafe { (self.erase)(password.cast(), len) };
         Ok(Some(copy))
     }

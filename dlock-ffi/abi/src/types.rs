@@ -7,14 +7,14 @@
 use std::mem::{align_of, offset_of, size_of};
 use std::os::raw::{c_char, c_int, c_void};
 
-/// Counters of a client or primary.
+/// Counters of a client or a primary.
 pub const STATS_MAX: usize = 45;
 
 /// `debug_stats`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DebugStats {
-    /// By `debug_stats_code`.
+    /// Indexed by `debug_stats_code`.
     pub stats: [u64; STATS_MAX],
 }
 
@@ -90,11 +90,11 @@ pub struct FairState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union LockState {
-    /// Of an atomic lock.
+    /// The state of an atomic lock.
     pub atomic: AtomicState,
-    /// Of a read-write lock.
+    /// The state of a read-write lock.
     pub rw: RwState,
-    /// Of a fair lock.
+    /// The state of a fair lock.
     pub fl: FairState,
     /// The first 8 bytes.
     pub base: u64,
@@ -104,11 +104,11 @@ pub union LockState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union OpState {
-    /// Of an atomic lock.
+    /// The state of an atomic lock.
     pub atomic: AtomicState,
-    /// Of a read-write lock.
+    /// The state of a read-write lock.
     pub rw: RwState,
-    /// Of a fair lock.
+    /// The state of a fair lock.
     pub fl: FairState,
 }
 
@@ -132,7 +132,7 @@ pub struct LockContext {
     pub lock_id: i32,
     /// Seconds.
     pub lease_time: u32,
-    /// Holds.
+    /// How many holds of the lock are counted (re-entries).
     pub ref_count: u32,
     /// The state.
     pub ls: LockState,
@@ -178,7 +178,7 @@ pub struct ClientCfg {
     pub eid: Eid,
     /// 0 to 7.
     pub log_level: c_int,
-    /// The primary's port; not above 0: as before.
+    /// The primary's port; not above 0: the last one used.
     pub primary_port: c_int,
     /// TLS.
     pub ssl: SslCfg,
@@ -192,7 +192,7 @@ pub struct ClientCfg {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PrimaryCfg {
-    /// 0.
+    /// Must be 0.
     pub num_of_replica: u32,
     /// Clients to wait for.
     pub recovery_client_num: u32,
@@ -200,7 +200,7 @@ pub struct PrimaryCfg {
     pub ctrl_cpuset: *const c_char,
     /// CPUs of the command thread or null.
     pub cmd_cpuset: *const c_char,
-    /// Where to listen.
+    /// The address to listen on.
     pub server_ip_str: *const c_char,
     /// Not above 0: the default.
     pub server_port: c_int,
@@ -216,7 +216,7 @@ pub struct PrimaryCfg {
 pub struct ReplicaCfg {
     /// The primary.
     pub primary_ip_str: *const c_char,
-    /// Its port.
+    /// The port of the primary.
     pub primary_port: c_int,
 }
 
@@ -244,7 +244,7 @@ pub struct ServerCfg {
     pub log_level: c_int,
     /// Not 0: sleep while idle.
     pub sleep_mode_enable: u8,
-    /// After the type.
+    /// The configuration of the role.
     pub role: RoleCfg,
     /// TLS.
     pub ssl: SslCfg,

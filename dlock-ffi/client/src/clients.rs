@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::library::{self, Entered};
 
-/// Two primaries may give out the same id; a client asks again this often.
+/// Attempts to register: two primaries may give out the same id.
 const ID_TRIES_MAX: usize = 6;
 /// Calls about counters in one second, all clients together (C API).
 const STATS_CALLS_MAX: u32 = 10_000;
@@ -66,7 +66,7 @@ unsafe fn configuration(
         device,
         eid,
         exact_views: true,
-        // what the program says counts, and the environment only if it says nothing
+        // The program's TLS configuration, or else the environment's.
         tls: if matches!(ssl, Ssl::Enabled) { TlsUse::Off } else { TlsUse::Environment },
         ..ClientConfig::default()
     };
@@ -224,7 +224,7 @@ fn about_counters(client_id: c_int, act: impl FnOnce(&Instance)) -> c_int {
     }
 }
 
-/// Counts a call; false if there were too many within the current second.
+/// Counts a call; returns `false` if there were too many in this second.
 fn may_ask() -> bool {
     static WINDOW: Mutex<Option<(Instant, u32)>> = Mutex::new(None);
     let now = Instant::now();

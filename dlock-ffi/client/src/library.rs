@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The process's client library: its configuration, and its clients by id.
 //!
-//! Finding a client is on the path of every lock operation. Each thread remembers the clients
-//! it used last, without keeping them alive, and believes what it remembers while no client has
-//! been removed since:
+//! Finding a client is on the path of every lock operation. Each thread remembers the clients it
+//! used last, without keeping them alive, and trusts this memory until a client is removed:
 //!
 //! ```text
 //!   find(id) ─▶ thread's memory ──same CHANGES, same id──▶ upgrade        (two atomic operations)
@@ -12,8 +11,8 @@
 //!               LIBRARY (read lock) ─▶ remember, with the CHANGES seen under the lock
 //!   removal:    LIBRARY (write lock): take out, CHANGES += 1
 //! ```
-//! A forked child inherits the library, but none of its clients: their connections are the
-//! parent's, and two processes must not speak on one connection.
+//! A forked child inherits the library, but none of its clients: two processes must not use one
+//! connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,7 +27,7 @@ use dlock_ffi_abi::code;
 use dlock_ffi_abi::tls::TlsSettings;
 use parking_lot::{Mutex, RwLock};
 
-/// Why there is no client.
+/// The reason why a client was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// The library is not initialised.
@@ -38,12 +37,12 @@ pub(crate) enum Missing {
 }
 
 impl Missing {
-    /// The codes of lock operations, objects and counters.
+    /// The code for lock operations, objects and counters.
     pub(crate) fn code(self) -> c_int {
         self.or(code::CLIENTMGR_NOT_INIT, code::CLIENT_NOT_INIT)
     }
 
-    /// The code a function has for either.
+    /// `library` or `client`, by the reason.
     pub(crate) fn or(self, library: c_int, client: c_int) -> c_int {
         match self {
             Missing::Library => library,
@@ -54,16 +53,16 @@ impl Missing {
 
 struct Library {
     config: ClientConfig,
-    /// What the program says of TLS.
+    /// The program's TLS configuration.
     tls: Option<Arc<LazyTls>>,
     clients: HashMap<i32, Client>,
-    /// Tells this library from one that is initialised later.
+    /// Distinguishes this library from one that is initialised later.
     incarnation: u64,
 }
 
 struct Client {
     instance: Arc<Instance>,
-    /// The process it belongs to, by [`PROCESS`].
+    /// The process of the client, by [`PROCESS`].
     process: u64,
 }
 
@@ -76,14 +75,14 @@ impl Client {
 static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
 /// Grows with every removal of clients, under the write lock; starts at 1.
 static CHANGES: AtomicU64 = AtomicU64::new(1);
-/// The last port that a configuration named: it outlives the library.
+/// The last port of a configuration; it outlives the library.
 static PORT: AtomicU16 = AtomicU16::new(PORT_DEFAULT);
 /// Grows in every forked child.
 static PROCESS: AtomicU64 = AtomicU64::new(0);
-/// One library at a time is being initialised.
+/// Held while a library is being initialised.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The port used where none is given.
+/// The port if none is given.
 pub(crate) fn last_port() -> u16 {
     PORT.load(Ordering::Relaxed)
 }
@@ -91,7 +90,7 @@ pub(crate) fn last_port() -> u16 {
 /// Initialises the library with what `make` returns.
 ///
 /// # Errors
-/// The one of `make`; `ERROR` if it is initialised already.
+/// The error of `make`; `ERROR` if the library is initialised already.
 pub(crate) fn start(
     make: impl FnOnce() -> Result<(ClientConfig, Option<TlsSettings>), c_int>,
 ) -> Result<(), c_int> {
@@ -116,8 +115,8 @@ fn watch_forks() {
         CHANGES.fetch_add(1, Ordering::Release);
     }
     ONCE.call_once(|| {
-        // SAFETY: the handler only counts, which is allowed in a child of several threads; it
-        // goes when this library is unloaded.
+        // SAFETY: the handler only counts, which is allowed in a child of a threaded process; it is
+        // removed when this library is unloaded.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
         if failed != 0 {
             log::warn!("no memory for a fork handler: forked children must not use clients");
@@ -125,7 +124,7 @@ fn watch_forks() {
     });
 }
 
-/// Drops all clients without telling their primaries.
+/// Drops all clients, without messages to their primaries.
 pub(crate) fn stop() {
     let taken = {
         let mut library = LIBRARY.write();
@@ -139,7 +138,7 @@ pub(crate) fn stop() {
     drop(taken);
 }
 
-/// What a client to be is configured with.
+/// The configuration for a new client.
 pub(crate) struct LibraryContext {
     config: ClientConfig,
     tls: Option<Arc<LazyTls>>,
@@ -147,8 +146,7 @@ pub(crate) struct LibraryContext {
 }
 
 impl LibraryContext {
-    /// The configuration of a client; `None`: what the program says of TLS cannot be used, and why
-    /// is logged.
+    /// The configuration; `None`: the TLS configuration cannot be used, and the reason is logged.
     pub(crate) fn config(&self) -> Option<ClientConfig> {
         let tls = match &self.tls {
             None => return Some(self.config.clone()),
@@ -158,7 +156,7 @@ impl LibraryContext {
     }
 }
 
-/// The files of TLS, loaded when the first client wants them.
+/// The TLS files, loaded for the first client.
 struct LazyTls {
     settings: TlsSettings,
     loaded: Mutex<Option<Tls>>,
@@ -166,7 +164,7 @@ struct LazyTls {
 
 impl LazyTls {
     fn get(&self) -> Option<Tls> {
-        // the callbacks of the program are not called under the lock
+        // Not under the lock, because it calls callbacks of the program.
         let loaded = self.loaded.lock().clone();
         let tls = match loaded {
             Some(tls) => tls,
@@ -184,17 +182,17 @@ pub(crate) fn library_context() -> Option<LibraryContext> {
     Some(LibraryContext { config, tls, incarnation: library.incarnation })
 }
 
-/// What became of a new client.
+/// The result of entering a new client.
 pub(crate) enum Entered {
-    /// It can be found by this id.
+    /// Entered with this id.
     As(i32),
-    /// Another client, of another primary, has its id.
+    /// A client of another primary has the same id.
     Taken(Arc<Instance>),
     /// The library was deinitialised meanwhile.
     Gone,
 }
 
-/// Makes a new client known.
+/// Enters a new client, so that calls find it.
 pub(crate) fn enter(library_context: &LibraryContext, instance: Arc<Instance>) -> Entered {
     let mut library = LIBRARY.write();
     let Some(library) = library.as_mut().filter(|l| l.incarnation == library_context.incarnation)
@@ -212,7 +210,7 @@ pub(crate) fn enter(library_context: &LibraryContext, instance: Arc<Instance>) -
     Entered::As(id)
 }
 
-/// Takes a client out: no call finds it any more.
+/// Removes a client; calls do not find it any more.
 pub(crate) fn remove(id: c_int) -> Result<Arc<Instance>, Missing> {
     let mut library = LIBRARY.write();
     let library = library.as_mut().ok_or(Missing::Library)?;
@@ -229,10 +227,10 @@ pub(crate) fn is_started() -> bool {
     LIBRARY.read().is_some()
 }
 
-/// Clients one thread remembers.
+/// Clients that one thread remembers.
 const REMEMBERED_MAX: usize = 16;
 
-/// One client a thread used; `changes` 0: none.
+/// A client that a thread has used; `changes` 0: none.
 struct Remembered {
     changes: Cell<u64>,
     id: Cell<c_int>,
@@ -275,12 +273,12 @@ fn look_up(id: c_int, index: usize) -> Result<Arc<Instance>, Missing> {
     let (instance, changes) = {
         let library = LIBRARY.read();
         let library = library.as_ref().ok_or(Missing::Library)?;
-        // Before the client is looked at: a fork meanwhile makes what is remembered stale.
+        // Read before the client: a fork meanwhile makes the remembered value stale.
         let changes = CHANGES.load(Ordering::Relaxed);
         let client = library.clients.get(&id).filter(|c| c.is_here()).ok_or(Missing::Client)?;
         (Arc::clone(&client.instance), changes)
     };
-    // At a thread's end there is no memory left: the next call looks up again.
+    // At the end of a thread its memory is gone: the next call looks up again.
     let _ = REMEMBERED.try_with(|remembered| {
         let slot = &remembered[index];
         if let Ok(mut known) = slot.instance.try_borrow_mut() {

@@ -43,7 +43,7 @@ pub(crate) fn extend_mode(lock_op: c_int) -> Option<Mode> {
     }
 }
 
-/// A copy of a lock's description; `None` if anything of it is invalid.
+/// A copy of a lock's description; `None` if a field is invalid.
 ///
 /// # Safety
 /// `desc` points to a `lock_desc` whose `p_desc` is null or points to `len` bytes.

@@ -27,7 +27,7 @@ unsafe fn description(desc: *const ObjectDesc) -> Option<(Vec<u8>, u32)> {
     (desc.lease_time != 0).then_some((name, desc.lease_time))
 }
 
-/// Runs `act` on the client and returns the code of what it returns.
+/// Runs `act` on the client; returns the code of its status.
 fn on_client(client_id: c_int, act: impl FnOnce(&Instance) -> Status) -> c_int {
     match library::find(client_id) {
         Err(missing) => missing.code(),
@@ -35,7 +35,7 @@ fn on_client(client_id: c_int, act: impl FnOnce(&Instance) -> Status) -> c_int {
     }
 }
 
-/// Stores a success for the caller.
+/// Stores the value of a success for the caller.
 ///
 /// # Safety
 /// `out` points to memory for a `T`.

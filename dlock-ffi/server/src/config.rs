@@ -14,13 +14,13 @@ use dlock_server::ServerConfig;
 /// `SERVER_PRIMARY` of the header.
 const SERVER_PRIMARY: u32 = 0;
 
-/// A copy of what a program configured, found in order but for what depends on this machine.
+/// A copy of a program's configuration. It is checked, except for what depends on this machine.
 pub(crate) struct Checked {
     port: u16,
     recovery_clients: u32,
     tp_mode: u8,
     sleep_mode: bool,
-    /// What is said of TLS, if it is enabled: `Some(None)`: it cannot be used.
+    /// The TLS configuration, if enabled; `Some(None)`: it cannot be used.
     tls: Option<Option<TlsSettings>>,
     ip: Option<String>,
     ctrl_cpuset: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Checked {
     eid: [u8; 16],
 }
 
-/// Copies and checks a configuration; `None` if it is invalid, which has then been logged.
+/// Copies and checks a configuration; `None` if it is invalid; the reason is logged.
 ///
 /// # Safety
 /// `cfg` points to a `server_cfg`.
@@ -103,8 +103,8 @@ fn refused<T>(why: &str) -> Option<T> {
 }
 
 impl Checked {
-    /// The configuration of the primary; `None` if it cannot be one. Device and CPUs are checked
-    /// by [`dlock_server::Server::start`].
+    /// The configuration of the primary; `None` if it is invalid. [`dlock_server::Server::start`]
+    /// checks device and CPUs.
     pub(crate) fn into_config(self) -> Option<ServerConfig> {
         let tls = match self.tls {
             Some(settings) => Some(settings?.load(true)?),

@@ -56,7 +56,7 @@ pub unsafe extern "C" fn server_start(cfg: *const ServerCfg, server_id: *mut c_i
                 return status;
             }
         };
-        // SAFETY: as above.
+        // SAFETY: `server_id` is not null, so it points to an int.
         unsafe { args::store(server_id, place.id()) };
         match checked.into_config() {
             None => code::ERROR,

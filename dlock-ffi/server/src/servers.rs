@@ -5,10 +5,10 @@
 //!   reserve ─▶ Place (counts as running) ──start──▶ found by its id ──remove──▶ stopped
 //!                 └──dropped: free again
 //! ```
-//! Starting and stopping happen outside the lock: they take time.
+//! Starting and stopping take time, so they are done without the lock.
 //!
-//! A forked child inherits the library, but none of its threads: there it counts as not
-//! initialised, and what it inherited is neither stopped nor freed.
+//! A forked child inherits the library, but none of its threads: in the child it counts as not
+//! initialised, and inherited primaries are neither stopped nor freed.
 
 use std::collections::HashMap;
 use std::os::raw::c_int;
@@ -25,17 +25,17 @@ const ID_MAX: c_int = 0xF_FFFF;
 
 struct Library {
     servers_max: usize,
-    /// `None`: reserved, being started.
+    /// `None`: reserved for a primary that is being started.
     servers: HashMap<c_int, Option<Arc<Server>>>,
-    /// Tells this library from one that is initialised later.
+    /// Distinguishes this library from one that is initialised later.
     incarnation: u64,
-    /// The process whose threads its primaries have.
+    /// The process in which the threads of its primaries run.
     process: u32,
 }
 
 struct State {
     library: Option<Library>,
-    /// The id given out last; it outlives the library, so that old ids stay unknown.
+    /// The last id given out; it outlives the library, so that old ids stay unknown.
     last_id: c_int,
     incarnations: u64,
 }
@@ -48,14 +48,15 @@ impl State {
         self.library.as_mut().filter(|library| library.process == std::process::id())
     }
 
-    /// A place for a primary; else how many are running, if the library is initialised.
+    /// Reserves a place; else the number of running primaries, or `None` if the library is not
+    /// initialised.
     fn reserve(&mut self) -> Result<Place, Option<usize>> {
         let mut id = self.last_id;
         let library = self.library().ok_or(None)?;
         if library.servers.len() >= library.servers_max {
             return Err(Some(library.servers_max));
         }
-        // Ends: there are far fewer primaries than ids.
+        // Terminates, because there are far fewer primaries than ids.
         loop {
             id = if id >= ID_MAX { 1 } else { id + 1 };
             if !library.servers.contains_key(&id) {
@@ -69,7 +70,7 @@ impl State {
     }
 }
 
-/// False if the number is not allowed or the library is initialised already.
+/// Initialises the library; `false` if the number is not allowed, or it is initialised already.
 pub(crate) fn start_library(servers_max: u32) -> bool {
     let servers_max = usize::try_from(servers_max).unwrap_or(usize::MAX);
     if servers_max == 0 || servers_max > SERVERS_MAX {
@@ -98,7 +99,7 @@ pub(crate) fn stop_library() {
         log::warn!("the server library is not initialised: nothing to deinitialise");
         return;
     };
-    // All at once: each takes its time.
+    // All at the same time, because each takes a while.
     let stops: Vec<_> = library
         .servers
         .into_values()
@@ -106,7 +107,7 @@ pub(crate) fn stop_library() {
         .map(|server| std::thread::Builder::new().spawn(move || stop(server)))
         .collect();
     for stop in stops.into_iter().flatten() {
-        // A panic in there has been logged by the panic hook; the server is gone either way.
+        // A panic there was logged by the panic hook; the server has ended in any case.
         let _ = stop.join();
     }
 }
@@ -120,7 +121,7 @@ pub(crate) struct Place {
 /// Reserves room for one primary.
 pub(crate) fn reserve() -> Result<Place, c_int> {
     let reserved = STATE.lock().reserve();
-    // not under the lock: the program's log callback may call any function
+    // Not under the lock, because the program's log callback may call any function.
     match reserved {
         Ok(place) => Ok(place),
         Err(None) => {
@@ -141,7 +142,7 @@ impl Place {
 
     /// Starts a primary in this place.
     pub(crate) fn start(self, config: ServerConfig) -> c_int {
-        // As many clients as the system lets this process have, not as its soft limit says.
+        // The hard limit decides how many clients a primary can have.
         if let Err(error) = dlock_fabric::os::threads::raise_file_limit() {
             log::warn!("the limit of open files cannot be raised (setrlimit): {error}");
         }
@@ -188,7 +189,7 @@ pub(crate) fn find(id: c_int) -> Option<Arc<Server>> {
     STATE.lock().library()?.servers.get(&id)?.clone()
 }
 
-/// Takes a primary out: no call finds it any more.
+/// Removes a primary; calls do not find it any more.
 pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
     let mut state = STATE.lock();
     let servers = &mut state.library()?.servers;
@@ -197,7 +198,7 @@ pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
     Some(server)
 }
 
-/// Stops a primary; one whose counters are being read stops right after that.
+/// Stops a primary; if its counters are being read, it stops right after that.
 pub(crate) fn stop(server: Arc<Server>) {
     if let Some(server) = Arc::into_inner(server) {
         server.stop();

@@ -21,7 +21,7 @@ type Read<T> = Result<T, FrameError>;
 
 /// Numbers of queue pairs and packets have 24 bits.
 const BITS_24: u32 = 0xff_ffff;
-/// The largest path MTU, as devices count it.
+/// The largest path MTU code.
 const MTU_MAX: u8 = 5;
 
 pub(super) fn attach(r: &mut Reader<'_>) -> Read<Attach> {
@@ -115,7 +115,7 @@ fn put_endpoint(w: &mut Writer<'_>, endpoint: &VerbsEndpoint) {
     w.u8(endpoint.reads);
 }
 
-/// A region that does not end beyond the last address.
+/// Reads a region whose end is an address.
 fn region(r: &mut Reader<'_>) -> Read<VerbsRegion> {
     let region = VerbsRegion { base: r.u64()?, bytes: r.u64()?, rkey: r.u32()? };
     match region.base.checked_add(region.bytes) {

@@ -16,10 +16,10 @@ use crate::wire::status::Status;
 
 type Read<T> = Result<T, FrameError>;
 
-/// The tags `Init` and `Reinit` have in every version.
+/// Tags of `Init` and `Reinit`, the same in every version.
 const INIT: u8 = 0;
 const REINIT: u8 = 1;
-/// The tag a refusal has in every version.
+/// Tag of a refusal, the same in every version.
 const ERROR: u8 = 0;
 
 pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
@@ -103,8 +103,8 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
     }
 }
 
-/// The part of `Init` and `Reinit` that never changes, as the error it leads to; what follows
-/// it cannot be known.
+/// Reads the part of `Init` and `Reinit` that never changes; returns the error that results. The
+/// layout of the rest is not known.
 pub(super) fn foreign_request(r: &mut Reader<'_>) -> Read<FrameError> {
     let seq = r.seq()?;
     match r.u8()? {
@@ -113,7 +113,7 @@ pub(super) fn foreign_request(r: &mut Reader<'_>) -> Read<FrameError> {
     }
 }
 
-/// The one reply that never changes.
+/// Reads the only reply that never changes.
 pub(super) fn refusal(r: &mut Reader<'_>) -> Read<ControlReply> {
     match r.u8()? {
         ERROR => r.status().map(ControlReply::Error),
@@ -308,7 +308,8 @@ fn session(r: &mut Reader<'_>) -> Read<Session> {
     })
 }
 
-/// How many, then number and place of each, numbers ascending. Unknown numbers are kept.
+/// Reads the number of offers, then number and place of each, in ascending order; unknown numbers
+/// are kept.
 fn offers(r: &mut Reader<'_>) -> Read<Offers> {
     let (count, mut offers) = (usize::from(r.u8()?), Offers::none());
     for _ in 0..count {

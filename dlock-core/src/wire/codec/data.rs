@@ -71,7 +71,8 @@ fn chain(r: &mut Reader<'_>) -> Read<Chain> {
     }
     let mut chain = Chain::one(word_op(r)?);
     for _ in 1..len {
-        // each value but those of the last belongs to the operation of its place
+        // The value at each index belongs to the operation at that index; only the last may have
+        // more.
         if chain.values_len() != chain.ops().len() {
             return Err(FrameError::Invalid("chain"));
         }
@@ -97,7 +98,7 @@ fn word_op(r: &mut Reader<'_>) -> Read<WordOp> {
 fn put_word_op(w: &mut Writer<'_>, word_op: &WordOp) {
     match *word_op {
         WordOp::Cas { addr, expect, swap } => {
-            // in one piece: room is looked for once
+            // In one piece, because each call reserves room.
             let mut bytes = [0; 21];
             bytes[1..5].copy_from_slice(&addr.index().to_le_bytes());
             bytes[5..13].copy_from_slice(&expect.to_le_bytes());
@@ -148,7 +149,7 @@ fn outcome(r: &mut Reader<'_>) -> Read<Outcome> {
     })
 }
 
-/// A refusal must not look like a success.
+/// Reads the status of a refusal; a status of success is invalid.
 fn refusal(r: &mut Reader<'_>) -> Read<Status> {
     match r.status()? {
         Status::Success | Status::Done => Err(FrameError::Invalid("refusal")),
@@ -246,7 +247,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
     }
 }
 
-/// A wait number has the bits of a ledger entry's detail.
+/// Reads a wait number, which has the bits of a ledger entry's detail.
 fn wait(r: &mut Reader<'_>) -> Read<WaitNumber> {
     match r.u32()? {
         wait if wait <= DETAIL_MAX => Ok(WaitNumber(wait)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Frames: how everything above looks as bytes, on every channel. All integers little-endian.
+//! Frames: the encoding of all messages, on every channel. All integers are little-endian.
 //!
 //! ```text
 //!   0      2        3     4            8
@@ -13,13 +13,13 @@
 //!   0x05 Request  seq, request     0x85 Reply         seq, reply
 //! ```
 //! Every value has exactly one encoding. The version in the header is that of the frame's layout.
-//! The payloads of `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may go on after
-//! their content, with fields of a later version, which are skipped; all others are consumed to
-//! their last byte.
+//! The payloads of `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may continue after
+//! their content with fields of a later version, which are skipped. All others must be consumed to
+//! the last byte.
 //!
-//! Two layouts are the same in all versions for ever, so that strangers can part politely:
-//! the beginning of `Init` and `Reinit` (`seq:u64, tag:u8 = 0 | 1, version_min:u8,
-//! version_max:u8`) and all of the refusal (`seq:u64, tag:u8 = 0, status:i32`).
+//! Two layouts are the same in all versions for ever, so that peers without a common version can
+//! end politely: the beginning of `Init` and `Reinit` (`seq:u64, tag:u8 = 0 | 1, version_min:u8,
+//! version_max:u8`) and the whole refusal (`seq:u64, tag:u8 = 0, status:i32`).
 
 mod attach;
 mod control;
@@ -51,7 +51,7 @@ pub const MAGIC: [u8; 2] = *b"DL";
 /// The version of the layout of frames, in the third byte of their headers.
 const LAYOUT: u8 = 1;
 
-/// What a frame carries; the direction is part of it.
+/// The content of a frame, and its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -69,20 +69,20 @@ pub enum Kind {
     ControlReply = 0x81,
     /// The answer to `Attach`, primary to client.
     Attached = 0x82,
-    /// What became of the chains of a batch, primary to client.
+    /// The outcomes of the chains of a batch, primary to client.
     Outcomes = 0x83,
     /// A reply of the arbiter, primary to client.
     Reply = 0x85,
-    /// A `Control` frame whose header has another version. It decodes to
-    /// [`FrameError::Version`] if it is an `Init` or a `Reinit`. Never on the wire itself.
+    /// A `Control` frame whose header has another version; exists only after decoding. It decodes
+    /// to [`FrameError::Version`] if it is an `Init` or a `Reinit`.
     ForeignControl = 0x7f,
-    /// A `ControlReply` frame whose header has another version. Only a refusal can be decoded.
-    /// Never on the wire itself.
+    /// A `ControlReply` frame whose header has another version; exists only after decoding. Only a
+    /// refusal can be decoded.
     ForeignControlReply = 0xff,
 }
 
 impl Kind {
-    /// `None` if no frame of this kind exists.
+    /// The kind with this number; `None`: no such frame exists.
     fn from_wire(raw: u8) -> Option<Self> {
         Some(match raw {
             0x01 => Self::Control,
@@ -98,42 +98,42 @@ impl Kind {
         })
     }
 
-    /// Whether clients send frames of this kind; if not, primaries do.
+    /// Whether clients send frames of this kind; otherwise primaries do.
     pub fn is_from_client(self) -> bool {
         self as u8 & 0x80 == 0
     }
 }
 
-/// A frame's header, checked.
+/// The checked header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: Kind,
     /// Bytes of the payload, at most [`FRAME_LEN_MAX`] − [`HEADER_LEN`].
     pub len: usize,
 }
 
-/// Why bytes are no frame. The connection they came on cannot be used any further.
+/// Why bytes are not a valid frame. Their connection cannot be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The frame does not begin with [`MAGIC`].
     #[error("the bytes are no dlock frame")]
     Magic,
-    /// The frame is of another version, and of a kind whose layout may differ in it.
+    /// The frame has another version, and is of a kind whose layout may differ in it.
     #[error("a frame of version {0} outside of the version negotiation")]
     ForeignVersion(u8),
     /// An `Init` or `Reinit` of another version: answer it with `Error(VersionMismatch)`.
     #[error("the client speaks versions {min} to {max}")]
     Version {
-        /// The number the answer must carry.
+        /// The number that the answer must carry.
         seq: Seq,
         /// Oldest version the client speaks.
         min: u8,
         /// Newest version the client speaks.
         max: u8,
     },
-    /// No frame of this kind exists.
+    /// Frames of this kind do not exist.
     #[error("unknown frame kind {0:#04x}")]
     Kind(u8),
     /// The length in the header is above the limit.
@@ -159,11 +159,11 @@ pub enum Frame {
     ControlReply(Seq, ControlReply),
     /// The first frame of a command channel.
     Attach(Attach),
-    /// Its answer.
+    /// The answer to `Attach`.
     Attached(Attached),
     /// Chains to execute in order.
     Batch(Seq, Vec<Chain>),
-    /// What became of them.
+    /// The outcomes of the chains of the batch with this number.
     Outcomes(Seq, Vec<Outcome>),
     /// An entry of the sender's ledger.
     Note(Handle, LedgerEntry),
@@ -173,16 +173,17 @@ pub enum Frame {
     Reply(Seq, Reply),
 }
 
-/// What bytes that were received begin with.
+/// The beginning of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// A whole frame.
     Whole(Header),
-    /// A part of a frame that has, as far as is known, so many bytes with its header.
+    /// A part of a frame; the number of bytes that the frame has with its header, as far as is
+    /// known.
     Part(usize),
 }
 
-/// Cuts the first frame off: its payload follows the [`HEADER_LEN`] bytes of its header.
+/// Checks the first frame of the bytes; its payload follows the [`HEADER_LEN`] bytes of its header.
 ///
 /// # Errors
 /// As [`header`].
@@ -250,7 +251,7 @@ pub fn decode(kind: Kind, payload: &[u8]) -> Result<Frame, FrameError> {
     Ok(frame)
 }
 
-/// Whether a later version may add fields to it.
+/// Whether a later version may add fields to the frame.
 fn may_grow(frame: &Frame) -> bool {
     use ControlReply as A;
     use ControlRequest as R;
@@ -261,7 +262,7 @@ fn may_grow(frame: &Frame) -> bool {
     }
 }
 
-/// As [`decode`] of a `Batch`, into a list that is used again and again.
+/// As [`decode`] for a `Batch`, into a list that the caller reuses.
 ///
 /// # Errors
 /// As [`decode`]; `chains` has no meaning then.
@@ -273,7 +274,7 @@ pub fn decode_batch(payload: &[u8], chains: &mut Vec<Chain>) -> Result<Seq, Fram
     Ok(seq)
 }
 
-/// As [`decode`] of `Outcomes`, into a list that is used again and again.
+/// As [`decode`] for `Outcomes`, into a list that the caller reuses.
 ///
 /// # Errors
 /// As [`decode`]; `outcomes` has no meaning then.
@@ -288,9 +289,9 @@ pub fn decode_outcomes(payload: &[u8], outcomes: &mut Vec<Outcome>) -> Result<Se
 /// Appends a frame, header included.
 ///
 /// # Panics
-/// If the frame breaks a limit of [`limits`](crate::limits) (a list of more than `BATCH_MAX`
-/// items, a name of more than `DESC_LEN_MAX` bytes, verbs for another fabric): the builder of
-/// frames has checked them.
+/// If the frame breaks a limit of [`limits`](crate::limits) (a list of more than `BATCH_MAX` items,
+/// a name of more than `DESC_LEN_MAX` bytes, queue pairs for a fabric without a device): the code
+/// that builds frames has checked that.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     match frame {
         Frame::Control(seq, request) => framed(Kind::Control, out, |w| {
@@ -336,7 +337,7 @@ pub fn encode_batch(seq: Seq, chains: &[Chain], out: &mut Vec<u8>) {
 /// Appends a `Batch` frame of chains of one word operation each.
 ///
 /// # Panics
-/// If there are more than `BATCH_MAX` verbs.
+/// If there are more than `BATCH_MAX` operations.
 pub fn encode_word_ops(seq: Seq, verbs: &[WordOp], out: &mut Vec<u8>) {
     framed(Kind::Batch, out, |w| {
         w.seq(seq);
@@ -355,7 +356,7 @@ pub fn encode_outcomes(seq: Seq, outcomes: &[Outcome], out: &mut Vec<u8>) {
     });
 }
 
-/// Appends the header, the payload, and then the payload's length in the header.
+/// Appends a header and a payload, and sets the payload's length in the header.
 fn framed(kind: Kind, out: &mut Vec<u8>, payload: impl FnOnce(&mut Writer<'_>)) {
     let start = out.len();
     out.extend_from_slice(&[MAGIC[0], MAGIC[1], LAYOUT, kind as u8, 0, 0, 0, 0]);

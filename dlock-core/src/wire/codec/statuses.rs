@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The numbers of statuses, in one table: in frames, and in the gate words of shared memory.
 //!
-//! A number never changes its meaning, and a new status takes one that no version has used.
-//! 0x2007, 0x200b and 0x200c are left out.
+//! A number never changes its meaning, and a new status gets a number that no version has used.
+//! 0x2007, 0x200b and 0x200c are not used.
 
 use crate::wire::status::Status;
 
@@ -11,11 +11,11 @@ macro_rules! numbers {
         /// The number of a status in frames and gate words.
         #[inline]
         pub const fn status_to_wire(status: Status) -> i32 {
-            // Exhaustive: a new status does not compile before it has its number.
+            // Exhaustive, so a new status without a number does not compile.
             match status { $(Status::$name => $number,)* }
         }
 
-        /// The status that a frame or a gate word has by its number; `None` if it is none.
+        /// The status with this number; `None`: the number is not used.
         #[inline]
         pub const fn status_from_wire(number: i32) -> Option<Status> {
             match number { $($number => Some(Status::$name),)* _ => None }

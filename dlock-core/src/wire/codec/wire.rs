@@ -8,7 +8,7 @@ use crate::memory::words::Ticket;
 use crate::wire::message::Mode;
 use crate::wire::status::Status;
 
-/// What is left of a payload.
+/// The unread part of a payload.
 #[derive(Clone)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -75,8 +75,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Appends up to [`BATCH_MAX`] items to `list`; each takes at least `item_len` bytes, so
-    /// that no more room is reserved than the payload has content for.
+    /// Appends up to [`BATCH_MAX`] items to `list`. Each item takes at least `item_len` bytes, so
+    /// no more room is reserved than the payload can fill.
     pub fn list<T>(
         &mut self,
         list: &mut Vec<T>,
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         self.bytes(len).map(<[u8]>::to_vec)
     }
 
-    /// Up to 255 bytes, not none.
+    /// Up to 255 bytes; may be empty.
     pub fn short_bytes(&mut self) -> Read<Vec<u8>> {
         let len = usize::from(self.u8()?);
         self.bytes(len).map(<[u8]>::to_vec)
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends to a frame.
+/// Appends values to a frame.
 pub(super) struct Writer<'a>(&'a mut Vec<u8>);
 
 impl<'a> Writer<'a> {

@@ -113,7 +113,7 @@ impl World {
     ) -> Vec<Sent> {
         self.seq += 1;
         let refs = self.refs.clone();
-        let lock = LockRef { slot: Slot(0), lock_type: self.lock_type, refs: &refs };
+        let lock = LockRef { slot: Slot(0), lock_type: self.lock_type, tokens: false, refs: &refs };
         let mut out = Vec::new();
         f(&mut self.arbiter, self.now, &mut self.memory, lock, Seq(self.seq), &mut out);
         self.work = self.work.max(self.arbiter.work());

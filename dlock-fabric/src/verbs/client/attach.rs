@@ -6,7 +6,7 @@
 //!   rings, posters, connect ◀────────── Attached{endpoints, keys} ◀─┘
 //!   the connection stays open: the liveness connection
 //! ```
-//! The primary's ends are connected before it answers; so the first message can follow at once.
+//! The primary connects its ends before it answers, so the first message can follow at once.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
@@ -37,7 +37,7 @@ use crate::verbs::device::port_selection::choose;
 use crate::verbs::device::poster::Poster;
 use crate::verbs::device::qp::{random_psn, Qp, QpSpec, WORD_OP_BYTES};
 
-/// Send slots for messages: the primary's ring may be as large as that.
+/// Send slots for messages: the primary's ring may be that large.
 const MESSAGE_SLOTS: u32 = VERBS_RING_SLOTS_MAX as u32;
 
 /// A device, and queue pairs that are not connected yet.
@@ -46,7 +46,7 @@ pub(super) struct Device {
     sends: (Arc<Cq>, Arc<Channel>),
     receives: (Arc<Cq>, Arc<Channel>),
     chains: Arc<Qp>,
-    /// The same, if it is shared.
+    /// The queue pair for messages; the same as `chains` if it is shared.
     messages: Arc<Qp>,
     shared_qp: bool,
     sleep: bool,
@@ -79,7 +79,8 @@ impl Device {
             Qp::new(&pd, spec)
         };
         let (chains, messages) = if options.shared_qp {
-            // Longer messages are fetched: hundreds of slots would have room for one.
+            // Longer messages are not inlined: room for one in each of hundreds of slots would be
+            // too much.
             let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS, WORD_OP_BYTES)?;
             (Arc::clone(&qp), qp)
         } else {
@@ -90,12 +91,12 @@ impl Device {
         Ok(Self { sends, receives, chains, messages, shared_qp, sleep, until })
     }
 
-    /// When attaching must have ended.
+    /// The deadline of attaching.
     pub(super) fn deadline(&self) -> Instant {
         net::connect_deadline(self.until)
     }
 
-    /// Makes a session of it, over a connection that has this TLS session or none.
+    /// Attaches over a connection, with its TLS session if there is one.
     pub(super) fn attach(
         self,
         socket: OwnedFd,
@@ -170,8 +171,8 @@ impl Device {
     }
 }
 
-/// What the primary lets this client operate on. It cannot harm the client: a wrong address ends
-/// the session.
+/// The regions on which the primary lets this client operate. A wrong address only ends the
+/// session.
 fn memory_of(attached: &Attached, primary: &VerbsAttached) -> Result<Memory, FabricError> {
     let refused = |why| Err(FabricError::MemoryRefused(why));
     let (slots, ledger) = (primary.slots, primary.ledger);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client has under way: posters, completions, and waiting for them.
+//! The operations that a client has under way: posters, completions, and waiting for them.
 //!
 //! ```text
 //!   thread ─▶ PosterSlot (claimed) ─post─▶ Qp ─▶ device ─▶ Cq ◀─look── any thread that waits
 //!     ▲                                                        └─▶ files each completion in the
 //!     └─── reads the completion slot of its own poster slot ◀────── completion slot it belongs to
 //! ```
-//! A waiting thread first looks again and again. When that has taken longer than it is worth, one
-//! thread, the leader, sleeps on the completion channel, and the others until they are woken.
+//! A waiting thread first polls. If that takes too long, one thread, the leader, sleeps on the
+//! completion channel, and the others sleep until they are woken.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,37 +21,37 @@ use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::error::VerbsError;
 use crate::verbs::device::qp::Qp;
 
-/// Poster slots for chains, and the verbs of a list on each.
+/// Poster slots for chains: their number, and the verbs in each.
 const SMALL: (usize, u32) = (8, 16);
 /// Poster slots for batches: a batch has up to 31 chains of 4 verbs.
 const LARGE: (usize, u32) = (2, 128);
-/// Poster slots for notes.
+/// Poster slots for ledger writes.
 const NOTES: (usize, u32) = (4, 32);
 /// Verbs of chains that are posted without waiting.
 pub(super) const RING_VERBS: u32 = 256;
-/// Send slots that all of this takes.
+/// Send slots that all posters together take.
 pub(super) const SEND_SLOTS: u32 =
     SMALL.0 as u32 * SMALL.1 + LARGE.0 as u32 * LARGE.1 + NOTES.0 as u32 * NOTES.1 + RING_VERBS;
 
-/// How long a thread looks again and again at most, before it sleeps: a sleep costs some 20 µs.
+/// How long a thread polls at most before it sleeps: a sleep costs some 20 µs.
 const SPIN_MAX: Duration = Duration::from_millis(1);
-/// The same of a client that wants to sleep.
+/// As [`SPIN_MAX`], for a client that prefers to sleep.
 const SPIN_SLEEPY: Duration = Duration::from_micros(2);
-/// How long it looks when that was of no use lately: this part of the longest time.
+/// While polling is of no use, the time for it is halved, down to this part of the longest.
 const SPIN_PARTS: u32 = 32;
-/// Looks between two readings of the clock. Then it yields: the device may need this very CPU.
+/// Polls between two readings of the clock. Then the thread yields: the device may need this CPU.
 const LOOKS: u32 = 32;
 /// Completions taken at a time.
 const POLLED: usize = 16;
-/// How long to sleep for a poster slot at a time: nothing tells that an orphan has become free.
+/// How long to sleep at a time for a poster slot: no event reports that an orphan has become free.
 const CLAIM_SLICE: Duration = Duration::from_millis(1);
 
-/// Why waiting has ended without what was waited for.
+/// The reason why a wait has ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The deadline has come.
     TimedOut,
-    /// The session has ended: it will not come.
+    /// The session has ended: no result will come.
     Broken,
 }
 
@@ -64,7 +64,7 @@ impl From<Stop> for Status {
     }
 }
 
-/// Where a completion belongs.
+/// The receiver of a completion.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     PosterSlot(u16),
@@ -76,21 +76,21 @@ enum Target {
 #[derive(Debug)]
 pub(in crate::verbs) struct CompletionPump {
     poster_slots: Box<[PosterSlot]>,
-    /// By the owner's number on the queue pair of chains.
+    /// Indexed by the owner's number on the queue pair of chains.
     targets: Box<[Target]>,
     chains_qp: u32,
     ring_done: AtomicU32,
     ring_posted: AtomicU32,
-    /// The queue pair and the number that messages complete under.
+    /// The queue pair of messages, and their number in completions.
     messages: (u32, u16),
     messages_sent: AtomicU32,
     polled: Mutex<[Completion; POLLED]>,
     broken: Arc<AtomicBool>,
-    /// A chain has timed out, and may be under way still.
+    /// Whether a chain has timed out, and may still be under way.
     strict: AtomicBool,
     leading: AtomicBool,
     park: Park,
-    /// For how many ns it is worth while to look before sleeping.
+    /// How long to poll before sleeping.
     spin_ns: AtomicU32,
     spin_max_ns: u32,
     channel: Arc<Channel>,
@@ -105,19 +105,19 @@ struct Park {
     woken: Condvar,
 }
 
-/// What a [`CompletionPump`] is made of.
+/// The parts of a [`CompletionPump`].
 #[derive(Debug)]
 pub(super) struct CompletionPumpParts {
     /// The queue pair of the chains.
     pub(super) chains: Arc<Qp>,
     /// The number of the poster that posts without waiting.
     pub(super) ring_owner: u16,
-    /// The queue pair of the messages, and their number.
+    /// The queue pair of messages, and their number in completions.
     pub(super) messages: (u32, u16),
     pub(super) cq: Arc<Cq>,
     pub(super) channel: Arc<Channel>,
     pub(super) broken: Arc<AtomicBool>,
-    /// Rather sleep than look.
+    /// Prefer sleeping to polling.
     pub(super) sleep: bool,
 }
 
@@ -164,13 +164,13 @@ impl CompletionPump {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// The session has ended: all waiting threads are told, and nothing is posted any more.
+    /// Ends the session: all waiting threads return, and nothing is posted any more.
     pub(super) fn fail(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.park.wake();
     }
 
-    /// The messages' count up to which they have left.
+    /// The count up to which messages have been sent.
     pub(super) fn messages_sent(&self) -> u32 {
         self.messages_sent.load(Ordering::SeqCst)
     }
@@ -180,18 +180,19 @@ impl CompletionPump {
         self.ring_done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
     }
 
-    /// Chains were posted without waiting, up to this count.
+    /// Records the count of chains that were posted without waiting.
     pub(super) fn ring_posted(&self, seq: u32) {
         self.ring_posted.store(seq, Ordering::SeqCst);
     }
 
-    /// Whether chains that were posted without waiting may be under way.
+    /// Whether chains that were posted without waiting may still be under way.
     #[inline]
     pub(super) fn is_ring_busy(&self) -> bool {
         !self.is_ring_done(self.ring_posted.load(Ordering::SeqCst))
     }
 
-    /// Claims a poster slot for a list of so many verbs, if one is free and the session stands.
+    /// Claims a poster slot for a list with that many verbs, if one is free and the session has
+    /// not ended.
     #[inline]
     pub(super) fn claim_now(&self, verbs: usize) -> Option<Claim<'_>> {
         if self.is_broken() {
@@ -201,13 +202,13 @@ impl CompletionPump {
         self.poster_slots.iter().filter(fits).find_map(PosterSlot::claim)
     }
 
-    /// Claims a poster slot for a list of so many verbs.
+    /// Claims a poster slot for a list with that many verbs; waits for one.
     pub(super) fn claim(&self, verbs: usize, deadline: Instant) -> Result<Claim<'_>, Stop> {
         let fits = |s: &&PosterSlot| s.usage() == Use::Chains && s.slots() as usize >= verbs;
         self.claim_if(fits, deadline)
     }
 
-    /// Claims a poster slot for a note, with room for it.
+    /// Claims a poster slot with room for a ledger write.
     pub(super) fn claim_for_note(&self, deadline: Instant) -> Result<Claim<'_>, Stop> {
         let mut claim = self.claim_if(|s| s.usage() == Use::Notes, deadline)?;
         if claim.poster().free() == 0 {
@@ -223,7 +224,7 @@ impl CompletionPump {
         deadline: Instant,
     ) -> Result<Claim<'_>, Stop> {
         loop {
-            // The first that is free: the fewer are in use, the fewer cache lines are.
+            // The first free one: the fewer are in use, the fewer cache lines are.
             match self.poster_slots.iter().filter(&fits).find_map(PosterSlot::claim) {
                 _ if self.is_broken() => return Err(Stop::Broken),
                 Some(claim) => return Ok(claim),
@@ -238,28 +239,28 @@ impl CompletionPump {
         }
     }
 
-    /// Whether a list must be fenced against what was posted before, which may be under way.
+    /// Whether a list must be fenced against earlier ones that may be under way.
     #[inline]
     pub(super) fn is_strict(&self) -> bool {
         self.strict.load(Ordering::SeqCst)
     }
 
-    /// Gives a poster slot back whose list has not completed in time.
+    /// Releases a poster slot whose list has not completed in time.
     #[cold]
     pub(super) fn abandon(&self, claim: Claim<'_>) {
         self.strict.store(true, Ordering::SeqCst);
         self.release(claim);
     }
 
-    /// Gives a poster slot back.
+    /// Releases a poster slot.
     #[inline]
     pub(super) fn release(&self, claim: Claim<'_>) {
         drop(claim);
         self.park.wake();
     }
 
-    /// Waits until all notes that were posted before have taken effect, and with `chains` all
-    /// chains that no thread waits for, too. One that was given up, and is not over now, ends the
+    /// Waits until all earlier ledger writes have taken effect, and with `chains` also all chains
+    /// that no thread waits for. An abandoned chain that does not complete in time ends the
     /// session: it must not take effect after the request that is to undo it.
     pub(super) fn settled(&self, chains: bool, deadline: Instant) -> Result<(), Stop> {
         for poster_slot in self.poster_slots.iter().filter(|s| s.usage() == Use::Notes) {
@@ -277,13 +278,13 @@ impl CompletionPump {
         Ok(())
     }
 
-    /// Lists that were given up and may be under way, by poster slot.
+    /// Abandoned lists that may still be under way, with their poster slots.
     pub(in crate::verbs) fn abandoned(&self) -> impl Iterator<Item = (&PosterSlot, u32)> {
         let poster_slots = if self.is_strict() { &self.poster_slots[..] } else { &[] };
         poster_slots.iter().filter_map(|poster_slot| Some((poster_slot, poster_slot.abandoned()?)))
     }
 
-    /// Waits until `ready` gives something; it must become ready by a completion.
+    /// Waits until `ready` returns a value; only a completion may make it ready.
     #[inline]
     pub(super) fn wait<T>(
         &self,
@@ -293,7 +294,7 @@ impl CompletionPump {
         let mut started = None;
         let spin_ns = self.spin_ns.load(Ordering::Relaxed);
         loop {
-            // In this order: what completed before the session broke counts.
+            // In this order, so that a completion before the session ended counts.
             let broken = self.is_broken();
             if let Some(value) = self.look_for(&mut ready) {
                 return Ok(value);
@@ -312,7 +313,7 @@ impl CompletionPump {
         }
     }
 
-    /// Looks some times; it does so for all threads, unless another one is doing that.
+    /// Polls a few times, for all threads unless another thread is polling.
     #[inline]
     pub(super) fn look_for<T>(&self, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
         let mut polled = self.polled.try_lock();
@@ -328,7 +329,7 @@ impl CompletionPump {
         None
     }
 
-    /// How long to look the next time, after so long a wait that ended asleep.
+    /// Adapts the time for polling after a wait that ended in sleep.
     fn adapt(&self, waited: Duration) {
         let longest = self.spin_max_ns;
         let ns = match waited.as_nanos() < longest.into() {
@@ -374,13 +375,13 @@ impl CompletionPump {
         }
     }
 
-    /// Sleeps on the channel for all threads, once.
+    /// Sleeps on the channel once, for all threads.
     fn lead<T>(&self, deadline: Instant, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
         if self.cq.arm(false).is_err() {
             self.fail();
             return None;
         }
-        // What came before it was armed is filed when this returns.
+        // Completions that came before the queue was armed raise no event, so they are taken here.
         self.look_for_sure();
         let found = ready();
         if found.is_none() && !self.is_broken() && self.channel.wait(deadline).is_err() {
@@ -390,7 +391,7 @@ impl CompletionPump {
         found
     }
 
-    /// Takes completions that are there, unless another thread is doing that.
+    /// Takes completions that are there, unless another thread is polling.
     #[inline]
     pub(super) fn look(&self) {
         if let Ok(mut polled) = self.polled.try_lock() {
@@ -417,11 +418,11 @@ impl CompletionPump {
         }
     }
 
-    /// Called by one thread at a time, in the order of completion.
+    /// Files a completion. Called by one thread at a time, in the order of completion.
     #[inline]
     fn file(&self, completion: &Completion) {
         if !completion.is_success() {
-            // What is behind it comes back flushed.
+            // Later requests come back flushed.
             return self.fail();
         }
         let work = completion.work();
@@ -444,19 +445,19 @@ impl Park {
     #[inline]
     fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            // A thread that has counted itself, and found nothing yet, is asleep once this is free.
+            // A thread that has counted itself and found nothing is asleep once this mutex is free.
             drop(lock(&self.mutex));
             self.woken.notify_all();
         }
     }
 
-    /// Sleeps until it is woken or the deadline comes, unless `awake` says so before.
+    /// Sleeps until it is woken or the deadline comes, unless `awake` returns `true` first.
     fn sleep(&self, deadline: Instant, mut awake: impl FnMut() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let guard = lock(&self.mutex);
         if !awake() {
             let left = deadline.saturating_duration_since(Instant::now());
-            // A thread that comes back looks again, whether it was woken or not.
+            // The caller checks again, whether the thread was woken or not.
             drop(self.woken.wait_timeout(guard, left));
         } else {
             drop(guard);

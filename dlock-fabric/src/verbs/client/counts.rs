@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an executor has posted, counted.
+//! Counts of what an executor has posted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an executor has posted.
+/// Operations that an executor has posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WordOpCounts {
     /// Compare-and-swaps and fetch-and-adds.
     pub atomics: u64,
     /// Reads.
     pub reads: u64,
-    /// Writes to the ledger.
+    /// Ledger writes.
     pub notes: u64,
-    /// Lists of verbs.
+    /// Lists of verbs, each with one doorbell.
     pub doorbells: u64,
     /// Messages.
     pub sends: u64,
@@ -24,9 +24,9 @@ pub(super) struct Counts {
     reads: AtomicU64,
     notes: AtomicU64,
     doorbells: AtomicU64,
-    /// Doorbells of one atomic each, counted nowhere else.
+    /// Doorbells of one atomic each, which are counted only here.
     single_atomics: AtomicU64,
-    /// The same of one read each.
+    /// Doorbells of one read each, which are counted only here.
     single_reads: AtomicU64,
     sends: AtomicU64,
 }
@@ -47,7 +47,7 @@ impl Counts {
         }
     }
 
-    /// A list of a single atomic, or of a single read.
+    /// Counts a list of a single atomic, or of a single read.
     #[inline]
     pub(super) fn single(&self, is_read: bool) {
         let count = if is_read { &self.single_reads } else { &self.single_atomics };

@@ -7,8 +7,8 @@
 //!                                   refused with NotReady as long as the primary refuses that
 //! ```
 //! A recovering primary cannot refuse one-sided verbs at the memory, so it gives no client access
-//! before recovery has ended. Until then notes are kept, and written when there is a ledger. The
-//! time that attaching takes, 5 s at most, is taken from that of the operation.
+//! before recovery has ended. Until then ledger writes are kept, and done when there is a ledger.
+//! The time for attaching, 5 s at most, is part of that of the operation.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,14 +33,14 @@ use crate::error::FabricError;
 use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
 use crate::shm::SEND_WAIT;
 
-/// Between two attempts to attach to a primary that recovers.
+/// Pause between two attempts to attach to a primary that recovers.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long the primary may take to tell the time.
+/// How long the primary may take to answer with the time.
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
-/// The number of a request that was refused here.
+/// The number of a request that was refused by the client itself.
 const REFUSED: Seq = Seq(u64::MAX);
 
-/// The way to attach, and what comes of it.
+/// A data path that attaches now or later.
 #[derive(Debug)]
 pub struct VerbsPath {
     options: VerbsOptions,
@@ -51,21 +51,22 @@ pub struct VerbsPath {
     waiting: Mutex<Waiting>,
 }
 
-/// What is kept until the primary lets the client near its memory.
+/// State of a path that has not attached yet, because a primary in recovery gives no access to its
+/// memory: ledger writes to do after attaching, and the last refusal.
 #[derive(Debug)]
 struct Waiting {
     /// When the last attempt began.
     asked: Option<Instant>,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     refusal: Status,
     notes: HashMap<Handle, LedgerEntry>,
 }
 
 impl VerbsPath {
-    /// Attaches to a primary that serves; to one that recovers, later.
+    /// Attaches to a primary that serves; to a primary that recovers, later.
     ///
     /// # Errors
-    /// As [`VerbsExecutor::attach`], but that `NotReady` is none.
+    /// As [`VerbsExecutor::attach`], except `NotReady`.
     pub fn open(
         options: VerbsOptions,
         primary: SocketAddr,
@@ -91,9 +92,9 @@ impl VerbsPath {
         VerbsExecutor::attach(&options, self.primary, &self.attach, self.clock)
     }
 
-    /// Asks for the server clock, once the session is in use. The control channel told the time by
-    /// way of two threads; this is more exact, and counts for as long as the primary, once
-    /// stopped, tells none.
+    /// Asks for the server clock, once the session is in use. The time from the control channel
+    /// came through two threads of the primary; this one is more exact, and is used while a stopped
+    /// primary does not answer.
     pub fn ask_the_time(&self) {
         if let Some(executor) = self.attached.get() {
             ask_the_time(executor, CLOCK_WAIT);
@@ -105,7 +106,7 @@ impl VerbsPath {
         self.attached.get().map(VerbsExecutor::counters).unwrap_or_default()
     }
 
-    /// The executor, or why there is none.
+    /// The executor, or the status of an operation without one.
     #[inline]
     fn executor(&self) -> Result<&VerbsExecutor, Status> {
         match self.attached.get() {
@@ -114,12 +115,12 @@ impl VerbsPath {
         }
     }
 
-    /// The executor, attached within an operation, and how much of its time is left.
+    /// The executor, attached within an operation, and the time that is left for it.
     #[cold]
     fn attach_within(&self, wait: Duration) -> Result<(&VerbsExecutor, Duration), Status> {
         let came = Instant::now();
         let executor = self.attach_late()?;
-        // Nothing was posted: it can be asked for again at once.
+        // `NotReady` is safe to retry, because nothing was posted.
         let left = wait.checked_sub(came.elapsed()).ok_or(Status::NotReady)?;
         Ok((executor, left))
     }
@@ -134,7 +135,7 @@ impl VerbsPath {
         if let Some(executor) = self.attached.get() {
             return Ok(executor);
         }
-        // another thread has asked since this one came
+        // Another thread has tried since this one came.
         if waiting.asked.is_some_and(|asked| asked >= came) {
             return Err(waiting.refusal);
         }
@@ -208,7 +209,7 @@ impl Executor for VerbsPath {
         match (self.attached.get(), posted) {
             (Some(executor), posted) => executor.poll(posted),
             (None, Posted::Ready(outcome)) => Some(outcome),
-            (None, Posted::Pending(_)) => Some(Outcome::Unknown), // not of this executor
+            (None, Posted::Pending(_)) => Some(Outcome::Unknown), // not posted on this executor
         }
     }
 

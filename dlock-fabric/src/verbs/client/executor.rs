@@ -7,15 +7,14 @@
 //! ```
 //! The primary's process takes no part in a chain, and may be stopped meanwhile.
 //!
-//! *Order.* What one thread posts reaches the memory in order, since all of it uses one queue
-//! pair. In a batch the chains are posted in order, too; only after a chain with a read the next
-//! one waits for it. A request is sent when everything before it has completed. A later chain can
-//! take effect before the primary has seen the request, unless its reply was waited for.
+//! *Order.* Operations of one thread reach the memory in order, because all use one queue pair. The
+//! chains of a batch are posted in order, too; a chain waits for the one before only if that has a
+//! read. A request is sent when everything before it has completed. A later chain can take effect
+//! before the primary has seen the request, unless its reply was awaited.
 //!
-//! *Failure.* A queue pair that has failed ends the session: what was under way is `Unknown`,
-//! everything later `Refused(BadResponse)`. A chain that merely takes too long is `Unknown`, too,
-//! and the session goes on. In neither case is it known to have no effect later: see
-//! [`EFFECT_NS_MAX`].
+//! *Failure.* A queue pair that has failed ends the session: operations under way are `Unknown`,
+//! later ones `Refused(BadResponse)`. A chain that takes too long is `Unknown`, too, but the
+//! session goes on. In both cases it may still take effect later: see [`EFFECT_NS_MAX`].
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,29 +53,29 @@ use crate::verbs::device::memory::RemoteWord;
 use crate::verbs::device::poster::{Notify, PostError, PostedList, Poster, RemoteFetch, RemoteOp};
 use crate::verbs::device::timing::effect_ns_max;
 
-/// How long a reading of the server clock is waited for. A primary that is stopped must not stop
-/// those who operate on its memory.
+/// How long to wait for a reading of the server clock. A stopped primary must not stop clients that
+/// operate on its memory.
 const CLOCK_WAIT: Duration = Duration::from_millis(2);
 
-/// Longest time in nanoseconds until anything that an executor posted can still take effect, if
-/// its session is not ended by either side: everything it can have under way, each with all its
+/// Longest time in nanoseconds until anything that an executor posted can still take effect, if its
+/// session is not ended by either side: everything it can have under way, each with all its
 /// retries. Ending the session (the primary's fence) ends it at once.
 pub const EFFECT_NS_MAX: u64 = effect_ns_max(SEND_SLOTS + VERBS_RING_SLOTS_MAX as u32);
 
-/// Which device a client uses, and how.
+/// The device of a client, and how it is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbsOptions {
     /// The device's name; `None`: the first that is usable.
     pub device: Option<String>,
     /// A GID of the device, or its IPv4 address mapped; all zero: none given.
     pub eid: [u8; 16],
-    /// Chains and messages share one queue pair; as the primary does.
+    /// Chains and messages share one queue pair; must be as at the primary.
     pub shared_qp: bool,
-    /// Rather sleep than look again and again for what is under way.
+    /// Sleep rather than poll for completions.
     pub sleep: bool,
-    /// What the primary's port is spoken to with. Queue pairs stay without.
+    /// TLS for the connection to the primary's port; `None`: none. The queue pairs do not use it.
     pub tls: Option<Tls>,
-    /// When attaching must have ended, but for 2 s more to resolve the port's address.
+    /// The deadline of attaching; resolving the port's address may take 2 s more.
     pub until: Option<Instant>,
 }
 
@@ -89,12 +88,12 @@ pub struct VerbsExecutor {
     pub(super) broken: Arc<AtomicBool>,
     pub(super) memory: Memory,
     pub(in crate::verbs) clock: SharedEstimate,
-    /// How far the coarse clock is behind at most.
+    /// How late the coarse clock is at most.
     pub(super) coarse_lag_ns: u64,
     /// A `Ping` that was not answered in time.
     pub(super) ping: Mutex<Option<Ping>>,
     pub(super) counts: Counts,
-    /// What was counted for the primary on this session.
+    /// The counts for the primary in this session.
     pub(super) told: Mutex<Told>,
     pub(super) owner: Owner,
 }
@@ -135,12 +134,12 @@ impl VerbsExecutor {
         super::attach::Device::open(options)?.attach(socket, None, attach, clock)
     }
 
-    /// Whether the session stands as far as is known here: no system call.
+    /// Whether the session exists, as far as this process knows without a system call.
     pub fn is_alive(&self) -> bool {
         self.owner.is_here() && !self.broken.load(Ordering::SeqCst)
     }
 
-    /// As [`is_alive`](Self::is_alive), and looks at the liveness connection: one system call.
+    /// As [`is_alive`](Self::is_alive), and checks the liveness connection: one system call.
     pub fn probe(&self) -> bool {
         let alive = self.talk.probe();
         if !alive {
@@ -149,26 +148,25 @@ impl VerbsExecutor {
         alive
     }
 
-    /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or
-    /// shows that the one in use is wrong.
-    /// Replies that carry the server's time do this by themselves.
+    /// Takes a new estimate of the server clock, if it is more exact than the one in use is by now,
+    /// or proves the one in use wrong. Replies that carry the server's time do this by themselves.
     pub fn refresh(&self, candidate: ClockEstimate) -> Refresh {
         self.clock.refresh(candidate)
     }
 
-    /// What was posted so far.
+    /// The operations posted so far.
     pub fn counters(&self) -> WordOpCounts {
         self.counts.read()
     }
 
-    /// Nothing can be posted any more, nor will what is under way complete.
+    /// Ends the session: nothing can be posted any more, and nothing under way will complete.
     #[cold]
     fn end(&self) {
         self.pump.fail();
         self.talk.break_off();
     }
 
-    /// The only verb of these chains, if it brings a value.
+    /// The only verb of these chains, if it has a value.
     #[inline]
     fn only_fetch(&self, chains: &[Chain]) -> Option<RemoteFetch> {
         let [chain] = chains else { return None };
@@ -184,7 +182,7 @@ impl VerbsExecutor {
         }
     }
 
-    /// Posts what of a batch can be, marks the rest, and waits for it.
+    /// Posts the valid chains of a batch, refuses the others, and waits for the outcomes.
     fn run(&self, chains: &[Chain], outcomes: &mut [Outcome], until: Until) {
         let verbs = chains.iter().map(|chain| chain.ops().len()).sum();
         let mut claim = match self.claim(verbs, until) {
@@ -215,8 +213,8 @@ impl VerbsExecutor {
         self.pump.release(claim);
     }
 
-    /// As [`run`](Self::run) for one verb that brings a value, whose way is the shortest there is.
-    /// A read whose value was lost is read again, once.
+    /// As [`run`](Self::run) for one verb with a value, by the shortest path. A read whose value
+    /// was lost is repeated once.
     #[inline]
     fn run_fetch(&self, fetch: &RemoteFetch, until: Until) -> Single {
         match self.run_fetch_once(fetch, until) {
@@ -256,7 +254,7 @@ impl VerbsExecutor {
         Single::from(&outcome[0])
     }
 
-    /// Ends the session: a list could not be posted, or only a part of it (`None`).
+    /// Ends the session after a list was not posted (returns the status), or only in part (`None`).
     #[cold]
     fn not_posted(&self, failed: PostError) -> Option<Status> {
         self.end();
@@ -266,8 +264,7 @@ impl VerbsExecutor {
         }
     }
 
-    /// Waits for a list that was posted. Gives its poster slot back if it has not completed in
-    /// time.
+    /// Waits for a posted list. Abandons its poster slot if it does not complete in time.
     #[inline]
     fn executed<'a>(&self, mut claim: Claim<'a>, seq: u32, until: Until) -> Option<Claim<'a>> {
         claim.posted(seq);
@@ -278,8 +275,8 @@ impl VerbsExecutor {
             None => self.pump.wait(until.instant(), ready),
         };
         match done {
-            // A completion that is seen too late counts as lost: the caller counts its lease
-            // by that.
+            // A completion that is seen too late counts as lost, because the caller counts its
+            // lease by that.
             Ok(()) if !until.is_over(self.coarse_lag_ns) => return Some(claim),
             Ok(()) | Err(Stop::TimedOut) => self.pump.abandon(claim),
             Err(Stop::Broken) => {
@@ -290,8 +287,8 @@ impl VerbsExecutor {
         None
     }
 
-    /// Posts the chains with one doorbell. The outcome of each is left at `Unknown`, or is set to
-    /// why it was not posted.
+    /// Posts the chains with one doorbell. Sets each outcome to `Unknown`, or to the reason why the
+    /// chain was not posted.
     #[inline]
     fn post_list(
         &self,
@@ -328,10 +325,10 @@ impl VerbsExecutor {
         Ok(list)
     }
 
-    /// Why nothing can be posted now.
+    /// The status with which operations are refused now.
     #[inline]
     fn refusal(&self) -> Option<Status> {
-        // First of all: a forked child has no such memory.
+        // Checked first: a forked child has no such memory.
         (!self.is_alive()).then_some(Status::BadResponse)
     }
 
@@ -366,8 +363,8 @@ impl VerbsExecutor {
         sent
     }
 
-    /// Writes a word of this client's ledger without waiting. What cannot be posted for 5 s ends
-    /// the session.
+    /// Writes a word of this client's ledger without waiting. If it cannot be posted for 5 s, the
+    /// session ends.
     fn write(&self, word: RemoteWord, value: u64) {
         let Ok(mut claim) = self.pump.claim_for_note(deadline_in(SEND_WAIT)) else {
             return self.end();
@@ -387,7 +384,7 @@ impl VerbsExecutor {
     }
 }
 
-/// The values of a chain that was executed after so many requests of its poster.
+/// The values of an executed chain; `before`: the poster's count in front of it.
 #[inline]
 fn values_of(chain: &Chain, poster: &Poster, before: u32) -> Outcome {
     let mut values = Values::new();
@@ -409,7 +406,7 @@ fn values_of(chain: &Chain, poster: &Poster, before: u32) -> Outcome {
 }
 
 impl Executor for VerbsExecutor {
-    /// What is beyond [`BATCH_MAX`] is refused. `Refused(BadResponse)`: the session had ended
+    /// Chains beyond [`BATCH_MAX`] are refused. `Refused(BadResponse)`: the session had ended
     /// before the chains were posted; `Unknown`: it ended, or the time was up, after that.
     #[inline]
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
@@ -485,8 +482,8 @@ impl Executor for VerbsExecutor {
         outcome
     }
 
-    /// A note that cannot be posted for 5 s ends the session: the primary must not
-    /// believe an old one. An entry outside the ledger is ignored.
+    /// If a ledger write cannot be posted for 5 s the session ends, because the primary must not
+    /// believe an old one. Ignores an entry outside the ledger.
     fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         if self.refusal().is_some() {
             return;
@@ -496,11 +493,11 @@ impl Executor for VerbsExecutor {
         }
     }
 
-    /// Writes to a word of its ledger, whose value is what was counted on this session.
+    /// Writes the new count of this session to its word of the ledger.
     fn count(&self, counter: Counter) {
         let Some(place) = counter.place().filter(|_| self.refusal().is_none()) else { return };
         let Some(word) = self.memory.count(place) else { return };
-        let mut told = lock(&self.told); // values are written in their order
+        let mut told = lock(&self.told); // writes must be in order
         told[place] += 1;
         self.write(word, told[place]);
     }
@@ -511,7 +508,7 @@ impl Executor for VerbsExecutor {
             Some(_) => false,
             None => {
                 let is_settled = self.pump.settled(false, deadline).is_ok();
-                // one who only asks, without waiting, is never late
+                // A call that only asks, without waiting, is never late.
                 is_settled && (wait.is_zero() || Instant::now() <= deadline)
             }
         }
@@ -563,8 +560,8 @@ impl Executor for VerbsExecutor {
     }
 
     /// # Latency
-    /// None; one message round trip, but no more than 2 ms, if nothing was heard of the server
-    /// clock for about a second.
+    /// None; one message round trip, but no more than 2 ms, if the time was not read for about a
+    /// second.
     fn now(&self) -> Now {
         self.now_since().1
     }

@@ -7,7 +7,7 @@ use dlock_core::memory::word_op::WordOp;
 use crate::verbs::device::memory::{RemoteRegion, RemoteWord};
 use crate::verbs::device::poster::{RemoteFetch, RemoteOp};
 
-/// What of the primary's memory this client may operate on.
+/// The regions of the primary's memory on which this client may operate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) slots: RemoteRegion,
@@ -17,7 +17,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// A word operation as the device executes it; `None`: its address is outside.
+    /// A word operation for the device; `None`: its address is outside.
     #[inline]
     pub(super) fn remote(&self, word_op: &WordOp) -> Option<RemoteOp> {
         Some(match *word_op {
@@ -36,7 +36,7 @@ impl Memory {
         })
     }
 
-    /// The same if it brings a value.
+    /// The same for an operation with one value; `None` also for others.
     #[inline]
     pub(super) fn fetch(&self, word_op: &WordOp) -> Option<RemoteFetch> {
         Some(match *word_op {
@@ -54,7 +54,7 @@ impl Memory {
         (index / 4 < self.slots_count).then(|| self.slots.word(index.into())).flatten()
     }
 
-    /// Where this is counted: behind the entries. A primary that has no room there counts nothing.
+    /// The word of a count: behind the entries. `None` if the primary has no room for it.
     pub(super) fn count(&self, place: usize) -> Option<RemoteWord> {
         self.ledger.word(u64::from(self.ledger_entries) + place as u64)
     }

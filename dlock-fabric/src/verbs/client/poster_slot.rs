@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posters that threads claim, use and give back; no lock is held while one posts or waits.
+//! Posters that threads claim, use and release. No lock is held while a thread posts or waits.
 //!
 //! ```text
 //!   FREE ──claim──▶ BUSY ──dropped, everything completed──▶ FREE
 //!                    └──dropped, verbs under way──▶ ORPHAN ──the last one completes──▶ FREE
-//!   notes: BUSY ──dropped──▶ FREE, also while verbs are under way
+//!   ledger writes: BUSY ──dropped──▶ FREE, also while verbs are under way
 //! ```
-//! A completion is filed on the poster slot's completion slot by the thread that polled it; its
-//! owner reads the completion slot. The scratch words of verbs under way are not used again: an
-//! orphan is not claimed until its last completion has come.
+//! The thread that polls a completion files it on the completion slot of its poster slot; the owner
+//! reads it there. An orphan is not claimed until its last completion has come, so that the scratch
+//! words of verbs under way are not used again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -22,22 +22,22 @@ const FREE: u8 = 0;
 const BUSY: u8 = 1;
 const ORPHAN: u8 = 2;
 
-/// What a poster slot is for.
+/// The use of a poster slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// One list at a time, whose values are wanted.
+    /// One list at a time, whose values are needed.
     Chains,
-    /// Any number of writes that no thread waits for.
+    /// Any number of ledger writes that no thread waits for.
     Notes,
 }
 
-/// A poster, and what is known of its completions.
+/// A poster, and the state of its completions.
 #[derive(Debug)]
 pub(in crate::verbs) struct PosterSlot {
     state: AtomicU8,
-    /// The poster's count with its last list.
+    /// The poster's count after its last list.
     posted: AtomicU32,
-    /// The count up to which everything has completed.
+    /// The count up to which all requests have completed.
     done: AtomicU32,
     slots: u32,
     owner: u16,
@@ -45,8 +45,8 @@ pub(in crate::verbs) struct PosterSlot {
     poster: UnsafeCell<Poster>,
 }
 
-// SAFETY: the poster is reached through a `Claim` alone (or by `reap`, which claims it): the thread
-// that has changed `state` to BUSY, until it changes it back. Everything else is atomic or
+// SAFETY: the poster is reached only through a `Claim` (or by `reap`, which claims it): by the
+// thread that has changed `state` to BUSY, until it changes it back. Everything else is atomic or
 // constant.
 unsafe impl Sync for PosterSlot {}
 
@@ -64,7 +64,7 @@ impl PosterSlot {
         })
     }
 
-    /// Its poster's number in completions.
+    /// The number of its poster in completions.
     pub(super) fn owner(&self) -> u16 {
         self.owner
     }
@@ -73,20 +73,21 @@ impl PosterSlot {
         self.usage
     }
 
-    /// Verbs that fit.
+    /// The number of verbs that fit.
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Claims it, if it is free.
+    /// Claims the slot, if it is free.
     #[inline]
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
         let claimed = self.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed);
-        // Not `then_some`: a claim that is made and dropped gives the poster slot back.
+        // Not `then_some`: a claim that is made and dropped would release the slot.
         claimed.is_ok().then(|| Claim { poster_slot: self })
     }
 
-    /// Everything up to this count has completed. Called by one thread at a time, in order.
+    /// Records that all requests up to this count have completed. Called by one thread at a time,
+    /// in order.
     #[inline]
     pub(super) fn completed(&self, seq: u32) {
         self.done.store(seq, Ordering::SeqCst);
@@ -95,19 +96,19 @@ impl PosterSlot {
         }
     }
 
-    /// Whether everything up to this count has completed.
+    /// Whether all requests up to this count have completed.
     #[inline]
     pub(super) fn is_done(&self, seq: u32) -> bool {
         // Counts wrap, and fewer than 2^31 are under way.
         self.done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
     }
 
-    /// The count with the last list that was posted.
+    /// The count after the last list that was posted.
     pub(super) fn posted(&self) -> u32 {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// The count with a list that was given up, and may take effect yet.
+    /// The count after an abandoned list that may still take effect; `None`: there is none.
     pub(super) fn abandoned(&self) -> Option<u32> {
         (self.state.load(Ordering::SeqCst) == ORPHAN).then(|| self.posted())
     }
@@ -116,8 +117,8 @@ impl PosterSlot {
         self.is_done(self.posted())
     }
 
-    /// Makes an orphan free whose last completion has come. Of the one who makes it an orphan and
-    /// the one who files that completion, at least one sees what the other has done.
+    /// Frees an orphan whose last completion has come. Of the thread that makes the slot an orphan
+    /// and the one that files that completion, at least one sees what the other has done.
     fn reap(&self) {
         let (from, to) = (Ordering::SeqCst, Ordering::Relaxed);
         let done = self.done.load(Ordering::SeqCst);
@@ -128,7 +129,7 @@ impl PosterSlot {
     }
 }
 
-/// A poster slot that is this thread's.
+/// A poster slot claimed by this thread.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     poster_slot: &'a PosterSlot,
@@ -139,16 +140,16 @@ impl<'a> Claim<'a> {
         self.poster_slot
     }
 
-    /// The poster, with everything settled that has completed.
+    /// The poster, settled up to the last completion.
     #[inline]
     pub(super) fn poster(&mut self) -> &mut Poster {
-        // SAFETY: see `PosterSlot`: this claim alone reaches it, and is borrowed mutably.
+        // SAFETY: see `PosterSlot`: only this claim reaches it, and is borrowed mutably.
         let poster = unsafe { &mut *self.poster_slot.poster.get() };
         poster.settle_to(self.poster_slot.done.load(Ordering::Acquire));
         poster
     }
 
-    /// A list was posted: the poster's count with it.
+    /// Records the poster's count after a list was posted.
     #[inline]
     pub(super) fn posted(&mut self, seq: u32) {
         self.poster_slot.posted.store(seq, Ordering::Release);
@@ -164,7 +165,7 @@ impl Drop for Claim<'_> {
             poster_slot.state.store(FREE, Ordering::Release);
         } else {
             poster_slot.state.store(ORPHAN, Ordering::SeqCst);
-            // Its last completion may have come before it was marked as an orphan.
+            // The last completion may have come before the slot was marked as an orphan.
             poster_slot.reap();
         }
     }

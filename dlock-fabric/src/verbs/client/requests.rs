@@ -6,8 +6,8 @@
 //!   threads ◀─wait(seq)── Inbox ◀── the leader ◀── Cq of my ring, or its channel
 //!                                            └──── liveness connection: its end is the session's
 //! ```
-//! The liveness connection is the TCP connection of the attach exchange. Nothing is said on it any
-//! more; a primary whose process has died cannot tell otherwise, since its device answers nothing.
+//! The liveness connection is the TCP connection of the attach exchange. No more bytes are sent on
+//! it. It shows that a primary's process has died, which the device does not: it answers nothing.
 //!
 //! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
 
@@ -31,9 +31,10 @@ use crate::stream::tell_of_rubbish;
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::messages::{Event, MessageError, Messages};
 
-/// How long to wait for messages before looking after the send queue again, where that is needed.
+/// How long to wait for messages before taking completions of the send queue again, where that is
+/// needed.
 const HELP: Duration = Duration::from_millis(10);
-/// The number of no request: who waits for it waits for credit.
+/// The number of no request: a thread that waits for it waits for credit.
 const CREDIT: Seq = Seq(0);
 /// Completions taken at a time.
 const POLLED: usize = 8;
@@ -45,7 +46,7 @@ pub(in crate::verbs) struct Requests {
     out: Mutex<Out>,
     inbox: Mutex<Inbox>,
     broken: Arc<AtomicBool>,
-    /// How long to look before sleeping.
+    /// How long to poll before sleeping.
     spin: Duration,
     liveness: NotInherited<OwnedFd>,
     owner: Owner,
@@ -88,8 +89,8 @@ impl Requests {
     /// Sends a request, waiting for credit until the deadline.
     ///
     /// # Errors
-    /// `BadResponse`: the session has ended; `TimedOut`: the primary takes nothing, or too many
-    /// answers are outstanding. Nothing was sent, nor will be.
+    /// `BadResponse`: the session has ended; `TimedOut`: the primary frees no buffer, or too many
+    /// answers are outstanding. Nothing was sent, or will be.
     pub(in crate::verbs) fn send(
         &self,
         request: &Request,
@@ -121,7 +122,7 @@ impl Requests {
         out.last_seq = seq.0;
         out.frame.clear();
         codec::encode(&Frame::Request(seq, *request), &mut out.frame);
-        // There is room, so that only a broken queue pair can refuse it.
+        // There is room, so only a broken queue pair can refuse the message.
         out.messages.send(&out.frame).map(|()| seq).map_err(|_| {
             let mut inbox = lock(&self.inbox);
             inbox.forget(seq);
@@ -157,12 +158,13 @@ impl Requests {
         }
     }
 
-    /// What tells of more, as [`Executor::inputs`](dlock_core::memory::exec::Executor::inputs).
+    /// The descriptors that report more input, as
+    /// [`Executor::inputs`](dlock_core::memory::exec::Executor::inputs).
     pub(super) fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [Some(self.channel.as_fd()), Some(self.liveness.as_fd())]
     }
 
-    /// Whether a message has credit, and room.
+    /// Whether there are credit and a send slot for a message.
     pub(super) fn has_room(&self) -> bool {
         self.pump.look();
         let mut out = lock(&self.out);
@@ -170,14 +172,15 @@ impl Requests {
         self.is_broken() || out.messages.may_send()
     }
 
-    /// The answer to `seq` is not wanted.
+    /// Drops the answer to `seq`, also when it comes later.
     pub(super) fn forget(&self, seq: Seq) {
         if self.owner.is_here() {
             lock(&self.inbox).forget(seq);
         }
     }
 
-    /// Looks, without waiting, whether the primary has ended the session.
+    /// Checks, without waiting, whether the primary has ended the session; returns whether it goes
+    /// on.
     pub(super) fn probe(&self) -> bool {
         if self.owner.is_here() && !self.is_broken() && !self.is_line_alive() {
             self.break_off();
@@ -185,7 +188,7 @@ impl Requests {
         self.owner.is_here() && !self.is_broken()
     }
 
-    /// The session has ended; wakes all threads, and the primary.
+    /// Ends the session; wakes all threads, and the primary.
     pub(super) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.shut_down();
@@ -196,7 +199,7 @@ impl Requests {
         let _ = rustix::net::shutdown(self.liveness.as_fd(), rustix::net::Shutdown::Both);
     }
 
-    /// Neither closed nor spoken on.
+    /// Whether the liveness connection is open, and the peer has sent nothing on it.
     fn is_line_alive(&self) -> bool {
         matches!(receive_now(self.liveness.as_fd(), &mut [0]), Ok(None))
     }
@@ -213,7 +216,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Files what has come; whether something has.
+    /// Files messages that have come; returns whether there were any completions.
     fn receive(&self, message: &mut Vec<u8>) -> Result<bool, Broken> {
         let mut some = [Completion::default(); POLLED];
         let len = self.cq.poll(&mut some).map_err(|_| Broken)?;
@@ -240,8 +243,8 @@ impl Requests {
         Ok(len > 0)
     }
 
-    /// Gives credits back that there was no room for: nothing else tells the thread that receives
-    /// that messages of this side have left. Whether all of them are given back.
+    /// Returns credits for which there was no send slot before: no other event tells the receiving
+    /// thread that messages of this side have left. Returns whether all credits are returned.
     fn settle(&self) -> Result<bool, Broken> {
         if !lock(&self.out).messages.is_owing() {
             return Ok(true);
@@ -253,7 +256,7 @@ impl Requests {
         Ok(!out.messages.is_owing())
     }
 
-    /// A message is exactly one frame.
+    /// Files a message, which must be exactly one frame.
     fn file(&self, message: &[u8]) -> Result<(), NoAnswer> {
         let Ok(Cut::Whole(header)) = codec::cut(message) else { return Err(NoAnswer) };
         let payload = &message[HEADER_LEN..];
@@ -314,7 +317,7 @@ impl Receiver for Requests {
             if now < spin_until {
                 std::thread::yield_now();
             } else if !armed {
-                // And look once more.
+                // Poll once more before sleeping.
                 armed = true;
                 if self.cq.arm(false).is_err() {
                     self.break_off();

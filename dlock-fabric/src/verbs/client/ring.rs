@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chains that are posted without waiting, and asked for later.
+//! Chains that are posted without waiting, and polled later.
 //!
 //! ```text
 //!   lists   | taken | done | under way | under way |   slots are free again from the front on,
 //!             ▲ front                       ▲ posted   once a list is done and taken
 //! ```
-//! The outcome of a list that is not asked for does not hold up those behind it: when room is
-//! needed, it is copied to the side.
+//! A list whose outcome is not polled does not block the lists behind it: when room is needed, its
+//! outcome is copied to `aside`.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,36 +19,36 @@ use crate::verbs::device::poster::{Notify, PostError, Poster, RemoteOp};
 /// One chain that was posted.
 #[derive(Clone, Copy, Debug)]
 struct List {
-    /// The poster's count with it.
+    /// The poster's count after it.
     seq: u32,
     verbs: u8,
-    /// Bit i: the word operation i is a note, whose value is 0.
+    /// Bit i: operation i is a ledger write, whose value is 0.
     notes: u8,
-    /// Which of them bring two values.
+    /// Bit i: operation i has two values.
     pairs: u8,
     taken: bool,
 }
 
-/// The poster of such chains, and what became of them.
+/// The poster of such chains, and their outcomes.
 #[derive(Debug)]
 pub(super) struct Ring {
     poster: Poster,
     lists: VecDeque<List>,
-    /// The number of the first in `lists`.
+    /// The number of the first list in `lists`.
     first: u64,
     aside: HashMap<u64, Outcome>,
-    /// The count with the last list that had a read.
+    /// The count after the last list with a read.
     last_read: Option<u32>,
 }
 
-/// Why a chain was not posted.
+/// The reason why a chain was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoRoom {
-    /// Others are under way.
+    /// Earlier chains are under way.
     Busy,
-    /// Too many outcomes wait to be asked for.
+    /// Too many outcomes were not polled yet.
     TooMany,
-    /// The queue pair is in error. The chain may have taken effect in part.
+    /// The queue pair is in error. A part of the chain may have taken effect.
     Broken,
 }
 
@@ -57,7 +57,7 @@ impl Ring {
         Self { poster, lists: VecDeque::new(), first: 1, aside: HashMap::new(), last_read: None }
     }
 
-    /// Posts one chain; its number.
+    /// Posts one chain; returns its number.
     pub(super) fn post(
         &mut self,
         pump: &CompletionPump,
@@ -90,21 +90,21 @@ impl Ring {
         Ok(self.first + self.lists.len() as u64 - 1)
     }
 
-    /// The count up to which verbs must have completed before there can be room.
+    /// The count up to which requests must complete before there can be room.
     pub(super) fn front(&self) -> Option<u32> {
         self.lists.front().map(|list| list.seq)
     }
 
-    /// The outcome of a chain, once; `None`: it is under way.
+    /// Takes the outcome of a chain, once; `None`: the chain is under way.
     pub(super) fn take(&mut self, pump: &CompletionPump, number: u64) -> Option<Outcome> {
         if let Some(outcome) = self.aside.remove(&number) {
             return Some(outcome);
         }
-        // In this order: what completed before the session broke counts.
+        // In this order, so that a completion before the session ended counts.
         let broken = pump.is_broken();
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
         let Some(list) = index.and_then(|i| self.lists.get(i)).filter(|list| !list.taken) else {
-            // Not of this session, or asked for already.
+            // Not posted in this session, or taken already.
             return Some(Outcome::Unknown);
         };
         let outcome = match pump.is_ring_done(list.seq) {

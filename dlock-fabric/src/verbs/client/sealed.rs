@@ -7,9 +7,9 @@
 //!   write ─▶ Sealer ─ a record ─▶ Messages ──SEND──▶            as far as there is credit
 //!   read ◀── Opener ◀─ a record ── Messages ◀── completions ◀── the primary
 //! ```
-//! The queue pair gives the primary no access to memory of this process, and the other way round.
-//! One thread at a time sleeps here (the leader of the stream); who waits for credit looks again
-//! and again instead, so that no event is taken from under the leader.
+//! The queue pair gives neither side access to memory of the other. One thread at a time sleeps
+//! here, the leader of the stream. A thread that waits for credit polls, so that it takes no event
+//! from the leader.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -42,18 +42,19 @@ use crate::verbs::unsealed::Unsealed;
 
 /// Completions taken at a time.
 const POLLED: usize = 8;
-/// Bytes that wait to be read from which on the primary gets no credit for more.
+/// From this many unread bytes on, the primary gets no credit for more.
 const ARRIVED_MAX: usize = 64 * 1024;
-/// Work requests of messages: the primary's ring may be as large as that.
+/// Send slots for messages: the primary's ring may be that large.
 const SEND_SLOTS: u32 = dlock_core::limits::VERBS_RING_SLOTS_MAX as u32;
 
 impl TcpExecutor {
-    /// Attaches to the primary at this address over sealed queue pairs: its frames are those of
+    /// Attaches to the primary at this address over a sealed queue pair that carries the frames of
     /// tcp. Takes as long as [`attach_sealed`](Self::attach_sealed), and some more to resolve the
     /// port's address.
     ///
     /// # Errors
-    /// As there; `Verbs`: this host has no device to use, or the two do not reach each other.
+    /// As [`attach_sealed`](Self::attach_sealed); `Verbs`: this host has no usable device, or the
+    /// two devices do not reach each other.
     pub fn attach_over_verbs(
         options: &VerbsOptions,
         addr: SocketAddr,
@@ -75,7 +76,7 @@ impl TcpExecutor {
     }
 }
 
-/// A queue pair that is not connected yet.
+/// Makes a queue pair that is not connected yet.
 pub(in crate::verbs) fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricError> {
     let found = devices()?;
     let choice =
@@ -95,7 +96,7 @@ pub(in crate::verbs) fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricEr
     Ok(Qp::new(&Pd::new(&context)?, spec)?)
 }
 
-/// What the primary is told of it.
+/// The description of it for the primary.
 pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
     VerbsAttach {
         chains: qp.endpoint().into(),
@@ -105,16 +106,16 @@ pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
     }
 }
 
-/// One end of the path: single steps that never wait.
+/// One end of the path. Each call is a single step that never waits.
 #[derive(Debug)]
 pub(crate) struct SealedEnd {
     messages: Messages,
     sealer: Sealer,
     arrived: Unsealed,
-    /// Bytes of a record's plaintext at most.
+    /// The most plaintext in a record, bytes.
     plaintext_max: usize,
     record: Vec<u8>,
-    /// The next completion makes an event.
+    /// Whether the next completion raises an event.
     is_armed: bool,
     cq: Arc<Cq>,
     channel: Arc<Channel>,
@@ -150,15 +151,15 @@ impl SealedEnd {
         })
     }
 
-    /// Where to sleep for completions.
+    /// The channel on which to sleep for completions.
     pub(crate) fn channel(&self) -> &Arc<Channel> {
         &self.channel
     }
 
-    /// Seals and sends what fits into a record; how much.
+    /// Seals and sends as many bytes as fit into a record; returns how many.
     ///
     /// # Errors
-    /// `WouldBlock`: the primary has no free buffer. Anything else: the path has ended.
+    /// `WouldBlock`: the primary has no free buffer. Other errors: the path has ended.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.messages.may_send() {
             self.look()?; // credit may have come
@@ -175,10 +176,10 @@ impl SealedEnd {
         Ok(len)
     }
 
-    /// Gives out what has come.
+    /// Returns received bytes.
     ///
     /// # Errors
-    /// `WouldBlock`: nothing has. Anything else: the path has ended.
+    /// `WouldBlock`: there are none. Other errors: the path has ended.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.arrived.is_empty() {
             self.look()?;
@@ -208,7 +209,7 @@ impl SealedEnd {
         Ok(())
     }
 
-    /// Before sleeping: `true` if an event was asked for just now, and one has to look once more.
+    /// Arms the queue before sleeping; `true`: it was not armed, so the caller must poll once more.
     ///
     /// # Errors
     /// The path has ended.
@@ -221,7 +222,7 @@ impl SealedEnd {
         Ok(true)
     }
 
-    /// Takes the event that has come, if there is one.
+    /// Takes the event that has come, if any; returns whether there was one.
     ///
     /// # Errors
     /// The path has ended.

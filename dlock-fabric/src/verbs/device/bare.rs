@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the device itself costs: one fetch-and-add after the other, as perftest does them, without
-//! anything of dlock around them.
+//! The cost of the device itself: one fetch-and-add after the other, as perftest does, without
+//! dlock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use super::port_selection::choose;
 use super::qp::{random_psn, Qp};
 use crate::error::FabricError;
 
-/// How long one may take.
+/// The limit for one operation.
 const WAIT: Duration = Duration::from_secs(5);
-/// Looks at the completion queue between two looks at the clock.
+/// Polls between two readings of the clock.
 const LOOKS: u32 = 1_000;
 
-/// A device's queue pair, connected to another one of it, and a word.
+/// A queue pair, connected to another one of the same device, and a word.
 #[derive(Debug)]
 pub struct BareFaa {
     request: Box<ibv_send_wr>,
@@ -31,10 +31,10 @@ pub struct BareFaa {
 }
 
 impl BareFaa {
-    /// On the device of this name, or on the first that can be used.
+    /// Uses the device of this name, or the first usable one.
     ///
     /// # Errors
-    /// `Verbs`: there is none, or it has failed.
+    /// `Verbs`: there is no device, or it has failed.
     pub fn new(device: Option<&str>) -> Result<Self, FabricError> {
         let choice = choose(&devices()?, device, &[0; 16]).map_err(VerbsError::from)?;
         let pd = Pd::new(&Context::open(&choice)?)?;
@@ -57,7 +57,7 @@ impl BareFaa {
         Ok(Self { request, _scatter: scatter, qp, cq, _served: served, _word: word })
     }
 
-    /// One fetch-and-add.
+    /// Executes one fetch-and-add.
     ///
     /// # Errors
     /// `Verbs`: the device has failed, or does not answer within 5 s.

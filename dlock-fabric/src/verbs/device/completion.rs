@@ -5,8 +5,8 @@
 //!   busy:      poll, poll, poll, …
 //!   sleeping:  arm ─▶ poll once more ─▶ (nothing) Channel::wait ─▶ poll
 //! ```
-//! Every work request of an attached queue pair can come back as a completion once the pair is in
-//! error, signalled or not. So a queue has room for all of them, and can never overrun.
+//! Once a queue pair is in error, every one of its work requests can come back as a completion,
+//! signalled or not. A queue has room for all of them, so it never overruns.
 
 use std::ffi::{c_int, CStr};
 use std::io;
@@ -25,20 +25,20 @@ use super::ffi::{self, ibv_comp_channel, ibv_cq, ibv_wc};
 use super::library::library;
 use crate::os::sys;
 
-/// What a work request is known by when it completes: 64 bits of `wr_id`.
+/// The identity of a work request in its completion: the 64 bits of `wr_id`.
 ///
 /// | bits | field |
 /// |---|---|
-/// | 63–48 | `owner`: who posted it, unique within its queue pair |
+/// | 63–48 | `owner`: its poster, unique within its queue pair |
 /// | 47–32 | `len`: work requests that this completion stands for; 0 for all but a list's last |
 /// | 31–0 | `seq`: the owner's count of requests, this one included |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
-    /// Who posted it.
+    /// The poster of the request.
     pub owner: u16,
-    /// How many requests it stands for.
+    /// How many requests the completion stands for.
     pub len: u16,
-    /// The owner's count.
+    /// The owner's count of requests.
     pub seq: u32,
 }
 
@@ -58,13 +58,13 @@ impl WorkId {
 pub struct Completion(pub(super) ibv_wc);
 
 impl Completion {
-    /// Which request it is of.
+    /// The identity of the request.
     #[inline]
     pub fn work(&self) -> WorkId {
         WorkId::from_bits(self.0.wr_id)
     }
 
-    /// The queue pair it is of.
+    /// The number of the queue pair.
     #[inline]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
@@ -125,10 +125,10 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// A queue for at least this many completions; with a channel one can sleep for them.
+    /// A queue for at least this many completions; a thread can sleep for them if it has a channel.
     ///
     /// # Errors
-    /// `Call`, as when the device permits no queue of that size; `Forked`.
+    /// `Call`, for example when the device permits no queue of that size; `Forked`.
     pub fn new(
         context: &Arc<Context>,
         entries: u32,
@@ -164,13 +164,13 @@ impl Cq {
         }))
     }
 
-    /// Takes completions that are there, into the front of `into`; how many.
+    /// Takes completions that are there into the front of `into`; returns how many.
     ///
     /// # Errors
-    /// `Call` if the device has failed; then no completion will come any more. `Forked`.
+    /// `Call` if the device has failed: no more completions will come. `Forked`.
     #[inline]
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
-        // A forked child has the same queue mapped, and would take its parent's completions.
+        // A forked child has the same queue mapped, and would take completions of its parent.
         self.context.here()?;
         let len = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
         // SAFETY: a live queue; `Completion` is transparent over `ibv_wc`, and there are `len`.
@@ -178,8 +178,9 @@ impl Cq {
         usize::try_from(rc).map_err(|_| VerbsError::last("poll a completion queue"))
     }
 
-    /// Asks for one event on the channel with the next completion; `solicited`: with the next
-    /// message whose sender asked for that, or the next error. Poll once more before sleeping.
+    /// Asks for one event on the channel with the next completion, or if `solicited` with the next
+    /// message whose sender asked for an event, or the next error. The caller must poll once more
+    /// before sleeping.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -190,17 +191,17 @@ impl Cq {
         VerbsError::check("ask for a completion event", rc)
     }
 
-    /// The channel it was made with.
+    /// The channel of the queue.
     pub fn channel(&self) -> Option<&Arc<Channel>> {
         self.channel.as_ref()
     }
 
-    /// Completions it has room for.
+    /// Completions for which there is room.
     pub(in crate::verbs) fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Makes room for the work requests of a queue pair.
+    /// Reserves room for the work requests of a queue pair.
     pub(super) fn promise(&self, requests: u32) -> Result<(), VerbsError> {
         let add = |promised: u32| promised.checked_add(requests).filter(|&n| n <= self.entries);
         match self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
@@ -227,7 +228,7 @@ impl Drop for Cq {
     }
 }
 
-/// Where to sleep for completions of one or several queues.
+/// A descriptor on which to sleep for completions of one or several queues.
 #[derive(Debug)]
 pub struct Channel {
     raw: NonNull<ibv_comp_channel>,
@@ -251,15 +252,15 @@ impl Channel {
         let raw = unsafe { (lib.create_comp_channel)(context.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last(what))?;
         let channel = Self { raw, context: Arc::clone(context) };
-        // Several threads may wait; none may block in `get_cq_event`.
+        // Several threads may wait, and none may block in `get_cq_event`.
         fcntl_getfl(channel.as_fd())
             .and_then(|flags| fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK))
             .map_err(|source| VerbsError::call(what, source.into()))?;
         Ok(Arc::new(channel))
     }
 
-    /// Sleeps until a queue that is armed has an event, and takes it; `false`: the deadline
-    /// came first. A deadline that has passed still takes an event that is there.
+    /// Sleeps until an armed queue has an event, and takes it; `false`: the deadline came first.
+    /// Takes an event that is there even if the deadline has passed.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -298,7 +299,7 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// To be watched for reading, as by epoll; it is nonblocking.
+    /// For watching, for example by epoll; the descriptor is nonblocking.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the library's structure; its descriptor is open as long as the channel lives.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Devices that the library finds, and one of them opened.
+//! The devices that the library finds, and an open device.
 
 use std::ffi::{c_int, CStr};
 use std::fs;
@@ -15,24 +15,24 @@ use super::port_selection::{
 };
 use crate::os::fork::Owner;
 
-/// Entries of a GID table that a queue pair can name.
+/// The entries of a GID table that a queue pair can use.
 const GIDS_MAX: c_int = 256;
 
-/// What `rdma_rxe` says who made it.
+/// The vendor id of `rdma_rxe`.
 const SOFTROCE_VENDOR: u32 = 0xff_ffff;
 
-/// Every device of this host with its ports; a device that cannot be opened says why.
+/// Every device of this host with its ports; a device that cannot be opened has the reason.
 ///
 /// # Errors
-/// `Absent` without a library; `Call` if the list cannot be had. A host without devices has an
-/// empty list.
+/// `Absent` without a library; `Call` if the devices cannot be listed. A host without devices has
+/// an empty list.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let lib = library().map_err(Clone::clone)?;
     let list = DeviceList::new(lib)?;
     Ok(list.entries().iter().map(|&device| look_into(lib, device)).collect())
 }
 
-/// A device that is open, and the port of it that was chosen.
+/// An open device, and its chosen port.
 #[derive(Debug)]
 pub struct Context {
     pub(super) raw: NonNull<ibv_context>,
@@ -49,10 +49,10 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens the device of a choice.
+    /// Opens the chosen device.
     ///
     /// # Errors
-    /// `Absent`; `NoPort` if the device or the port has gone since; `Call`.
+    /// `Absent`; `NoPort` if the device or the port has been removed since; `Call`.
     pub fn open(choice: &PortSelection) -> Result<Arc<Self>, VerbsError> {
         let lib = library().map_err(Clone::clone)?;
         let list = DeviceList::new(lib)?;
@@ -115,12 +115,12 @@ impl Context {
     /// The port's state now.
     ///
     /// # Errors
-    /// `Call` if the device has gone.
+    /// `Call` if the device has been removed.
     pub fn port_state(&self) -> Result<PortState, VerbsError> {
         Ok(state_of(query_port(self.lib, self.raw, self.port.number)?.state))
     }
 
-    /// The library's functions, in the process that opened the device.
+    /// The library's functions; an error in a forked child of the process that opened the device.
     pub(super) fn here(&self) -> Result<&'static Library, VerbsError> {
         if self.owner.is_here() {
             Ok(self.lib)
@@ -131,9 +131,9 @@ impl Context {
 }
 
 impl Drop for Context {
-    /// Everything made from a context holds it, so that nothing of it is left here.
+    /// Every object made from a context holds it, so none is left here.
     fn drop(&mut self) {
-        // A forked child shares the kernel's object with its parent, which goes on using it.
+        // A forked child shares the kernel's object with its parent, which still uses it.
         if self.owner.is_here() {
             // SAFETY: opened by `open`, closed once.
             unsafe { (self.lib.close_device)(self.raw.as_ptr()) };
@@ -141,7 +141,7 @@ impl Drop for Context {
     }
 }
 
-/// The library's list, freed on drop. A device that was opened stays valid.
+/// The library's list of devices, freed on drop. An opened device stays valid.
 struct DeviceList {
     lib: &'static Library,
     list: NonNull<*mut ibv_device>,
@@ -266,7 +266,7 @@ fn describe_port(
     let link = match attr.link_layer {
         ffi::IBV_LINK_LAYER_INFINIBAND => Link::Infiniband,
         ffi::IBV_LINK_LAYER_ETHERNET => Link::Ethernet,
-        // Devices older than Ethernet.
+        // Devices from before RDMA over Ethernet.
         _ => Link::Unknown,
     };
     let gids = (0..attr.gid_tbl_len.clamp(0, GIDS_MAX))
@@ -315,11 +315,11 @@ fn gid_at(
     info(Gid(gid.raw), kind_by_sysfs(Path::new("/sys/class/infiniband"), device, port, number))
 }
 
-/// What the kernel's file says of a GID, where the library cannot.
+/// The kind of a GID by the kernel's file, where the library cannot tell it.
 fn kind_by_sysfs(root: &Path, device: &str, port: u8, index: u8) -> GidKind {
     let path = root.join(format!("{device}/ports/{port}/gid_attrs/types/{index}"));
     match fs::read_to_string(path).unwrap_or_default().trim() {
-        // The kernel calls RoCE v1 by the name that InfiniBand shares with it.
+        // The kernel uses the name "IB/RoCE v1" for both InfiniBand and RoCE v1.
         "IB/RoCE v1" => GidKind::RoceV1,
         "RoCE v2" => GidKind::RoceV2,
         _ => GidKind::Unknown,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who may send how many messages: the account that keeps a receive ring from running dry.
+//! Credits for sending messages: the account that keeps a receive ring from running dry.
 //!
 //! ```text
 //!   mine ── a message: −1 ──▶ a buffer of the peer's ring ──▶ the peer owes me 1
 //!     ▲                                                            │
 //!     └── + n, in the immediate value of its next message ─────────┘
 //! ```
-//! Always: mine + under way + owed by the peer + being returned = buffers of the peer. The last
-//! credit is for bare returns alone, and a bare return is sent once half a ring is owed. So of two
-//! peers never both are without credit while each owes the other: the later of two bare returns
+//! Invariant: mine + under way + owed by the peer + being returned = buffers of the peer. The last
+//! credit is reserved for bare returns, and a bare return is sent once half a ring is owed. So two
+//! peers are never both without credit while each owes the other: the later of two bare returns
 //! leaves the other side with at least half a ring.
 
-/// Buffers a ring must have at least, for the rules above.
+/// Buffers that a ring must have, at least, for the rules above.
 pub const RING_SLOTS_MIN: u16 = 8;
 
 /// One end's account.
@@ -39,19 +39,19 @@ impl Credits {
         self.owed >= self.own_slots / 2 && self.mine >= 1
     }
 
-    /// A message goes out; what it returns.
+    /// Takes a credit for a message; returns the credits that the message returns.
     pub(super) fn send(&mut self) -> u16 {
         assert!(self.mine > 0, "a message without credit");
         self.mine -= 1;
         std::mem::take(&mut self.owed)
     }
 
-    /// A buffer of mine is free again.
+    /// Records that an own buffer is free again.
     pub(super) fn freed(&mut self) {
         self.owed = self.owed.saturating_add(1);
     }
 
-    /// Credits came with a message; `false`: the peer returns what it never got.
+    /// Adds credits that came with a message; `false`: the peer returns more than it got.
     #[must_use]
     pub(super) fn returned(&mut self, returned: u32) -> bool {
         let mine = u16::try_from(returned).ok().and_then(|n| self.mine.checked_add(n));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `dlock doctor` says of RDMA on this host: findings in, a report out.
+//! The report of `dlock doctor` on RDMA on this host: findings in, a report out.
 //!
 //! ```text
 //!   look() ──▶ Findings ──report(&findings, &wish)──▶ Report     only `look` touches the system
@@ -15,30 +15,30 @@ use super::port_selection::{
     choose, usable, Atomics, DeviceInfo, Gid, GidKind, Link, NoPort, PortSelection, PortState,
 };
 
-/// What was found on this host.
+/// The findings on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Why the library cannot be used.
+    /// The reason why the library cannot be used; `None`: it can.
     pub library_absent: Option<String>,
-    /// Why devices could not be listed.
+    /// The reason why devices could not be listed; `None`: they could.
     pub list_failed: Option<String>,
     /// The devices.
     pub devices: Vec<DeviceInfo>,
-    /// Bytes this process may lock in memory; `None`: as many as it likes.
+    /// Bytes that this process may lock in memory; `None`: no limit.
     pub memlock_bytes: Option<u64>,
-    /// Whether the limit does not count for this process (`CAP_IPC_LOCK`).
+    /// Whether the limit does not apply to this process (`CAP_IPC_LOCK`).
     pub memlock_exempt: bool,
-    /// Devices that the kernel has, library or not.
+    /// Devices that the kernel has.
     pub kernel_devices: Vec<String>,
     /// Device files of verbs, and whether this process may use them.
     pub device_files: Vec<(String, bool)>,
-    /// Whether the kernel's RDMA core is there at all.
+    /// Whether the kernel's RDMA core is loaded.
     pub kernel_rdma: bool,
-    /// Network interfaces that SoftRoCE could be put on.
+    /// Network interfaces on which SoftRoCE could be set up.
     pub interfaces: Vec<String>,
 }
 
-/// What the configuration asks for.
+/// The options of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortOptions {
     /// `dev_name`.
@@ -49,41 +49,41 @@ pub struct PortOptions {
     pub register_bytes: u64,
 }
 
-/// How a line is meant.
+/// The meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As it should be.
+    /// In order.
     Good,
     /// Worth knowing.
     Note,
-    /// In the way of RDMA.
+    /// Prevents RDMA.
     Problem,
 }
 
 /// One line of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// How it is meant.
+    /// The meaning.
     pub level: Level,
-    /// What it is about: `library`, `memory`, a device's name, …
+    /// The subject: `library`, `memory`, a device's name, …
     pub subject: String,
-    /// What is the case.
+    /// The finding.
     pub text: String,
-    /// What to do; every problem has one.
+    /// The remedy; every problem has one.
     pub remedy: Option<String>,
 }
 
 /// All lines, and the port that would be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// In the order in which things depend on each other.
+    /// In the order in which the subjects depend on each other.
     pub lines: Vec<Line>,
-    /// The port, or why there is none.
+    /// The port, or the reason why there is none.
     pub choice: Result<PortSelection, NoPort>,
 }
 
 impl Report {
-    /// Whether RDMA works as asked for.
+    /// Whether RDMA works with these options.
     pub fn is_ready(&self) -> bool {
         self.choice.is_ok() && self.lines.iter().all(|line| line.level != Level::Problem)
     }
@@ -106,7 +106,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The report on what was found.
+/// The report on these findings.
 pub fn report(findings: &Findings, options: &PortOptions) -> Report {
     let mut lines = Vec::new();
     library_lines(findings, &mut lines);
@@ -265,7 +265,7 @@ fn choice_line(choice: &Result<PortSelection, NoPort>, options: &PortOptions) ->
             let text = format!("verbs on {device} port {port}, {}{more}", gid.gid);
             line(level, "choice", text, remedy)
         }
-        // A device that was named must be there; without one, the others serve.
+        // A named device must be usable; without a name, other fabrics may be used instead.
         Err(reason) if options.device.is_some() => {
             let remedy = "name one of the devices above, or none".to_string();
             line(Level::Problem, "choice", reason.to_string(), Some(remedy))
@@ -278,7 +278,7 @@ fn choice_line(choice: &Result<PortSelection, NoPort>, options: &PortOptions) ->
     }
 }
 
-/// Looks at this host.
+/// Examines this host.
 pub fn look() -> Findings {
     let mut findings = Findings {
         kernel_devices: names_in(Path::new("/sys/class/infiniband")),
@@ -308,7 +308,7 @@ fn memlock_bytes() -> Option<u64> {
     (bytes != libc::RLIM_INFINITY).then_some(bytes)
 }
 
-/// What may be locked in memory, if that is limited for this process.
+/// Bytes that may be locked in memory, if that is limited for this process.
 pub(super) fn memlock_limit() -> Option<u64> {
     memlock_bytes().filter(|_| !may_lock())
 }
@@ -321,14 +321,14 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Interfaces with a link below them; a host that has none but the loopback can use that.
+/// Network interfaces, the loopback last: a host that has no other can use it.
 fn interfaces() -> Vec<String> {
     let mut names = names_in(Path::new("/sys/class/net"));
     names.sort_by_key(|name| name == "lo");
     names
 }
 
-/// Whether the limit on locked memory does not count: bit 14 of the effective capabilities.
+/// Whether the limit on locked memory does not apply: bit 14 of the effective capabilities.
 fn may_lock() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

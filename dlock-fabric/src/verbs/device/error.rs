@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong before a queue pair works; afterwards there are completions.
+//! Errors before a queue pair works; afterwards there are completions.
 
 use std::io;
 
@@ -7,35 +7,36 @@ use super::doctor::memlock_limit;
 use super::library::Absent;
 use super::port_selection::NoPort;
 
-/// Why a device, a registration or a queue pair could not be had: cause and remedy in one line.
+/// The reason why a device, a registration or a queue pair could not be made: cause and remedy in
+/// one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// No library, so no devices.
+    /// There is no library, so there are no devices.
     #[error("RDMA is not available: {0}")]
     Absent(#[from] Absent),
-    /// No port that was asked for.
+    /// There is no port as asked for.
     #[error(transparent)]
     NoPort(#[from] NoPort),
     /// A call failed.
     #[error("cannot {what}: {source}{}", remedy(.what, .source))]
     Call {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         /// The system's reason.
         source: io::Error,
     },
-    /// The two ends do not fit.
+    /// The two ends do not fit each other.
     #[error(
         "the peer's queue pair was refused: {0}; client and primary must use one RDMA network"
     )]
     Peer(&'static str),
-    /// More was asked of a queue pair than it was made for.
+    /// A queue has no room for the work requests that were asked for.
     #[error("a queue pair of {has} work requests cannot give {wanted} more; make it larger")]
     QueueTooSmall {
-        /// What is asked for.
+        /// The number asked for.
         wanted: u32,
-        /// What there is.
+        /// The number there is.
         has: u32,
     },
     /// A forked child may not use its parent's device.
@@ -44,7 +45,7 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// Whether something has run out, here or at the device, that others have.
+    /// Whether a resource has run out, here or at the device.
     pub fn is_exhausted(&self) -> bool {
         let Self::Call { source, .. } = self else { return false };
         let codes = [libc::ENOMEM, libc::ENOSPC, libc::EMFILE, libc::ENFILE, libc::EAGAIN];
@@ -55,12 +56,12 @@ impl VerbsError {
         Self::Call { what, source }
     }
 
-    /// The reason that the system left in `errno`.
+    /// The error that the system left in `errno`.
     pub(super) fn last(what: &'static str) -> Self {
         Self::call(what, io::Error::last_os_error())
     }
 
-    /// A call that returns 0, or the number of an error.
+    /// Checks the result of a call that returns 0, or the number of an error.
     pub(super) fn check(what: &'static str, rc: libc::c_int) -> Result<(), Self> {
         match rc {
             0 => Ok(()),
@@ -70,10 +71,10 @@ impl VerbsError {
     }
 }
 
-/// What is attempted where the limit of locked memory counts.
+/// The operation to which the limit of locked memory applies.
 pub(super) const REGISTER: &str = "register memory";
 
-/// What helps against the usual reasons.
+/// The remedy for the usual causes.
 fn remedy(what: &str, source: &io::Error) -> String {
     match source.raw_os_error() {
         Some(libc::ENOMEM) if what == REGISTER => out_of_memory(memlock_limit()),
@@ -84,7 +85,8 @@ fn remedy(what: &str, source: &io::Error) -> String {
     }
 }
 
-/// Registered memory is locked, and each client's registrations are counted for themselves.
+/// The remedy for a failed registration. Registered memory is locked, and the kernel counts each
+/// client's registrations separately.
 fn out_of_memory(limit: Option<u64>) -> String {
     match limit {
         Some(bytes) => format!(

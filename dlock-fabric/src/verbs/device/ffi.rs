@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of `<infiniband/verbs.h>` that is used here, as its ABI has it since rdma-core 17.
+//! The part of `<infiniband/verbs.h>` that is used here, by its ABI since rdma-core 17.
 //!
-//! What the compiler can check is checked at the end of this file, for 64-bit machines; the crate
+//! The end of this file checks what the compiler can check, for 64-bit machines. The crate
 //! `tests/verbs-abi` checks every size, offset and constant against the C header and against
-//! `ibverbs-sys`. Enumerations are integers: a value that is new to us must not be undefined.
+//! `ibverbs-sys`. Enumerations are integers, because an unknown value must not be undefined
+//! behaviour.
 //!
 //! Structures that the library allocates (`ibv_context`, `ibv_qp`, `ibv_cq`, …) are only read,
 //! through raw pointers. Hot calls go through the table of functions in `ibv_context`.
@@ -140,8 +141,8 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// The whole structure. The exported `ibv_query_port` knows only the part up to `flags`
-/// ([`COMPAT_PORT_ATTR_BYTES`]) and leaves the rest as it was: it must be zero before the call.
+/// The whole structure. The exported `ibv_query_port` writes only the part up to `flags`
+/// ([`COMPAT_PORT_ATTR_BYTES`]), so the rest must be zero before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_port_attr {
@@ -377,13 +378,14 @@ pub struct ibv_wc {
 
 impl std::fmt::Debug for ibv_send_wr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Which half of the union is meant depends on the opcode; the number tells enough.
+        // Which half of the union is valid depends on the opcode; the number identifies the
+        // request.
         f.debug_struct("ibv_send_wr").field("wr_id", &self.wr_id).finish_non_exhaustive()
     }
 }
 
 impl ibv_send_wr {
-    /// A request that is nothing yet.
+    /// A request with all fields zero.
     pub fn empty() -> Self {
         let atomic = atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 };
         Self {
@@ -405,7 +407,7 @@ impl ibv_send_wr {
 macro_rules! constants {
     ($($name:ident: $type:ty = $value:expr;)*) => {
         $(pub const $name: $type = $value;)*
-        /// All of them, to be compared with the header.
+        /// All constants, for comparison with the header.
         pub const CONSTANTS: &[(&str, i64)] = &[$((stringify!($name), $name as i64)),*];
     };
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `libibverbs.so.1`, loaded when it is first asked for.
+//! `libibverbs.so.1`, loaded at the first use.
 //!
 //! ```text
 //!   library() ── first call: dlopen, dlvsym ──▶ Ok(&Library)   kept for the life of the process
@@ -18,10 +18,10 @@ use super::ffi::{
     ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
 
-/// What is loaded: the ABI that every rdma-core since 2005 has.
+/// The library's name: the ABI of every rdma-core since 2005.
 const SONAME: &CStr = c"libibverbs.so.1";
 
-/// Why there is no library to use: one line with cause and remedy.
+/// The reason why there is no usable library: one line with cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent(String);
 
@@ -33,7 +33,7 @@ impl fmt::Display for Absent {
 
 impl std::error::Error for Absent {}
 
-/// The library, or why it cannot be used. The first call decides for the process.
+/// The library, or the reason why it cannot be used. The first call decides for the process.
 ///
 /// # Errors
 /// `Absent` if there is no such library, or it lacks a function.
@@ -42,11 +42,11 @@ pub fn library() -> Result<&'static Library, &'static Absent> {
     LIBRARY.get_or_init(|| Library::open(SONAME)).as_ref()
 }
 
-/// The functions of a loaded library, with the symbol versions they are taken from.
+/// The functions of a loaded library, with their symbol versions.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident @ $version:literal :
         fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of libibverbs. All of them may be called from any thread.
+        /// The functions of libibverbs. All may be called from any thread.
         #[derive(Clone, Copy)]
         pub struct Library {
             $($(#[$doc])* pub(super) $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
@@ -117,9 +117,9 @@ functions! {
 }
 
 impl Library {
-    /// The library of this name, for good.
+    /// Loads the library of this name, and never unloads it.
     pub(super) fn open(soname: &CStr) -> Result<Self, Absent> {
-        // SAFETY: a C string; running the constructors of libibverbs is what is asked for.
+        // SAFETY: a C string; running the constructors of libibverbs is intended.
         let raw = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if raw.is_null() {
             return Err(Absent(format!(
@@ -159,14 +159,14 @@ impl Handle {
     }
 }
 
-/// Symbols of a version: glibc's, and absent elsewhere, where symbols have no versions.
+/// Looks up a versioned symbol: a function of glibc. Other C libraries have no symbol versions.
 #[cfg(target_env = "gnu")]
 unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
     // SAFETY: the caller's promise is that of the function called.
     unsafe { libc::dlvsym(handle, name, version) }
 }
 
-/// Symbols of a version: glibc's, and absent elsewhere, where symbols have no versions.
+/// As above, without versions.
 #[cfg(not(target_env = "gnu"))]
 unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, _: *const c_char) -> *mut c_void {
     // SAFETY: the caller's promise is that of the function called.
@@ -183,7 +183,7 @@ fn dl_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// A text that ends with the only NUL in it.
+/// A text as a C string; its last byte is its only NUL.
 fn c_text(text: &'static str) -> &'static CStr {
     // All callers write the NUL at the end themselves.
     CStr::from_bytes_with_nul(text.as_bytes()).expect("one NUL, at the end")

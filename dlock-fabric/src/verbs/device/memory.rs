@@ -4,7 +4,7 @@
 //! ```text
 //!   Context ◀── Pd ◀── Mr ──▶ Arc<dyn Region>     arrows: holds, so that drops are in order
 //! ```
-//! A device writes when it likes. So registered memory is never borrowed as `&[u8]`: it is
+//! A device may write at any time. So registered memory is never borrowed as `&[u8]`: it is
 //! accessed by [`SharedWord`] or copied through raw pointers.
 
 use std::ptr::{self, NonNull};
@@ -20,7 +20,7 @@ use crate::memory::atomic::{self, SharedWord};
 use crate::os::fork::Owner;
 use crate::os::sys::page_size;
 
-/// A group of registrations and queue pairs: a key is worth nothing outside its group.
+/// A group of registrations and queue pairs: a key is valid only in its group.
 #[derive(Debug)]
 pub struct Pd {
     pub(super) raw: NonNull<ibv_pd>,
@@ -45,7 +45,7 @@ impl Pd {
         Ok(Arc::new(Self { raw, context: Arc::clone(context) }))
     }
 
-    /// The device it belongs to.
+    /// The device of the domain.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -68,13 +68,13 @@ impl Drop for Pd {
 /// raw pointers, since a device may write to it at any time. It is not inherited by forked
 /// children (`MADV_DONTFORK`), or a child's write would take the pages away from the device.
 pub unsafe trait Region: Send + Sync {
-    /// Where it begins.
+    /// The first address.
     fn base(&self) -> NonNull<u8>;
-    /// Its length.
+    /// The length in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// What others may do to a registration.
+/// The accesses of peers that a registration permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing: scratch space and message buffers.
@@ -83,8 +83,8 @@ pub enum Access {
     ReadAtomic,
     /// Read and write: a client's ledger, for that client.
     ReadWrite,
-    /// Everything: slots, for the primary's own queue pair alone, in a protection domain without
-    /// any client's.
+    /// Everything. For slots, only for the primary's own queue pair, in a protection domain without
+    /// clients.
     Own,
 }
 
@@ -104,7 +104,7 @@ impl Access {
     }
 }
 
-/// A registration; its keys end with it.
+/// A registration; its keys are valid until it is dropped.
 pub struct Mr {
     raw: NonNull<ibv_mr>,
     keys: (u32, u32),
@@ -143,7 +143,7 @@ impl Mr {
         Ok(Self { raw, keys, region: Some(region), pd: Arc::clone(pd) })
     }
 
-    /// What a peer needs to know to operate on it.
+    /// The description of the region that a peer needs to operate on it.
     pub fn remote(&self) -> RemoteRegion {
         let region = self.region();
         RemoteRegion {
@@ -175,7 +175,7 @@ impl Drop for Mr {
         // SAFETY: made by `register`, freed once.
         let rc = unsafe { (lib.dereg_mr)(self.raw.as_ptr()) };
         if rc != 0 {
-            // The device may still write there: the memory must not become anything else.
+            // The device may still write there, so the memory must not be reused.
             std::mem::forget(self.region.take());
         }
     }
@@ -187,14 +187,14 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// A registration as a peer names it. It comes from the network: the device checks it.
+/// A peer's registration. It comes from the network, and the device checks each access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// Its address in the peer's process.
+    /// The address in the peer's process.
     pub base: u64,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its key.
+    /// The key of the registration.
     pub rkey: u32,
 }
 
@@ -211,13 +211,13 @@ impl RemoteRegion {
 /// An 8-byte word of a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteWord {
-    /// Its address in the peer's process; a multiple of 8.
+    /// The address in the peer's process; a multiple of 8.
     pub addr: u64,
-    /// The key of the registration it lies in.
+    /// The key of the word's registration.
     pub rkey: u32,
 }
 
-/// Zeroed pages of this process alone, for devices to write to. Not inherited by forked children.
+/// Zeroed pages, for devices to write to. Not inherited by forked children.
 #[derive(Debug)]
 pub struct Pages {
     base: NonNull<u8>,
@@ -244,8 +244,8 @@ impl Pages {
         let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
         let base = NonNull::new(base.map_err(failed)?.cast::<u8>()).ok_or(Errno::NOMEM);
         let pages = Self { base: base.map_err(failed)?, bytes, owner: Owner::current() };
-        // SAFETY: exactly the mapping made above. A child that shared the pages until one of the
-        // two writes would take them away from the device.
+        // SAFETY: exactly the mapping made above. Sharing the pages with a child would, at the
+        // first write of either, take them away from the device.
         unsafe { madvise(pages.base.as_ptr().cast(), bytes, Advice::LinuxDontFork) }
             .map_err(failed)?;
         Ok(Arc::new(pages))
@@ -260,10 +260,10 @@ impl Pages {
         unsafe { atomic::words(self.base.as_ptr(), self.bytes / 8) }
     }
 
-    /// Copies bytes in; a device must not be writing there.
+    /// Copies bytes into the pages; a device must not be writing there.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the bytes do not fit.
     pub(super) fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: within the mapping (asserted), which no Rust reference covers but those of
@@ -273,10 +273,10 @@ impl Pages {
         }
     }
 
-    /// Copies bytes out, behind what `into` has; a device must have finished writing there.
+    /// Appends bytes of the pages to `into`; a device must have finished writing there.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If the pages are shorter.
     pub(super) fn get(&self, at: usize, len: usize, into: &mut Vec<u8>) {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes));
         into.reserve(len);
@@ -302,7 +302,7 @@ unsafe impl Region for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // A forked child has no such mapping, and may have another at this address.
+        // A forked child has no such mapping, and may have another one at this address.
         if self.owner.is_here() {
             // SAFETY: exactly the mapping made in `new`; references to it borrow `self`.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };

@@ -6,12 +6,12 @@
 //!   take ◀── copies the message out, posts the buffer again, and returns credits with the next
 //!            message, or by a bare one (see `credits`)
 //! ```
-//! All buffers are posted before the queue pair connects, and a message is sent only into a buffer
-//! that is known to be free: a receiver is never "not ready".
+//! All buffers are posted before the queue pair connects, and a message is sent only if a buffer of
+//! the peer is known to be free. So a receiver is never "not ready".
 //!
-//! A receiver that has enough for now [holds](Messages::hold) what comes: the buffers of further
-//! messages are not posted again, so that the peer soon has no credit for more. What the peer
-//! returns is taken all the same.
+//! A receiver with enough unread messages [holds](Messages::hold) the buffers of further ones: they
+//! are not posted again, so that the peer soon has no credit for more. Credits that the peer
+//! returns are taken nevertheless.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use super::memory::{Access, Mr, Pages};
 use super::qp::Qp;
 use crate::tls::sealing::SealError;
 
-/// Receive buffers of a message ring: requests under way to a primary, or replies to a client.
+/// Receive buffers of a message ring: for requests at a primary, or replies at a client.
 pub const RING_SLOTS: u16 = 16;
-/// Bytes of a message buffer; the longest frame of the arbiter's has less than half of it.
+/// Bytes of a message buffer; the longest frame of the arbiter needs less than half of it.
 pub const MESSAGE_BYTES: u32 = 128;
 /// Bytes of a buffer for sealed records: half of a batch of the largest size.
 pub const RECORD_BYTES: u32 = 2_048;
-/// Bytes of a sealed record that are copied into the work request: those of a chain or an answer.
+/// Bytes of a sealed record that are copied into the work request: enough for a chain or an answer.
 pub const RECORD_INLINE: u32 = 192;
 
 /// The sizes of a pair of rings; both ends must agree on them.
@@ -44,48 +44,48 @@ pub struct MessageSpec {
 }
 
 impl MessageSpec {
-    /// Slots of the queue pair's send queue that are taken.
+    /// Slots of the queue pair's send queue for this channel.
     pub fn send_slots(&self) -> u32 {
         u32::from(self.peer_slots).next_power_of_two()
     }
 }
 
-/// What a completion of this channel meant.
+/// The meaning of a completion of this channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A message was added to the bytes given.
+    /// A message was appended to `into`.
     Message,
-    /// Credits came back: there may be more room to send.
+    /// Credits came back: more messages may be sent now.
     Credit,
-    /// Messages of mine have left: there may be more room to send.
+    /// Sent messages have left: more messages may be sent now.
     Sent,
 }
 
-/// Why a message was not sent, or the channel has ended.
+/// The reason why a message was not sent, or the channel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
     /// No room now: poll, and try again after an [`Event`].
     #[error("the peer has no free buffer, or the send queue is full")]
     Busy,
-    /// Longer than a buffer.
+    /// The message is longer than a buffer.
     #[error("a message of {len} bytes exceeds {max}")]
     TooLong {
-        /// Its bytes.
+        /// The length of the message.
         len: usize,
-        /// What fits.
+        /// The limit.
         max: u32,
     },
     /// The queue pair is in error.
     #[error("the queue pair has failed (status or error {code})")]
     Broken {
-        /// The completion's status, or the system's number.
+        /// The completion's status, or the system's error number.
         code: u32,
     },
-    /// A record of the peer's is not what it sealed, or the numbers are used up.
+    /// A record is not authentic or not the next one, or the sequence numbers are used up.
     #[error(transparent)]
     Sealed(#[from] SealError),
-    /// The peer does not keep the rules; the queue pair was put in error.
+    /// The peer broke the protocol; the queue pair was put in error.
     #[error("the peer broke the message protocol: {0}")]
     Peer(&'static str),
 }
@@ -101,7 +101,7 @@ pub struct Messages {
     posted: u32,
     settled: u32,
     signalled: u32,
-    /// Buffers whose messages were taken and that are not free yet; `None`: nothing is held.
+    /// Buffers that were taken and are held; `None`: buffers are not held.
     held: Option<Vec<u32>>,
     broken: Option<u32>,
     lkey: u32,
@@ -157,7 +157,7 @@ impl Messages {
         Ok(messages)
     }
 
-    /// The numbers of its completions: sent, received.
+    /// The numbers of this channel in completions of sent and of received messages.
     pub fn owners(&self) -> [u16; 2] {
         [self.send_owner, self.recv_owner]
     }
@@ -167,7 +167,7 @@ impl Messages {
         self.broken.is_none() && self.credits.may_send() && self.has_slot()
     }
 
-    /// Claims to owe credits, as a hostile peer may.
+    /// Adds credits that are not owed; a hostile peer may do that.
     #[cfg(test)]
     pub(in crate::verbs) fn forge(&mut self, credits: u32) {
         for _ in 0..credits {
@@ -175,13 +175,15 @@ impl Messages {
         }
     }
 
-    /// Returns nothing, or with bytes, as a hostile peer may.
+    /// Posts a bare credit return even if no credits are owed, or with bytes in it; a hostile peer
+    /// may do that.
     #[cfg(test)]
     pub(in crate::verbs) fn post_bare(&mut self, bytes: &[u8]) {
         self.post(bytes, false).unwrap();
     }
 
-    /// Sends nothing, not even credits, as a hostile peer may.
+    /// Posts an empty SEND without an immediate value, which returns no credits; a hostile peer may
+    /// do that.
     #[cfg(test)]
     pub(in crate::verbs) fn post_without_credits(&mut self) {
         let mut request = ibv_send_wr {
@@ -194,8 +196,8 @@ impl Messages {
         unsafe { self.qp.post_send(&mut request) }.unwrap();
     }
 
-    /// Takes note that messages have left up to this count, where another part takes the
-    /// completions of the send queue.
+    /// Records the count up to which messages have left, where other code takes the completions of
+    /// the send queue.
     pub(in crate::verbs) fn settle_sent(&mut self, seq: u32) {
         if seq.wrapping_sub(self.settled) <= self.posted.wrapping_sub(self.settled) {
             self.settled = seq;
@@ -206,7 +208,7 @@ impl Messages {
         self.posted.wrapping_sub(self.settled) <= self.mask
     }
 
-    /// Sends one message. The receiver can be asleep on a channel armed for solicited events.
+    /// Sends one message. The receiver may sleep on a channel that is armed for solicited events.
     ///
     /// # Errors
     /// `Busy`, `TooLong`: nothing was sent. `Broken`.
@@ -223,12 +225,13 @@ impl Messages {
         self.post(message, true)
     }
 
-    /// Gives no buffer of a message back from now on: the peer has credit for a ring of them.
+    /// Holds the buffers of later messages: they are not posted again.
     pub fn hold(&mut self) {
         self.held.get_or_insert_default();
     }
 
-    /// Gives the buffers back that were held, and those of further messages at once.
+    /// Posts the held buffers again, and returns their credits. Buffers of later messages are
+    /// posted as soon as the message is taken.
     ///
     /// # Errors
     /// `Broken`.
@@ -241,13 +244,13 @@ impl Messages {
         self.return_credits()
     }
 
-    /// Takes note of a completion of this channel; a message is added to `into`.
+    /// Handles a completion of this channel; appends a message to `into`.
     ///
     /// # Errors
-    /// `Broken`; `Peer`. The channel has ended then.
+    /// `Broken`; `Peer`. The channel has ended.
     ///
     /// # Panics
-    /// If it is not of this channel: see [`owners`](Self::owners).
+    /// If the completion is not of this channel: see [`owners`](Self::owners).
     pub fn take(
         &mut self,
         completion: &Completion,
@@ -269,12 +272,12 @@ impl Messages {
         Ok(event)
     }
 
-    /// Whether credits are to be given back, and there was no room for it.
+    /// Whether credits must be returned, but there was no room for it.
     pub(in crate::verbs) fn is_owing(&self) -> bool {
         self.broken.is_none() && self.credits.must_return()
     }
 
-    /// Gives credits back if it is time for it, and there is room.
+    /// Returns credits if enough are owed and there is room.
     ///
     /// # Errors
     /// `Broken`.
@@ -291,7 +294,7 @@ impl Messages {
         slot: u32,
         into: &mut Vec<u8>,
     ) -> Result<Event, MessageError> {
-        // Bit 31 tells a message, possibly empty, from a bare return.
+        // Bit 31 distinguishes a message, which may be empty, from a bare return.
         let Some(word) = completion.immediate() else {
             return Err(self.peer("a message without credits"));
         };
@@ -300,7 +303,7 @@ impl Messages {
             return Err(self.peer("a bare return that is none"));
         }
         if is_message {
-            // The device refuses what does not fit into the buffer.
+            // The device refuses a message that does not fit into the buffer.
             let len = completion.bytes().min(self.spec.bytes as usize);
             self.pages.get(slot as usize * self.spec.bytes as usize, len, into);
         }
@@ -314,7 +317,7 @@ impl Messages {
         Ok(if is_message { Event::Message } else { Event::Credit })
     }
 
-    /// The message of a buffer was taken.
+    /// Posts a buffer again after its message was taken.
     fn free(&mut self, slot: u32) -> Result<(), MessageError> {
         self.post_buffer(slot).map_err(|code| self.fail(code))?;
         self.credits.freed();
@@ -331,7 +334,8 @@ impl Messages {
     fn fail(&mut self, code: i32) -> MessageError {
         let code = code.unsigned_abs();
         self.broken = Some(code);
-        // It has failed already, or the device has.
+        // The error is ignored: the queue pair is in the error state already, or the device has
+        // failed.
         let _ = self.qp.to_error();
         MessageError::Broken { code }
     }
@@ -396,5 +400,5 @@ impl Messages {
     }
 }
 
-/// The bit of the immediate value that a message has, and a bare return of credits has not.
+/// The bit of the immediate value that distinguishes a message from a bare return of credits.
 const MESSAGE: u32 = 1 << 31;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Devices, registered memory, queue pairs, and what both ends do with a queue pair.
+//! Devices, registered memory, queue pairs, and the use of a queue pair by both ends.
 //!
 //! ```text
 //!   library ── ffi ──▶ libibverbs.so.1            port_selection, doctor: what was found, judged
@@ -7,8 +7,8 @@
 //!                          ▲
 //!           poster: chains ┴ messages, credits: SEND and RECV       bare: a benchmark of its own
 //! ```
-//! What this module does not do: know of sessions, clients or primaries. Those are `client` and
-//! `primary`, which both use it, and neither the other.
+//! This module does not know sessions, clients or primaries. `client` and `primary` use it, but not
+//! each other.
 
 pub(super) mod bare;
 pub(super) mod completion;

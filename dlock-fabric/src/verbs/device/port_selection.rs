@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which port of which device: a pure decision over what was found.
+//! Which port of which device: a pure decision over the findings.
 //!
 //! ```text
 //!   eid given           the usable port that has this GID; dev_name does not matter
@@ -20,12 +20,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// All zero: no identifier.
+    /// Whether it is all zero: no identifier.
     pub fn is_none(self) -> bool {
         self.0 == [0; 16]
     }
 
-    /// The IPv4 address it stands for, if it is `::ffff:a.b.c.d`.
+    /// The IPv4 address of `::ffff:a.b.c.d`.
     pub fn ipv4(self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.0).to_ipv4_mapped()
     }
@@ -57,7 +57,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What a GID is of.
+/// The network of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand.
@@ -66,25 +66,25 @@ pub enum GidKind {
     RoceV1,
     /// RoCE v2: over UDP.
     RoceV2,
-    /// The kernel does not say.
+    /// Not known: the kernel does not say.
     Unknown,
 }
 
 /// One entry of a port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidInfo {
-    /// Its place in the table.
+    /// The index in the table.
     pub index: u8,
     /// The identifier; never zero.
     pub gid: Gid,
-    /// What it is of.
+    /// The kind of network of the GID.
     pub kind: GidKind,
 }
 
-/// Whether a port can be used.
+/// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// Yes.
+    /// Can be used.
     Active,
     /// No link.
     Down,
@@ -94,55 +94,55 @@ pub enum PortState {
     Other(u32),
 }
 
-/// What is below a port.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// InfiniBand.
     Infiniband,
     /// RoCE.
     Ethernet,
-    /// The device does not say.
+    /// Not known: the device does not say.
     Unknown,
 }
 
 /// One port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
-    /// Counted from 1.
+    /// The number, counted from 1.
     pub number: u8,
-    /// Whether it can be used.
+    /// The state.
     pub state: PortState,
-    /// What is below it.
+    /// The link layer.
     pub link: Link,
     /// The local identifier; InfiniBand only.
     pub lid: u16,
-    /// The path MTU in force, as the device counts it: 1 = 256 bytes … 5 = 4,096.
+    /// The path MTU in force, as a code: 1 = 256 bytes … 5 = 4,096.
     pub mtu: u8,
     /// The non-zero entries of its GID table, in order.
     pub gids: Vec<GidInfo>,
 }
 
-/// What a device can do with a 64-bit word at once.
+/// The atomicity of 64-bit operations of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomics {
-    /// Nothing.
+    /// No atomic operations.
     None,
-    /// Atomic among this device's own operations (`IBV_ATOMIC_HCA`).
+    /// Atomic with operations of this device only (`IBV_ATOMIC_HCA`).
     Device,
-    /// Atomic with the CPU's, too (`IBV_ATOMIC_GLOB`); dlock does not rely on it.
+    /// Atomic with operations of the CPU, too (`IBV_ATOMIC_GLOB`); dlock does not rely on it.
     Global,
 }
 
-/// One device as it was found.
+/// A device as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The kernel's name, as in `rdma link`.
     pub name: String,
-    /// A device that needs a connection manager.
+    /// Whether it is an iWARP device, which needs a connection manager.
     pub iwarp: bool,
-    /// What it can do with words.
+    /// The atomicity of its operations.
     pub atomics: Atomics,
-    /// The kernel's emulation (`rdma_rxe`).
+    /// Whether it is the kernel's emulation (`rdma_rxe`).
     pub is_softroce: bool,
     /// Work requests a queue may have.
     pub queue_max: u32,
@@ -152,9 +152,10 @@ pub struct DeviceInfo {
     pub reads_served_max: u8,
     /// Reads and atomics one queue pair may have under way.
     pub reads_issued_max: u8,
-    /// Its ports.
+    /// The ports of the device.
     pub ports: Vec<PortInfo>,
-    /// Why it could not be looked into; then everything above but the name is empty.
+    /// The reason why the device could not be examined; then everything above but the name is
+    /// empty.
     pub unusable: Option<String>,
 }
 
@@ -163,27 +164,27 @@ pub struct DeviceInfo {
 pub struct PortSelection {
     /// The device.
     pub device: String,
-    /// Its port.
+    /// The port of the device.
     pub port: u8,
-    /// The GID to be reached at.
+    /// The GID of the port.
     pub gid: GidInfo,
-    /// An `eid` was given, and it is this GID.
+    /// Whether it was chosen by `eid`.
     pub by_eid: bool,
 }
 
-/// Why there is no port to use: one line with cause and remedy.
+/// The reason why no port can be used: one line with cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoPort {
-    /// A name was given, and there is no such device.
+    /// There is no device of the given name.
     #[error("there is no RDMA device {}; {}", name.escape_debug(), devices_text(.devices))]
     NoSuchDevice {
         /// The name.
         name: String,
-        /// Those that exist.
+        /// The devices that exist.
         devices: Vec<String>,
     },
-    /// Only an `eid` was given, and no usable port has it, though there are such ports.
+    /// Only an `eid` was given; there are usable ports, but none has it.
     #[error("no usable RDMA port has the address {gid}; this host has: {}", ports.join("; "))]
     NoSuchAddress {
         /// The address.
@@ -191,7 +192,7 @@ pub enum NoPort {
         /// The usable ports with their addresses.
         ports: Vec<String>,
     },
-    /// The device named, or every device, cannot be used.
+    /// The named device, or every device, cannot be used.
     #[error("RDMA device {} cannot be used: {reason}", name.escape_debug())]
     Unusable {
         /// The device.
@@ -213,14 +214,14 @@ fn devices_text(devices: &[String]) -> String {
     }
 }
 
-/// Chooses a port; `eid` all zero: not given.
+/// Chooses a port; an `eid` of zeros is not given.
 ///
-/// An `eid` that no usable port has does not matter if a device is named, or if this host has no
-/// usable port: programs pass the host's address there.
+/// An `eid` that no usable port has is ignored if a device is named, or if this host has no usable
+/// port: programs pass the host's address there.
 ///
 /// # Errors
-/// `NoPort`. Without a device name and for another reason than `NoSuchAddress` the caller may go
-/// on without RDMA.
+/// `NoPort`. Without a device name, and unless it is `NoSuchAddress`, the caller may go on without
+/// RDMA.
 pub fn choose(
     devices: &[DeviceInfo],
     device: Option<&str>,
@@ -261,12 +262,12 @@ fn ports_text(device: &DeviceInfo) -> impl Iterator<Item = String> + '_ {
     let active = device.ports.iter().filter(|port| port.state == PortState::Active);
     active.map(|port| {
         let mut gids: Vec<String> = port.gids.iter().map(|gid| gid.gid.to_string()).collect();
-        gids.dedup(); // the same address may stand in the table twice, for RoCE v1 and v2
+        gids.dedup(); // the table may have an address twice, for RoCE v1 and v2
         format!("{} port {} ({})", device.name, port.number, gids.join(", "))
     })
 }
 
-/// The device's first active port with its best GID, or why the device cannot be used.
+/// The device's first active port with its best GID, or the reason why the device cannot be used.
 pub fn usable(device: &DeviceInfo) -> Result<PortSelection, String> {
     if let Some(reason) = &device.unusable {
         return Err(reason.clone());
@@ -297,7 +298,7 @@ fn by_address(device: &DeviceInfo, eid: Gid) -> Option<PortSelection> {
         return None;
     }
     let active = device.ports.iter().filter(|port| port.state == PortState::Active);
-    // The same address may stand in the table twice, for RoCE v1 and v2.
+    // The table may have an address twice, for RoCE v1 and v2.
     let entries = active.flat_map(|port| port.gids.iter().map(move |gid| (port, gid)));
     let (port, gid) =
         entries.filter(|(_, gid)| gid.gid == eid).min_by_key(|(port, gid)| rank(port, gid))?;
@@ -312,7 +313,7 @@ fn best_gid(port: &PortInfo) -> Option<GidInfo> {
     port.gids.iter().min_by_key(|gid| rank(port, gid)).copied()
 }
 
-/// Smaller is better; the earlier of two equal ones is taken.
+/// The rank of a GID; lower is better, and the earlier of two equal ones is chosen.
 fn rank(port: &PortInfo, gid: &GidInfo) -> u8 {
     if port.link == Link::Infiniband {
         return 0;

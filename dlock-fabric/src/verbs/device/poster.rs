@@ -6,28 +6,28 @@
 //!                  settled ─▶ |Cas|Faa|Read*|Write|            posted ─▶     *: signalled
 //!   scratch word      .      o      o      o      -      .      .      .     o: old value
 //! ```
-//! A poster has a fixed share of its queue pair's send queue, two scratch words per slot, and is
-//! used by one thread at a time; any number of posters use a queue pair at once. Nothing is
-//! allocated after it was made, and no lock is held while posting.
+//! A poster has a fixed share of its queue pair's send queue, and two scratch words per slot. One
+//! thread at a time uses it; any number of posters use a queue pair at once. Posting allocates
+//! nothing, and holds no lock.
 //!
-//! Order: one queue pair's requests reach the memory in order, with two exceptions that a fence is
-//! set for (it waits until the reads and atomics before it have been answered): anything that
-//! writes after a `Read`, and a `Write` after an atomic. Fences are set within a chain, not across
-//! [`next_chain`](Batch::next_chain).
+//! Order: the requests of one queue pair reach the memory in order, with two exceptions, for which
+//! a fence is set (the request waits until earlier reads and atomics have been answered): anything
+//! that writes after a `Read`, and a `Write` after an atomic. Fences are set within a chain, not
+//! across [`next_chain`](Batch::next_chain).
 //!
 //! SoftRoCE (Linux 6.1) differs from the standard in two ways, both seen with lost packets.
-//! *Fences*: a fenced request that has to be sent again while an atomic behind it, or it itself,
-//! counts as under way, waits for that for ever. It executes all requests of a queue pair in order
-//! anyway, so it gets no fences. What is lost: a read whose answer was lost is read again, and may
-//! then see what stands behind it in its chain. *Values*: a write that is sent again is
-//! acknowledged together with an atomic behind it that was executed; the atomic then completes with
-//! success and without its value. So scratch words are blanked before, and a value that is blank
-//! still is none.
+//! *Fences*: a fenced request that has to be sent again waits for ever if it, or an atomic behind
+//! it, counts as under way. SoftRoCE executes all requests of a queue pair in order anyway, so it
+//! gets no fences. The price: a read whose answer was lost is repeated, and may see effects of
+//! later requests of its chain. *Values*: a write that is sent again is acknowledged together with
+//! an atomic behind it that was executed; the atomic then completes with success but without its
+//! value. So scratch words are set to a blank value before, and a word that is still blank has no
+//! value.
 //!
-//! *Reads*: where both ends are on one host, SoftRoCE executes an atomic in the call that posts it,
-//! and puts a read off to a softirq, for which a busy processor switches to another thread and
-//! back. So a read is posted there as an addition of nothing, unless a write stands before it in
-//! its list: with that the addition's value could be lost, as above.
+//! *Reads*: if both ends are on one host, SoftRoCE executes an atomic in the call that posts it,
+//! but leaves a read to a softirq, for which a busy processor switches to another thread and back.
+//! So there a read is posted as an addition of 0, unless a write is before it in its list: then the
+//! value could be lost, as above.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::c_uint;
@@ -43,37 +43,37 @@ use super::qp::{PostFailed, Qp, Share};
 /// A word operation on a word of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteOp {
-    /// Compare and swap; its value is the old word.
+    /// Compare and swap. The value is the old word.
     Cas {
         /// The word.
         word: RemoteWord,
-        /// What it must be.
+        /// The expected value.
         expect: u64,
-        /// What it becomes.
+        /// The new value.
         swap: u64,
     },
-    /// Fetch and add; its value is the old word.
+    /// Fetch and add. The value is the old word.
     Faa {
         /// The word.
         word: RemoteWord,
-        /// What is added.
+        /// The addend.
         add: u64,
     },
-    /// Read; its value is the word.
+    /// Read. The value is the word.
     Read {
         /// The word.
         word: RemoteWord,
     },
-    /// Read of a word and the one after it, in one request: two values.
+    /// Read a word and the next one, in one request: two values.
     ReadPair {
         /// The first word.
         word: RemoteWord,
     },
-    /// Write; it has no value (what is found in its place is what was written).
+    /// Write. There is no value (its scratch word has the written value).
     Write {
         /// The word.
         word: RemoteWord,
-        /// What it becomes.
+        /// The new value.
         value: u64,
     },
 }
@@ -90,7 +90,7 @@ impl RemoteOp {
     }
 }
 
-/// A word operation that brings a value, as the device wants it.
+/// A word operation with a value, in the device's terms.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) struct RemoteFetch {
     word: RemoteWord,
@@ -121,42 +121,42 @@ impl RemoteFetch {
     }
 }
 
-/// Whether a completion is wanted.
+/// Whether a completion is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// One for the list.
+    /// A completion for the list.
     Yes,
-    /// None; but from time to time one comes, so that slots become free again.
+    /// No completion, except from time to time, so that slots become free.
     No,
 }
 
-/// A list that was posted.
+/// A posted list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostedList {
-    /// The poster's count with this list: its completion's [`WorkId::seq`].
+    /// The poster's count after this list: its completion's [`WorkId::seq`].
     pub seq: u32,
-    /// Verbs in it.
+    /// The number of verbs.
     pub len: u16,
     /// Whether a completion comes.
     pub signalled: bool,
 }
 
-/// Why nothing, or not all, was posted.
+/// The reason why nothing, or not everything, was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// No slot is free until completions were polled. Nothing was posted.
+    /// No slot is free before completions are polled. Nothing was posted.
     #[error("the send queue is full")]
     Full,
     /// A word is not aligned to 8 bytes. Nothing was posted.
     #[error("a word is not aligned to 8 bytes")]
     Misaligned,
-    /// The queue pair is in error, and is of no use any more.
+    /// The queue pair is in error, and cannot be used any more.
     #[error("the queue pair has failed (error {code})")]
     Broken {
-        /// The system's number.
+        /// The system's error number.
         code: i32,
-        /// Whether a front part of the list may have taken, or may yet take effect.
+        /// Whether the first verbs of the list may have taken effect, or may still do so.
         part: bool,
     },
 }
@@ -173,21 +173,22 @@ pub struct Poster {
     broken: bool,
     inline: u32,
     fence: u32,
-    /// Reads are posted as additions of nothing.
+    /// Whether reads are posted as additions of 0.
     reads_by_adding: bool,
-    /// What stands in a scratch word until the device puts a value there.
+    /// The value of a scratch word before the device writes it.
     blank: u64,
     requests: Box<[ibv_send_wr]>,
-    /// Kept at its place: `requests` point to it.
+    /// Must not move: `requests` point to it.
     scatter: Box<[ibv_sge]>,
-    /// Of all posters of the queue pair; this one's words begin at `first`, two for each slot.
+    /// The words of all posters of the queue pair; those of this one begin at `first`, two for each
+    /// slot.
     scratch: Arc<Pages>,
     first: usize,
     qp: Arc<Qp>,
 }
 
-// SAFETY: the raw pointers in `requests` lead to `scatter` and within `requests` themselves,
-// both owned by this value and reached through `&mut self` alone.
+// SAFETY: the raw pointers in `requests` lead to `scatter` and within `requests` themselves. Both
+// are owned by this value and reached only through `&mut self`.
 unsafe impl Send for Poster {}
 // SAFETY: `&self` reads counters, and scratch words by atomics.
 unsafe impl Sync for Poster {}
@@ -199,7 +200,7 @@ impl Poster {
     /// Takes a share of at least `slots` requests (rounded up to a power of two).
     ///
     /// # Errors
-    /// `QueueTooSmall` if the queue pair has not as many left; `Call` if memory is short.
+    /// `QueueTooSmall` if the queue pair has fewer left; `Call` if there is no memory.
     pub fn new(qp: &Arc<Qp>, slots: u32) -> Result<Self, VerbsError> {
         let small = VerbsError::QueueTooSmall { wanted: slots, has: SLOTS_MAX };
         let slots = slots.max(2).checked_next_power_of_two().filter(|&n| n <= SLOTS_MAX);
@@ -237,7 +238,7 @@ impl Poster {
         })
     }
 
-    /// Its number in its completions.
+    /// The number of this poster in completions.
     pub fn owner(&self) -> u16 {
         self.owner
     }
@@ -256,7 +257,7 @@ impl Poster {
         self.posted.wrapping_sub(self.settled)
     }
 
-    /// Counts on from here, as after that many requests.
+    /// Sets the count, as after that many requests.
     #[cfg(test)]
     pub(in crate::verbs) fn start_at(&mut self, seq: u32) {
         assert_eq!(self.posted, 0);
@@ -281,8 +282,8 @@ impl Poster {
         batch.ring(notify)
     }
 
-    /// Posts one of these with a completion, `behind` others that may be under way: the shortest
-    /// way there is, and otherwise as [`post`](Self::post). The count with it.
+    /// Posts one operation with a completion, by the shortest path; returns the count after it.
+    /// `behind`: earlier ones may be under way.
     #[inline]
     pub(in crate::verbs) fn post_fetch(
         &mut self,
@@ -299,13 +300,13 @@ impl Poster {
         };
         (request.send_flags, request.wr_id, request.next) = (flags, wr_id, std::ptr::null_mut());
         let first: *mut _ = request;
-        // SAFETY: a list of one in `requests`; `may_take` saw to it that it fits into the share.
+        // SAFETY: a list of one in `requests`; `may_take` has checked that it fits into the share.
         unsafe { self.submit(first) }?;
         (self.posted, self.signalled) = (seq, seq);
         Ok(seq)
     }
 
-    /// Whether a word operation can be posted behind so many that are not posted yet.
+    /// Whether a word operation can be posted behind `len` others that are not posted yet.
     #[inline]
     fn may_take(&self, word: RemoteWord, len: u32) -> Result<(), PostError> {
         if self.broken {
@@ -315,7 +316,7 @@ impl Poster {
         if !self.qp.pd().context().owner.is_here() {
             return Err(PostError::Broken { code: libc::EPERM, part: false });
         }
-        // Devices differ in when they refuse that, and with what consequences.
+        // Devices differ in when they refuse such a word, and in the consequences.
         if word.addr % 8 != 0 {
             return Err(PostError::Misaligned);
         }
@@ -325,7 +326,7 @@ impl Poster {
         Ok(())
     }
 
-    /// How a read is posted; `behind_write`: a write stands before it in its list.
+    /// A read as it is posted. `behind_write`: a write is before it in its list.
     #[inline]
     fn read(&self, word: RemoteWord, behind_write: bool) -> RemoteFetch {
         match self.reads_by_adding && !behind_write {
@@ -334,8 +335,8 @@ impl Poster {
         }
     }
 
-    /// Makes the request in a slot, and its scratch word. What the device does there comes after
-    /// the doorbell, which orders the CPU's stores before it.
+    /// Fills the request in a slot, and its scratch word. The doorbell orders these stores before
+    /// the device's accesses.
     fn fill(&mut self, at: usize, word_op: &RemoteOp, flags: c_uint, behind_write: bool) {
         let RemoteWord { addr: remote_addr, rkey } = word_op.word();
         match *word_op {
@@ -382,7 +383,7 @@ impl Poster {
     /// Rings the doorbell for a list.
     ///
     /// # Safety
-    /// It is one of filled `requests`, in slots that are free.
+    /// `first` begins a list of filled `requests`, in free slots.
     #[inline]
     unsafe fn submit(&mut self, first: *mut ibv_send_wr) -> Result<(), PostError> {
         // SAFETY: as the caller promises; the scatter entries lead to scratch words of a
@@ -396,13 +397,12 @@ impl Poster {
     #[cold]
     fn failed(&mut self, failed: PostFailed) -> PostError {
         self.broken = true;
-        // What was taken of the list must not hang in the queue without an end.
+        // Accepted requests must not stay in the queue for ever.
         let stopped = self.qp.to_error().is_ok();
         PostError::Broken { code: failed.code, part: failed.part || !stopped }
     }
 
-    /// Takes note that everything up to this count was executed, as [`settle`](Self::settle) does
-    /// of one completion; older news than what is known already is ignored.
+    /// Records that all requests up to this count were executed; ignores an older count.
     #[inline]
     pub(in crate::verbs) fn settle_to(&mut self, seq: u32) {
         if seq.wrapping_sub(self.settled) <= self.under_way() {
@@ -410,14 +410,14 @@ impl Poster {
         }
     }
 
-    /// The value of the word operation with this count, if its slot was not used again since.
-    /// `None`: the device said that it was executed, but brought no value.
+    /// The value of the word operation with this count, unless its slot was used again. `None`: the
+    /// device reported success, but wrote no value.
     #[inline]
     pub(in crate::verbs) fn value(&self, seq: u32) -> Option<u64> {
         self.scratch_value(seq, 0)
     }
 
-    /// The second value of a pair that was read.
+    /// The second value of a `ReadPair`.
     #[inline]
     pub(in crate::verbs) fn second_value(&self, seq: u32) -> Option<u64> {
         self.scratch_value(seq, 1)
@@ -430,10 +430,10 @@ impl Poster {
         (value != self.blank).then_some(value)
     }
 
-    /// Takes note of a completion of this poster, and gives access to the values of its list.
+    /// Handles a completion of this poster, and gives access to the values of its list.
     ///
     /// # Panics
-    /// If it is of another poster, or comes a second time: the thread that polls sorts by
+    /// If the completion is of another poster, or comes a second time: the polling thread sorts by
     /// [`owner`](Self::owner), and hands each completion on once.
     #[inline]
     pub fn settle(&mut self, completion: &Completion) -> Settled<'_> {
@@ -445,24 +445,24 @@ impl Poster {
             assert!(progress > 0 && u32::from(len) <= progress, "settled already");
             self.settled = seq;
         } else {
-            // Those behind come back flushed; none of them may be posted over before.
+            // Later requests come back flushed; no slot may be used again before.
             self.broken = true;
         }
         Settled { poster: self, seq, len: if success { len } else { 0 }, success }
     }
 }
 
-/// A list being made; nothing is posted before [`ring`](Self::ring).
+/// A list under construction; nothing is posted before [`ring`](Self::ring).
 #[derive(Debug)]
 pub struct Batch<'a> {
     poster: &'a mut Poster,
     len: u32,
     order: Order,
-    /// A write is in it.
+    /// Whether a write is in the list.
     writes: bool,
 }
 
-/// What of a chain may still be under way in front of its next word operation.
+/// The operations that may be under way in front of the next one of a chain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Order {
     reads: bool,
@@ -470,7 +470,7 @@ struct Order {
 }
 
 impl Order {
-    /// Whether the next word operation needs a fence, after which nothing before it is under way.
+    /// Whether the next word operation needs a fence; after a fence nothing earlier is under way.
     #[inline]
     fn fence(&mut self, word_op: &RemoteOp) -> bool {
         let (fence, after) = match word_op {
@@ -506,24 +506,24 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Reads or atomics that were posted before may still be under way, and must not be overtaken.
+    /// Records that earlier reads or atomics may be under way, and must not be overtaken.
     #[inline]
     pub(in crate::verbs) fn behind(&mut self, reads: bool, atomics: bool) {
         self.order = Order { reads, atomics };
     }
 
-    /// The verbs from here on belong to another chain: no fence between the two.
+    /// Begins another chain in the list: no fence between the two.
     #[inline]
     pub fn next_chain(&mut self) {
         self.order = Order::default();
     }
 
-    /// Verbs in the list.
+    /// The number of verbs in the list.
     pub fn verbs(&self) -> usize {
         self.len as usize
     }
 
-    /// Posts the list with one doorbell. An empty list is posted at once, without a completion.
+    /// Posts the list with one doorbell. An empty list succeeds without a completion.
     ///
     /// # Errors
     /// `Broken`.
@@ -544,7 +544,7 @@ impl Batch<'_> {
             let at = (seq.wrapping_sub(1) & poster.mask) as usize;
             let request = &mut poster.requests[at];
             let last = back == 0;
-            // The last one stands for the list, whether it is signalled or comes as an error.
+            // The last request stands for the list, whether it is signalled or comes as an error.
             let id = WorkId { owner: poster.owner, len: if last { list.len } else { 0 }, seq };
             request.wr_id = id.bits();
             request.next = next;
@@ -553,7 +553,7 @@ impl Batch<'_> {
             }
             next = request;
         }
-        // SAFETY: a list in `requests`; `push` saw to it that it fits into the share.
+        // SAFETY: a list in `requests`; `push` has checked that it fits into the share.
         unsafe { poster.submit(next) }?;
         poster.posted = end;
         if signalled {
@@ -563,7 +563,7 @@ impl Batch<'_> {
     }
 }
 
-/// A list that completed.
+/// A completed list.
 #[derive(Debug)]
 pub struct Settled<'a> {
     poster: &'a Poster,
@@ -573,19 +573,19 @@ pub struct Settled<'a> {
 }
 
 impl Settled<'_> {
-    /// Whether every word operation of it, and of all lists before it, was executed. If not,
-    /// nothing is known of what was not settled before, and the queue pair is in error.
+    /// Whether every word operation of this and all earlier lists was executed. If not, the result
+    /// of everything that was not settled before is unknown, and the queue pair is in error.
     pub fn success(&self) -> bool {
         self.success
     }
 
-    /// The poster's count: [`PostedList::seq`] of the list.
+    /// The poster's count after the list: [`PostedList::seq`].
     pub fn seq(&self) -> u32 {
         self.seq
     }
 
-    /// The values of its verbs, in order; none if it failed, or if the device brought none for
-    /// one of them.
+    /// The values of the list, in order; none if the list failed, or if the device wrote no value
+    /// for one of its verbs.
     pub fn values(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         let first = self.seq.wrapping_sub(u32::from(self.len));
         let value = move |i| self.poster.value(first.wrapping_add(i + 1));

@@ -29,14 +29,14 @@ use super::memory::{Access, Mr, Pages, Pd};
 use super::port_selection::{Gid, Link};
 use super::timing;
 
-/// Times that the move to RTR is tried: the neighbour's address may have to be resolved first,
-/// each of which blocks up to 1 s.
+/// Attempts to move to RTR: resolving the neighbour's address may be needed, and each attempt
+/// blocks up to 1 s.
 const RTR_ATTEMPTS_MAX: u32 = 3;
 /// Routers a packet may pass.
 const HOP_LIMIT: u8 = 64;
-/// Reads and atomics under way per queue pair, if both devices permit as many.
+/// Reads and atomics under way per queue pair, if both devices permit that many.
 const READS_MAX: u8 = 16;
-/// Bytes inline in a work request of verbs: the value of a write.
+/// Bytes inline in a work request for a word: the value of a write.
 pub(in crate::verbs) const WORD_OP_BYTES: u32 = 8;
 /// Packet sequence numbers have 24 bits.
 pub(in crate::verbs) const PSN_MASK: u32 = 0xff_ffff;
@@ -45,49 +45,50 @@ pub(in crate::verbs) const PSN_MASK: u32 = 0xff_ffff;
 /// are counted from 0 and have at least two slots.
 pub(in crate::verbs) const CANARY: u16 = u16::MAX;
 
-/// What a queue pair is made for.
+/// The parameters of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpSpec {
-    /// Where its work requests complete.
+    /// The queue for completions of work requests.
     pub send_cq: Arc<Cq>,
-    /// Where its receives complete; may be the same.
+    /// The queue for completions of receives; may be the same.
     pub recv_cq: Arc<Cq>,
     /// Work requests under way: the sum of the shares that will be taken.
     pub send_slots: u32,
     /// Receive buffers.
     pub recv_slots: u32,
-    /// Bytes that are to be copied into a work request instead of being fetched; a device that
-    /// has not as many gives less. Every slot of the send queue has that room.
+    /// Bytes to copy into a work request instead of fetching them; a device that has less room
+    /// gives less. Every slot of the send queue has that room.
     pub inline_bytes: u32,
     /// Whether the peer may operate on this side's registrations: the primary's side.
     pub serves: bool,
-    /// Its first packet's number: random, so that an earlier connection's packets are not taken.
+    /// The first packet sequence number: random, so that packets of an earlier connection are
+    /// refused.
     pub psn: u32,
 }
 
 /// A part of a send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// The number of who has it.
+    /// The number of the owner of the part.
     pub(super) owner: u16,
-    /// Its first slot.
+    /// The first slot of the part.
     pub(super) first: u32,
 }
 
-/// One end of a connection, as the other needs to know it. It comes from the network.
+/// One end of a connection, as the other end needs it. It comes from the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The queue pair's number: 24 bits.
+    /// The queue pair number: 24 bits.
     pub qp_num: u32,
-    /// Its first packet's number: 24 bits.
+    /// The first packet sequence number: 24 bits.
     pub psn: u32,
-    /// Its port's GID.
+    /// The GID of its port.
     pub gid: Gid,
-    /// Its port's local identifier; InfiniBand only.
+    /// The local identifier of its port; InfiniBand only.
     pub lid: u16,
-    /// Its path MTU, 1 = 256 bytes … 5 = 4,096.
+    /// The path MTU, 1 = 256 bytes … 5 = 4,096.
     pub mtu: u8,
-    /// Reads and atomics it executes at a time.
+    /// Reads and atomics that it executes at a time.
     pub reads: u8,
 }
 
@@ -102,9 +103,9 @@ pub struct Qp {
     send_taken: AtomicU32,
     owners: AtomicU32,
     destroyed: bool,
-    /// What the device may access until the queue pair is destroyed.
+    /// Registrations that the device may access until the queue pair is destroyed.
     kept: Mutex<Vec<Arc<Mr>>>,
-    /// A word for each slot of the send queue, for posters: made when the first one is.
+    /// Words for each slot of the send queue, for posters: made with the first poster.
     scratch: Mutex<Option<(Arc<Pages>, u32)>>,
     pd: Arc<Pd>,
 }
@@ -117,11 +118,11 @@ unsafe impl Send for Qp {}
 // SAFETY: as above.
 unsafe impl Sync for Qp {}
 
-/// Nothing, or only a front part, of a list was taken.
+/// Nothing, or only the first part, of a list was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PostFailed {
     pub(super) code: c_int,
-    /// Whether a front part was taken.
+    /// Whether a first part was accepted.
     pub(super) part: bool,
 }
 
@@ -149,7 +150,7 @@ impl Qp {
         Ok(Arc::new(qp))
     }
 
-    /// Two queue pairs of one device, connected: the first operates on what the second serves.
+    /// Two connected queue pairs of one device: the first operates on registrations of the second.
     ///
     /// # Errors
     /// As [`new`](Self::new) and [`connect`](Self::connect).
@@ -192,7 +193,7 @@ impl Qp {
                 sq_sig_all: 0,
             };
             // SAFETY: a live protection domain and two live queues of the same device; `attr` is
-            // complete, and is filled with what was given.
+            // complete, and the call writes the actual limits to it.
             let raw = unsafe { (lib.create_qp)(pd.raw.as_ptr(), &mut attr) };
             match NonNull::new(raw) {
                 Some(raw) => return Ok((raw, attr.cap.max_inline_data)),
@@ -245,7 +246,7 @@ impl Qp {
         self.modify("initialise a queue pair", &mut attr, mask)
     }
 
-    /// This end, to be sent to the other.
+    /// The description of this end, for the other end.
     pub fn endpoint(&self) -> Endpoint {
         let context = self.pd.context();
         Endpoint {
@@ -258,23 +259,23 @@ impl Qp {
         }
     }
 
-    /// Its number, unique on its device.
+    /// The number, unique on its device.
     pub fn qp_num(&self) -> u32 {
         // SAFETY: the library's structure, constant while it lives.
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
-    /// Connects to the other end, INIT to RTS. It may block for seconds while the neighbour's
+    /// Connects to the other end, from INIT to RTS. May block for seconds while the neighbour's
     /// address is resolved: not for an event loop.
     ///
     /// # Errors
-    /// `Peer` if the other end cannot be meant; `Call`. The queue pair is of no use then.
+    /// `Peer` if the other end is not valid; `Call`. The queue pair cannot be used then.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), VerbsError> {
         self.connect_until(peer, None)
     }
 
-    /// As [`connect`](Self::connect), but it does not begin to resolve the address again after
-    /// that moment; one attempt takes up to 1 s.
+    /// As [`connect`](Self::connect), but begins no further attempt to resolve the address after
+    /// `until`; one attempt takes up to 1 s.
     pub(in crate::verbs) fn connect_until(
         &self,
         peer: &Endpoint,
@@ -369,7 +370,7 @@ impl Qp {
         self.modify("stop a queue pair", &mut attr, ffi::IBV_QP_STATE)
     }
 
-    /// Destroys it: when this succeeds, nothing of it acts any more, on either memory.
+    /// Destroys the queue pair: when this succeeds, it does not act any more, on either memory.
     ///
     /// # Errors
     /// `Call` if the device has failed; `Forked`.
@@ -387,8 +388,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts a receive without a buffer: a completion of it tells that the queue pair has failed,
-    /// or that the peer sends messages where there are none.
+    /// Posts a receive without a buffer. Its completion shows that the queue pair has failed, or
+    /// that the peer sends messages where none are allowed.
     pub(in crate::verbs) fn post_canary(&self) -> Result<(), VerbsError> {
         let mut request = ibv_recv_wr {
             wr_id: WorkId { owner: CANARY, len: 1, seq: 0 }.bits(),
@@ -404,7 +405,7 @@ impl Qp {
         })
     }
 
-    /// Whether it can still work, as the device says.
+    /// Whether the queue pair still works, as the device says.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -412,7 +413,7 @@ impl Qp {
         Ok(self.query(ffi::IBV_QP_STATE)?.qp_state == ffi::IBV_QPS_RTS)
     }
 
-    /// The number of the next packet that it will execute for the peer, as the device says.
+    /// The number of the next packet that the queue pair executes for the peer, as the device says.
     pub(in crate::verbs) fn expected_psn(&self) -> Result<u32, VerbsError> {
         Ok(self.query(ffi::IBV_QP_RQ_PSN)?.rq_psn & PSN_MASK)
     }
@@ -433,12 +434,12 @@ impl Qp {
         &self.pd
     }
 
-    /// Where its requests complete.
+    /// The queue for completions of its requests.
     pub fn send_cq(&self) -> &Arc<Cq> {
         &self.spec.send_cq
     }
 
-    /// Where its receives complete.
+    /// The queue for completions of its receives.
     pub fn recv_cq(&self) -> &Arc<Cq> {
         &self.spec.recv_cq
     }
@@ -458,13 +459,13 @@ impl Qp {
         let taken = self.send_taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         let small = |has| VerbsError::QueueTooSmall { wanted: slots, has };
         let first = taken.map_err(|taken| small(limit - taken))?;
-        // Shares are never given back, so their number is bounded by the queue's slots.
+        // Shares are never given back, so the number of slots limits their number.
         let owner = u16::try_from(self.owners.fetch_add(1, Ordering::Relaxed));
         Ok(Share { owner: owner.map_err(|_| small(0))?, first })
     }
 
-    /// Two words for each slot of the send queue, and their local key: one registration, since each
-    /// costs pages and memory of the kernel.
+    /// Two words for each slot of the send queue, and their local key. One registration, because
+    /// each costs pages and kernel memory.
     pub(super) fn scratch(&self) -> Result<(Arc<Pages>, u32), VerbsError> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((pages, lkey)) = &*scratch {
@@ -536,17 +537,16 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // In a forked child: the parent's device goes on using what belongs to the parent; the
-        // child has not got those pages.
+        // In a forked child nothing is destroyed: the parent's device still uses it.
         if self.destroy().is_err() && self.pd.context().owner.is_here() {
-            // It may still write to what it was given.
+            // The device may still write to these registrations.
             let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(kept));
         }
     }
 }
 
-/// A provider without the function: there is none, but a null pointer must not be called.
+/// For a provider without the function: a null pointer must not be called.
 unsafe extern "C" fn no_send(
     _: *mut ibv_qp,
     _: *mut ibv_send_wr,
@@ -564,8 +564,8 @@ unsafe extern "C" fn no_recv(
     libc::ENOSYS
 }
 
-/// The number of a first packet.
+/// A random first packet sequence number.
 pub(in crate::verbs) fn random_psn() -> u32 {
-    // The standard library seeds it from the system, and differently each time.
+    // The standard library seeds the hasher from the system, differently each time.
     RandomState::new().build_hasher().finish() as u32
 }

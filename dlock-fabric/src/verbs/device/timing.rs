@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a device goes on trying: the bounds that lease arithmetic and fencing rest on.
+//! Limits on how long a device retries: lease arithmetic and fencing rely on them.
 //!
 //! ```text
 //!   post ──▶ sent ──no answer: 4.096 µs × 2^TIMEOUT … 4 × that──▶ sent again, RETRIES times ──▶
 //!   RETRY_EXC_ERR; the queue pair is in error, everything behind is flushed
 //! ```
 //! The InfiniBand specification lets a device take up to four times the nominal timeout. A request
-//! that gets through restarts the count for those behind it.
+//! that gets through restarts the retry count of those behind it.
 
 use std::time::Duration;
 
-/// Times a request is sent again without an answer. 7 means "for ever" on SoftRoCE.
+/// How often a request without an answer is repeated. 7 means "for ever" on SoftRoCE.
 pub const RETRY_CNT: u8 = 6;
-/// Times a message is sent again because the receiver had no buffer; 7 means "for ever".
+/// How often a message is repeated because the receiver had no buffer; 7 means "for ever".
 pub const RNR_RETRY: u8 = 6;
 /// The local ACK timeout, as an exponent: 4.096 µs × 2^14 = 67.1 ms.
 pub const TIMEOUT: u8 = 14;
-/// How long a sender waits for a receive buffer, as the standard's table counts it: 0.64 ms.
+/// How long a sender waits for a receive buffer, as a code of the standard's table: 0.64 ms.
 pub const MIN_RNR_TIMER: u8 = 12;
 /// Nanoseconds of [`MIN_RNR_TIMER`].
 const RNR_TIMER_NS: u64 = 640_000;
 /// Nominal nanoseconds of [`TIMEOUT`].
 const TIMEOUT_NS: u64 = 4_096 << TIMEOUT;
-/// By how much a device may exceed the nominal timeout (InfiniBand specification 9.7.6.1.3).
+/// The factor by which a device may exceed the nominal timeout (InfiniBand specification
+/// 9.7.6.1.3).
 const TIMEOUT_FACTOR_MAX: u64 = 4;
 
-/// Longest time in nanoseconds until one request at the head of its queue is executed or has
-/// failed: 1.88 s for its timeouts, and a few ms for missing receive buffers.
+/// Longest time in nanoseconds until a request at the head of its queue is executed or has failed:
+/// 1.88 s for its timeouts, and a few ms for missing receive buffers.
 pub const HEAD_EFFECT_NS_MAX: u64 = (RETRY_CNT as u64 + 1) * TIMEOUT_NS * TIMEOUT_FACTOR_MAX
     + (RNR_RETRY as u64 + 1) * RNR_TIMER_NS;
 
-/// Longest time from posting until a request can still take effect, if `requests` of its queue
-/// pair (itself included) are under way: each may need all its retries before the next is at the
-/// head. Packets that wait inside the network come on top.
+/// Longest time from posting until a request can still take effect, if `requests` of its queue pair
+/// (itself included) are under way: each may need all its retries before the next is at the head.
+/// Packets that wait inside the network come on top.
 pub const fn effect_ns_max(requests: u32) -> u64 {
     HEAD_EFFECT_NS_MAX.saturating_mul(requests as u64)
 }
 
-/// As long as a peer that is gone can stay unnoticed by a word operation on an otherwise empty
-/// queue.
+/// The longest time until a word operation on an otherwise empty queue shows that the peer is gone.
 pub const DEAD_PEER_MAX: Duration = Duration::from_nanos(HEAD_EFFECT_NS_MAX);
 
 const _: () = {

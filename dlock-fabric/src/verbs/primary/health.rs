@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether the primary's device works, as the other threads see it.
+//! The state of the primary's device, for the other threads.
 //!
 //! ```text
 //!   command thread   a list takes longer than SLOW, or fails ──▶ out ──it works again──▶ works
 //!   other threads    ask is_out; say give_up: the operation under way fails now
 //! ```
-//! The thread that operates on the memory cannot answer meanwhile: other threads answer for it.
+//! The thread that operates on the memory cannot answer while the device is out, so other threads
+//! answer for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long an operation of the primary's own takes at most on a device that works: five orders of
-/// magnitude more than it does, so that a machine that stands still for a moment is no outage.
+/// The longest time for an operation of the primary on a device that works: five orders of
+/// magnitude more than usual, so that a machine that stands still for a moment is not an outage.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
 
-/// Shared by the thread that operates on the memory and those that do not.
+/// Shared by the thread that operates on the memory and the other threads.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     out: AtomicBool,
@@ -23,13 +24,13 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// The device does not answer.
+    /// Records that the device does not answer.
     pub(super) fn fails(&self) {
         self.was_out.store(true, Ordering::Relaxed);
         self.out.store(true, Ordering::Release);
     }
 
-    /// It answers.
+    /// Records that the device answers.
     pub(super) fn works(&self) {
         self.out.store(false, Ordering::Release);
     }
@@ -38,12 +39,12 @@ impl Health {
         self.out.load(Ordering::Acquire)
     }
 
-    /// Whether it did not answer for a while since this was asked last.
+    /// Whether the device did not answer for a while since the last call.
     pub(super) fn take_was_out(&self) -> bool {
         self.was_out.load(Ordering::Relaxed) && self.was_out.swap(false, Ordering::Relaxed)
     }
 
-    /// It is not needed any more: no operation goes on waiting for it.
+    /// Gives the device up: no operation waits for it any longer.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
     }

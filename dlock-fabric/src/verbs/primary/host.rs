@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary's device: admits clients, and tells what came from them.
+//! The primary's device: admits clients, and receives from them.
 //!
 //! ```text
 //!   any thread      admit(client) ──▶ protection domain, registrations, queue pairs ──▶ VerbsPeer
@@ -7,9 +7,9 @@
 //!   command thread  poll ──▶ Arrival ──by its PeerId──▶ VerbsPeer::take ──▶ a message, or credit
 //!                   arm, poll, sleep on fd, take_events
 //! ```
-//! Clients share a few completion queues: one each would have to be looked into every time, and
-//! a single one would be larger than devices permit. A queue has room for everything that its
-//! clients' queue pairs can complete, so it never overruns; a new one is made when all are full.
+//! Clients share a few completion queues: polling one per client would cost too much, and a single
+//! one would be larger than devices permit. A queue has room for everything that its clients' queue
+//! pairs can complete, so it never overruns; a new one is made when all are full.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,14 +35,14 @@ use crate::verbs::device::messages::{
 use crate::verbs::device::port_selection::{choose, Gid, PortSelection};
 use crate::verbs::device::qp::{random_psn, Endpoint, Qp, QpSpec};
 
-/// Completions of one queue; a device may permit fewer.
+/// Entries of one queue; a device may permit fewer.
 const QUEUE_ENTRIES: u32 = 4_096;
-/// What one [`VerbsHost::poll`] gives at most.
+/// Arrivals of one [`VerbsHost::poll`] at most.
 pub const ARRIVALS_MAX: usize = 256;
 /// Completions taken from one queue at a time.
 const POLLED: usize = 16;
 
-/// Whom an [`Arrival`] concerns: one of a peer's queue pairs.
+/// One queue pair of a peer, in an [`Arrival`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId(pub(super) u32);
 
@@ -51,7 +51,7 @@ pub struct PeerId(pub(super) u32);
 pub struct Arrival(pub(super) Completion);
 
 impl Arrival {
-    /// The peer that it is of. An arrival of a peer that is not known (any more) is to be ignored.
+    /// The peer of the completion. An arrival of an unknown peer must be ignored.
     pub fn peer(&self) -> PeerId {
         PeerId(self.0.qp_num())
     }
@@ -60,13 +60,13 @@ impl Arrival {
 /// An open device that serves clients of one primary.
 #[derive(Debug)]
 pub struct VerbsHost {
-    /// The lock memory, if it is the device's.
+    /// The lock memory, if it is in the NIC domain.
     served: Option<Served>,
     queues: Arc<Queues>,
     context: Arc<Context>,
 }
 
-/// The memory that clients operate on by themselves.
+/// The memory on which clients operate by themselves.
 #[derive(Debug)]
 struct Served {
     slots: Arc<Pages>,
@@ -86,22 +86,23 @@ pub(super) struct Queues {
 #[derive(Debug, Default)]
 struct State {
     queues: Vec<Arc<Cq>>,
-    /// What was taken from a queue while something else was looked for.
+    /// Completions of other queue pairs that `purge` has taken from a queue; the next poll returns
+    /// them first.
     backlog: VecDeque<Completion>,
 }
 
 impl VerbsHost {
-    /// The port that `device` and `eid` (all zero: none) name, else the first that is usable.
+    /// The port that `device` and `eid` (all zero: none) name, else the first usable one.
     ///
     /// # Errors
-    /// `Verbs`, why there is none.
+    /// `Verbs`: there is none, and why.
     pub fn choose(device: Option<&str>, eid: &[u8; 16]) -> Result<PortSelection, FabricError> {
         let found = devices()?;
         Ok(choose(&found, device, eid).map_err(VerbsError::from)?)
     }
 
-    /// Opens the device and makes the lock memory on it: `slots` slots, and `ledger_entries` for
-    /// every client. `shared_qp`: chains and messages of a client share one queue pair.
+    /// Opens the device and makes the lock memory on it: `slots` slots, and ledgers of
+    /// `ledger_entries` entries. `shared_qp`: chains and messages of a client share one queue pair.
     ///
     /// # Errors
     /// `Verbs`; `TooManySlots`.
@@ -119,7 +120,7 @@ impl VerbsHost {
         Ok((Self::over(context, served)?, memory))
     }
 
-    /// Opens the device for sealed frames alone: the lock memory is none of it.
+    /// Opens the device only for sealed frames; the lock memory is not on it.
     ///
     /// # Errors
     /// `Verbs`.
@@ -134,23 +135,23 @@ impl VerbsHost {
         Ok(Arc::new(Self { served, queues, context }))
     }
 
-    /// Whether the lock memory is the device's.
+    /// Whether the lock memory is on the device.
     pub fn has_memory(&self) -> bool {
         self.served.is_some()
     }
 
-    /// Whether the thread that operates on the memory waits for the device, and can do nothing
-    /// else: for about half a minute at most, and then the memory has failed.
+    /// Whether the thread that operates on the memory is blocked by the device. After about half a
+    /// minute the memory has failed.
     pub fn is_out(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.health.is_out())
     }
 
-    /// Whether the device did not answer for a while since this was asked last.
+    /// Whether the device did not answer for a while since the last call.
     pub fn take_was_out(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.health.take_was_out())
     }
 
-    /// The memory is not needed any more: an operation that waits for the device fails at once.
+    /// Gives the memory up: an operation that waits for the device fails at once.
     pub fn give_up(&self) {
         if let Some(served) = &self.served {
             served.health.give_up();
@@ -162,16 +163,16 @@ impl VerbsHost {
         &self.context
     }
 
-    /// Makes everything that a client needs to operate on the memory by itself. It can do so as
-    /// soon as it knows the answer. It has been added to the memory before.
+    /// Makes everything that a client needs to operate on the memory by itself; it can do so as
+    /// soon as it has the answer. The client was added to the memory before.
     ///
     /// # Errors
-    /// `Refused(ClientRemoved)` if it has no ledger, `Refused(Invalid)` if it shares its queue
-    /// pair where this primary does not, or the other way round, or the memory is not the
-    /// device's; `Verbs`.
+    /// `Refused(ClientRemoved)` if the client has no ledger; `Refused(Invalid)` if it shares its
+    /// queue pair where this primary does not, or the other way round, or if the memory is not on
+    /// the device; `Verbs`.
     ///
     /// # Latency
-    /// It may block for seconds: never on the command thread.
+    /// May block for seconds: never on the command thread.
     pub fn admit(
         &self,
         client: ClientId,
@@ -220,7 +221,7 @@ impl VerbsHost {
         Ok((VerbsPeer::new(client, messages, qps, vec![slots, ledger], queues), attached))
     }
 
-    /// Makes a queue pair for sealed frames, which gives no access to any memory.
+    /// Makes a queue pair for sealed frames, without access to any memory.
     ///
     /// # Errors
     /// `Refused(Invalid)` if the client wants queue pairs of another kind; `Verbs`.
@@ -255,22 +256,22 @@ impl VerbsHost {
         Ok((SealedPeer::new(peer, secrets, bytes), attached))
     }
 
-    /// Takes what came from all clients, at most [`ARRIVALS_MAX`] completions; how many. As many
-    /// as that: look again before sleeping.
+    /// Takes arrivals of all clients, at most [`ARRIVALS_MAX`]; returns how many. If that many,
+    /// poll again before sleeping.
     ///
     /// # Errors
-    /// `Call` if the device has failed: nothing will come any more.
+    /// `Call` if the device has failed: no more will come.
     pub fn poll(&self, arrivals: &mut Vec<Arrival>) -> Result<usize, VerbsError> {
         self.queues.poll(arrivals)
     }
 
-    /// Readable when something came after [`arm`](Self::arm), until the events are
-    /// [taken](Self::take_events).
+    /// Readable when something has come after [`arm`](Self::arm), until
+    /// [`take_events`](Self::take_events).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.queues.channel.as_fd()
     }
 
-    /// Before sleeping: arm, poll once more, and sleep only if nothing came.
+    /// Before sleeping: arm, poll once more, and sleep only if nothing has come.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -278,12 +279,12 @@ impl VerbsHost {
         self.queues.state().queues.iter().try_for_each(|queue| queue.arm(false))
     }
 
-    /// Takes the events that [`fd`](Self::fd) tells of; whether there were some.
+    /// Takes the events that made [`fd`](Self::fd) readable; returns whether there were any.
     ///
     /// # Errors
     /// `Call` if the device has failed.
     pub fn take_events(&self) -> Result<bool, VerbsError> {
-        // One event per queue and `arm` at most.
+        // There is at most one event per queue and `arm`.
         let events_max = self.queues.state().queues.len() + 1;
         for taken in 0..events_max {
             if !self.queues.channel.take_event()? {
@@ -296,11 +297,11 @@ impl VerbsHost {
 
 impl Queues {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No thread panics while holding it.
+        // No thread panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue pair for these rings, with so many bytes inline.
+    /// A queue pair for these rings, with `inline_bytes` bytes inline.
     fn qp(
         &self,
         pd: &Arc<Pd>,
@@ -311,7 +312,8 @@ impl Queues {
         self.make(pd, (ring.send_slots(), ring.slots.into()), inline_bytes, serves)
     }
 
-    /// A queue pair that completes in one of the queues, with so many slots to send and receive.
+    /// A queue pair that completes in one of the queues, with these numbers of slots to send and to
+    /// receive.
     fn make(
         &self,
         pd: &Arc<Pd>,
@@ -326,7 +328,7 @@ impl Queues {
                 QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
             Qp::new(pd, spec)
         };
-        // The newest has the most room.
+        // The newest queue has the most room.
         let queues: Vec<_> = self.state().queues.iter().rev().cloned().collect();
         for queue in &queues {
             match on(queue) {
@@ -357,21 +359,21 @@ impl Queues {
                 }
             }
         }
-        // The next round begins with the queue that this one came to last.
+        // The next poll begins with another queue.
         if queues.len() > 1 {
             queues.rotate_left(1);
         }
         Ok(arrivals.len() - before)
     }
 
-    /// Drops what is left of queue pairs that are destroyed: their numbers may be given to others.
+    /// Drops completions of queue pairs that are destroyed, because their numbers may be reused.
     pub(super) fn purge(&self, ids: &[PeerId]) {
         let mut state = self.state();
         let State { queues, backlog } = &mut *state;
         let mut some = [Completion::default(); POLLED];
         for queue in queues.iter() {
-            // Of others, too, there is never more than the queue has room for; and what they add
-            // meanwhile is behind.
+            // At most as many completions as the queue can hold are taken: a completion of another
+            // queue pair that is added meanwhile lies behind them and may stay.
             let mut left = queue.entries() as usize;
             while left > 0 {
                 match queue.poll(&mut some) {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary's own way to the slots: a queue pair of its device, connected to another of it.
+//! The primary's own access to the slots: a queue pair of its device, connected to another one of
+//! it.
 //!
 //! ```text
 //!   NicMemory ──run(verbs)──▶ Poster ──▶ Qp ═══ the device ═══▶ Qp ──▶ slots
 //!                  values ◀── Cq, busily polled
 //! ```
-//! A device's atomics are atomic with each other, not with the CPU's. So all that the primary does
-//! to a word that a client may operate on goes this way.
+//! A device's atomics are atomic with each other, but not with the CPU's. So the primary executes
+//! all its operations on words of clients through the device.
 //!
-//! *When it fails*, as it does on SoftRoCE while the network interface is down, the pair is made
-//! anew as soon as that is possible, and the list is executed then. That is right if nothing of it
-//! was executed before. The device tells: the end that serves expects the packet after the last
-//! one it has executed. If an atomic was executed and its value is lost, it is not known what
-//! became of the word: the memory has failed. So it has if the device does not work again in time.
-//! Until then the thread that asked can do nothing else; the others see by [`Health`] that it
-//! waits.
+//! *When it fails*, as on SoftRoCE while the network interface is down, a new pair is made as soon
+//! as possible, and executes the list then. That is correct if no operation of the list was
+//! executed before, which the device shows: the serving end expects the packet after the last one
+//! that it has executed. If an atomic was executed and its value is lost, the state of the word is
+//! unknown: the memory has failed. It has also failed if the device does not work again in time.
+//! Until then the calling thread is blocked; other threads see that by [`Health`].
 
 use std::io;
 use std::sync::Arc;
@@ -31,16 +31,16 @@ use crate::verbs::device::timing::DEAD_PEER_MAX;
 
 /// Verbs of one list: a chain, and room to spare.
 pub(super) const LIST_MAX: usize = 8;
-/// How long a device that does not work may take until it works again, 15 s: no longer than one
-/// that does may take for a list, each word operation of which may need all retries. By then every
-/// client that had a word operation under way over the same link has seen it fail.
+/// How long a device may take to work again, 15 s: as long as a working device may take for a list
+/// if each word operation needs all retries. By then every client that had a word operation under
+/// way over the same link has seen it fail.
 const REPAIR_MAX: Duration = DEAD_PEER_MAX.saturating_mul(LIST_MAX as u32);
-/// Time between two attempts to make a device work that does not.
+/// Pause between two attempts to repair.
 const REPAIR_PAUSE: Duration = Duration::from_millis(20);
-/// Looks at the completion queue between two looks at the clock.
+/// Polls between two readings of the clock.
 const LOOKS: u32 = 64;
 
-/// The loopback, and what it is made anew from.
+/// The loopback, and the parts for making it anew.
 #[derive(Debug)]
 pub(super) struct Loopback {
     pair: Pair,
@@ -55,18 +55,17 @@ struct Pair {
     poster: Poster,
     cq: Arc<Cq>,
     served: Arc<Qp>,
-    /// The number of the packet that the next word operation goes out as; each word operation is
-    /// one packet.
+    /// The sequence number of the next packet; each word operation is one packet.
     next_psn: u32,
-    /// The device says how far it has come.
+    /// Whether the device reports how far it has executed.
     tells: bool,
 }
 
-/// Why a list has no values, and what of it was executed.
+/// The reason why a list has no values, and how much of it was executed.
 #[derive(Debug)]
 struct Failed {
     reason: String,
-    /// `None`: it is not known.
+    /// The number of executed operations; `None`: not known.
     executed: Option<usize>,
 }
 
@@ -82,21 +81,21 @@ impl Loopback {
         &self.health
     }
 
-    /// The slots as this queue pair names them.
+    /// The slots as this queue pair addresses them.
     #[inline]
     pub(super) fn slots(&self) -> RemoteRegion {
         self.key.remote()
     }
 
-    /// Executes a list in order with one doorbell, and gives the values of its verbs (for writes
-    /// some value).
+    /// Executes a list in order with one doorbell; returns the values of its verbs (an arbitrary
+    /// one for writes).
     ///
     /// # Errors
-    /// Why not; a front part of the list may have taken effect.
+    /// The reason; a first part of the list may have taken effect.
     ///
     /// # Latency
-    /// One round trip within the device; about 20 s, 35 s for a list of eight, if the device
-    /// fails and cannot be used.
+    /// One round trip within the device; about 20 s, 35 s for a list of eight, if the device fails
+    /// and cannot be used.
     #[inline]
     pub(super) fn run(&mut self, verbs: &[RemoteOp]) -> Result<[u64; LIST_MAX], String> {
         match self.pair.run(verbs, &self.health) {
@@ -132,12 +131,12 @@ impl Loopback {
         }
     }
 
-    /// Whether to wait no longer for a device that does not work.
+    /// Whether to stop waiting for a device that does not work.
     fn is_over(&self, until: Instant) -> bool {
         Instant::now() >= until || self.health.is_given_up()
     }
 
-    /// Makes the pair anew.
+    /// Makes a new pair.
     fn repair(&mut self, until: Instant) -> Result<(), VerbsError> {
         loop {
             match Pair::new(&self.pd, self.key.remote(), &self.health) {
@@ -146,7 +145,7 @@ impl Loopback {
                     return Ok(());
                 }
                 Err(error) if self.is_over(until) => return Err(error),
-                // Nothing tells when it is worth while.
+                // No event reports when an attempt can succeed.
                 Err(_) => std::thread::sleep(REPAIR_PAUSE),
             }
         }
@@ -161,7 +160,7 @@ impl Pair {
         let (own, served) = Qp::loopback(pd, &cq, LIST_MAX as u32, psn)?;
         let poster = Poster::new(&own, LIST_MAX as u32)?;
         let mut pair = Self { poster, cq, served, next_psn: psn, tells: false };
-        // The memory has a page at least.
+        // The memory has at least one page.
         let first = RemoteWord { addr: slots.base, rkey: slots.rkey };
         pair.run(&[RemoteOp::Read { word: first }], health).map_err(|failed| {
             VerbsError::call("use a loopback queue pair", io::Error::other(failed.reason))
@@ -204,7 +203,7 @@ impl Pair {
                 match self.cq.poll(&mut one) {
                     Ok(0) => std::hint::spin_loop(),
                     Ok(_) => {
-                        // One that has failed is seen to by who waits for it.
+                        // The caller handles a completion that has failed.
                         if is_slow && one[0].is_success() {
                             health.works();
                         }
@@ -213,7 +212,7 @@ impl Pair {
                     Err(error) => return Err(error.to_string()),
                 }
             }
-            // What executes it may need this very CPU.
+            // The thread that executes it may need this CPU.
             std::thread::yield_now();
             let waited = started.get_or_insert_with(Instant::now).elapsed();
             if waited > wait || (is_slow && health.is_given_up()) {
@@ -226,7 +225,7 @@ impl Pair {
         }
     }
 
-    /// Stops the pair, and asks how far it has come.
+    /// Stops the pair, and asks the device how far it has executed.
     #[cold]
     fn failed(&mut self, reason: String) -> Failed {
         let stopped = self.served.to_error().and_then(|()| self.served.expected_psn());

@@ -6,19 +6,19 @@
 //!                ──NIC writes───▶ its ledger ◀──CPU loads──               and for tcp clients
 //!                                 a tcp client's ledger ◀──CPU stores──
 //! ```
-//! *Slots.* NIC atomics and CPU atomics are not atomic with each other. So no CPU operates on a
-//! word of a slot, ever: not even to set it, since a client can do to any slot at any time what
-//! its registration permits.
+//! *Slots.* NIC atomics and CPU atomics are not atomic with each other. So the CPU never operates
+//! on a word of a slot, not even to set it, because a client can at any time operate on any slot
+//! within its registration.
 //!
 //! *Ledgers.* An entry has one writer: its client's device, or the primary if the client has none
-//! or is fenced. So the CPU may load it. The order in which the primary sees a word and a ledger
-//! is what the arbiter rests on: a client's chain writes its note before its addition, and the
-//! primary that sees the addition must see the note. It does: both are operations of one queue
-//! pair, executed by the device in order. The primary saw the addition by a word operation of the
-//! same device, whose completion the device wrote to memory after the note; writes of one device
-//! that does not ask for relaxed ordering (nothing here does) become visible to the CPU in order,
-//! and the entry is loaded after the completion was. SoftRoCE executes in the kernel, where the
-//! same follows from the lock that its atomics take.
+//! or is fenced. So the CPU may load it. The arbiter relies on the order in which the primary sees
+//! a word and a ledger: a client's chain writes its ledger entry before its addition, and a primary
+//! that sees the addition must see the entry. It does, because both are operations of one queue
+//! pair, which the device executes in order. The primary saw the addition by a word operation of
+//! the same device, whose completion the device wrote to memory after the entry. Writes of one
+//! device without relaxed ordering (which is never requested here) become visible to the CPU in
+//! order, and the entry is loaded after the completion. SoftRoCE executes in the kernel, where the
+//! same follows from the lock of its atomics.
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,9 +38,9 @@ use crate::verbs::device::context::Context;
 use crate::verbs::device::memory::{Pages, RemoteWord};
 use crate::verbs::device::poster::RemoteOp;
 
-/// What a thread ends with (by `std::panic::resume_unwind`, so that nothing is printed) when the
-/// memory cannot be operated on any more: its device is gone. There is no value that an operation
-/// could return then. The thread's boundary catches it.
+/// The payload with which a thread ends (by `std::panic::resume_unwind`, so that nothing is
+/// printed) when its device is lost: an operation on the memory could return no value then. The
+/// thread's boundary catches it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "its RDMA device does not work: {0}; is its interface up, and the device there? (rdma link)"
@@ -54,7 +54,7 @@ impl DeviceLost {
     }
 }
 
-/// The ledgers, by client; a client's is registered by the thread that admits it.
+/// The ledgers, by client; the thread that admits a client registers its ledger.
 #[derive(Debug, Default)]
 pub(super) struct Ledgers(Mutex<HashMap<ClientId, Arc<Pages>>>);
 
@@ -64,13 +64,13 @@ impl Ledgers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<Pages>>> {
-        // No thread panics while holding it.
+        // No thread panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 const _: () = assert!(CHAIN_OPS_MAX <= LIST_MAX);
-/// What stands in a list behind its verbs.
+/// Filler for a list behind its verbs.
 const NOTHING: RemoteOp = RemoteOp::Read { word: RemoteWord { addr: 0, rkey: 0 } };
 
 /// Slots and ledgers; operates on them with the atomics of the device.
@@ -100,7 +100,7 @@ impl NicMemory {
         bytes.ok_or(FabricError::TooManySlots { slots, max: SLOTS_LIMIT })
     }
 
-    /// Whether the device works, for the other threads.
+    /// The state of the device, for other threads.
     pub(super) fn health(&self) -> &Arc<Health> {
         self.loopback.health()
     }
@@ -125,7 +125,7 @@ impl NicMemory {
         self.ledger_entries
     }
 
-    /// Gives a client an empty ledger, unless it has one. Its pages are taken when they are
+    /// Gives a client an empty ledger, unless it has one. Its pages are allocated when they are
     /// written, or all at once when it is registered for a verbs client.
     ///
     /// # Errors
@@ -138,17 +138,17 @@ impl NicMemory {
         Ok(())
     }
 
-    /// Forgets a client's ledger. Only once it is fenced.
+    /// Forgets the ledger of a client that is fenced.
     pub fn remove_client(&mut self, client: ClientId) {
         self.ledgers.lock().remove(&client);
     }
 
-    /// Executes a chain for a client that cannot itself; `Refused(Invalid)` without any effect if
-    /// a word lies outside the memory, or an entry outside the client's ledger. Which words the
-    /// client may touch is for the caller to check.
+    /// Executes a chain for a client whose chains the primary executes; `Refused(Invalid)` without
+    /// any effect if a word lies outside the memory, or an entry outside the client's ledger. The
+    /// caller checks which words the client may touch.
     ///
     /// # Latency
-    /// One doorbell and one completion for every run of verbs between notes.
+    /// One doorbell and one completion for every run of verbs between ledger writes.
     pub fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
         let exists = |word_op: &WordOp| match *word_op {
             WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } | WordOp::Read { addr } => {
@@ -177,13 +177,13 @@ impl NicMemory {
         Outcome::Done(values)
     }
 
-    /// Writes an entry of a client's ledger for it, as a tcp client asks by a note; `false` if
-    /// it has no such entry.
+    /// Writes an entry of a client's ledger for a `Note` frame; `false` if the ledger has no such
+    /// entry.
     pub fn write_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
         self.with_entry(client, handle, |word| word.store(entry.into_bits())).is_some()
     }
 
-    /// The word itself, for a test to break the rule with.
+    /// The word itself; lets a test break the rule.
     #[cfg(test)]
     pub(in crate::verbs) fn cpu_word(&self, addr: WordAddr) -> &crate::memory::atomic::SharedWord {
         &self.pages.words()[addr.index() as usize]
@@ -204,7 +204,7 @@ impl NicMemory {
                     len += 1;
                     RemoteOp::Read { word: self.own(addr.next()) }
                 }
-                // The caller divided the chain at its notes.
+                // The caller has divided the chain at its ledger writes.
                 WordOp::WriteLedger { .. } => continue,
             };
             len += 1;
@@ -221,12 +221,12 @@ impl NicMemory {
     }
 
     fn word(&self, addr: WordAddr) -> Option<RemoteWord> {
-        // The last page may have room for more.
+        // The last page may have room for more slots.
         let exists = addr.slot().0 < self.slots;
         exists.then(|| self.loopback.slots().word(addr.index().into())).flatten()
     }
 
-    /// The primary asks for words of slots it gave out itself.
+    /// The word at an address of a slot that the primary gave out.
     fn own(&self, addr: WordAddr) -> RemoteWord {
         match self.word(addr) {
             Some(word) => word,
@@ -281,7 +281,7 @@ impl LockMemory for NicMemory {
         let entry = self.with_entry(client, handle, |word| word.load().into());
         entry.unwrap_or_default()
     }
-    /// Behind the entries.
+    /// The counts lie behind the entries.
     fn told(&mut self, client: ClientId) -> Told {
         let ledgers = self.ledgers.lock();
         let counts = ledgers

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One client as the primary has admitted it: its queue pairs, its registrations, its messages.
+//! One admitted client at the primary: its queue pairs, registrations and messages.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::verbs::device::memory::Mr;
 use crate::verbs::device::messages::{Event, MessageError, Messages};
 use crate::verbs::device::qp::{Qp, CANARY};
 
-/// A client's end of the primary; owned by one thread. It is fenced when it is dropped.
+/// The primary's end for one client; owned by one thread. The client is fenced when it is dropped.
 #[derive(Debug)]
 pub struct VerbsPeer {
     client: ClientId,
     ids: [PeerId; 2],
     broken: bool,
-    // Dropped in this order: what acts before what it acts on.
+    // Dropped in this order: the queue pairs before the memory on which they operate.
     messages: Option<Messages>,
     qps: Vec<Arc<Qp>>,
     keys: Vec<Mr>,
@@ -37,29 +37,29 @@ impl VerbsPeer {
         Self { client, ids, broken: false, messages: Some(messages), qps, keys, queues }
     }
 
-    /// Who it is.
+    /// The id of the client.
     pub fn client(&self) -> ClientId {
         self.client
     }
 
-    /// What [`Arrival::peer`] says for it; the same twice if its queue pair is shared.
+    /// The ids in [`Arrival::peer`]; twice the same if the queue pair is shared.
     pub fn ids(&self) -> [PeerId; 2] {
         self.ids
     }
 
-    /// Whether it has failed: nothing can be received from it or sent to it any more. What it
-    /// posted on its other queue pair may still take effect until it is fenced.
+    /// Whether the session has failed: no message can be received or sent any more. Operations that
+    /// the client posted on its other queue pair may take effect until it is fenced.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Takes note of an arrival of this peer; a message, one frame, is added to `into`.
+    /// Handles an arrival of this peer; appends a message, which is one frame, to `into`.
     ///
     /// # Errors
-    /// `Broken`, `Peer`: the session has ended, and the client is to be fenced.
+    /// `Broken`, `Peer`: the session has ended, and the client must be fenced.
     ///
     /// # Panics
-    /// If it is of another peer.
+    /// If the arrival is of another peer.
     pub fn take(&mut self, arrival: &Arrival, into: &mut Vec<u8>) -> Result<Event, MessageError> {
         assert!(self.ids.contains(&arrival.peer()), "an arrival of another peer");
         let completion = &arrival.0;
@@ -83,7 +83,7 @@ impl VerbsPeer {
     /// Sends one frame.
     ///
     /// # Errors
-    /// `Busy`, `TooLong`: nothing was sent; `Busy` ends with an [`Event::Credit`],
+    /// `Busy`, `TooLong`: nothing was sent; after `Busy`, try again after an [`Event::Credit`],
     /// [`Event::Message`] or [`Event::Sent`]. `Broken`, `Peer`: the session has ended.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), MessageError> {
         let Some(messages) = self.messages.as_mut().filter(|_| !self.broken) else {
@@ -95,7 +95,7 @@ impl VerbsPeer {
         sent
     }
 
-    /// Gives no buffer of a message back until [`release`](Self::release): the client soon has no
+    /// Holds the buffers of messages until [`release`](Self::release): the client soon has no
     /// credit for more.
     pub(super) fn hold(&mut self) {
         if let Some(messages) = &mut self.messages {
@@ -113,11 +113,11 @@ impl VerbsPeer {
         released
     }
 
-    /// Ends everything of this client: when it succeeds, the queue pairs are destroyed, the
-    /// registrations are gone, and nothing that the client ever posted takes effect any more.
+    /// Fences this client: when it succeeds, the queue pairs are destroyed, the registrations are
+    /// gone, and nothing that the client ever posted takes effect any more.
     ///
     /// # Errors
-    /// `Call` if the device does not let go. Nothing of the client may be undone then; try again.
+    /// `Call` if the device fails. Nothing of the client may be undone then; try again.
     ///
     /// # Latency
     /// A few milliseconds on SoftRoCE; it does not wait for the peer.
@@ -128,9 +128,9 @@ impl VerbsPeer {
         self.broken = true;
         self.messages = None;
         for qp in &mut self.qps {
-            // Where this fails, destroying may still succeed; and that counts.
+            // If this fails, destroying may still succeed, and that is enough.
             let _ = qp.to_error();
-            // The messages alone had it, and they are gone.
+            // Only the messages shared it, and they are dropped.
             let qp = Arc::get_mut(qp).expect("a queue pair of its peer alone");
             qp.destroy()?;
         }
@@ -143,7 +143,7 @@ impl VerbsPeer {
 
 impl Drop for VerbsPeer {
     fn drop(&mut self) {
-        // If this fails the queue pairs keep what they were given, for ever.
+        // If this fails, the queue pairs keep their registrations for ever.
         let _ = self.fence();
     }
 }

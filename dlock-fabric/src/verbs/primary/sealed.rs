@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client whose data path is sealed: one queue pair without access to any memory, and a stream
-//! of bytes each way.
+//! A client with a sealed data path: one queue pair without access to memory, and a stream of bytes
+//! in each direction.
 //!
 //! ```text
 //!   Arrival ─▶ VerbsPeer ── a record ─▶ Opener ─▶ bytes, ARRIVED_MAX and a ring at most
@@ -15,16 +15,16 @@ use crate::tls::sealing::{SealSecrets, Sealer, OVERHEAD};
 use crate::verbs::device::messages::{Event, MessageError, RECORD_BYTES, RING_SLOTS};
 use crate::verbs::unsealed::Unsealed;
 
-/// Bytes that wait to be taken from which on the client gets no credit for more.
+/// From this many unread bytes on, the client gets no credit for more.
 const ARRIVED_MAX: usize = 32 * 1024;
 
-/// A client's end of the primary; owned by one thread. It is cut off when it is dropped.
+/// The primary's end for one client; owned by one thread. The client is cut off when it is dropped.
 #[derive(Debug)]
 pub struct SealedPeer {
     peer: VerbsPeer,
     sealer: Sealer,
     arrived: Unsealed,
-    /// Bytes of a record's plaintext at most.
+    /// The most plaintext in a record, bytes.
     plaintext_max: usize,
     record: Vec<u8>,
 }
@@ -40,19 +40,19 @@ impl SealedPeer {
         Self { peer, sealer, arrived, plaintext_max, record: Vec::new() }
     }
 
-    /// What [`Arrival::peer`] says for it.
+    /// The ids in [`Arrival::peer`].
     pub fn ids(&self) -> [PeerId; 2] {
         self.peer.ids()
     }
 
-    /// Takes note of an arrival of this peer.
+    /// Handles an arrival of this peer.
     ///
     /// # Errors
-    /// The channel has ended: a record is not the one that is due, the queue pair has failed, or
-    /// the client does not keep the rules.
+    /// The channel has ended: a record is not the next one, the queue pair has failed, or the
+    /// client broke the protocol.
     ///
     /// # Panics
-    /// If it is of another peer.
+    /// If the arrival is of another peer.
     pub fn take(&mut self, arrival: &Arrival) -> Result<(), MessageError> {
         self.record.clear();
         if self.peer.take(arrival, &mut self.record)? == Event::Message
@@ -63,7 +63,7 @@ impl SealedPeer {
         Ok(())
     }
 
-    /// Gives out what has come; 0: nothing has.
+    /// Returns received bytes; 0: there are none.
     ///
     /// # Errors
     /// The channel has ended.
@@ -75,15 +75,16 @@ impl SealedPeer {
         Ok(len)
     }
 
-    /// Whether something has come that was not given out.
+    /// Whether there are received bytes that were not read.
     pub fn has_arrived(&self) -> bool {
         !self.arrived.is_empty()
     }
 
-    /// Seals and sends what fits into a record; how much. There is more room after an arrival.
+    /// Seals and sends as many bytes as fit into a record; returns how many. There is more room
+    /// after an arrival.
     ///
     /// # Errors
-    /// `Busy`: nothing was sent. Anything else: the channel has ended.
+    /// `Busy`: nothing was sent. Other errors: the channel has ended.
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, MessageError> {
         if !self.peer.may_send() {
             return Err(match self.peer.is_broken() {
