@@ -309,6 +309,57 @@ fn command_ends_when_the_keeper_of_its_lock_is_killed() {
     }
 }
 
+/// Locks the file $1 in a thread, makes the file $2 when the first thread has ended, and goes on.
+const WITHOUT_FIRST_THREAD: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <unistd.h>
+static char **paths;
+static pthread_t first;
+static void *goes_on(void *unused)
+{
+    flock(open(paths[1], O_RDWR | O_CREAT, 0600), LOCK_EX);
+    pthread_join(first, NULL);
+    close(open(paths[2], O_RDWR | O_CREAT, 0600));
+    for (;;) pause();
+    return unused;
+}
+int main(int count, char **words)
+{
+    pthread_t thread;
+    paths = words;
+    first = pthread_self();
+    alarm(300); /* it may outlive a test that fails */
+    if (count == 3) pthread_create(&thread, NULL, goes_on, NULL);
+    pthread_exit(NULL);
+}
+"#;
+
+/// The system calls it a zombie.
+#[test]
+fn a_process_of_command_whose_first_thread_has_ended_is_killed_as_the_others_are() {
+    let scene = Scene::new("first-thread");
+    let [source, program] = ["program.c", "program"].map(|name| scene.at(name));
+    fs::write(&source, WITHOUT_FIRST_THREAD).unwrap();
+    let made = Command::new("cc").arg("-pthread").arg(&source).arg("-o").arg(&program).status();
+    let Ok(made) = made else { return println!("skipped: there is no C compiler") };
+    assert!(made.success());
+    let primary = Primary::start("first-thread");
+    let (file, begin) = (scene.at("file"), scene.at("begin"));
+    let child = Command::new(DLOCK)
+        .args(["exec", "--address", &primary.address, "first-thread", "--", "sh", "-c"])
+        .args(["\"$@\"; true", "sh"])
+        .args([&program, &file, &begin])
+        .stdin(Stdio::null())
+        .spawn();
+    let mut exec = Exec(child.unwrap());
+    eventually("it runs", || scene.has("begin"));
+    kill_process(exec.keeper(), Signal::KILL).unwrap();
+    assert_eq!(exec.code("without a keeper"), Some(76));
+    assert!(!is_file_locked(&scene), "all its processes are dead");
+}
+
 #[test]
 fn a_keeper_that_is_stopped_costs_the_lock_and_command_is_dead_in_time() {
     let primary = Primary::start("frozen-keeper");
