@@ -390,6 +390,29 @@ fn exit_codes_are_as_the_help_says() {
     let widest = help.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(80), "where there is no terminal:\n{help}");
     assert_eq!(output(&["--no-such-option"]).0, Some(2));
+    // what does not count is told of: a primary that has no list of revoked certificates gets none
+    let more = |tls: &str| config(&rule("DNS:another")).replace("[tls]", &format!("{tls}[tls]"));
+    let told = "before it is started again";
+    for (text, counts, what) in [
+        (more(""), true, "are in force"),
+        (more("clients_max = 5\n"), false, "was started with: they"),
+        (more("").replace("[tls]\n", "[tls]\ncrl = \"CRL\"\n"), false, "[tls]: they"),
+        (more(""), true, "are in force"),
+    ] {
+        std::fs::write(file.path(), text.replace("CRL", ca.revokes(&[]).to_str().unwrap()))
+            .unwrap();
+        running.signal(Signal::HUP);
+        let mut lines = String::new();
+        // those before were not all read
+        let has_all = |lines: &str| {
+            let after = lines.split_once("are in force");
+            after.is_some_and(|(_, after)| after.contains("the TLS files were loaded again"))
+        };
+        while !has_all(&lines) {
+            assert!(log.read_line(&mut lines).unwrap() > 0, "{lines}");
+        }
+        assert!(lines.contains(what) && lines.contains(told) != counts, "{text}: {lines}");
+    }
     let off = FabricKind::without_device()
         .map(|kind| format!("--no-{kind}"))
         .chain(["--verbs=off".to_string()]);
