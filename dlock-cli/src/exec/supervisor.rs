@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlock_fabric::os::fds::process_stat;
-use dlock_fabric::os::signals::is_ignored;
+use dlock_fabric::os::signals::{is_ignored, let_through};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::{ioctl_fionbio, Errno};
 use rustix::process::{getpid, kill_process, set_child_subreaper, wait, Pid, Signal, WaitOptions};
@@ -89,6 +89,7 @@ impl Wakes {
         flag::register(number, Arc::clone(&came)).map_err(no_signals("sigaction"))?;
         let outer = self.outer.try_clone().map_err(no_signals("fcntl"))?;
         low_level::pipe::register(number, outer).map_err(no_signals("sigaction or fcntl"))?;
+        let_through(number);
         self.came.push((number, came));
         Ok(())
     }

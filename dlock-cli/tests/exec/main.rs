@@ -481,6 +481,29 @@ fn a_warning_lets_command_end_by_itself_and_is_no_success() {
     assert_eq!(exec.code("after the warning"), Some(76));
 }
 
+/// As in a program of Java, or in one that has a thread for its signals.
+#[test]
+fn a_signal_that_the_starter_has_blocked_is_heard_nevertheless() {
+    let primary = Primary::start("blocked");
+    let scene = Scene::new("blocked");
+    let exec = |script: &str| {
+        let mut command = Command::new("env");
+        command.args(["--block-signal=CHLD,TERM", DLOCK, "exec", "--address", &primary.address]);
+        // the keeper is heard of every 18 s
+        command.args(["blocked", "--lease", "60", "--", "sh", "-c", script, "sh"]);
+        command.arg(scene.at("begun")).stdin(Stdio::null()).spawn().unwrap()
+    };
+    let begun = Instant::now();
+    match exec("").wait().unwrap().code() {
+        Some(0) => assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed()),
+        code => return println!("skipped: env cannot block signals ({code:?})"),
+    }
+    let mut stopped = Exec(exec(": >$1; exec sleep 100"));
+    eventually("it runs", || scene.has("begun"));
+    stopped.signal(Signal::TERM);
+    assert_eq!(stopped.code("stopped"), Some(128 + 15));
+}
+
 /// As `nohup` starts it, and a script in the background.
 #[test]
 fn a_signal_that_is_ignored_at_the_start_stays_ignored_also_for_command() {

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use dlock_fabric::os::signals::is_ignored;
+use dlock_fabric::os::signals::{is_ignored, let_through};
 use dlock_fabric::tls::Tls;
 use dlock_fabric::{os::sink as lines, os::threads};
 use dlock_server::{on_a_thread, stand_by, DefaultFiles, Server};
@@ -92,7 +92,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         // any process
         let reloads = settings.server.tls.is_some() || manager.is_there();
         let mut hangup = match reloads {
-            true => Some(signal(SignalKind::hangup()).map_err(no_signals)?),
+            true => Some(handled(SignalKind::hangup())?),
             false => handler(SignalKind::hangup())?,
         };
         let mut in_force = InForce::of(&read);
@@ -244,8 +244,15 @@ impl InForce {
 fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
     match is_ignored(kind.as_raw_value()) {
         true => Ok(None),
-        false => signal(kind).map(Some).map_err(no_signals),
+        false => handled(kind).map(Some),
     }
+}
+
+/// Waits for a signal, also one that the program which has started this one has blocked.
+fn handled(kind: SignalKind) -> Result<Signal, String> {
+    let handled = signal(kind).map_err(no_signals)?;
+    let_through(kind.as_raw_value());
+    Ok(handled)
 }
 
 fn no_signals(error: std::io::Error) -> String {
