@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From an address on the command line to a session with a primary.
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use dlock_client::raw::Instance;
 use dlock_client::{Address, Client, ClientConfig, Config, Error, TlsUse, PRIMARIES_VARIABLE};
 use dlock_core::limits::PORT_DEFAULT;
+use dlock_core::session::ADDRESSES_MAX;
 use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::status::Status;
 use dlock_fabric::tls::Tls;
@@ -20,6 +22,11 @@ use crate::logging::say;
 /// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.
 pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Result<Client, Failure> {
     let places = place.addresses()?;
+    let named = places.iter().collect::<HashSet<_>>().len();
+    if named > ADDRESSES_MAX {
+        let cause = format!("{named} addresses of primaries are named");
+        return Err(Failure::new(USAGE, cause, format!("name {ADDRESSES_MAX} at most")));
+    }
     let first = &places[0];
     let config = Config::new().port(first.port()).fabric(place.fabric).horizon(horizon);
     let config = config.primaries(places.clone());

@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use common::{code, dlock, text};
 use dlock_fabric::tls::{NoPassword, PeerIdentity, PeerRole, Tls, TlsError, TlsFiles};
@@ -274,6 +276,22 @@ fn writers_at_the_same_time_lose_nothing() {
     });
     let said = folder.good(&["revoke"]);
     assert!(said.contains("list number 10,") && said.contains(" 8 revoked"), "{said}");
+}
+
+/// One that is stopped has it without end.
+#[test]
+fn a_folder_that_another_process_has_is_waited_for_and_not_without_end() {
+    let folder = Folder::with_ca("another");
+    let other = fs::File::open(&folder.0).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert!(folder.bad(1, &["list"]).contains("another process has had the folder"));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            drop(other);
+        });
+        folder.good(&["list"]);
+    });
 }
 
 #[test]

@@ -45,6 +45,10 @@ fn a_wrong_command_line_exits_with_2() {
     {
         assert_eq!(code(&dlock(wrong)), 2, "{wrong:?}");
     }
+    let addresses: Vec<String> = (1..=17).map(|n| format!("127.0.0.1:{n}")).collect();
+    let output = dlock(&["exec", "x", "--address", &addresses.join(","), "--", "true"]);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains("name 16 at most"), "the others would not be asked");
     let output = dlock(&["exec", "x", "--mode", "shared", "--", "true"]);
     assert_eq!(code(&output), 2);
     assert!(text(&output.stderr).contains("--type rw"), "the remedy is named");

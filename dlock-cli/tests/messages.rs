@@ -43,16 +43,20 @@ impl Folder {
         Tls::load(files, Arc::new(NoPassword)).unwrap()
     }
 
-    /// `dlock exec` with this certificate.
-    fn exec_as(&self, name: &str, primary: &Server, lock: &str) -> Output {
+    /// `dlock` with this certificate.
+    fn dlock_as(&self, name: &str) -> Command {
         let file = |name: &str| format!("{}/{name}", self.at("ca"));
         let mut command = Command::new(DLOCK);
-        command.args(["exec", "--wait", "20", "--address", &primary.local_addr().to_string()]);
-        command.args([lock, "--", "true"]).stdin(Stdio::null());
-        command.env("DLOCK_TLS_CA", file("ca.crt"));
+        command.stdin(Stdio::null()).env("DLOCK_TLS_CA", file("ca.crt"));
         command.env("DLOCK_TLS_CERT", file(&format!("{name}.crt")));
         command.env("DLOCK_TLS_KEY", file(&format!("{name}.key")));
-        command.output().unwrap()
+        command
+    }
+
+    fn exec_as(&self, name: &str, primary: &Server, lock: &str) -> Output {
+        let mut command = self.dlock_as(name);
+        command.args(["exec", "--wait", "20", "--address", &primary.local_addr().to_string()]);
+        command.args([lock, "--", "true"]).output().unwrap()
     }
 }
 
@@ -165,4 +169,33 @@ fn dlock_and_the_logs_say_what_the_table_of_messages_has() {
         messages.compare("no failover thread", &said);
     });
     messages.finish(&[]);
+}
+
+/// A client that a primary refuses looks for another in pauses, and leaves in the same; it says why
+/// when it is refused, and from time to time.
+#[test]
+fn a_client_whose_certificate_is_revoked_while_it_holds_a_lock_does_not_flood_the_log() {
+    let folder = Folder::new("revoked-holder");
+    folder.certs(&["init"]);
+    folder.certs(&["server", "node", "--host", "127.0.0.1"]);
+    folder.certs(&["client", "holder"]);
+    let tls = Some(folder.tls("node"));
+    let primary = Server::start(ServerConfig { port: 0, tls, ..ServerConfig::default() }).unwrap();
+    let revoke = format!("\"$0\" certs revoke holder --dir '{}'; exec sleep 60", folder.at("ca"));
+    let mut holder = folder.dlock_as("holder");
+    holder.args(["-vv", "exec", "--lease", "10", "--wait", "20", "--address"]);
+    holder.args([&primary.local_addr().to_string(), "x", "--", "sh", "-c", &revoke, DLOCK]);
+    let output = holder.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(76), "{said}");
+    let lines = |level: &str| {
+        let is_so = |line: &&str| line.contains("CertificateRevoked") && line.contains(level);
+        said.lines().filter(is_so).count()
+    };
+    // one for each attempt: with pauses of 20 ms there are 50 a second
+    let tried = lines("debug");
+    assert!((3..=70).contains(&tried), "{tried} attempts: {said}");
+    assert!(lines("error") <= 2 && lines("warn") <= 5, "{said}");
+    assert!(said.contains("no primary answers at"), "{said}");
+    primary.stop();
 }

@@ -85,8 +85,10 @@ pub(crate) struct Control {
     /// Bytes received and not yet consumed: at most one frame and the bytes that came with it.
     received: FrameBuffer,
     broken: bool,
-    /// The level at which it is logged that the peer is no primary.
-    foreign_level: log::Level,
+    /// The level at which the log says that the peer is no primary, or refuses this client.
+    level: log::Level,
+    /// Why the connection cannot be used, if the peer has shown that.
+    why: Option<String>,
     /// The horizon that the answers extend.
     pulse: Option<Arc<Pulse>>,
     /// Heartbeats of the library that are not answered yet: their numbers, and when they were sent.
@@ -98,6 +100,7 @@ pub(crate) struct Control {
 /// How the answer begins of a peer that speaks TLS, to a client that does not: with an alert (RFC
 /// 8446).
 const TLS_ALERT: [u8; 2] = [0x15, 3];
+const WANTS_TLS: &str = "it speaks TLS alone: configure TLS, or set DLOCK_TLS_CA, _CERT and _KEY";
 /// The number of heartbeats of the library that may be unanswered; more are not sent.
 const BEATS_OUT_MAX: usize = 8;
 
@@ -249,7 +252,6 @@ pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Result<H
     let patience = Patience { until: Some(deadline), ..Patience::OF_CALL };
     let connected = Control::connect(peer, patience, log::Level::Debug, tls);
     let mut control = connected.map_err(|unreached| unreached.why)?;
-    control.foreign_level = log::Level::Debug; // the caller logs it
     let why = match control.call(ControlRequest::Heartbeat, deadline) {
         Ok(ControlReply::Alive { recovering: true, .. }) => return Ok(Heard::Recovers),
         Ok(ControlReply::Error(Status::NotReady)) => "it is not ready",
@@ -260,7 +262,7 @@ pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Result<H
             "it is no dlock primary, or one that wants TLS (DLOCK_TLS_CA)"
         }
     };
-    Err(why.into())
+    Err(control.why.unwrap_or_else(|| why.into()))
 }
 
 impl Control {
@@ -302,7 +304,8 @@ impl Control {
             next: 1,
             received,
             broken: false,
-            foreign_level: log::Level::Error,
+            level: if level == log::Level::Warn { log::Level::Error } else { level },
+            why: None,
             pulse: None,
             beats,
             heard: None,
@@ -361,7 +364,7 @@ impl Control {
                 self.broken = true;
                 let peer = self.peer;
                 log::log!(
-                    self.foreign_level,
+                    self.level,
                     "the peer at {peer} is no dlock primary, or one that wants TLS (DLOCK_TLS_CA): \
                      check address and port"
                 );
@@ -490,10 +493,21 @@ impl Control {
     /// refuses this client says so with its first answer.
     fn lost_by(&mut self, call: &str, error: &std::io::Error) -> CallError {
         if error.kind() == ErrorKind::InvalidData {
-            log::error!("TLS with the primary at {}: {}", self.peer, reason(error));
-            return self.broken_by(CallError::Transport);
+            return self.shown(reason(error));
         }
         self.broken_by(refused(self.peer, call, error))
+    }
+
+    /// The peer has shown why it cannot be used.
+    fn shown(&mut self, why: String) -> CallError {
+        log::log!(self.level, "no session with the primary at {}: {why}", self.peer);
+        self.why = Some(why);
+        self.broken_by(CallError::Transport)
+    }
+
+    /// Why a call has no answer, in a few words.
+    pub(crate) fn why(&self, error: CallError) -> String {
+        self.why.clone().unwrap_or_else(|| error.status_of_init().to_string())
     }
 
     /// Records that the connection cannot be used again: a frame is half sent, or the connection
@@ -566,11 +580,7 @@ impl Control {
         match stream.read(self.received.space()) {
             Ok(0) => {
                 if self.received.starts_with(&TLS_ALERT) {
-                    let peer = self.peer;
-                    log::error!(
-                        "the primary at {peer} speaks TLS alone: configure it, or set \
-                         DLOCK_TLS_CA, DLOCK_TLS_CERT and DLOCK_TLS_KEY"
-                    );
+                    return Err(self.shown(WANTS_TLS.into()));
                 }
                 Err(self.broken_by(CallError::Transport))
             }

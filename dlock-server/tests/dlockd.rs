@@ -78,6 +78,23 @@ fn a_signal_that_is_ignored_at_the_start_does_not_end_it() {
 }
 
 #[test]
+fn a_signal_that_the_starter_has_blocked_ends_it() {
+    let mut env = Command::new("env");
+    env.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    env.args(["--block-signal=TERM", env!("CARGO_BIN_EXE_dlockd"), "--port=0"]);
+    env.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+    let can = Command::new("env").args(["--block-signal=TERM", "true"]).status();
+    if !can.is_ok_and(|status| status.success()) {
+        return println!("skipped: env cannot block signals");
+    }
+    let (mut running, _, _) = Running::by(&mut env);
+    running.signal(Signal::TERM);
+    eventually("it ends", || running.0.try_wait().unwrap().is_some());
+    let (code, errors) = running.end();
+    assert_eq!(code, Some(0), "{errors}");
+}
+
+#[test]
 fn a_limit_of_open_files_that_leaves_room_for_no_client_ends_the_start() {
     let state = File::new("no-room", "epoch 1\n");
     let standby = format!("--standby-of=127.0.0.1:9 --state-file={}", state.path());
@@ -372,6 +389,29 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
         }
         assert!(line.contains(why), "{line}");
         assert_eq!(answer(), Status::Denied, "{text}");
+    }
+    // what does not count is told of: a primary that has no list of revoked certificates gets none
+    let more = |tls: &str| config(&rule("DNS:another")).replace("[tls]", &format!("{tls}[tls]"));
+    let told = "before it is started again";
+    for (text, counts, what) in [
+        (more(""), true, "are in force"),
+        (more("clients_max = 5\n"), false, "was started with: they"),
+        (more("").replace("[tls]\n", "[tls]\ncrl = \"CRL\"\n"), false, "[tls]: they"),
+        (more(""), true, "are in force"),
+    ] {
+        std::fs::write(file.path(), text.replace("CRL", ca.revokes(&[]).to_str().unwrap()))
+            .unwrap();
+        running.signal(Signal::HUP);
+        let mut lines = String::new();
+        // those before were not all read
+        let has_all = |lines: &str| {
+            let after = lines.split_once("are in force");
+            after.is_some_and(|(_, after)| after.contains("the TLS files were loaded again"))
+        };
+        while !has_all(&lines) {
+            assert!(log.read_line(&mut lines).unwrap() > 0, "{lines}");
+        }
+        assert!(lines.contains(what) && lines.contains(told) != counts, "{text}: {lines}");
     }
     assert!(running.0.try_wait().unwrap().is_none(), "it serves on");
     // rules without TLS

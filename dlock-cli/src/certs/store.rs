@@ -5,9 +5,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use base64ct::{Base64, Encoding};
 use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use rustls_pki_types::pem;
 use zeroize::Zeroizing;
 
@@ -23,6 +26,11 @@ pub const CA_CRL: &str = "ca.crl";
 pub const ISSUED: &str = "issued";
 
 const LINE_CHARS: usize = 64;
+
+/// How long another process may have the folder; `dlock certs` needs less than a second.
+const OTHERS_MAX: Duration = Duration::from_secs(10);
+/// Between two looks whether it still does.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A folder that this process alone changes, until it is dropped.
 pub struct Store {
@@ -47,8 +55,21 @@ impl Store {
             ),
             _ => failed(folder, &error),
         })?;
-        flock(&locked, FlockOperation::LockExclusive)
-            .map_err(|error| failed(folder, &error.into()))?;
+        let until = Instant::now() + OTHERS_MAX;
+        while let Err(error) = flock(&locked, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK && error != Errno::INTR {
+                return Err(failed(folder, &error.into()));
+            }
+            if Instant::now() >= until {
+                let folder = folder.display();
+                return Err(Failure::new(
+                    FAILED,
+                    format_args!("another process has had the folder {folder} for {OTHERS_MAX:?}"),
+                    format_args!("end that process, which may be stopped: lsof {folder}"),
+                ));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
         Ok(Self { folder: folder.into(), _locked: locked })
     }
 

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fs;
 
+use dlock_fabric::os::fds::{process_stat, ProcessStat};
 use rustix::process::{getpid, getppid, kill_process, kill_process_group, Pid, Signal};
 
 /// How many times the table of processes is read for one signal: processes may start others
@@ -30,10 +31,10 @@ impl Processes {
             return Vec::new();
         }
         let mut children: HashMap<i32, Vec<Pid>> = HashMap::new();
-        for Process { pid, parent, has_ended, .. } in table() {
+        for (pid, process) in table() {
             // what has ended has no children any more
-            if !has_ended && pid != self.keeper {
-                children.entry(parent).or_default().push(pid);
+            if !process.ended && pid != self.keeper {
+                children.entry(process.parent).or_default().push(pid);
             }
         }
         let mut found = Vec::new();
@@ -72,48 +73,15 @@ impl Processes {
 /// was left in it.
 pub fn kill_group(group: Pid) -> bool {
     let _ = kill_process_group(group, Signal::KILL); // it may be empty
-    !table().any(|process| process.group == group.as_raw_nonzero().get() && !process.has_ended)
-}
-
-struct Process {
-    pid: Pid,
-    parent: i32,
-    group: i32,
-    has_ended: bool,
+    let group = group.as_raw_nonzero().get();
+    !table().any(|(_, process)| process.group == group && !process.ended)
 }
 
 /// Every process of this machine that can be seen.
-fn table() -> impl Iterator<Item = Process> {
+fn table() -> impl Iterator<Item = (Pid, ProcessStat)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-        parse(pid, &fs::read(entry.path().join("stat")).ok()?)
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((Pid::from_raw(number)?, process_stat(number)?))
     })
-}
-
-/// `PID (NAME) STATE PARENT GROUP …`; the name may contain anything.
-fn parse(pid: Pid, stat: &[u8]) -> Option<Process> {
-    let end = stat.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(&stat[end + 1..]).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
-    let has_ended = matches!(fields.next()?, "Z" | "X");
-    let parent = fields.next()?.parse().ok()?;
-    let group = fields.next()?.parse().ok()?;
-    Some(Process { pid, parent, group, has_ended })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_with_spaces_and_brackets_does_not_hide_the_parent() {
-        let read = |stat: &[u8]| {
-            parse(getpid(), stat).map(|process| (process.parent, process.group, process.has_ended))
-        };
-        assert_eq!(read(b"12 (a) Z) b) S 34 56 1"), Some((34, 56, false)));
-        assert_eq!(read(b"12 (sh) Z 1 2 1"), Some((1, 2, true)));
-        assert_eq!(read(b"12 (sh"), None);
-        assert_eq!(read(b""), None);
-    }
 }

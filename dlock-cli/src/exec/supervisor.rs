@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlock_fabric::os::fds::process_stat;
-use dlock_fabric::os::signals::is_ignored;
+use dlock_fabric::os::signals::{is_ignored, let_through};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::{ioctl_fionbio, Errno};
 use rustix::process::{getpid, kill_process, set_child_subreaper, wait, Pid, Signal, WaitOptions};
@@ -89,6 +89,7 @@ impl Wakes {
         flag::register(number, Arc::clone(&came)).map_err(no_signals("sigaction"))?;
         let outer = self.outer.try_clone().map_err(no_signals("fcntl"))?;
         low_level::pipe::register(number, outer).map_err(no_signals("sigaction or fcntl"))?;
+        let_through(number);
         self.came.push((number, came));
         Ok(())
     }
@@ -219,7 +220,7 @@ impl<'a> Supervisor<'a> {
             (Some(times), OnLost::Warn) => times.end_ns,
             (None, _) => return Err(too_late()),
         };
-        let mut command = own_program();
+        let mut command = own_program()?;
         command.args(["role", "start"]);
         command.arg(format!("--parent={}", getpid().as_raw_nonzero()));
         command.arg(format!("--before={before_ns}"));
@@ -453,7 +454,7 @@ impl Keeper {
         let own = getpid().as_raw_nonzero();
         let role = ["role", "keeper", &format!("--supervisor={own}")].map(OsString::from);
         arguments.splice(at..=at, role);
-        let mut child: Child = own_program()
+        let mut child: Child = own_program()?
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -506,11 +507,15 @@ impl Keeper {
 }
 
 /// This program, by its path as long as it is there.
-fn own_program() -> Command {
-    let path = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = Command::new(path.unwrap_or_else(|| "/proc/self/exe".into()));
+fn own_program() -> Result<Command, Failure> {
+    const LINK: &str = "/proc/self/exe";
+    let path = std::env::current_exe().map_err(|error| {
+        let cause = format!("this program is not found, to be started again ({LINK}): {error}");
+        Failure::new(failure::FAILED, cause, "mount /proc, which `dlock exec` needs")
+    })?;
+    let mut command = Command::new(if path.exists() { path } else { LINK.into() });
     command.arg0("dlock");
-    command
+    Ok(command)
 }
 
 fn exit_code(status: ExitStatus) -> u8 {

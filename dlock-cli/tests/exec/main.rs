@@ -309,6 +309,57 @@ fn command_ends_when_the_keeper_of_its_lock_is_killed() {
     }
 }
 
+/// Locks the file $1 in a thread, makes the file $2 when the first thread has ended, and goes on.
+const WITHOUT_FIRST_THREAD: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <unistd.h>
+static char **paths;
+static pthread_t first;
+static void *goes_on(void *unused)
+{
+    flock(open(paths[1], O_RDWR | O_CREAT, 0600), LOCK_EX);
+    pthread_join(first, NULL);
+    close(open(paths[2], O_RDWR | O_CREAT, 0600));
+    for (;;) pause();
+    return unused;
+}
+int main(int count, char **words)
+{
+    pthread_t thread;
+    paths = words;
+    first = pthread_self();
+    alarm(300); /* it may outlive a test that fails */
+    if (count == 3) pthread_create(&thread, NULL, goes_on, NULL);
+    pthread_exit(NULL);
+}
+"#;
+
+/// The system calls it a zombie.
+#[test]
+fn a_process_of_command_whose_first_thread_has_ended_is_killed_as_the_others_are() {
+    let scene = Scene::new("first-thread");
+    let [source, program] = ["program.c", "program"].map(|name| scene.at(name));
+    fs::write(&source, WITHOUT_FIRST_THREAD).unwrap();
+    let made = Command::new("cc").arg("-pthread").arg(&source).arg("-o").arg(&program).status();
+    let Ok(made) = made else { return println!("skipped: there is no C compiler") };
+    assert!(made.success());
+    let primary = Primary::start("first-thread");
+    let (file, begin) = (scene.at("file"), scene.at("begin"));
+    let child = Command::new(DLOCK)
+        .args(["exec", "--address", &primary.address, "first-thread", "--", "sh", "-c"])
+        .args(["\"$@\"; true", "sh"])
+        .args([&program, &file, &begin])
+        .stdin(Stdio::null())
+        .spawn();
+    let mut exec = Exec(child.unwrap());
+    eventually("it runs", || scene.has("begin"));
+    kill_process(exec.keeper(), Signal::KILL).unwrap();
+    assert_eq!(exec.code("without a keeper"), Some(76));
+    assert!(!is_file_locked(&scene), "all its processes are dead");
+}
+
 #[test]
 fn a_keeper_that_is_stopped_costs_the_lock_and_command_is_dead_in_time() {
     let primary = Primary::start("frozen-keeper");
@@ -453,6 +504,29 @@ fn a_warning_lets_command_end_by_itself_and_is_no_success() {
     assert!(!exec.has_ended() && is_file_locked(&scene));
     scene.touch("end-a");
     assert_eq!(exec.code("after the warning"), Some(76));
+}
+
+/// As in a program of Java, or in one that has a thread for its signals.
+#[test]
+fn a_signal_that_the_starter_has_blocked_is_heard_nevertheless() {
+    let primary = Primary::start("blocked");
+    let scene = Scene::new("blocked");
+    let exec = |script: &str| {
+        let mut command = Command::new("env");
+        command.args(["--block-signal=CHLD,TERM", DLOCK, "exec", "--address", &primary.address]);
+        // the keeper is heard of every 18 s
+        command.args(["blocked", "--lease", "60", "--", "sh", "-c", script, "sh"]);
+        command.arg(scene.at("begun")).stdin(Stdio::null()).spawn().unwrap()
+    };
+    let begun = Instant::now();
+    match exec("").wait().unwrap().code() {
+        Some(0) => assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed()),
+        code => return println!("skipped: env cannot block signals ({code:?})"),
+    }
+    let mut stopped = Exec(exec(": >$1; exec sleep 100"));
+    eventually("it runs", || scene.has("begun"));
+    stopped.signal(Signal::TERM);
+    assert_eq!(stopped.code("stopped"), Some(128 + 15));
 }
 
 /// As `nohup` starts it, and a script in the background.

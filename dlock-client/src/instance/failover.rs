@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{EntryState, LockEntry, OpResult};
-use dlock_core::session::{Arrival, Heard, Step, ASK_NS_MIN};
+use dlock_core::session::{Arrival, Heard, Step, ASK_NS_MIN, PAUSE_NS};
 use dlock_core::wire::control::{ControlReply, ControlRequest};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
@@ -29,7 +29,9 @@ use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// How long a client that leaves looks for a primary to tell it.
 const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
-const DEPARTURE_PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks: it grows, as where a client looks for a primary to stay with.
+const DEPARTURE_PAUSE: Duration = Duration::from_nanos(PAUSE_NS.0);
+const DEPARTURE_PAUSE_MAX: Duration = Duration::from_nanos(PAUSE_NS.1);
 
 /// No primary takes this client.
 #[derive(Clone, Copy, Debug)]
@@ -224,6 +226,7 @@ impl Instance {
             return status;
         }
         self.close_ended_control(); // another connection takes its descriptor
+        let mut pause = DEPARTURE_PAUSE;
         let mut is_told = false; // by a primary that recovers: it knows that this client has left
         while Instant::now() < until {
             let mut unknown = 0;
@@ -239,7 +242,8 @@ impl Instance {
             if unknown == watch.plan().addresses.len() {
                 return Status::Success; // the first request has come, and its answer was lost
             }
-            std::thread::sleep(DEPARTURE_PAUSE);
+            std::thread::sleep(pause.min(until.saturating_duration_since(Instant::now())));
+            pause = (2 * pause).min(DEPARTURE_PAUSE_MAX);
         }
         log::error!(
             "client {} leaves, and no primary knows of it: a successor waits for it until the end \

@@ -94,7 +94,7 @@ pub(super) fn join(
     let reply = control.call_while_there(request, patience.deadline(), patience.silence);
     let received_ns = boot_ns();
     let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
-    let reply = reply.map_err(|e| e.status_of_init())?;
+    let reply = reply.map_err(|e| Unreached { status: e.status_of_init(), why: control.why(e) })?;
     if let ControlReply::Error(status) = &reply {
         let peer = control.peer();
         said.log(level, format!("the primary at {peer} refuses this client: {status}"));

@@ -264,9 +264,14 @@ pub fn is_open(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// The state of a process from /proc.
+#[derive(Debug, PartialEq, Eq)]
 pub struct ProcessStat {
     /// Start time, clock ticks after boot.
     pub ticks: u64,
+    /// The process that waits for its end.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
     /// Whether the process is a zombie without threads. A process whose first thread alone has
     /// ended is a zombie by its state, too, but lives.
     pub ended: bool,
@@ -276,13 +281,22 @@ pub struct ProcessStat {
 
 /// The state of the process with this number; `None`: no such process exists, or it is not visible.
 pub fn process_stat(pid: i32) -> Option<ProcessStat> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain any characters; the fields after it do not.
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// `PID (NAME) STATE PARENT GROUP …`; the name may have any bytes, the fields after it do not.
+fn parse(stat: &[u8]) -> Option<ProcessStat> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let fields = std::str::from_utf8(&stat[end + 1..]).ok()?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
-    let ended = matches!(*state, "Z" | "X") && threads.parse::<u32>().ok()? <= 1;
-    let stopped = matches!(*state, "T" | "t");
-    Some(ProcessStat { ticks: started.parse().ok()?, ended, stopped })
+    Some(ProcessStat {
+        ticks: started.parse().ok()?,
+        parent: fields[1].parse().ok()?,
+        group: fields[2].parse().ok()?,
+        ended: matches!(*state, "Z" | "X") && threads.parse::<u32>().ok()? <= 1,
+        stopped: matches!(*state, "T" | "t"),
+    })
 }
 
 #[cfg(test)]
@@ -384,6 +398,19 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(known.iter().all(PeerProcess::is_gone));
+    }
+
+    #[test]
+    fn a_name_of_any_bytes_hides_no_field_of_a_process() {
+        let fields = "S 34 56 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 77 9";
+        let read = |name: &[u8]| parse(&[name, fields.as_bytes()].concat());
+        let (ended, stopped) = (false, false);
+        let stat = ProcessStat { ticks: 77, parent: 34, group: 56, ended, stopped };
+        assert_eq!(read(b"12 (a) Z) b) ").as_ref(), Some(&stat));
+        assert_eq!(read(b"12 (\xff\xfe) "), Some(stat));
+        for cut in [&b"12 (sh"[..], b"12 (sh) ", b"12 (sh) S 34 56 1", b""] {
+            assert_eq!(parse(cut), None);
+        }
     }
 
     extern "C" fn ends_with_the_socket(fd: *mut libc::c_void) -> *mut libc::c_void {

@@ -11,6 +11,20 @@ pub fn is_ignored(number: i32) -> bool {
     rc == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
+/// Lets this signal through to the calling thread, and to those that it starts: a program that has
+/// started this one may have blocked it, as threads of some run-times do. For a signal that the
+/// program waits for, and before it does so.
+pub fn let_through(number: i32) {
+    // SAFETY: zero is a valid value of a signal set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is a valid place; a number that is no signal's is refused.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, number);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

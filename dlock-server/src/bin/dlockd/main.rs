@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use dlock_fabric::os::signals::is_ignored;
+use dlock_fabric::os::signals::{is_ignored, let_through};
 use dlock_fabric::tls::Tls;
 use dlock_fabric::{os::sink as lines, os::threads};
 use dlock_server::{on_a_thread, stand_by, DefaultFiles, Server};
@@ -66,6 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
+    let read = settings.clone();
     files::choose(&mut settings, &DefaultFiles::of_this_process())?;
     threads::free_memory_as_it_goes();
     if let Err(error) = threads::raise_file_limit() {
@@ -91,10 +92,10 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         // any process
         let reloads = settings.server.tls.is_some() || manager.is_there();
         let mut hangup = match reloads {
-            true => Some(signal(SignalKind::hangup()).map_err(no_signals)?),
+            true => Some(handled(SignalKind::hangup())?),
             false => handler(SignalKind::hangup())?,
         };
-        let mut rules = settings.server.rules.len();
+        let mut in_force = InForce::of(&read);
         let started = match settings.standby() {
             // a state file on a storage that does not answer is waited for
             None => {
@@ -147,7 +148,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
                         break "SIGHUP";
                     }
                     manager.reloading();
-                    reload_rules(&server, args, &mut rules);
+                    reload_rules(&server, args, &mut in_force);
                     server.reload_tls();
                     manager.ready(&status.borrow());
                 }
@@ -196,25 +197,46 @@ async fn comes(signal: &mut Option<Signal>) {
 /// Takes the rules of the configuration file again. What could not be started with changes nothing;
 /// nor does a file without rules where there are some: it may be one that is just being written,
 /// and without rules every client may do everything.
-fn reload_rules(server: &Server, args: &Args, in_force: &mut usize) {
-    if args.config().is_none() {
-        return;
-    }
+fn reload_rules(server: &Server, args: &Args, in_force: &mut InForce) {
+    let Some(path) = args.config().map(|path| path.display()) else { return };
     let set = args.settings().and_then(|settings| {
-        let rules = settings.server.rules;
-        let len = rules.len();
-        if len == 0 && *in_force > 0 {
+        let read = InForce::of(&settings);
+        if read.rules == 0 && in_force.rules > 0 {
             let what = "the file has none; only a restart takes all rules away";
             return Err(what.to_string());
         }
-        server.set_rules(rules).map(|()| len).map_err(|error| error.to_string())
+        server.set_rules(settings.server.rules).map(|()| read).map_err(|error| error.to_string())
     });
-    match set {
-        Ok(len) => {
-            *in_force = len;
-            log::info!("the rules were read again: {len} are in force");
-        }
-        Err(error) => log::error!("the rules stay as they were: {error}"),
+    let read = match set {
+        Ok(read) => read,
+        Err(error) => return log::error!("the rules stay as they were: {error}"),
+    };
+    in_force.rules = read.rules;
+    log::info!("the rules were read again: {} are in force", read.rules);
+    let what = match read.others.tls == in_force.others.tls {
+        _ if read.others == in_force.others => return,
+        true => "",
+        false => ", among them which files are those of [tls]",
+    };
+    log::warn!(
+        "{path} has other settings than this primary was started with{what}: they do not count \
+         before it is started again"
+    );
+}
+
+/// The settings of a primary that serves.
+struct InForce {
+    rules: usize,
+    /// All that a hangup does not change.
+    others: file::Settings,
+}
+
+impl InForce {
+    fn of(read: &file::Settings) -> Self {
+        let mut others = read.clone();
+        others.server.tls = None; // the content of its files
+        let rules = std::mem::take(&mut others.server.rules).len();
+        Self { rules, others }
     }
 }
 
@@ -222,8 +244,15 @@ fn reload_rules(server: &Server, args: &Args, in_force: &mut usize) {
 fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
     match is_ignored(kind.as_raw_value()) {
         true => Ok(None),
-        false => signal(kind).map(Some).map_err(no_signals),
+        false => handled(kind).map(Some),
     }
+}
+
+/// Waits for a signal, also one that the program which has started this one has blocked.
+fn handled(kind: SignalKind) -> Result<Signal, String> {
+    let handled = signal(kind).map_err(no_signals)?;
+    let_through(kind.as_raw_value());
+    Ok(handled)
 }
 
 fn no_signals(error: std::io::Error) -> String {
