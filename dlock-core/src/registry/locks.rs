@@ -468,11 +468,11 @@ mod tests {
         let second = w.get(1, &d).unwrap();
         assert_eq!((second.lock, second.word), (first.lock, 0));
         assert_ne!(second.slot, first.slot);
-        assert_eq!(w.mem.word(second.slot, Word::Fence), 41);
-        w.mem.set(WordAddr::new(second.slot, Word::Fence), u64::MAX);
+        assert_eq!(w.mem.word(second.slot, Word::Fence), 42, "even, and above");
+        w.mem.set(WordAddr::new(second.slot, Word::Fence), u64::MAX - 9);
         let _ = w.release(1, second.lock).unwrap();
         let third = w.get(1, &d).unwrap();
-        assert_eq!(w.mem.word(third.slot, Word::Fence), 41);
+        assert_eq!(w.mem.word(third.slot, Word::Fence), 42, "a damaged one does not count");
     }
 
     #[test]
