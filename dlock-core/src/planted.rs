@@ -328,6 +328,9 @@ bugs! {
     FenceTrusted =
         "fence-trusted",
         "a primary that was fenced is asked once more before its place is taken";
+    ReplacedTaken =
+        "replaced-taken",
+        "a standby takes the place of no other primary than the one that it has heard";
     RightUnchecked =
         "right-unchecked",
         "a chain needs the right to the mode in which it takes a lock";

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Epochs and the server clock.
-//!
-//! An epoch is the wall clock at the primary's start in nanoseconds, or one more than the last
-//! epoch in the state file, whichever is larger: with a state file epochs grow also if
-//! the clock is set back.
+//! The state file with the last epoch, and the server clock. Which epoch is the next one is decided
+//! by [`dlock_core::roster::epoch`].
 //!
 //! ```text
 //!   state file:   one line   epoch 1732176000000000000
@@ -15,8 +12,9 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::ServerTime;
 use dlock_core::ids::Epoch;
+use dlock_core::roster::epoch::{next, NoEpoch};
 use dlock_fabric::os::clock::boot_ns;
 
 use crate::error::StartError;
@@ -67,19 +65,6 @@ fn wall_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// That leases of a primary that starts at `wall_ns` can end for as long as it is likely to run.
-///
-/// # Errors
-/// `Clock`: later, every lease would be over, or have no end.
-fn check_clock(wall_ns: u64) -> Result<(), StartError> {
-    const YEAR_S: u64 = 366 * 86_400;
-    let wall_s = wall_ns / NS;
-    match wall_s + YEAR_S > u64::from(u32::MAX) {
-        true => Err(StartError::Clock(wall_s)),
-        false => Ok(()),
-    }
-}
-
 /// The epoch of a primary that starts now and has the place, written to the state file before it is
 /// used. `after`: the last epoch of a predecessor with another state file.
 ///
@@ -90,25 +75,28 @@ pub(crate) fn begin(
     state_file: Option<(&Path, &Ownership)>,
     after: Option<u64>,
 ) -> Result<Epoch, StartError> {
-    let wall = wall_ns().max(1);
-    check_clock(wall)?;
-    let Some((path, place)) = state_file else { return Ok(Epoch(wall)) };
+    let Some((path, place)) = state_file else {
+        return next(wall_ns(), None, None).map_err(|none| no_epoch(Path::new(""), none));
+    };
     let failed = |source| StartError::StateFile { path: path.to_path_buf(), source };
     remove_unfinished(path).map_err(failed)?;
     let last = last(path).map_err(failed)?;
-    let next = match last.max(after) {
-        None => 1,
-        Some(u64::MAX) if last != Some(u64::MAX) => {
+    let epoch = next(wall_ns(), last, after).map_err(|none| no_epoch(path, none))?;
+    keep(path, epoch, place).map_err(failed)?;
+    Ok(epoch)
+}
+
+/// What an operator hears of a primary that gets no epoch.
+fn no_epoch(path: &Path, why: NoEpoch) -> StartError {
+    let source = match why {
+        NoEpoch::Clock(wall_s) => return StartError::Clock(wall_s),
+        NoEpoch::OwnIsLast => damaged("its epoch is the last"),
+        NoEpoch::OthersIsLast => {
             let what = "the list of clients beside it (.clients) names the last epoch; restore it";
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, what)));
-        }
-        Some(last) => {
-            last.checked_add(1).ok_or_else(|| failed(damaged("its epoch is the last")))?
+            io::Error::new(io::ErrorKind::InvalidData, what)
         }
     };
-    let epoch = next.max(wall);
-    keep(path, Epoch(epoch), place).map_err(failed)?;
-    Ok(Epoch(epoch))
+    StartError::StateFile { path: path.to_path_buf(), source }
 }
 
 /// Writes the epoch of the primary that has the place.
@@ -146,8 +134,9 @@ fn damaged(what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::roster::{list_of, Taking};
+    use crate::roster::list_of;
     use crate::testing::TempFolder;
+    use dlock_core::roster::place::Taking;
     use std::fs;
 
     fn owned(folder: &TempFolder) -> Ownership {
@@ -155,13 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_does_not_start_so_late_that_no_lease_could_be_told() {
-        let end_ns = u64::from(u32::MAX) * NS;
-        assert!(check_clock(end_ns / 2).is_ok());
-        for late in [end_ns, end_ns * 2, u64::MAX] {
-            let why = check_clock(late).unwrap_err().to_string();
-            assert!(why.contains("set the clock"), "{why}");
-        }
+    fn a_primary_whose_clock_is_too_late_asks_for_the_clock_to_be_set() {
+        let why = no_epoch(Path::new(""), NoEpoch::Clock(u64::MAX)).to_string();
+        assert!(why.contains("set the clock"), "{why}");
     }
 
     fn begun(path: &Path) -> Result<Epoch, StartError> {

@@ -13,6 +13,7 @@ use dlock_core::counters::COUNTERS;
 use dlock_core::ids::Epoch;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{self, Primary, PrimaryConfig};
+use dlock_core::roster::place::Taking;
 use dlock_core::roster::{known, Change, Clients};
 use dlock_core::wire::fabric::{self, Executes, FabricKind};
 use dlock_fabric::os::threads::ProcessLimits;
@@ -34,7 +35,7 @@ use crate::epoch::ServerClock;
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
-use crate::roster::{self, Found, Ownership, Roster, Taking};
+use crate::roster::{self, Found, Ownership, Roster};
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary in waiting: it watches another, and takes its place when that is gone. When it may,
-//! is decided by [`dlock_core::standby::Standby`].
+//! A primary in waiting: it watches another, and takes its place when that is gone. When it may, and
+//! how, is decided by [`dlock_core::standby::Standby`]; what is here asks, runs and reports.
 //!
 //! ```text
 //!   stand_by ── next ──▶ probe (a heartbeat without a client) · fencing command · Server::start
@@ -24,7 +24,8 @@ use crate::log_limit::{limited, Cause};
 use crate::transport::tls::shake_hands;
 use crate::transport::Conn;
 use dlock_core::ids::Seq;
-use dlock_core::standby::{Ground, Standby, Task, SILENCE_NS};
+use dlock_core::roster::place::Signature;
+use dlock_core::standby::{Denied, Ground, Standby, Task, SILENCE_NS};
 use dlock_core::wire::codec::Frame;
 use dlock_core::wire::control::{ControlReply, ControlRequest};
 use dlock_fabric::os::clock::boot_ns;
@@ -44,9 +45,7 @@ use crate::config::ServerConfig;
 use crate::control::json_lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::error::StartError;
-use crate::roster::{
-    has_ended, list_of, owner, resolved, signature, Ownership, Place, Taking, Whose,
-};
+use crate::roster::{has_ended, list_of, owner, resolved, signature, Ownership, Place};
 use crate::server::{listen, Server};
 
 /// Between two looks whether the process of the primary has ended.
@@ -122,45 +121,29 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     if own != standby.of {
         drop::<TcpListener>(listen(own)?); // it can be used
     }
-    let machine = Standby::new(boot_ns(), nanos(standby.silence), standby.fence.is_some());
     let list = config.state_file.as_deref().map(|path| list_of(&resolved(path)));
     let list = list.unwrap_or_default();
-    let heard = Mutex::new(signature(&list));
+    let (silence_ns, fences) = (nanos(standby.silence), standby.fence.is_some());
+    let machine = Standby::new(boot_ns(), silence_ns, fences, signature(&list));
     let (machine, tls) = (Mutex::new(machine), config.tls.clone());
     let mut place: Option<Arc<Ownership>> = None;
     let (of, is_warned) = (standby.of, AtomicBool::new(false));
-    let post = Arc::new(Post { machine, of, list, heard, is_warned, tls });
+    let post = Arc::new(Post { machine, of, list, is_warned, tls });
     loop {
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
         if let Some(admin) = admin {
             admin.closed().await; // the primary makes its own
         }
-        let is_lost = match &place {
-            Some(place) => place.whose() == Whose::Anothers,
-            None => ground != Ground::Ended && post.is_replaced(),
-        };
-        if place.is_none() && post.is_unowned() {
-            log::error!(
-                "the place of the primary at {} is not taken: {}",
-                standby.of,
-                post.unowned()
-            );
-            post.machine.lock().failed(boot_ns(), false);
-            continue;
-        }
-        if is_lost {
-            log::error!(
-                "another primary has taken the place of the one at {} already: it is left alone",
-                standby.of
-            );
-            place = None;
-            post.machine.lock().failed(boot_ns(), false);
-            continue;
-        }
-        let taking = match ground {
-            Ground::Ended => Taking::IfFree,
-            Ground::Fenced | Ground::Promoted => Taking::FromAnother(post.heard.lock().clone()),
+        let (there, whose) = (post.there(), place.as_ref().map(|place| place.whose()));
+        let takes = post.machine.lock().takes(boot_ns(), there.as_ref(), whose);
+        let taking = match takes {
+            Ok(taking) => taking,
+            Err(denied) => {
+                log::error!("{}", post.why_not(denied));
+                place = None;
+                continue;
+            }
         };
         if place.is_none() {
             log::warn!("takes the place of the primary at {}: {}", standby.of, post.why(ground));
@@ -184,8 +167,6 @@ struct Post {
     machine: Mutex<Standby>,
     of: SocketAddr,
     list: PathBuf,
-    /// Whose the list was when the primary was heard last.
-    heard: Mutex<Option<String>>,
     /// It was said that no primary has the list.
     is_warned: AtomicBool,
     /// What it is spoken to with: the same as it will serve with.
@@ -193,10 +174,9 @@ struct Post {
 }
 
 impl Post {
-    /// Whether the list is another primary's than the one that was heard.
-    fn is_replaced(&self) -> bool {
-        let heard = self.heard.lock();
-        heard.is_some() && *heard != signature(&self.list)
+    /// How the list is signed.
+    fn there(&self) -> Option<Signature> {
+        signature(&self.list)
     }
 
     /// Until no other process is primary.
@@ -219,34 +199,29 @@ impl Post {
                 Task::TakeOver(ground) => return ground,
                 Task::Wait { until_ns } => {
                     let left = Duration::from_nanos(until_ns.saturating_sub(now_ns));
-                    self.unless_ended(sleep(left)).await;
+                    self.unless_over(task, sleep(left)).await;
                 }
                 Task::Probe { until_ns } => {
                     let left = Duration::from_nanos(until_ns.saturating_sub(now_ns));
-                    let whose = signature(&self.list);
+                    let asked = self.there();
                     let probe = timeout(left, probe(self.of, self.tls.as_ref()));
-                    let Some(answer) = self.unless_ended(probe).await else { continue };
-                    self.probed(whose, matches!(answer, Ok(true)));
+                    let Some(answer) = self.unless_over(task, probe).await else { continue };
+                    self.probed(asked, matches!(answer, Ok(true)));
                 }
                 Task::Fence => {
                     let command = standby.fence.as_deref().unwrap_or_default();
-                    let Some(result) = self.unless_ended(fence(command, self.of)).await else {
-                        continue;
-                    };
+                    let fence = fence(command, self.of);
+                    let Some(result) = self.unless_over(task, fence).await else { continue };
                     self.fenced(result);
                 }
             }
         }
     }
 
-    /// Does this, unless the process of the primary ends meanwhile or an operator decides.
-    async fn unless_ended<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let is_fencing = self.machine.lock().next(boot_ns()) == Task::Fence;
+    /// Does this for the task, unless the machine gives that up meanwhile.
+    async fn unless_over<T>(&self, task: Task, work: impl Future<Output = T>) -> Option<T> {
         let looks = async {
-            loop {
-                if self.is_decided(is_fencing) {
-                    return;
-                }
+            while !self.is_over(task) {
                 sleep(LOOK_EVERY).await;
             }
         };
@@ -257,37 +232,28 @@ impl Post {
         }
     }
 
-    /// Looks whether the process of the primary has ended; whether its place is to be taken, or the
-    /// fencing command is not to go on.
-    fn is_decided(&self, is_fencing: bool) -> bool {
+    /// Looks whether the process of the primary has ended, and asks whether the task is given up.
+    fn is_over(&self, task: Task) -> bool {
         let has_ended = owner(&self.list).is_some_and(has_ended);
         let (mut machine, now_ns) = (self.machine.lock(), boot_ns());
         if has_ended {
             machine.ended(now_ns);
         }
-        match machine.next(now_ns) {
-            Task::TakeOver(_) => true,
-            Task::Fence => false,
-            // an operator has ended the fencing command
-            Task::Wait { .. } | Task::Probe { .. } => is_fencing,
-        }
+        machine.is_over(task, now_ns)
     }
 
-    /// `whose` list it was when it was asked: one that answers although it was replaced meanwhile
-    /// is not the one that has the list now.
-    fn probed(&self, whose: Option<String>, is_heard: bool) {
-        if is_heard && whose == signature(&self.list) {
-            if whose.is_none() && !self.is_warned.swap(true, Ordering::Relaxed) {
-                log::error!("the primary at {} answers, but {}", self.of, self.unowned());
-            }
-            *self.heard.lock() = whose;
-        }
-        let mut machine = self.machine.lock();
+    /// Reports a probe. `asked`: how the list was signed before it.
+    fn probed(&self, asked: Option<Signature>, is_heard: bool) {
         if !is_heard {
-            machine.unheard(boot_ns());
+            self.machine.lock().unheard(boot_ns());
             return;
         }
-        match machine.heard(boot_ns()) {
+        let there = self.there();
+        if there.is_none() && asked.is_none() && !self.is_warned.swap(true, Ordering::Relaxed) {
+            log::error!("the primary at {} answers, but {}", self.of, self.unowned());
+        }
+        let lied = self.machine.lock().heard(boot_ns(), asked.as_ref(), there.as_ref());
+        match lied {
             Some(Ground::Promoted) => log::error!(
                 "an operator says that the primary at {} is gone, but it answers: it is left \
                  alone; stop it first (SIGTERM)",
@@ -303,15 +269,14 @@ impl Post {
     }
 
     fn fenced(&self, result: io::Result<()>) {
-        // a process that is here is not gone, also if the command says so
-        let result = result.and_then(|()| match self.process_left() {
-            None => Ok(()),
-            Some(pid) => Err(io::Error::other(format!("process {pid} still exists"))),
-        });
-        if let Err(error) = &result {
-            log::error!("the fencing command has failed: {error}; it is run again");
-        }
-        self.machine.lock().fenced(boot_ns(), result.is_ok());
+        let left = self.process_left();
+        self.machine.lock().fenced(boot_ns(), result.is_ok(), left.is_some());
+        let why = match (result, left) {
+            (Ok(()), None) => return,
+            (Ok(()), Some(pid)) => format!("process {pid} still exists"),
+            (Err(error), _) => error.to_string(),
+        };
+        log::error!("the fencing command has failed: {why}; it is run again");
     }
 
     /// The process of the primary, if it is one of this host and has not ended.
@@ -321,11 +286,21 @@ impl Post {
         owner.map(|process| process.pid).filter(|&pid| is_another(pid))
     }
 
-    /// Whether the primary was there, and its clients are not known here. One that was never there
-    /// has no clients either.
-    fn is_unowned(&self) -> bool {
-        let machine = self.machine.lock();
-        machine.was_heard() && !machine.has_place() && signature(&self.list).is_none()
+    /// Why its place is not taken.
+    fn why_not(&self, denied: Denied) -> String {
+        let of = self.of;
+        match denied {
+            Denied::Unowned => {
+                format!("the place of the primary at {of} is not taken: {}", self.unowned())
+            }
+            Denied::Replaced => format!(
+                "another primary has taken the place of the one at {of} already: it is left alone"
+            ),
+            Denied::Heard => format!(
+                "the primary at {of} has answered just now: stop it first (SIGTERM), and wait \
+                 until it is silent"
+            ),
+        }
     }
 
     /// Why its place cannot be taken while the lock file of its list names no primary.
@@ -497,18 +472,18 @@ impl Answers for Post {
                     "has_place": machine.has_place(),
                 })
             }
-            Ok(Question::Promote {}) if self.is_unowned() => failure(&self.unowned()),
-            Ok(Question::Promote {}) => match self.machine.lock().promoted(now_ns) {
-                true => {
-                    log::warn!("an operator says that the primary at {} is gone", self.of);
-                    json!({ "ok": true })
+            Ok(Question::Promote {}) => {
+                let there = self.there();
+                let promoted = self.machine.lock().promoted(now_ns, there.as_ref());
+                match promoted {
+                    Ok(()) => {
+                        log::warn!("an operator says that the primary at {} is gone", self.of);
+                        json!({ "ok": true })
+                    }
+                    Err(Denied::Unowned) => failure(&self.unowned()),
+                    Err(denied) => failure(&self.why_not(denied)),
                 }
-                false => failure(&format!(
-                    "the primary at {} has answered just now: stop it first (SIGTERM), and wait \
-                     until it is silent",
-                    self.of
-                )),
-            },
+            }
             Ok(Question::Recover { .. }) => failure(&format!(
                 "this is a standby of the primary at {}, and has no locks or clients: ask that \
                  primary, or say dlock promote if it is gone",
@@ -521,33 +496,4 @@ impl Answers for Post {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::TempFolder;
-
-    /// A primary that was replaced answers for a moment, when its successor has signed already.
-    #[test]
-    fn whose_list_it_was_when_the_primary_was_asked_is_what_counts() {
-        let folder = TempFolder::new("standby-heard");
-        let list = folder.path().join("clients");
-        let sign = |what: &str| std::fs::write(folder.path().join("clients.lock"), what).unwrap();
-        sign("old");
-        let machine = Mutex::new(Standby::new(boot_ns(), SILENCE_NS, true));
-        let heard = Mutex::new(None);
-        let of = ([127, 0, 0, 1], 1).into();
-        let is_warned = AtomicBool::new(false);
-        let post = Post { machine, of, list: list.clone(), heard, is_warned, tls: None };
-        post.probed(signature(&list), true);
-        assert_eq!(post.heard.lock().as_deref(), Some("old"));
-        let whose = signature(&list);
-        sign("new");
-        post.probed(whose, true);
-        assert_eq!(post.heard.lock().as_deref(), Some("old"));
-        assert!(post.is_replaced());
-        post.probed(signature(&list), true);
-        assert!(!post.is_replaced(), "the new one was asked, and has answered");
-    }
 }

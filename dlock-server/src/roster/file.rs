@@ -27,7 +27,8 @@ use std::sync::Arc;
 
 use dlock_core::ids::{ClientId, Epoch, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
-use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
+use dlock_core::roster::list::{history, List, Origin};
+use dlock_core::roster::{Change, Clients, Process};
 use dlock_core::wire::control::Secret;
 
 use super::files::opened;
@@ -65,25 +66,6 @@ pub(crate) struct FileKeeper {
     origin: Origin,
     /// It is to have this epoch.
     state_file: Option<PathBuf>,
-}
-
-/// What a list says.
-#[derive(Debug, Default)]
-pub(super) struct List {
-    pub(super) clients: Clients,
-    pub(super) origin: Origin,
-}
-
-/// Where the clients of a list come from.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Origin {
-    /// The epoch of the list's primary; `None`: the list is of an earlier version.
-    pub(super) epoch: Option<u64>,
-    /// The epochs of primaries with other state files, whose clients are all here.
-    pub(super) after: Vec<u64>,
-    /// These are not all clients: the list of the primary of this epoch was lost, and no recovery
-    /// has ended since.
-    pub(super) lost: Option<u64>,
 }
 
 impl FileKeeper {
@@ -148,9 +130,7 @@ impl FileKeeper {
 
 impl Keeper for FileKeeper {
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
-        if changes.iter().any(|change| matches!(change, Change::Only { .. })) {
-            self.origin.lost = None;
-        }
+        changes.iter().for_each(|change| self.origin.apply(change));
         let kept = self.keep_all(changes, clients);
         kept.map_err(|source| {
             let (kind, path) = (source.kind(), self.path.clone());
@@ -245,11 +225,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
             }
             _ if line == LOST => list.origin.lost = Some(0), // of an earlier version
             _ => {
-                let change = parsed(line).ok_or_else(odd_line)?;
-                if matches!(change, Change::Only { .. }) {
-                    list.origin.lost = None;
-                }
-                change.apply(&mut list.clients);
+                list.apply(&parsed(line).ok_or_else(odd_line)?);
             }
         }
     }
@@ -261,40 +237,6 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
         clients.values_mut().for_each(|kept| kept.processes.clear());
     }
     Ok(Some(list))
-}
-
-/// The shortest history that makes these clients: those first that were heard of first.
-fn history(clients: &Clients) -> Vec<Change> {
-    let mut changes = Vec::new();
-    for unseen in (0..=UNSEEN_MAX + 1).rev() {
-        for (&client, kept) in clients.iter().filter(|(_, kept)| kept.unseen == unseen) {
-            let horizon_s = kept.horizon_s;
-            let prepared = |(secret, proof)| Change::Prepared {
-                client,
-                secret,
-                horizon_s,
-                proof: Some(proof),
-            };
-            let joined =
-                |secret| Change::Joined { client, secret, horizon_s, identity: kept.identity };
-            match kept.secrets[..] {
-                [] => {}
-                [own] => changes.push(joined(own)),
-                [own, before, ..] => {
-                    let moved = Change::Moved { client };
-                    changes.extend([joined(before), prepared((own, before)), moved]);
-                }
-            }
-            changes.extend(kept.prepared.map(prepared));
-            changes.extend(kept.has_locks.then_some(Change::HasLocks { client }));
-            let processes = kept.processes.iter();
-            changes.extend(processes.map(|&process| Change::Mapped { client, process }));
-        }
-        if unseen > 0 && !changes.is_empty() {
-            changes.push(Change::Started);
-        }
-    }
-    changes
 }
 
 fn line(change: &Change) -> String {
@@ -398,11 +340,12 @@ fn damaged(what: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::owner::Taking;
     use super::*;
     use crate::roster::owner::beside;
     use crate::roster::{has_ended, process};
     use crate::testing::TempFolder;
+    use dlock_core::roster::place::Taking;
+    use dlock_core::roster::UNSEEN_MAX;
     use std::fs;
 
     fn client(n: u32) -> ClientId {

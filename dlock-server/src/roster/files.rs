@@ -86,8 +86,9 @@ fn invalid(what: &'static str) -> io::Error {
 mod tests {
     use super::*;
     use crate::epoch;
-    use crate::roster::{list_of, FileKeeper, Ownership, Taking};
+    use crate::roster::{list_of, FileKeeper, Ownership};
     use crate::testing::TempFolder;
+    use dlock_core::roster::place::Taking;
     use std::os::unix::fs::{symlink, PermissionsExt};
     use std::sync::Arc;
 

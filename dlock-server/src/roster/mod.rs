@@ -7,7 +7,8 @@
 //!        ▼                            ▼
 //!   control thread: a client is answered once it is kept that it is one
 //! ```
-//! What is kept, and what a successor makes of it, is decided by [`dlock_core::roster`]. Written
+//! What is kept, what a successor makes of it and what the writer does next is decided by
+//! [`dlock_core::roster`]; what is here reads, writes and passes on. Written
 //! when clients come and go, and never on the way to a lock. What comes while the last changes are
 //! being written is written together.
 
@@ -26,6 +27,8 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use dlock_core::roster::place::Whose;
+use dlock_core::roster::written::{Idle, Trouble, Written};
 use dlock_core::roster::{Change, Clients};
 use log::Level;
 use tokio::sync::watch;
@@ -35,7 +38,7 @@ pub(crate) use file::FileKeeper;
 pub(crate) use files::{opened, others_may_write, resolved};
 pub(crate) use fresh::{remove_unfinished, Fresh};
 pub(crate) use open::{found, Found};
-pub(crate) use owner::{has_ended, owner, process, signature, Ownership, Taking};
+pub(crate) use owner::{has_ended, owner, process, signature, Ownership};
 
 /// Between two looks whether another primary has taken the place of this one, and two attempts to
 /// keep what could not be kept.
@@ -67,20 +70,10 @@ pub(crate) trait Place: std::fmt::Debug + Send + Sync {
     fn whose(&self) -> Whose;
 
     /// Whether they are those of this primary, for sure.
+    #[cfg(test)]
     fn is_mine(&self) -> bool {
         self.whose() == Whose::Mine
     }
-}
-
-/// Whose clients they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// Those of this primary.
-    Mine,
-    /// Another has taken its place.
-    Anothers,
-    /// That cannot be seen: where it would be written is out of reach.
-    Unseen,
 }
 
 /// Where the clients are of a primary with this state file, which is [`resolved`].
@@ -97,15 +90,6 @@ pub(crate) struct Roster {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How many changes are kept, or could not be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Written {
-    changes: u64,
-    is_failing: bool,
-    /// Another primary has taken the place of this one.
-    is_replaced: bool,
-}
-
 /// Waits for the writer thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Receipts {
@@ -120,12 +104,12 @@ impl Receipts {
     /// # Errors
     /// It cannot be.
     pub(crate) async fn all_kept(&self) -> Result<(), ()> {
-        let change = self.told.load(Ordering::Acquire);
+        let told = self.told.load(Ordering::Acquire);
         let mut written = self.written.clone();
-        let written = written.wait_for(|written| written.changes >= change).await;
-        match written {
-            Ok(written) if !written.is_failing => Ok(()),
-            _ => Err(()),
+        let written = written.wait_for(|written| written.is_kept(told).is_some()).await;
+        match written.ok().and_then(|written| written.is_kept(told)) {
+            Some(true) => Ok(()),
+            Some(false) | None => Err(()),
         }
     }
 }
@@ -133,21 +117,19 @@ impl Receipts {
 impl Receipts {
     /// Whether what was told last could not be kept; it is tried again and again.
     pub(crate) fn is_failing(&self) -> bool {
-        self.written.borrow().is_failing
+        self.written.borrow().is_failing()
     }
 
-    /// Whether this primary may tell a client whose request it has that it knows it. The client
-    /// relies on its session from the moment in which it asked: that was before this look, and who
-    /// takes the place of this primary later waits for the whole of the horizon. What cannot be
-    /// seen may have happened.
+    /// Whether this primary may tell a client whose request it has that it knows it
+    /// ([`Whose::may_answer`]).
     pub(crate) fn may_answer(&self) -> bool {
-        self.place.as_ref().is_none_or(|place| place.is_mine())
+        self.place.as_ref().is_none_or(|place| place.whose().may_answer())
     }
 
     /// Waits until another primary has taken the place of this one.
     pub(crate) async fn replaced(&self) {
         let mut written = self.written.clone();
-        if written.wait_for(|written| written.is_replaced).await.is_err() {
+        if written.wait_for(Written::is_replaced).await.is_err() {
             std::future::pending::<()>().await; // this one ends
         }
     }
@@ -167,9 +149,7 @@ impl Roster {
         let place = keeper.as_ref().map(|keeper| keeper.place());
         let receipts = Receipts { place, told: Arc::clone(&told), written };
         let Some(keeper) = keeper else {
-            // every change is kept as well as it will ever be
-            let all = Written { changes: u64::MAX, ..Written::default() };
-            progress.send_replace(all);
+            progress.send_replace(Written::nowhere());
             return Ok((Self { changes: None, told, thread: None }, receipts));
         };
         let (sender, receiver) = channel();
@@ -210,45 +190,44 @@ fn write(
             Ok(first) => Some(first),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                if !written.is_replaced && place.whose() == Whose::Anothers {
-                    written.is_replaced = true;
+                let was_replaced = written.is_replaced();
+                let idle = written.idle(place.whose(), || keeper.is_in_place());
+                if written.is_replaced() != was_replaced {
                     progress.send_replace(written);
                 }
-                if written.is_replaced || !written.is_failing && keeper.is_in_place() {
-                    continue;
+                match idle {
+                    Idle::Rests => continue,
+                    Idle::WritesAgain => None,
                 }
-                None // once more
             }
         };
-        // the first list of a primary is not in its place yet
-        let is_removed = written.changes > 0 && !written.is_failing && !keeper.is_in_place();
+        let was_removed = written.is_removed(|| keeper.is_in_place());
         let together: Vec<Change> = first.into_iter().chain(changes.try_iter()).collect();
         together.iter().for_each(|change| change.apply(&mut clients));
-        written.changes += together.len() as u64;
         let kept = keeper.keep(&together, &clients);
-        written.is_failing = kept.is_err();
-        match (kept, place.whose()) {
-            (Ok(()), _) if is_removed => limited!(
-                Cause::Roster,
-                Level::Error,
-                "files of the state were removed or exchanged while this primary serves: they are \
-                 written again; leave them to the primary"
-            ),
-            (Ok(()), _) => {}
-            (Err(_), Whose::Anothers) => written.is_replaced = true,
-            (Err(error), whose) => {
-                let what = match whose {
-                    Whose::Unseen => {
-                        "no client is answered: whether another primary has taken \
-                                      this one's place cannot be seen"
-                    }
-                    _ => "clients are refused: who they are cannot be kept",
-                };
-                limited!(Cause::Roster, Level::Error, "{what}: {error}");
-            }
+        let whose = place.whose();
+        let trouble = written.wrote(together.len() as u64, kept.is_ok(), was_removed, whose);
+        if let Some(trouble) = trouble {
+            report(trouble, kept.err());
         }
         progress.send_replace(written);
     }
+}
+
+fn report(trouble: Trouble, error: Option<io::Error>) {
+    let what = match trouble {
+        Trouble::Removed => {
+            "files of the state were removed or exchanged while this primary serves: they are \
+             written again; leave them to the primary"
+        }
+        Trouble::Failing => "clients are refused: who they are cannot be kept",
+        Trouble::Unseen => {
+            "no client is answered: whether another primary has taken this one's place cannot be \
+             seen"
+        }
+    };
+    let why = error.map(|error| format!(": {error}")).unwrap_or_default();
+    limited!(Cause::Roster, Level::Error, "{what}{why}");
 }
 
 #[cfg(test)]
@@ -322,8 +301,9 @@ mod tests {
         let (roster, mut receipts) = Roster::start(Some(keeper), Clients::new()).unwrap();
         roster.tell(joined(1, 1));
         assert_eq!(receipts.all_kept().await, Err(()));
-        let kept = receipts.written.wait_for(|written| !written.is_failing).await;
-        assert_eq!(kept.unwrap().changes, 1, "nobody has told anything more");
+        let kept = receipts.written.wait_for(|written| !written.is_failing()).await;
+        let kept = kept.unwrap();
+        assert_eq!((kept.is_kept(1), kept.is_kept(2)), (Some(true), None), "one change");
         assert_eq!(fails.load(Ordering::Relaxed), 0);
     }
 

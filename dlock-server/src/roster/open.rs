@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The roster of a primary that starts: the list beside its state file, and that of a predecessor
-//! with another one.
+//! with another one. What they say together is decided by [`dlock_core::roster::list`]; what is here
+//! reads and writes them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dlock_core::ids::Epoch;
+use dlock_core::roster::list::{Joins, List, Other};
+use dlock_core::roster::place::Taking;
 use dlock_core::roster::Clients;
 
-use super::file::{read, List, Origin};
-use super::{
-    has_ended, list_of, others_may_write, owner, resolved, FileKeeper, Keeper, Ownership, Taking,
-};
+use super::file::read;
+use super::{has_ended, list_of, others_may_write, owner, resolved, FileKeeper, Keeper, Ownership};
 use crate::epoch;
 use crate::error::StartError;
 
@@ -55,31 +56,35 @@ pub(crate) fn found(
     let opened = FileKeeper::open(&path, place.insert(taken).clone());
     let (mut keeper, own) = opened.map_err(failed)?;
     let begins = own.is_none();
-    let mut list = own.unwrap_or_default();
     // a state file that cannot be read ends the start later
-    let last = epoch::last(state_file).ok().flatten().max(list.origin.epoch);
-    list.origin.epoch = last;
-    if begins {
-        // A list is written before the first epoch is: where an epoch is, there was a list.
-        list.origin.lost = last;
-    }
-    let others = others(earlier)?;
-    let later = others.iter().filter(|other| Some(other.epoch) > last);
-    let joins = match later.max_by_key(|other| other.epoch) {
-        Some(later) => {
-            let theirs = later.list()?;
-            says(later, &theirs, state_file);
-            list = joined(list, theirs);
+    let mut list = List::begun(own, epoch::last(state_file).ok().flatten());
+    let last = list.origin.epoch;
+    let (files, others) = others(earlier)?;
+    let joins = match list.joins(&others) {
+        Some(Joins::Later(n)) => {
+            let theirs = list_of_other(&files[n], others[n])?;
+            says(&files[n], &theirs, state_file);
+            list = list.joined(theirs);
             true
         }
-        None => is_restored(&mut list, &others)?,
+        Some(Joins::Lost(n)) => {
+            let is_restored = list.restored(list_of_other(&files[n], others[n])?);
+            if is_restored {
+                log::info!(
+                    "the list {} that was lost is there again",
+                    list_of(&files[n]).display()
+                );
+            }
+            is_restored
+        }
+        None => false,
     };
     if begins || joins {
         keeper.begin(&list).map_err(failed)?;
     }
     if let Some(lost) = list.origin.lost {
-        let other = others.iter().find(|other| other.epoch == lost);
-        let lost = other.map_or(state_file, |other| &other.state_file);
+        let other = others.iter().position(|other| other.epoch == lost);
+        let lost = other.map_or(state_file, |n| &files[n]);
         log::error!(
             "no client is served: the state file {} is there, and its list of clients {} was lost, \
              so that it is not known who holds what; stop this primary, restore the list and start \
@@ -90,36 +95,21 @@ pub(crate) fn found(
     }
     // The epoch begins last, so that a primary that cannot start uses none up. It begins after this
     // primary has the place, so that no other one begins a later epoch and serves before this one.
-    let after = list.origin.after.iter().copied().max().max(last);
+    let after = list.origin.last_other().max(last);
     let epoch = epoch::begin(Some(state_file).zip(place.as_deref()), after)?;
     keeper.begun(state_file, epoch);
     let (clients, is_lost) = (list.clients, list.origin.lost.is_some());
     Ok(Found { keeper: Some(Box::new(keeper)), clients, is_lost, epoch })
 }
 
-/// Another state file of a primary whose process does not live on this host.
-struct Other {
-    state_file: PathBuf,
-    epoch: u64,
-    /// Its process was one of this host, and has ended.
-    has_ended: bool,
-}
-
-impl Other {
-    /// What its list says.
-    ///
-    /// # Errors
-    /// `EarlierStateFile`: it cannot be read.
-    fn list(&self) -> Result<List, StartError> {
-        let path = list_of(&self.state_file);
-        let list = read(&path).map_err(|source| StartError::EarlierStateFile { path, source })?;
-        let lost = Origin { lost: Some(self.epoch), ..Origin::default() };
-        let mut list = list.unwrap_or(List { origin: lost, ..List::default() });
-        // one that may live elsewhere may have other clients later
-        let is_all = self.has_ended && list.origin.lost.is_none();
-        list.origin.after.extend(is_all.then_some(self.epoch));
-        Ok(list)
-    }
+/// What the list beside another state file says.
+///
+/// # Errors
+/// `EarlierStateFile`: it cannot be read.
+fn list_of_other(state_file: &Path, other: Other) -> Result<List, StartError> {
+    let path = list_of(state_file);
+    let list = read(&path).map_err(|source| StartError::EarlierStateFile { path, source })?;
+    Ok(other.list(list))
 }
 
 /// Those of the state files `earlier`. A primary whose process still lives on this host is passed
@@ -127,8 +117,8 @@ impl Other {
 ///
 /// # Errors
 /// `EarlierStateFile`: a state file cannot be read.
-fn others(earlier: &[PathBuf]) -> Result<Vec<Other>, StartError> {
-    let mut others = Vec::new();
+fn others(earlier: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<Other>), StartError> {
+    let mut others = (Vec::new(), Vec::new());
     for path in earlier {
         let state_file = resolved(path);
         let last = epoch::last(&state_file);
@@ -136,45 +126,16 @@ fn others(earlier: &[PathBuf]) -> Result<Vec<Other>, StartError> {
         let Some(epoch) = last.map_err(failed)? else { continue };
         match owner(&list_of(&state_file)).map(has_ended) {
             Some(false) => {}
-            ended => others.push(Other { state_file, epoch, has_ended: ended.is_some() }),
+            ended => {
+                others.0.push(state_file);
+                others.1.push(Other { epoch, has_ended: ended.is_some() });
+            }
         }
     }
     Ok(others)
 }
 
-/// What a list and a later one say together.
-fn joined(mut own: List, later: List) -> List {
-    let Origin { epoch, .. } = own.origin;
-    let Origin { after, lost, .. } = later.origin;
-    if epoch.is_some_and(|epoch| after.contains(&epoch)) {
-        // the later primary has had all clients of this one, and some may have left since
-        return List { clients: later.clients, origin: Origin { epoch, after, lost } };
-    }
-    own.clients.extend(later.clients);
-    own.origin.lost = lost.or(own.origin.lost);
-    own.origin.after.extend(after);
-    own
-}
-
-/// Whether the list that was lost is there again; its clients are added then.
-fn is_restored(list: &mut List, others: &[Other]) -> Result<bool, StartError> {
-    let lost = others.iter().find(|other| Some(other.epoch) == list.origin.lost);
-    let Some(lost) = lost else { return Ok(false) };
-    let theirs = lost.list()?;
-    if theirs.origin.lost.is_some() {
-        return Ok(false);
-    }
-    for (client, kept) in theirs.clients {
-        list.clients.entry(client).or_insert(kept); // one that is known has come since
-    }
-    list.origin.after.extend(theirs.origin.after);
-    list.origin.lost = None;
-    log::info!("the list {} that was lost is there again", list_of(&lost.state_file).display());
-    Ok(true)
-}
-
-fn says(other: &Other, theirs: &List, own: &Path) {
-    let state_file = &other.state_file;
+fn says(state_file: &Path, theirs: &List, own: &Path) {
     let what = format!(
         "the last primary on this port had the state file {state_file:?}, and this one has \
          {own:?}, as after another /etc/machine-id, XDG_STATE_HOME or HOME"

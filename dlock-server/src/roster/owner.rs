@@ -11,6 +11,9 @@
 //! old one learns it as soon as it goes on. Of several that want to, one at a time
 //! (`FILE.clients.taking`) looks whether the list is still that primary's, and takes it.
 //!
+//! What follows from what is seen of the file is decided by [`dlock_core::roster::place`]; what is
+//! here looks, locks and writes.
+//!
 //! The file may be removed while its primary serves. On this host the primary is known by a name
 //! besides ([`Name`]), so that no other one begins before the file is there again.
 
@@ -20,6 +23,9 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dlock_core::roster::place::{
+    Attempt, FileId, Folder, Hold, Seen, Signature, Step, Taking, Whose,
+};
 use dlock_core::roster::Process;
 use dlock_fabric::os::fds::process_stat;
 use dlock_fabric::os::named;
@@ -29,7 +35,7 @@ use rustix::process::Pid;
 
 use super::files::opened;
 use super::name::{in_use, Name};
-use super::{Place, Whose};
+use super::Place;
 
 const HEAD: &str = "dlock primary ";
 /// Bytes of a signature at least.
@@ -37,23 +43,13 @@ const SIGNATURE_LEN: usize = 255;
 /// Bytes of the file at most.
 const BYTES_MAX: u64 = 4_096;
 
-/// How a list is taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Taking {
-    /// If it is free.
-    IfFree,
-    /// Also from another, which must not serve any more: the one that is written there, if it is
-    /// known which ([`signature`]).
-    FromAnother(Option<String>),
-}
-
 /// That a list is this primary's.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     held: Mutex<Held>,
     path: PathBuf,
     /// The signature that was in the file before this primary's.
-    before: Option<String>,
+    before: Option<Signature>,
     /// Whose lock it is: a child that a fork has made must not take it away.
     process: u32,
 }
@@ -88,20 +84,26 @@ impl Ownership {
         let path = beside(list, ".lock");
         let of_lock = |error| named(&format!("its lock {}", path.display()), error);
         let name = match Name::take(&path) {
-            Err(error) if is_busy(&error) => match taking {
-                Taking::FromAnother(_) => None,
-                Taking::IfFree => return Err(error),
+            Err(error) if is_busy(&error) => match taking.step(Attempt::Held) {
+                Step::Refuse => return Err(error),
+                _ => None,
             },
             name => name.map_err(of_lock)?,
         };
         let owned = loop {
             let file = lock_file(&path).map_err(of_lock)?;
             let owned = Self::unsigned(file, path.clone(), list)?;
-            match owned.lock() {
-                Ok(()) if is_at(&owned.held().file, &path) => {
-                    if *taking == Taking::IfFree {
-                        owned.is_no_copy()?;
-                    }
+            let (attempt, refused) = match owned.lock() {
+                Ok(()) => {
+                    let is_in_place = is_at(&owned.held().file, &path);
+                    (Attempt::Locked { is_in_place }, None)
+                }
+                Err(error) if is_busy(&error) => (Attempt::Held, Some(error)),
+                Err(error) => return Err(error),
+            };
+            match taking.step(attempt) {
+                Step::Sign => {
+                    owned.is_no_copy(taking)?;
                     if let Err(error) = owned.sign() {
                         // Half written it may name this process, which would then wait for its own
                         // end.
@@ -110,14 +112,9 @@ impl Ownership {
                     }
                     break owned;
                 }
-                Ok(()) => {} // another file was put there meanwhile
-                Err(error) if is_busy(&error) => match taking {
-                    Taking::FromAnother(from) => {
-                        break Self::replace(list, path, from.as_deref())?;
-                    }
-                    Taking::IfFree => return Err(error),
-                },
-                Err(error) => return Err(error),
+                Step::Again => {} // another file was put there meanwhile
+                Step::Replace => break Self::replace(list, path, taking)?,
+                Step::Refuse => return Err(refused.unwrap_or_else(|| in_use(""))),
             }
         };
         owned.held().name = name;
@@ -142,17 +139,18 @@ impl Ownership {
 
     /// # Errors
     /// `ResourceBusy`: the state was copied from that of a primary whose process lives.
-    fn is_no_copy(&self) -> io::Result<()> {
-        let Some((owner, inode)) = self.before.as_deref().and_then(read) else { return Ok(()) };
-        let is_mine = owner.pid == std::process::id() as i32;
-        if is_mine || inode == self.held().file.metadata()?.ino() || has_ended(owner) {
-            return Ok(());
+    fn is_no_copy(&self, taking: &Taking) -> io::Result<()> {
+        let before = self.before.as_ref().and_then(read);
+        let own = (std::process::id() as i32, self.held().file.metadata()?.ino());
+        match taking.copied_from(before, own, has_ended) {
+            None => Ok(()),
+            Some(owner) => Err(busy(&format!(
+                "it is a copy of the state of the primary in process {}, which lives, and two must \
+                 not serve with one state; end that process, or give this primary a state of its \
+                 own",
+                owner.pid
+            ))),
         }
-        Err(busy(&format!(
-            "it is a copy of the state of the primary in process {}, which lives, and two must not \
-             serve with one state; end that process, or give this primary a state of its own",
-            owner.pid
-        )))
     }
 
     /// Puts the signature back that was there before: the start of this primary has failed.
@@ -160,14 +158,15 @@ impl Ownership {
     /// # Errors
     /// The file cannot be written: it seems to be this process's for as long as that lives.
     pub(crate) fn give_back(&self) -> io::Result<()> {
-        write(&self.held().file, self.before.as_deref().unwrap_or_default())
+        let before = self.before.as_ref().map_or("", |before| &before.0);
+        write(&self.held().file, before)
     }
 
-    /// Puts its own file in the place of another primary's: the one that `from` names, if any.
-    fn replace(list: &Path, path: PathBuf, from: Option<&str>) -> io::Result<Self> {
+    /// Puts its own file in the place of another primary's.
+    fn replace(list: &Path, path: PathBuf, taking: &Taking) -> io::Result<Self> {
         let turn = lock_file(&beside(list, ".taking"))?;
         lock(&turn, || busy("another process is just taking its place"))?;
-        if from.is_some() && from != signature(list).as_deref() {
+        if !taking.may_replace(signature(list).as_ref()) {
             return Err(replaced());
         }
         let new = beside(&path, &format!(".{}.new", std::process::id()));
@@ -201,28 +200,30 @@ impl Ownership {
     /// # Errors
     /// It is not certain that they were, they cannot be made, or another primary has made them.
     pub(crate) fn hold(&self) -> io::Result<()> {
-        if self.whose() == Whose::Anothers {
-            return Err(replaced());
-        }
-        let (is_there, mine) = {
+        let (is_in_place, opened) = {
             let held = self.held();
             (is_at(&held.file, &self.path), held.folder.metadata()?)
         };
-        if is_there {
-            return Ok(());
-        }
         let folder = folder(&self.path);
-        let is_mine = |there: fs::Metadata| (there.dev(), there.ino()) == (mine.dev(), mine.ino());
-        let is_there = fs::metadata(folder).is_ok_and(is_mine);
         let above = folder.ancestors().find_map(|above| fs::metadata(above).ok());
-        let is_same_device = above.is_some_and(|above| above.dev() == mine.dev());
-        if !is_there && (mine.nlink() > 0 || !is_same_device) {
-            let why = format!(
-                "its folder {} is out of reach: it was moved, or a link or mount on the way to it; \
-                 put that back",
-                folder.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        let seen = Folder {
+            opened: id(&opened),
+            is_removed: opened.nlink() == 0,
+            at_path: fs::metadata(folder).ok().as_ref().map(id),
+            device_above: above.map(|above| above.dev()),
+        };
+        match seen.hold(self.whose(), is_in_place) {
+            Hold::Holds => return Ok(()),
+            Hold::Replaced => return Err(replaced()),
+            Hold::OutOfReach => {
+                let why = format!(
+                    "its folder {} is out of reach: it was moved, or a link or mount on the way to \
+                     it; put that back",
+                    folder.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            Hold::MakeAgain => {}
         }
         let made = || {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -302,13 +303,9 @@ pub(super) fn busy(what: &str) -> io::Error {
 }
 
 impl Place for Ownership {
-    /// Another primary that takes the list puts its own file there: in the folder, by any path
-    /// that reaches it, or in the one that has its path by now.
     fn whose(&self) -> Whose {
-        match fs::symlink_metadata(&self.path) {
-            Ok(there) => self.is(there.dev(), there.ino()),
-            Err(_) => self.whose_in_folder(),
-        }
+        let seen = self.seen();
+        Whose::of(self.held().file.metadata().ok().as_ref().map(id), seen)
     }
 }
 
@@ -327,37 +324,36 @@ impl Ownership {
         }
     }
 
-    fn is(&self, dev: u64, ino: u64) -> Whose {
-        match self.held().file.metadata() {
-            Ok(mine) if (mine.dev(), mine.ino()) == (dev, ino) => Whose::Mine,
-            Ok(_) => Whose::Anothers,
-            Err(_) => Whose::Unseen,
+    /// What is in the place of its file. Another primary that takes the list puts its own file
+    /// there: in the folder, by any path that reaches it, or in the one that has its path by now.
+    fn seen(&self) -> Seen {
+        if let Ok(there) = fs::symlink_metadata(&self.path) {
+            return Seen::File(id(&there));
         }
-    }
-
-    /// The path leads nowhere: the file was removed, or the folder is out of reach.
-    fn whose_in_folder(&self) -> Whose {
+        // the path leads nowhere: the file was removed, or the folder is out of reach
         let name = self.path.file_name().unwrap_or_default();
-        let there = |folder| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
-        let there = there(&self.held().folder);
-        match there {
-            Ok(there) => self.is(there.st_dev as _, there.st_ino as _),
-            // no file was put there, unless the folder itself is gone
-            Err(Errno::NOENT) => match self.held().folder.metadata() {
-                Ok(folder) if folder.nlink() > 0 => Whose::Mine,
-                _ => Whose::Unseen,
+        let held = self.held();
+        match rustix::fs::statat(&held.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Seen::File(FileId { device: there.st_dev as _, inode: there.st_ino as _ }),
+            Err(Errno::NOENT) => match held.folder.metadata() {
+                Ok(folder) => Seen::NoFile { has_folder: folder.nlink() > 0 },
+                Err(_) => Seen::Nothing,
             },
-            Err(_) => Whose::Unseen,
+            Err(_) => Seen::Nothing,
         }
     }
 }
 
+fn id(file: &fs::Metadata) -> FileId {
+    FileId { device: file.dev(), inode: file.ino() }
+}
+
 /// What is written of the primary that had a list last.
-pub(crate) fn signature(list: &Path) -> Option<String> {
+pub(crate) fn signature(list: &Path) -> Option<Signature> {
     let mut text = String::new();
     let file = opened(&beside(list, ".lock"), OpenOptions::new().read(true));
     file.ok()?.take(BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    Some(Signature(text))
 }
 
 /// The primary that had a list last, if it was one of this boot and namespace.
@@ -366,8 +362,8 @@ pub(crate) fn owner(list: &Path) -> Option<Process> {
 }
 
 /// The primary that a lock file names, and the inode of the file that it signed.
-fn read(signature: &str) -> Option<(Process, u64)> {
-    let mut words = signature.strip_suffix('\n')?.trim_end().strip_prefix(HEAD)?.splitn(4, ' ');
+fn read(signature: &Signature) -> Option<(Process, u64)> {
+    let mut words = signature.0.strip_suffix('\n')?.trim_end().strip_prefix(HEAD)?.splitn(4, ' ');
     let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let inode = words.next()?.parse().ok()?;
     let home_of_it = words.next()?;
@@ -426,14 +422,9 @@ pub(crate) fn process(pid: Option<i32>) -> Process {
 /// Whether it has ended for sure.
 pub(crate) fn has_ended(process: Process) -> bool {
     let pid = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
-    let Some(pid) = pid else { return false };
-    if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
-        return true;
-    }
-    // there is one: another one, if it started at another time; /proc may be hidden
-    let started = process.started;
-    process_stat(process.pid)
-        .is_some_and(|stat| stat.ended || started != 0 && started != stat.ticks)
+    let has_number = |pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH);
+    let stat = process_stat(process.pid).map(|stat| (stat.ended, stat.ticks));
+    process.has_ended(pid.is_some_and(has_number), stat)
 }
 
 #[cfg(test)]
@@ -556,7 +547,8 @@ mod tests {
         let folder = TempFolder::new("owner-turns");
         let list = folder.path().join("list");
         let stopped = Ownership::take(&list, &Taking::IfFree).unwrap();
-        let taking = Taking::FromAnother(Some("dlock primary 1 1 elsewhere\n".to_string()));
+        let elsewhere = Signature("dlock primary 1 1 elsewhere\n".to_string());
+        let taking = Taking::FromAnother(Some(elsewhere));
         assert!(is_busy(&Ownership::take(&list, &taking).unwrap_err()), "it is another's by now");
         assert!(stopped.is_mine());
         let turn = File::create(beside(&list, ".taking")).unwrap();
@@ -581,7 +573,8 @@ mod tests {
                 let taken = Ownership::take(&list, &Taking::IfFree).unwrap();
                 assert_eq!(owner(&list), Some(me()));
                 taken.give_back().unwrap();
-                assert_eq!(signature(&list), before.clone().or(Some(String::new())));
+                let before = Signature(before.clone().unwrap_or_default());
+                assert_eq!(signature(&list), Some(before));
             }
         }
     }
@@ -601,7 +594,8 @@ mod tests {
         fs::copy(&lock, beside(&copy, ".lock")).unwrap();
         let refused = Ownership::take(&copy, &Taking::IfFree).unwrap_err();
         assert!(is_busy(&refused) && refused.to_string().contains("is a copy"), "{refused}");
-        assert_eq!(super::signature(&copy), Some(signature), "it stays as it was");
+        let stays = super::signature(&copy) == Some(Signature(signature));
+        assert!(stays, "it stays as it was");
         // its primary has ended, and its process lives on
         drop(Ownership::take(&list, &Taking::IfFree).unwrap());
         other.kill().unwrap();
