@@ -23,19 +23,21 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::admin_socket::AdminSocket;
-use crate::capacity::{Bound, Capacity, FilesLeft, Needs};
-use crate::channel::CHANNELS_MAX;
+use crate::command::channel::CHANNELS_MAX;
+use crate::command::mailbox::{mailbox, Event, Mailbox};
 use crate::command::{self, Worker};
 use crate::config::{cpus, Rule, ServerConfig};
-use crate::control::{self, secure, Recovery, ServerInfo};
-use crate::cpuset::CpuSet;
-use crate::device;
-use crate::epoch::ServerClock;
+use crate::control::{self, secure, Recovery};
+use crate::coordinator::file::{self, Found, Ownership};
+use crate::coordinator::Roster;
 use crate::error::StartError;
-use crate::mailbox::{mailbox, Event, Mailbox};
-use crate::memory::Memory;
-use crate::roster::{self, Found, Ownership, Roster};
+use crate::host::capacity::{Bound, Capacity, FilesLeft, Needs};
+use crate::host::clock::ServerClock;
+use crate::host::cpuset::CpuSet;
+use crate::host::device;
+use crate::host::memory::Memory;
+use crate::observe::admin::ServerInfo;
+use crate::observe::admin_socket::AdminSocket;
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
@@ -87,7 +89,7 @@ impl Server {
         fds::occupy_standard();
         config.check()?;
         config.check_room()?;
-        let state_file = config.state_file.as_deref().map(roster::resolved);
+        let state_file = config.state_file.as_deref().map(file::resolved);
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
 
@@ -108,8 +110,8 @@ impl Server {
         let capacity = capacity(&config, &memory, &offers)?;
         let clock = ServerClock::start();
         let Found { keeper, mut clients, is_lost, epoch } =
-            roster::found(state_file.as_deref(), &config.earlier_state_files, taking, place)?;
-        clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
+            file::found(state_file.as_deref(), &config.earlier_state_files, taking, place)?;
+        clients.retain(|_, kept| !kept.is_dead(file::has_ended));
         let known = clients.values().filter(|kept| kept.has_locks).count();
         if known > capacity.clients {
             log::error!(

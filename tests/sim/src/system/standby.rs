@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Primaries in waiting: `dlock_core::standby` decides when one takes the place of the primary, and
 //! `dlock_core::roster::place` whether it gets that. What is here asks, fences, locks and says what
-//! an operator says, as `dlock-server/src/standby.rs` and `roster/owner.rs` do.
+//! an operator says, as `dlock-server/src/coordinator/standby.rs` and `file/owner.rs` do.
 //!
 //! ```text
 //!   next ─▶ Wait · Probe ─▶ heard, unheard · Fence ─▶ the primary ends, or the command fails

@@ -18,11 +18,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::ACCEPT_PAUSE;
-use crate::log_limit::{limited, Cause};
+use crate::control::ACCEPT_PAUSE;
+use crate::observe::log_limit::{limited, Cause};
 
 /// Connections at a time.
-pub(super) const CONNECTIONS_MAX: usize = 16;
+pub(crate) const CONNECTIONS_MAX: usize = 16;
 /// Bytes of a request line.
 const LINE_MAX: u64 = 4 * 1024;
 /// Bytes that are read of a longer one after its answer.

@@ -27,7 +27,7 @@ use rustix::process::geteuid;
 
 use super::files::is_own;
 use super::owner::{busy, folder};
-use crate::log_limit::{limited, Cause};
+use crate::observe::log_limit::{limited, Cause};
 
 /// Connections that may wait: each is a primary that asks which process has the name.
 const BACKLOG: i32 = 16;

@@ -85,8 +85,7 @@ fn invalid(what: &'static str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::epoch;
-    use crate::roster::{list_of, FileKeeper, Ownership};
+    use crate::coordinator::file::{epoch, list_of, FileKeeper, Ownership};
     use crate::testing::TempFolder;
     use dlock_core::roster::place::Taking;
     use std::os::unix::fs::{symlink, PermissionsExt};

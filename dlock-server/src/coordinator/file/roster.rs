@@ -31,11 +31,11 @@ use dlock_core::roster::list::{history, List, Origin};
 use dlock_core::roster::{Change, Clients, Process};
 use dlock_core::wire::control::Secret;
 
+use super::epoch;
 use super::files::opened;
 use super::fresh::{remove_unfinished, Fresh};
 use super::owner::{home, is_at, Ownership};
-use super::{Keeper, Place};
-use crate::epoch;
+use crate::coordinator::{Keeper, Place};
 use crate::error::StartError;
 
 const HEAD: &str = "dlock clients 3 ";
@@ -341,8 +341,8 @@ fn damaged(what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::roster::owner::beside;
-    use crate::roster::{has_ended, process};
+    use crate::coordinator::file::owner::beside;
+    use crate::coordinator::file::{has_ended, process};
     use crate::testing::TempFolder;
     use dlock_core::roster::place::Taking;
     use dlock_core::roster::UNSEEN_MAX;

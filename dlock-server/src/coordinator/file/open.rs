@@ -11,9 +11,9 @@ use dlock_core::roster::list::{Joins, List, Other};
 use dlock_core::roster::place::Taking;
 use dlock_core::roster::Clients;
 
-use super::file::read;
-use super::{has_ended, list_of, others_may_write, owner, resolved, FileKeeper, Keeper, Ownership};
-use crate::epoch;
+use super::roster::read;
+use super::{epoch, has_ended, list_of, others_may_write, owner, resolved, FileKeeper, Ownership};
+use crate::coordinator::Keeper;
 use crate::error::StartError;
 
 /// Where the clients are kept, and those of the predecessor.

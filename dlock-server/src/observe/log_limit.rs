@@ -163,7 +163,7 @@ impl fmt::Display for LeftOut {
 macro_rules! limited {
     ($cause:expr, $level:expr, $($line:tt)+) => {
         if log::log_enabled!($level) {
-            use $crate::log_limit::{LeftOut, Verdict, LIMITS};
+            use $crate::observe::log_limit::{LeftOut, Verdict, LIMITS};
             if let Verdict::Log(left_out) = LIMITS.admit($cause) {
                 log::log!($level, "{}{}", format_args!($($line)+), LeftOut(left_out));
             }

@@ -12,15 +12,10 @@
 //! when clients come and go, and never on the way to a lock. What comes while the last changes are
 //! being written is written together.
 
-mod file;
-mod files;
-mod fresh;
-mod name;
-mod open;
-mod owner;
+pub(crate) mod file;
+pub(crate) mod standby;
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
@@ -33,19 +28,11 @@ use dlock_core::roster::{Change, Clients};
 use log::Level;
 use tokio::sync::watch;
 
-use crate::log_limit::{limited, Cause};
-pub(crate) use file::FileKeeper;
-pub(crate) use files::{opened, others_may_write, resolved};
-pub(crate) use fresh::{remove_unfinished, Fresh};
-pub(crate) use open::{found, Found};
-pub(crate) use owner::{has_ended, owner, process, signature, Ownership};
+use crate::observe::log_limit::{limited, Cause};
 
 /// Between two looks whether another primary has taken the place of this one, and two attempts to
 /// keep what could not be kept.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// The end of the name of a list of clients.
-const LIST: &str = ".clients";
 
 /// What holds the list of clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
@@ -74,11 +61,6 @@ pub(crate) trait Place: std::fmt::Debug + Send + Sync {
     fn is_mine(&self) -> bool {
         self.whose() == Whose::Mine
     }
-}
-
-/// Where the clients are of a primary with this state file, which is [`resolved`].
-pub(crate) fn list_of(state_file: &Path) -> PathBuf {
-    owner::beside(state_file, LIST)
 }
 
 /// The way to the writer thread. Without one nothing is kept.

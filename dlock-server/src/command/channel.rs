@@ -14,7 +14,7 @@ use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, PeerId};
 use mio::Registry;
 
-use crate::memory::Memory;
+use crate::host::memory::Memory;
 use crate::transport::{Fence, Output, Pump, Shown};
 
 /// Bits of a request's number that are the client's; the others are the number of the channel.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The admin endpoint: what runs, for a person or a program on this host.
 //!
-//! Lines of JSON (`lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
+//! Lines of JSON (`json_lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
 //! programs have for them is a string of its digits: epochs, words, counters. Names are bytes, so a
 //! lock has its `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
 //!
@@ -20,7 +20,7 @@
 //!      "word":"…","holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
 //!   {"cmd":"clients","after":0,"max":100}
 //!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
-//!   a primary in waiting (`standby.rs`) answers {"cmd":"status"} and {"cmd":"promote"}
+//!   a primary in waiting (`coordinator/standby.rs`) answers {"cmd":"status"} and {"cmd":"promote"}
 //!   anything else
 //!     {"ok":false,"error":"…"}
 //! ```
@@ -45,11 +45,11 @@ use serde_json::{json, Map, Value};
 use tokio::net::UnixListener;
 
 use super::json_lines::{self, failure};
-use super::recovery;
-use super::table::Table;
-use crate::epoch::ServerClock;
-use crate::mailbox::{Event, Mailbox};
-use crate::memory::Memory;
+use crate::command::mailbox::{Event, Mailbox};
+use crate::control::recovery;
+use crate::control::table::Table;
+use crate::host::clock::ServerClock;
+use crate::host::memory::Memory;
 use crate::server::Offers;
 
 /// Items of a page, unless fewer are asked for.
@@ -95,7 +95,7 @@ struct Endpoint {
 }
 
 /// Serves the admin socket.
-pub(super) async fn serve(
+pub(crate) async fn serve(
     listener: UnixListener,
     info: ServerInfo,
     table: Arc<Table>,

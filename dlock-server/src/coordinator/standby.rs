@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::control::secure::reason;
-use crate::log_limit::{limited, Cause};
+use crate::observe::log_limit::{limited, Cause};
 use crate::transport::tls::shake_hands;
 use crate::transport::Conn;
 use dlock_core::ids::Seq;
@@ -40,12 +40,13 @@ use serde_json::{json, Value};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::admin_socket::AdminSocket;
 use crate::config::ServerConfig;
-use crate::control::json_lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
+use crate::coordinator::file::{has_ended, list_of, owner, resolved, signature, Ownership};
+use crate::coordinator::Place;
 use crate::error::StartError;
-use crate::roster::{has_ended, list_of, owner, resolved, signature, Ownership, Place};
+use crate::observe::admin_socket::AdminSocket;
+use crate::observe::json_lines::{self, failure, Answers};
 use crate::server::{listen, Server};
 
 /// Between two looks whether the process of the primary has ended.

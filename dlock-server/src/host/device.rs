@@ -23,7 +23,7 @@ use dlock_fabric::{CpuMemory, FabricError, VerbsHost};
 
 use crate::config::{ServerConfig, VerbsUse};
 use crate::error::StartError;
-use crate::memory::Memory;
+use crate::host::memory::Memory;
 
 /// Where the kernel lists RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";

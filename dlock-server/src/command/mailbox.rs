@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, Notify, Semaphore};
 use tokio::time::timeout;
 
-use crate::memory::Memory;
+use crate::host::memory::Memory;
 use crate::transport::{Guest, Shown};
 
 /// Between two looks whether the command thread waits for the device.

@@ -35,13 +35,15 @@ use rustix::process::Pid;
 
 use super::files::opened;
 use super::name::{in_use, Name};
-use super::Place;
+use crate::coordinator::Place;
 
 const HEAD: &str = "dlock primary ";
 /// Bytes of a signature at least.
 const SIGNATURE_LEN: usize = 255;
 /// Bytes of the file at most.
 const BYTES_MAX: u64 = 4_096;
+/// The end of the name of a list of clients.
+const LIST: &str = ".clients";
 
 /// That a list is this primary's.
 #[derive(Debug)]
@@ -369,6 +371,11 @@ fn read(signature: &Signature) -> Option<(Process, u64)> {
     let home_of_it = words.next()?;
     let is_known = !home_of_it.is_empty() && home_of_it == home();
     is_known.then_some((Process { pid, started }, inode))
+}
+
+/// Where the clients are of a primary with this state file, which is [`resolved`](super::resolved).
+pub(crate) fn list_of(state_file: &Path) -> PathBuf {
+    beside(state_file, LIST)
 }
 
 /// The path with this at the end of its name.
