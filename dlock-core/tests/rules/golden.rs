@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of known frames: none of them changes any more, also if others are added.
-use super::*;
-use crate::clock::ServerTime;
-use crate::ids::*;
-use crate::memory::word_op::*;
-use crate::memory::words::*;
-use crate::wire::control::*;
-use crate::wire::message::*;
-use crate::wire::status::Status;
+use dlock_core::clock::ServerTime;
+use dlock_core::ids::*;
+use dlock_core::memory::word_op::*;
+use dlock_core::memory::words::*;
+use dlock_core::wire::codec::*;
+use dlock_core::wire::control::*;
+use dlock_core::wire::message::*;
+use dlock_core::wire::status::Status;
 
 const SECRET: Secret = Secret(*b"0123456789abcdef");
 const TICKET: Ticket = Ticket { lap: 0x0e, tx: 0x0a0b, ts: 0x0c0d };

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# shellcheck disable=SC2154 # work, scratch, root, version are of scripts/packages-test.sh
-# Sourced by scripts/packages-test.sh: its parts that need a root with a distribution in it.
+# shellcheck disable=SC2154 # work, scratch, root, version are of packaging/tests/run.sh
+# Sourced by packaging/tests/run.sh: its parts that need a root with a distribution in it.
 #
 #   base       Debian, with systemd and what the tests use, and nothing of ours
 #   debroot    a copy of it, with the debs

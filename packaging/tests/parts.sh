@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# shellcheck disable=SC2154 # work, scratch, root, version are of scripts/packages-test.sh
-# Sourced by scripts/packages-test.sh: its parts.
+# shellcheck disable=SC2154 # work, scratch, root, version are of packaging/tests/run.sh
+# Sourced by packaging/tests/run.sh: its parts.
 
 # grep that fails if it finds something; behind `!` a failure would end nothing.
 absent() {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lock memory for the tests of the tables.
+//! What the tests of the tables share. They run inside of this crate, as they call what is private,
+//! so `tests/support` cannot serve them.
+
+mod churn;
 
 use std::collections::BTreeMap;
 

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::testing::{Dice, Memory};
-use super::{name_hash, Registry, What};
+use super::{Dice, Memory};
 use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, LockId, ObjectId, Slot};
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
+use crate::registry::{name_hash, Registry, What};
 use crate::wire::control::{LockDesc, LockGrant, ObjectGrant};
 use crate::wire::message::LockType;
 use crate::wire::status::Status;

@@ -12,43 +12,56 @@ use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::memory::words::LedgerEntry;
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
 use parking_lot::Mutex;
+
+/// The clock of the host that counts suspended time.
+fn local_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * NS + now.tv_nsec as u64
+}
 
 type Answers = dyn Fn(&Request) -> Option<Reply> + Send;
 
-pub(crate) struct Fake {
-    pub(crate) words: Mutex<HashMap<u32, u64>>,
+/// An executor without a primary: words in a map, and answers as the test tells them.
+pub struct Fake {
+    /// The words, by their numbers.
+    pub words: Mutex<HashMap<u32, u64>>,
     /// Chains are executed, but their outcomes are lost.
-    pub(crate) deaf: AtomicBool,
+    pub deaf: AtomicBool,
     /// What a chain takes, nanoseconds.
     delay_ns: AtomicU64,
     /// Posted chains stay out, and are never executed.
-    pub(crate) slow: AtomicBool,
+    pub slow: AtomicBool,
     /// Notes do not get out.
-    pub(crate) mute: AtomicBool,
-    pub(crate) publishes: AtomicU64,
+    pub mute: AtomicBool,
+    /// Ledger writes that were sent.
+    pub publishes: AtomicU64,
     /// Chains reach the words without the primary, and each verb costs something.
-    pub(crate) one_sided: AtomicBool,
+    pub one_sided: AtomicBool,
     /// The words are in memory of this host.
-    pub(crate) local: AtomicBool,
+    pub local: AtomicBool,
     /// Ledger writes: in a chain, or by themselves.
-    pub(crate) chained: Mutex<Vec<LedgerEntry>>,
-    pub(crate) notes: Mutex<Vec<LedgerEntry>>,
+    pub chained: Mutex<Vec<LedgerEntry>>,
+    /// The ledger entries that were sent alone.
+    pub notes: Mutex<Vec<LedgerEntry>>,
     /// The connection is gone.
-    pub(crate) gone: AtomicBool,
+    pub gone: AtomicBool,
     /// The server clock is not known yet, and is being asked for.
-    pub(crate) clockless: AtomicBool,
-    pub(crate) requests: Mutex<Vec<Request>>,
-    pub(crate) forgotten: Mutex<Vec<Seq>>,
-    pub(crate) executes: AtomicU64,
+    pub clockless: AtomicBool,
+    /// The requests that were sent.
+    pub requests: Mutex<Vec<Request>>,
+    /// The requests whose replies are not waited for any more.
+    pub forgotten: Mutex<Vec<Seq>>,
+    /// Chains that were executed.
+    pub executes: AtomicU64,
     answers: Mutex<Box<Answers>>,
     replies: Mutex<HashMap<Seq, Reply>>,
     seq: AtomicU64,
 }
 
 impl Fake {
-    pub(crate) fn new() -> Self {
+    /// Empty; it answers no request.
+    pub fn new() -> Self {
         Self {
             words: Mutex::default(),
             deaf: AtomicBool::new(false),
@@ -72,20 +85,22 @@ impl Fake {
     }
 
     /// From now on a chain takes so long.
-    pub(crate) fn delay(&self, delay: Duration) {
+    pub fn delay(&self, delay: Duration) {
         self.delay_ns.store(delay.as_nanos() as u64, SeqCst);
     }
 
-    pub(crate) fn answer(&self, answers: impl Fn(&Request) -> Option<Reply> + Send + 'static) {
+    /// From now on requests are answered so; `None`: not yet.
+    pub fn answer(&self, answers: impl Fn(&Request) -> Option<Reply> + Send + 'static) {
         *self.answers.lock() = Box::new(answers);
     }
 
     /// Answers the first request, in place of an earlier answer.
-    pub(crate) fn deliver(&self, reply: Reply) {
+    pub fn deliver(&self, reply: Reply) {
         self.replies.lock().insert(Seq(1), reply);
     }
 
-    pub(crate) fn word(&self, index: u32) -> u64 {
+    /// A word, by its number.
+    pub fn word(&self, index: u32) -> u64 {
         self.words.lock().get(&index).copied().unwrap_or(0)
     }
 
@@ -200,7 +215,7 @@ impl Executor for Fake {
     }
 
     fn now(&self) -> Now {
-        Now { local_ns: boot_ns(), ..Now::exact(ServerTime(1_000 * NS)) }
+        Now { local_ns: local_ns(), ..Now::exact(ServerTime(1_000 * NS)) }
     }
 
     fn name(&self) -> &'static str {

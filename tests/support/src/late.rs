@@ -28,7 +28,7 @@ const LATE: Seq = Seq(u64::MAX);
 
 /// Where something is held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Point {
+pub enum Point {
     /// A chain, before it is executed.
     Chain,
     /// A chain that was posted, when it is asked after: it is executed no earlier.
@@ -46,29 +46,31 @@ struct Gate {
     posted: Option<Chain>,
 }
 
-pub(crate) struct Late {
+/// An executor that holds up what passes through it.
+pub struct Late {
     inner: Arc<dyn Executor>,
     /// What the clock is ahead of the primary's, nanoseconds.
     ahead_ns: i64,
     /// Notes are lost.
-    pub(crate) mute: AtomicBool,
+    pub mute: AtomicBool,
     gate: Mutex<Gate>,
     changed: Condvar,
 }
 
 impl Late {
-    pub(crate) fn new(inner: Arc<dyn Executor>, ahead_ns: i64) -> Self {
+    /// In front of this one; its clock is ahead of the primary's by so much.
+    pub fn new(inner: Arc<dyn Executor>, ahead_ns: i64) -> Self {
         let (gate, changed) = (Mutex::default(), Condvar::new());
         Self { inner, ahead_ns, mute: AtomicBool::new(false), gate, changed }
     }
 
     /// The next but `pass` at this point is held up until [`let_go`](Self::let_go).
-    pub(crate) fn hold(&self, point: Point, pass: u32) {
+    pub fn hold(&self, point: Point, pass: u32) {
         *self.gate.lock() = Gate { next: Some((point, pass)), ..Gate::default() };
     }
 
     /// Waits until something is held up, or `is_over`; whether something is.
-    pub(crate) fn is_reached(&self, mut is_over: impl FnMut() -> bool) -> bool {
+    pub fn is_reached(&self, mut is_over: impl FnMut() -> bool) -> bool {
         let mut gate = self.gate.lock();
         while !gate.is_held && !is_over() {
             self.changed.wait_for(&mut gate, Duration::from_millis(1));
@@ -76,7 +78,8 @@ impl Late {
         gate.is_held
     }
 
-    pub(crate) fn let_go(&self) {
+    /// What is held goes on.
+    pub fn let_go(&self) {
         let mut gate = self.gate.lock();
         gate.is_open = true;
         gate.next = None;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # What can be checked of the packages in seconds, without making them: PREFIX (installed by
-# cmake-install.sh) DLOCKD. The rest is scripts/packages-test.sh.
+# cmake-install.sh) DLOCKD. The rest is packaging/tests/run.sh.
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../../scripts/lib.sh"
 # shellcheck source=scripts/packages.sh
 . "$root/scripts/packages.sh"
 prefix=$1 dlockd=$2

@@ -4,7 +4,7 @@
 # the packages of this machine. Takes four release builds, up to an hour, and installs the tools.
 #   DLOCK_PACKAGES=FOLDER   keep what is made there, and use what is there already
 # shellcheck source=scripts/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../../scripts/lib.sh"
 # shellcheck source=scripts/packages.sh
 . "$root/scripts/packages.sh"
 begin
@@ -19,8 +19,8 @@ export version root
 
 part() { # name seconds function: in a shell of its own that ends at the first failure
     step "$1" "$2" bash -c "set -euo pipefail
-        . scripts/packages-test-parts.sh
-        . scripts/packages-test-roots.sh
+        . packaging/tests/parts.sh
+        . packaging/tests/roots.sh
         $3" || true
 }
 export work scratch target_dir
