@@ -19,8 +19,8 @@ pub enum NoEpoch {
     OthersIsLast,
 }
 
-/// The epoch of a primary that starts at `wall_ns`. `own`: the last one in its state file; `others`:
-/// the last one of predecessors with other state files.
+/// The epoch of a primary that starts at `wall_ns`. `own`: the last one in its state file;
+/// `others`: the last one of predecessors with other state files.
 ///
 /// # Errors
 /// [`NoEpoch`].

@@ -6,8 +6,8 @@
 //!   a successor: Clients ──known()──▶ Locks::awaits
 //! ```
 //! What this module does not do: write it down. What a client was answered, the successor must
-//! know: a change is kept before the answer that it belongs to is sent ([`written`]). Whose the list
-//! is: [`place`]; what a primary that starts makes of the lists that it finds: [`list`], [`epoch`].
+//! know: a change is kept before the answer that it belongs to is sent ([`written`]). [`place`]
+//! decides whose the list is, [`list`] and [`epoch`] with what a primary starts.
 
 pub mod epoch;
 pub mod list;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of the changes that a primary was told is kept for its successor, and what the writer of the
-//! list does next.
+//! Which changes are kept for a successor, and what the writer of the list does next.
 //!
 //! ```text
 //!   changes come ──────────▶ write ── kept ──▶ a client that waits for them is answered

@@ -210,7 +210,7 @@ impl Standby {
     }
 
     /// The fencing command has ended. `is_here`: the process of the primary is seen, and has not
-    /// ended; then the primary is not gone, whatever the command says.
+    /// ended; then the primary is not gone, although the command says so.
     pub fn fenced(&mut self, now_ns: u64, has_succeeded: bool, is_here: bool) {
         if self.stage != Stage::Fences {
             return;

@@ -235,7 +235,7 @@ fn how_the_list_was_signed_when_the_primary_was_asked_is_what_counts() {
     }
 }
 
-/// The system's lock says whether a process has ended, whoever it was.
+/// The system's lock tells whether the process has ended that has the list.
 #[test]
 fn the_place_of_a_process_that_has_ended_is_taken_only_if_it_is_free() {
     let mut standby = begun(0, false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary in waiting: it watches another, and takes its place when that is gone. When it may, and
-//! how, is decided by [`dlock_core::standby::Standby`]; what is here asks, runs and reports.
+//! A primary in waiting: it watches another, and takes its place when that is gone. When it may,
+//! and how, is decided by [`dlock_core::standby::Standby`]; what is here asks, runs and reports.
 //!
 //! ```text
 //!   stand_by ── next ──▶ probe (a heartbeat without a client) · fencing command · Server::start

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The admin endpoint: what runs, for a person or a program on this host.
 //!
-//! Lines of JSON (`json_lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
+//! JSON (`json_lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
 //! programs have for them is a string of its digits: epochs, words, counters. Names are bytes, so a
 //! lock has its `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
 //!

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator sees of a primary: the admin socket and its requests, and the limits of the log.
+//! What an operator sees of a primary: the admin socket, its requests, and the limits of the log.
 
 pub(crate) mod admin;
 pub(crate) mod admin_socket;

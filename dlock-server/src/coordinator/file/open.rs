@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The roster of a primary that starts: the list beside its state file, and that of a predecessor
-//! with another one. What they say together is decided by [`dlock_core::roster::list`]; what is here
-//! reads and writes them.
+//! with another one. What they say together is decided by [`dlock_core::roster::list`]; what is
+//! here reads and writes them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

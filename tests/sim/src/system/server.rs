@@ -173,7 +173,8 @@ impl World {
         let sys = &mut self.sys;
         sys.dead_offsets.push((sys.epoch, sys.offset));
         sys.oracle.primary_ended(); // what was told since is of that one, too
-                                    // the clock may have been set back: an epoch is later than the one before all the same
+
+        // the clock may have been set back: the epoch grows all the same
         let epoch = roster::epoch::next(0, Some(sys.epoch.into()), None);
         sys.epoch = epoch.map_or(sys.epoch, |epoch| epoch.0 as _);
         sys.alive = true;

@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// It does this until then, and looks now and then whether the process of the primary has ended.
+    /// It does this until then, and looks whether the process of the primary has ended.
     fn does(&mut self, w: usize, task: Task, due: u64, pending: Pending) {
         let (now, watch) = (self.sys.now, &mut self.watches[w]);
         watch.doing = Some((task, due, pending));
