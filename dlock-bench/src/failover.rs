@@ -16,11 +16,11 @@ use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
 
-use super::sample::Samples;
-use super::{lock_of, must, name, Folder, Run, ANY_PORT};
-use crate::connect::open_with;
-use crate::demo::Primary;
-use crate::failure::Failure;
+use crate::sample::Samples;
+use crate::{lock_of, must, name, Folder, Run, ANY_PORT};
+use dlock_cli_common::connect::open_with;
+use dlock_cli_common::failure::Failure;
+use dlock_cli_common::process::Primary;
 
 /// Failovers of a full run.
 const FAILOVERS: u32 = 100;

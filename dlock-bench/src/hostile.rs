@@ -37,14 +37,14 @@ use dlock_core::wire::message::{Mode, Request, WaitNumber};
 use dlock_fabric::os::threads::run_before_all;
 use dlock_fabric::tls::Tls;
 
-use super::loads::Load;
-use super::neighbours::{beside, raise_descriptor_limit, Innocent};
-use super::wire::Peer;
-use super::{Folder, Run, ANY_PORT};
-use crate::connect::open_by;
-use crate::demo::ca::{load, Ca};
-use crate::demo::Primary;
-use crate::failure::Failure;
+use crate::loads::Load;
+use crate::neighbours::{beside, raise_descriptor_limit, Innocent};
+use crate::wire::Peer;
+use crate::{Folder, Run, ANY_PORT};
+use dlock_cli_common::ca::{load, Ca};
+use dlock_cli_common::connect::open_by;
+use dlock_cli_common::failure::Failure;
+use dlock_cli_common::process::Primary;
 
 /// What the cases have in their names. They are measured if that is asked for.
 const GROUP: &str = "hostile";

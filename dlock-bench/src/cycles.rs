@@ -16,9 +16,9 @@ use dlock_fabric::baseline::{two_cas_ns, Echo};
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::verbs::BareFaa;
 
-use super::sample::{in_long_turns, in_turns, Baseline, Measure, Samples};
-use super::{client, lock_of, must, name, Run};
-use crate::failure::Failure;
+use crate::sample::{in_long_turns, in_turns, Baseline, Measure, Samples};
+use crate::{client, lock_of, must, name, Run};
+use dlock_cli_common::failure::Failure;
 
 /// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 30;

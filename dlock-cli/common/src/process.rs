@@ -14,8 +14,8 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::tls::TlsFiles;
 use rustix::process::{kill_process, Pid, Signal};
 
-use crate::args::Fabric;
 use crate::failure::Failure;
+use crate::place::Fabric;
 
 /// The longest that any answer may take: thousands of turns at a lock, on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(120);

@@ -2,7 +2,7 @@
 //! `dlock bench`: what locks cost on this machine, beside what the machine itself costs.
 //!
 //! ```text
-//!   this process: client threads ──▶ primary: a process of its own (demo/role.rs)
+//!   this process: client threads ──▶ primary: a process of its own (`dlock role`)
 //!   sample.rs   samples and their baseline, taken in turns     report.rs  the table, the JSON
 //!   cycles.rs   one client: cycles, batches, objects        c_api.rs   the same through C
 //!   crowd.rs    several clients: contention, hand-over
@@ -14,6 +14,8 @@
 //! ```
 //! Closed loop: the next operation starts when the last one has ended, so the percentiles say
 //! how long an operation takes, not how long a queue of them grows.
+
+#![forbid(unsafe_code)]
 
 mod c_api;
 mod crowd;
@@ -38,14 +40,34 @@ use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::message::LockType;
 use dlock_core::wire::status::Status;
 
-use crate::args::{Bench, Fabric};
-use crate::connect::{open, usable};
-use crate::demo::Primary;
-use crate::failure::{self, Failure};
-use crate::logging;
-use crate::out;
+use dlock_cli_common::connect::{open, usable};
+use dlock_cli_common::failure::{self, Failure};
+use dlock_cli_common::logging;
+use dlock_cli_common::out;
+use dlock_cli_common::place::{fabric_name, Fabric};
+use dlock_cli_common::process::Primary;
 
 use sample::Samples;
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+pub struct Bench {
+    /// Short runs: seconds instead of a minute, and coarser percentiles.
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON document instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only cases whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// A program built from benches/c/cycle.c, to measure the C API with (make bench does it).
+    #[arg(long, value_name = "PATH")]
+    pub c_program: Option<PathBuf>,
+    /// Which executors to measure.
+    #[arg(long, value_parser = fabric_name(), default_value = "auto")]
+    pub fabric: Fabric,
+}
 
 /// Where the primary listens.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

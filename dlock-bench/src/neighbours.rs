@@ -19,11 +19,11 @@ use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::message::{LockType, Mode};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
-use super::loads::{Batches, Connections, Control, Leaver, Load, Waiters};
-use super::sample::{Baseline, Samples, Times};
-use super::{lock_of, must, name, Run};
-use crate::demo::Primary;
-use crate::failure::Failure;
+use crate::loads::{Batches, Connections, Control, Leaver, Load, Waiters};
+use crate::sample::{Baseline, Samples, Times};
+use crate::{lock_of, must, name, Run};
+use dlock_cli_common::failure::Failure;
+use dlock_cli_common::process::Primary;
 
 /// What the cases have in their names. They are measured if that is asked for.
 const GROUP: &str = "neighbours";
@@ -72,8 +72,8 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     for (kind, make) in kinds {
         let case = format!("{GROUP}: {kind}");
         if run.wants(&case, FabricKind::Tcp) {
-            let primary = Primary::start(super::ANY_PORT, 0, None, FabricKind::Tcp.into())?;
-            let innocent = super::client(primary.address, FabricKind::Tcp)?;
+            let primary = Primary::start(crate::ANY_PORT, 0, None, FabricKind::Tcp.into())?;
+            let innocent = crate::client(primary.address, FabricKind::Tcp)?;
             let names = (case.as_str(), "beside the same, well-behaved");
             let innocent = Innocent { instance: &innocent, pause: Duration::ZERO };
             let row = beside(run, &innocent, names, make(primary.address)?)?;

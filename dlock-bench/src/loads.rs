@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The neighbours of [`super::neighbours`]: each kind heavy, and well-behaved.
+//! The neighbours of [`crate::neighbours`]: each kind heavy, and well-behaved.
 //!
 //! | kind | heavy | well-behaved |
 //! |---|---|---|
@@ -21,8 +21,8 @@ use dlock_core::wire::codec::Frame;
 use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
-use super::wire::{self, Peer, Wire};
-use crate::failure::Failure;
+use crate::wire::{self, Peer, Wire};
+use dlock_cli_common::failure::Failure;
 
 /// Batches under way of a client that pipelines.
 const DEPTH: usize = 32;

@@ -12,10 +12,10 @@ use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
 use dlock_fabric::baseline::Echo;
 
-use super::cycles::{chain_bytes, echo, round_trip};
-use super::sample::{Baseline, Samples, Times};
-use super::{lock_of, must, name, Run};
-use crate::failure::Failure;
+use crate::cycles::{chain_bytes, echo, round_trip};
+use crate::sample::{Baseline, Samples, Times};
+use crate::{lock_of, must, name, Run};
+use dlock_cli_common::failure::Failure;
 
 /// Clients that contend.
 const CLIENTS: usize = 4;

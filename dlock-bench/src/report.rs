@@ -3,8 +3,8 @@
 
 use serde_json::{json, Value};
 
-use super::sample::{Baseline, Samples, Times};
-use crate::{out, table};
+use crate::sample::{Baseline, Samples, Times};
+use dlock_cli_common::{out, table};
 
 /// A column: its heading, named as perftest names its own, and its cell. Times are in microseconds.
 type Column = (&'static str, fn(&Samples) -> String);

@@ -21,7 +21,7 @@ use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::Tls;
 
-use crate::failure::Failure;
+use dlock_cli_common::failure::Failure;
 
 /// Longer than anything a healthy primary takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::message::{LockType, Mode};
 
-use super::sample::Samples;
-use super::{lock_of, must, name, Run};
-use crate::demo::Primary;
-use crate::failure::Failure;
+use crate::sample::Samples;
+use crate::{lock_of, must, name, Run};
+use dlock_cli_common::failure::Failure;
+use dlock_cli_common::process::Primary;
 
 /// Acquires and releases of a full run, each one an operation.
 const OPERATIONS: u32 = 1_000_000;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::failure::Failure;
+use dlock_cli_common::failure::Failure;
 
 /// Histograms count tenths of a nanosecond: a shared-memory cycle is a few tens of them.
 const PER_NS: f64 = 10.0;

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use dlock_core::wire::fabric::{Executes, FabricKind};
 
-use super::sample::{Baseline, Samples, Times};
-use super::{name, Run};
-use crate::failure::Failure;
+use crate::sample::{Baseline, Samples, Times};
+use crate::{name, Run};
+use dlock_cli_common::failure::Failure;
 
 /// Cycles behind one sample; the C program is told.
 const BLOCK: u32 = 256;

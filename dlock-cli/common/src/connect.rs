@@ -12,9 +12,9 @@ use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::status::Status;
 use dlock_fabric::tls::Tls;
 
-use crate::args::{Fabric, Where, ADDRESS_VARIABLE};
 use crate::failure::{Failure, DENIED, NOT_GOT, SILENT, UNAVAILABLE, USAGE};
 use crate::logging::say;
+use crate::place::{Fabric, Where, ADDRESS_VARIABLE};
 
 /// A client that finds the successor of its primary by itself, with this horizon of its session.
 /// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.

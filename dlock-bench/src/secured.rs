@@ -16,12 +16,12 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::tls::session::{Shake, TlsSession};
 use dlock_fabric::tls::Tls;
 
-use super::sample::{in_turns, Samples};
-use super::{lock_of, must, name, Folder, Run, ANY_PORT};
-use crate::connect::{has_device, open_by};
-use crate::demo::ca::{load, Ca};
-use crate::demo::Primary;
-use crate::failure::Failure;
+use crate::sample::{in_turns, Samples};
+use crate::{lock_of, must, name, Folder, Run, ANY_PORT};
+use dlock_cli_common::ca::{load, Ca};
+use dlock_cli_common::connect::{has_device, open_by};
+use dlock_cli_common::failure::Failure;
+use dlock_cli_common::process::Primary;
 
 const LEASE_S: u32 = 3_600;
 const SAMPLES: u32 = 10_000;
