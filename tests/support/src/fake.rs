@@ -59,6 +59,12 @@ pub struct Fake {
     seq: AtomicU64,
 }
 
+impl Default for Fake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Fake {
     /// Empty; it answers no request.
     pub fn new() -> Self {
