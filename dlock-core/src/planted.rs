@@ -309,6 +309,9 @@ bugs! {
     MovesUnshown =
         "moves-unshown",
         "a session goes on until its client shows that it has the next one";
+    GivenUpUntold =
+        "given-up-untold",
+        "a client that a recovery gave up is told that what had no lease was ended";
     LeaverKept = "leaver-kept", "a client that leaves is taken from the list of clients at once";
     ReturnedGivenUp =
         "returned-given-up",
@@ -365,6 +368,7 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::UnfencedForgotten,
     Bug::UnfencedNotTried,
     Bug::LeaverKept,
+    Bug::GivenUpUntold,
     Bug::ReturnedGivenUp,
     Bug::JudgedOnce,
     Bug::DebtPaidTwice,
