@@ -53,7 +53,7 @@ deb: ## Debian packages from that archive (installs debhelper if it may)
 	@scripts/deb.sh
 
 packages-test: ## Builds both twice, installs them in empty roots, and uses them: an hour
-	@scripts/packages-test.sh
+	@packaging/tests/run.sh
 
 manuals: ## Write the manual pages and completions anew, from command lines, headers and documents
 	@DLOCK_WRITE_MANUALS=1 cargo test --quiet --locked -p dlock-manuals -p dlock-cli -p dlock-server \

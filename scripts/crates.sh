@@ -9,7 +9,7 @@ if [ "$minor" -lt 90 ]; then # it cannot pack crates that need each other
     exit 77
 fi
 crates=()
-for crate in core fabric client server cli; do crates+=(-p "dlock-$crate"); done
+for crate in core fabric client server cli-common bench cli; do crates+=(-p "dlock-$crate"); done
 said=$(cargo package --no-verify --allow-dirty --locked "${crates[@]}" 2>&1) || {
     echo "$said"
     exit 1

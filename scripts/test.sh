@@ -67,7 +67,7 @@ if [ $installed = yes ]; then
         skip "C and C++ programs, valgrind" "valgrind is not installed"
     fi
     step "exported symbols" $quiet scripts/symbols.sh "$prefix" || true
-    step "packages, the quick part" $quiet scripts/packages-quick.sh "$prefix" \
+    step "packages, the quick part" $quiet packaging/tests/quick.sh "$prefix" \
         "$target_dir/debug/dlockd" || true
 else
     skip "C and C++ programs" "the libraries could not be installed, or the programs not compiled"

@@ -3,7 +3,7 @@
 //! socket.
 //!
 //! One line of JSON out, one line of JSON back; lists come in pages
-//! (`dlock-server/src/control/admin.rs` has the words).
+//! (`dlock-server/src/observe/admin.rs` has the words).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -4,11 +4,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
-use dlock_client::Address;
-pub use dlock_client::FabricChoice as Fabric;
-use dlock_core::wire::fabric::{listed, FabricKind};
+use dlock_bench::Bench;
+pub use dlock_cli_common::place::{drop_empty_variables, fabric_name, Fabric, Where};
 use dlock_core::wire::message::{LockType, Mode};
 
 use crate::out;
@@ -181,50 +179,6 @@ Examples:
   dlock certs client backup
   dlock certs revoke backup                    then copy ca.crl to all hosts";
 
-/// The environment variable for [`Where::fabric`].
-const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
-/// The environment variable for [`Where::address`].
-pub const ADDRESS_VARIABLE: &str = "DLOCK_ADDRESS";
-
-/// An empty variable is none, as in a unit or a script that clears it. To be called while this is
-/// the only thread.
-pub fn drop_empty_variables() {
-    for name in [ADDRESS_VARIABLE, FABRIC_VARIABLE] {
-        if std::env::var_os(name).is_some_and(|value| value.is_empty()) {
-            std::env::remove_var(name);
-        }
-    }
-}
-
-/// Where the primary is.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Where {
-    /// Where the primary is: IP, IP:PORT or HOST:PORT, IPv6 in brackets before a port; with commas
-    /// between them: where it and its successors are. Without it: what DLOCK_PRIMARIES says, else
-    /// 127.0.0.1:21616.
-    #[arg(long, env = ADDRESS_VARIABLE, value_name = "ADDRESS", value_delimiter = ',')]
-    pub address: Vec<Address>,
-    /// How lock operations travel.
-    #[arg(
-        long,
-        env = FABRIC_VARIABLE,
-        value_parser = fabric_name(),
-        default_value = "auto",
-        help = fabric_help()
-    )]
-    pub fabric: Fabric,
-}
-
-fn fabric_help() -> String {
-    let order = listed(FabricKind::ALL, "and");
-    format!("How lock operations travel; auto: the first of {order} that works from here")
-}
-
-/// Reads the name of a fabric.
-fn fabric_name() -> impl TypedValueParser<Value = Fabric> {
-    PossibleValuesParser::new(Fabric::all().map(Fabric::name)).try_map(|name| name.parse())
-}
-
 /// [`LockType`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Type {
@@ -271,26 +225,6 @@ pub struct Demo {
     #[arg(long)]
     pub fast: bool,
     /// How lock operations travel in the tour.
-    #[arg(long, value_parser = fabric_name(), default_value = "auto")]
-    pub fabric: Fabric,
-}
-
-/// Arguments of `bench`.
-#[derive(Debug, clap::Args)]
-pub struct Bench {
-    /// Short runs: seconds instead of a minute, and coarser percentiles.
-    #[arg(long)]
-    pub quick: bool,
-    /// Print one JSON document instead of a table.
-    #[arg(long)]
-    pub json: bool,
-    /// Only cases whose name contains this.
-    #[arg(long, value_name = "TEXT")]
-    pub only: Option<String>,
-    /// A program built from benches/c/cycle.c, to measure the C API with (make bench does it).
-    #[arg(long, value_name = "PATH")]
-    pub c_program: Option<PathBuf>,
-    /// Which executors to measure.
     #[arg(long, value_parser = fabric_name(), default_value = "auto")]
     pub fabric: Fabric,
 }

@@ -2,15 +2,14 @@
 //! `dlock`, the command-line tool.
 //!
 //! ```text
-//!   args.rs     what can be said on the command line      failure.rs  exit codes and their text
-//!   exec/       runs a command while holding a lock       connect.rs  from arguments to a session
-//!   admin.rs    asks a running dlockd: status, locks, clients (table.rs lays them out)
+//!   args.rs     what can be said on the command line
+//!   exec/       runs a command while holding a lock
+//!   admin.rs    asks a running dlockd: status, locks, clients
 //!   doctor.rs   whether this host can use RDMA
 //!   certs/      a private CA: certificates, keys and the list of revoked ones
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
-//!   out.rs      standard output          text.rs     what may be shown on a terminal
-//!   bench/      measurements beside the raw baseline of the same machine
 //! ```
+//! Measurements (`dlock bench`) are the crate `dlock-bench`; what both need is in `common/`.
 //!
 //! What this program does not do: serve (that is `dlockd`), but for the primaries that the tour
 //! and the benchmark start for themselves.
@@ -18,22 +17,16 @@
 
 mod admin;
 mod args;
-mod bench;
 mod certs;
-mod connect;
 mod demo;
 mod doctor;
 mod exec;
-mod failure;
-mod logging;
-mod out;
-mod table;
-mod text;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use dlock_cli_common::{connect, failure, logging, out, table};
 
 use args::{Args, Command};
 
@@ -47,7 +40,7 @@ fn main() -> ExitCode {
     logging::to_stderr(args.verbose);
     let result = match args.command {
         Command::Demo(demo) => demo::run(&demo),
-        Command::Bench(bench) => bench::run(&bench),
+        Command::Bench(bench) => dlock_bench::run(&bench),
         Command::Status(admin) => admin::run(&admin, admin::Query::Status),
         Command::Promote(args) => admin::run(&args, admin::Query::Promote),
         Command::Recover(args) => admin::run(&args.admin, admin::Query::Recovery { now: args.now }),

@@ -37,13 +37,9 @@ mod driver;
 mod error;
 mod execute;
 mod fabrics;
-#[cfg(test)]
-mod fake;
 mod guard;
 mod host;
 mod instance;
-#[cfg(test)]
-mod late;
 mod lock;
 mod logged_once;
 mod object;

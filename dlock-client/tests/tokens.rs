@@ -4,11 +4,13 @@
 
 mod common;
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use common::{client, fabrics, server, S, X};
+use common::{client, fabrics, server, server_with, S, X};
 use dlock_client::{Client, LockType, Token, Wait};
+use dlock_server::ServerConfig;
 
 /// A resource that refuses a writer whose token is smaller than one that it has seen.
 #[derive(Default)]
@@ -128,5 +130,33 @@ fn a_writer_whose_lease_is_over_is_refused_by_its_token() {
             assert!(!storage.accepts(old), "{name}: the late write");
             assert!(held.unlock().is_err(), "{name}: its client is told");
         }
+    }
+}
+
+/// The clock of the second primary is an hour behind: by its clock alone it would give numbers that
+/// the first one has given.
+#[test]
+fn tokens_increase_over_a_restart_of_the_primary_though_its_clock_was_set_back() {
+    let folder = TempFolder::new("tokens");
+    let state_file = folder.path().join("state");
+    let mut last = Token::NONE;
+    for round in 0..3 {
+        let config = ServerConfig { state_file: Some(state_file.clone()), ..Default::default() };
+        let server = server_with(config);
+        let user = client(&server, fabrics()[0]);
+        for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+            let token = token_of(&user, &format!("{lock_type:?}"), lock_type);
+            assert!(token.0 >> 30 > last.0 >> 30, "{round}: {token} after {last}");
+        }
+        user.leave().unwrap();
+        drop(server);
+        // as a primary would have left it whose clock was an hour ahead
+        let list = state_file.with_extension("clients");
+        let text = fs::read_to_string(&list).unwrap();
+        let kept = text.lines().rev().find_map(|line| line.strip_prefix("tokens ")).unwrap();
+        let below: u64 = kept.parse().unwrap();
+        assert!(below > last.0);
+        last = Token(below + (3_600 << 30));
+        fs::write(&list, format!("{text}tokens {}\n", last.0)).unwrap();
     }
 }

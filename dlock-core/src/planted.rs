@@ -339,6 +339,9 @@ bugs! {
     MovesUnshown =
         "moves-unshown",
         "a session goes on until its client shows that it has the next one";
+    GivenUpUntold =
+        "given-up-untold",
+        "a client that a recovery gave up is told that what had no lease was ended";
     LeaverKept = "leaver-kept", "a client that leaves is taken from the list of clients at once";
     ReturnedGivenUp =
         "returned-given-up",
@@ -358,6 +361,9 @@ bugs! {
     FenceTrusted =
         "fence-trusted",
         "a primary that was fenced is asked once more before its place is taken";
+    ReplacedTaken =
+        "replaced-taken",
+        "a standby takes the place of no other primary than the one that it has heard";
     RightUnchecked =
         "right-unchecked",
         "a chain needs the right to the mode in which it takes a lock";
@@ -393,6 +399,7 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::UnfencedForgotten,
     Bug::UnfencedNotTried,
     Bug::LeaverKept,
+    Bug::GivenUpUntold,
     Bug::ReturnedGivenUp,
     Bug::JudgedOnce,
     Bug::DebtPaidTwice,

@@ -12,9 +12,9 @@ use dlock_core::rights::{RULES_MAX, RULE_ITEMS_MAX};
 use dlock_core::wire::fabric::{listed, FabricKind};
 use dlock_fabric::tls::Tls;
 
-use crate::cpuset::CpuSet;
-use crate::device;
 use crate::error::StartError;
+use crate::host::cpuset::CpuSet;
+use crate::host::device;
 
 /// How long an absent client keeps what it holds before it is fenced, where nothing else is said.
 pub const ABSENT_GRACE: Duration = Duration::from_secs(30);

@@ -10,8 +10,8 @@ use dlock_fabric::FabricError;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::capacity::Capacity;
-use crate::cpuset::CpuSetError;
+use crate::host::capacity::Capacity;
+use crate::host::cpuset::CpuSetError;
 
 /// Why a primary does not start. Nothing of it is left behind.
 #[derive(Debug, Error)]

@@ -13,41 +13,30 @@
 //! nothing behind and says in one line what to do; [`Server::stop`] takes less than a second.
 #![forbid(unsafe_code)]
 
-mod admin_socket;
-mod blocking;
-mod capacity;
-mod channel;
 mod command;
 mod config;
 mod control;
-mod cpuset;
-mod default_files;
-mod device;
-mod epoch;
+mod coordinator;
 mod error;
-mod log_limit;
-mod mailbox;
-mod memory;
-mod random;
-mod roster;
+mod host;
+mod observe;
 mod server;
-mod standby;
 #[cfg(test)]
 mod testing;
 mod transport;
 
-pub use admin_socket::connect_admin;
-pub use blocking::{on_a_thread, runtime};
-pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{
     Orphans, Rule, ServerConfig, VerbsUse, ABSENT_GRACE, FRAMES_PER_SECOND_MAX, RECOVERY_DEADLINE,
 };
 pub use control::Recovery;
-pub use cpuset::{CpuSet, CpuSetError};
-pub use default_files::DefaultFiles;
+pub use coordinator::standby::{stand_by, StandbyConfig};
 pub use error::StartError;
+pub use host::blocking::{on_a_thread, runtime};
+pub use host::capacity::{Bound, Capacity, LockedMemory};
+pub use host::cpuset::{CpuSet, CpuSetError};
+pub use host::default_files::DefaultFiles;
+pub use observe::admin_socket::connect_admin;
 pub use server::{Offers, Server};
-pub use standby::{stand_by, StandbyConfig};
 
 /// The version of this release as its packages have it, `26.06.100`: Cargo takes no month with a
 /// zero in front, and no package one without.

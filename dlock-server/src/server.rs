@@ -13,6 +13,7 @@ use dlock_core::counters::COUNTERS;
 use dlock_core::ids::Epoch;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{self, Primary, PrimaryConfig};
+use dlock_core::roster::place::Taking;
 use dlock_core::roster::{known, Change, Clients};
 use dlock_core::wire::fabric::{self, Executes, FabricKind};
 use dlock_fabric::os::threads::ProcessLimits;
@@ -22,19 +23,21 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::admin_socket::AdminSocket;
-use crate::capacity::{Bound, Capacity, FilesLeft, Needs};
-use crate::channel::CHANNELS_MAX;
+use crate::command::channel::CHANNELS_MAX;
+use crate::command::mailbox::{mailbox, Event, Mailbox};
 use crate::command::{self, Worker};
 use crate::config::{cpus, Rule, ServerConfig};
-use crate::control::{self, secure, Recovery, ServerInfo};
-use crate::cpuset::CpuSet;
-use crate::device;
-use crate::epoch::ServerClock;
+use crate::control::{self, secure, Recovery};
+use crate::coordinator::file::{self, Found, Ownership};
+use crate::coordinator::Roster;
 use crate::error::StartError;
-use crate::mailbox::{mailbox, Event, Mailbox};
-use crate::memory::Memory;
-use crate::roster::{self, Found, Ownership, Roster, Taking};
+use crate::host::capacity::{Bound, Capacity, FilesLeft, Needs};
+use crate::host::clock::ServerClock;
+use crate::host::cpuset::CpuSet;
+use crate::host::device;
+use crate::host::memory::Memory;
+use crate::observe::admin::ServerInfo;
+use crate::observe::admin_socket::AdminSocket;
 use crate::transport::{self, Opened, Setting};
 use dlock_core::token::TokenFloor;
 
@@ -87,7 +90,7 @@ impl Server {
         fds::occupy_standard();
         config.check()?;
         config.check_room()?;
-        let state_file = config.state_file.as_deref().map(roster::resolved);
+        let state_file = config.state_file.as_deref().map(file::resolved);
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
 
@@ -107,9 +110,9 @@ impl Server {
         };
         let capacity = capacity(&config, &memory, &offers)?;
         let clock = ServerClock::start();
-        let Found { keeper, mut clients, is_lost, epoch } =
-            roster::found(state_file.as_deref(), &config.earlier_state_files, taking, place)?;
-        clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
+        let Found { keeper, mut clients, is_lost, tokens_below, epoch } =
+            file::found(state_file.as_deref(), &config.earlier_state_files, taking, place)?;
+        clients.retain(|_, kept| !kept.is_dead(file::has_ended));
         let known = clients.values().filter(|kept| kept.has_locks).count();
         if known > capacity.clients {
             log::error!(
@@ -135,6 +138,7 @@ impl Server {
         let serving = Serving {
             epoch,
             clock,
+            tokens_below,
             memory,
             host,
             capacity,
@@ -425,6 +429,8 @@ fn capacity(
 struct Serving {
     epoch: Epoch,
     clock: ServerClock,
+    /// All tokens of earlier primaries are below this number.
+    tokens_below: u64,
     memory: Memory,
     host: Option<Arc<VerbsHost>>,
     capacity: Capacity,
@@ -442,8 +448,8 @@ fn worker(
     serving: Serving,
     offers: fabric::Offers,
 ) -> Result<(Mailbox, Worker), StartError> {
-    let Serving { epoch, clock, mut memory, host, capacity, files, roster, clients, is_lost } =
-        serving;
+    let Serving { epoch, clock, tokens_below, mut memory, host, capacity, .. } = serving;
+    let Serving { files, roster, clients, is_lost, .. } = serving;
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
@@ -455,7 +461,7 @@ fn worker(
         locks_max: config.locks_max,
         objects_max: config.objects_max,
         absent_grace_ns: config.absent_grace.map(grace_ns),
-        tokens: TokenFloor::default(),
+        tokens: TokenFloor::new(clock.now(), tokens_below),
     };
     let rules = Rules {
         orphans: config.orphans,

@@ -7,8 +7,6 @@
 //!   scenes.rs tells what happens and why, and checks it; one check that fails: exit code 1
 //! ```
 
-pub mod ca;
-mod process;
 pub mod role;
 mod scenes;
 mod strangers;
@@ -21,8 +19,6 @@ use std::time::{Duration, Instant};
 use crate::args::{Demo, Fabric};
 use crate::failure::{self, Failure};
 use crate::out;
-
-pub use process::{client, Primary};
 
 /// Time to read a paragraph.
 const PAUSE: Duration = Duration::from_millis(2_000);

@@ -5,11 +5,13 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use dlock_cli_common::process::{
+    client, client_of, exec_once, uninvited, Answer, Primary, Process,
+};
 use dlock_core::wire::fabric::{Executes, FabricKind};
 use dlock_core::wire::status::Status;
 
-use super::process::{client_of, exec_once, uninvited, Answer, Process};
-use super::{client, strangers, Primary, Tour};
+use super::{strangers, Tour};
 use crate::args::Fabric;
 use crate::connect::usable;
 use crate::failure::{self, Failure};

@@ -3,12 +3,12 @@
 
 use std::net::Ipv4Addr;
 
+use dlock_cli_common::ca::{load, Ca};
 use dlock_client::{Client, Config, Error, FabricChoice, Mode, Wait};
 use dlock_core::rights::{Quotas, Right, Rule};
 use dlock_core::wire::fabric::FabricKind;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
-use super::ca::{load, Ca};
 use super::Tour;
 use crate::failure::Failure;
 use crate::logging;

@@ -23,7 +23,7 @@ use super::tests::{instance, ME};
 use super::*;
 use crate::config::FabricChoice;
 use crate::driver::failover::{look_after, Plan};
-use crate::fake::Fake;
+use dlock_test_support::fake::Fake;
 
 const X: Mode = Mode::Exclusive;
 const DEADLINE_S: u32 = 1_600;

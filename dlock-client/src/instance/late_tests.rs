@@ -16,7 +16,7 @@ use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::*;
 use crate::config::FabricChoice;
-use crate::late::{Late, Point};
+use dlock_test_support::late::{Late, Point};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;

@@ -387,7 +387,7 @@ mod tests {
 
     use super::*;
     use crate::config::{ClientConfig, FabricChoice};
-    use crate::late::{Late, Point};
+    use dlock_test_support::late::{Late, Point};
 
     /// A client of a primary of its own, whose verbs can be held up.
     fn join_late(fabric: FabricChoice) -> (Server, Instance, Arc<Late>) {

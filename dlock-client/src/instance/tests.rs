@@ -16,8 +16,8 @@ use dlock_fabric::os::clock::boot_ns;
 use parking_lot::{Mutex, RwLock};
 
 use super::*;
-use crate::fake::Fake;
 use crate::table::ClientLock;
+use dlock_test_support::fake::Fake;
 
 pub(super) const ME: u32 = 7;
 const OTHER: u32 = 8;

@@ -15,7 +15,7 @@ use super::tests::instance_on;
 use super::*;
 use crate::driver::heartbeat::Pulse;
 use crate::execute::Limit;
-use crate::fake::Fake;
+use dlock_test_support::fake::Fake;
 
 const TRY_NS: u64 = 300_000_000;
 

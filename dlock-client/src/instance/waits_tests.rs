@@ -16,7 +16,7 @@ use super::tests::{instance, others_hold, ME};
 use super::*;
 use crate::driver::failover::Plan;
 use crate::driver::futures::Tasks;
-use crate::fake::Fake;
+use dlock_test_support::fake::Fake;
 
 const LOCK: LockId = LockId(1);
 const X: Mode = Mode::Exclusive;

@@ -155,7 +155,7 @@ impl<K: Ord + Copy> Shares<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::testing::Dice;
+    use crate::registry::tests::Dice;
 
     const QUANTUM: u32 = 64;
     /// What a turn may do above its budget.

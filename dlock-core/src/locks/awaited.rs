@@ -374,8 +374,15 @@ impl Locks {
             let (claims, lost) = self.settle_all(mem);
             let clients = self.awaited.told.len();
             self.recovered = Some(Recovered { clients, given_up, claims, lost });
-            self.awaited = Awaited::default();
+            let given_up = std::mem::take(&mut self.awaited.given_up);
+            self.awaited = Awaited { given_up, ..Awaited::default() };
         }
+    }
+
+    /// The clients that were given up when the recovery ended, once: what they had claimed without
+    /// a lease was not kept.
+    pub(crate) fn take_given_up(&mut self) -> BTreeSet<ClientId> {
+        std::mem::take(&mut self.awaited.given_up)
     }
 
     /// Takes the result of the recovery, once.

@@ -57,8 +57,13 @@ impl Membership {
     pub(crate) fn take_recovered(&mut self, locks: &mut Locks) -> Option<(Recovered, Change)> {
         let recovered = locks.take_recovered()?;
         let clients: Vec<ClientId> = self.members.keys().copied().collect();
+        let given_up = locks.take_given_up();
         for &client in &clients {
-            self.with(client, |member| member.owes_claims = false);
+            let has_lost = given_up.contains(&client) && !planted::is(Bug::GivenUpUntold);
+            self.with(client, |member| {
+                member.owes_claims = false;
+                member.lapses = member.lapses.saturating_add(u32::from(has_lost));
+            });
         }
         let clients = clients.into_iter().chain(locks.idle()).collect();
         Some((recovered, Change::Only { clients }))

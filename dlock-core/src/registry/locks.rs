@@ -351,7 +351,7 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Memory;
+    use super::super::tests::Memory;
     use super::super::Registry;
     use super::*;
     use crate::memory::exec::LockMemory;

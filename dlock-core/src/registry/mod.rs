@@ -20,9 +20,7 @@ mod objects;
 mod slots;
 
 #[cfg(test)]
-mod churn;
-#[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod tests;
 
 pub use clients::{Client, Clients};
 pub use handles::{HandleEntry, What, STALE_HANDLES_MAX};

@@ -159,7 +159,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::limits::SLOTS_MAX;
-    use crate::registry::testing::Memory;
+    use crate::registry::tests::Memory;
     use std::collections::HashSet;
 
     #[test]

@@ -244,6 +244,30 @@ fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
     assert_ne!(site.memory.read(word), 0, "its claims count");
 }
 
+/// It relied on a hold without a lease, which the recovery has not kept.
+#[test]
+fn a_client_that_comes_back_after_the_recovery_that_gave_it_up_is_told_what_was_ended() {
+    for is_leased in [true, false] {
+        let all = [of_old(5, 10), of_old(6, 10)];
+        let mut site = Site::new();
+        site.begins_recovering(0);
+        site.handle(Event::Awaits { known: all.to_vec(), deadline_s: 1 });
+        let stopped = comes_by(&mut site, all[0], Shm);
+        let word = claims(&mut site, stopped, if is_leased { 100 * NS } else { u64::MAX });
+        let other = comes(&mut site, all[1]);
+        assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+        let mut s = 0;
+        while site.locks().is_recovering() {
+            s += 1;
+            site.until(at(s));
+            beats(&mut site, other);
+        }
+        assert_eq!(site.memory.read(word) != 0, is_leased);
+        let back = site.come_back(stopped).unwrap();
+        assert_eq!(back.terms.lapses - stopped.terms.lapses, 1, "a lease is told by the lock");
+    }
+}
+
 /// The recovery knows how many clients there are, and not which.
 #[test]
 fn a_client_that_was_given_up_and_comes_back_counts_as_one_that_has_not_told() {

@@ -14,6 +14,7 @@ mod executed;
 mod fair;
 mod fenced;
 mod forgets;
+mod golden;
 mod handed_over;
 mod holds;
 mod hostile;

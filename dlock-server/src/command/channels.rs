@@ -11,8 +11,8 @@ use dlock_fabric::os::clock::boot_ns;
 use mio::Token;
 
 use super::{Core, Worker};
-use crate::channel::Channel;
-use crate::log_limit::{limited, Cause};
+use crate::command::channel::Channel;
+use crate::observe::log_limit::{limited, Cause};
 
 /// Work of receiving bytes.
 const RECEIVE_WORK: u32 = 4;
@@ -256,9 +256,9 @@ mod tests {
     use dlock_fabric::stream::frames::FrameBuffer;
     use dlock_fabric::CpuMemory;
 
-    use crate::epoch::ServerClock;
-    use crate::memory::Memory;
-    use crate::random;
+    use crate::host::clock::ServerClock;
+    use crate::host::memory::Memory;
+    use crate::host::random;
     use crate::transport::{Pump, StreamPump};
 
     const FRAMES: dlock_core::budget::rate::Rate =

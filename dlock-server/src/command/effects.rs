@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 
 use super::turns::Who;
 use super::{Core, Process, Worker};
-use crate::log_limit::{limited, Cause};
+use crate::observe::log_limit::{limited, Cause};
 
 impl Worker {
     /// Hands an event to the primary, executes the effects, and returns the answer to the event, if

@@ -19,8 +19,10 @@
 //! Each turn does a bounded amount of work; what is left is taken up in the next one, after those
 //! of the others, so no client can keep the others waiting. Nothing here blocks but the sleep.
 
+pub(crate) mod channel;
 mod channels;
 mod effects;
+pub(crate) mod mailbox;
 mod sessions;
 mod spin;
 mod turns;
@@ -42,12 +44,12 @@ use dlock_fabric::os::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost};
 use mio::{Events, Poll, Token};
 
-use crate::capacity::{Capacity, FilesLeft};
-use crate::channel::Channel;
-use crate::epoch::ServerClock;
-use crate::mailbox::{ConnectionHandle, Event, Inbox, Opening};
-use crate::memory::Memory;
-use crate::roster::Roster;
+use crate::command::channel::Channel;
+use crate::command::mailbox::{ConnectionHandle, Event, Inbox, Opening};
+use crate::coordinator::Roster;
+use crate::host::capacity::{Capacity, FilesLeft};
+use crate::host::clock::ServerClock;
+use crate::host::memory::Memory;
 use crate::transport::{Fence, STALL_MAX};
 use spin::Spin;
 use turns::{Turns, Who};

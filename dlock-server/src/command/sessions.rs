@@ -20,12 +20,12 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
 use super::{Process, Waiting, Worker};
-use crate::capacity::Bound;
-use crate::channel::Channel;
-use crate::log_limit::{limited, Cause};
-use crate::mailbox::{ConnectionHandle, ShownBy};
-use crate::random;
-use crate::roster;
+use crate::command::channel::Channel;
+use crate::command::mailbox::{ConnectionHandle, ShownBy};
+use crate::coordinator::file;
+use crate::host::capacity::Bound;
+use crate::host::random;
+use crate::observe::log_limit::{limited, Cause};
 use crate::transport::{Guest, Peer, Pump};
 
 impl Worker {
@@ -323,7 +323,7 @@ impl Worker {
 
     /// Finds out when this process ends.
     fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
-        let process = roster::process(peer.pid);
+        let process = file::process(peer.pid);
         self.roster.tell(Change::Mapped { client, process });
         let processes = self.sockets.get(&client).map(|sockets| &sockets.processes[..]);
         let gone = processes.unwrap_or_default().iter().filter(|one| one.process.is_gone());

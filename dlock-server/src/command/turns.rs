@@ -19,7 +19,7 @@ use dlock_core::ids::ClientId;
 use dlock_core::primary;
 
 use super::Worker;
-use crate::mailbox::Event;
+use crate::command::mailbox::Event;
 
 /// Turns in one round, before the poll is asked again.
 const TURNS_PER_ROUND: usize = 256;

@@ -20,7 +20,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::{Worker, NIC};
-use crate::log_limit::{limited, Cause};
+use crate::observe::log_limit::{limited, Cause};
 use crate::transport::Fence;
 
 /// The device, as far as the command thread serves it.

@@ -10,12 +10,10 @@
 //! A peer that sends nothing, slowly, or rubbish costs a task and a small buffer, for ten
 //! seconds; no other peer waits for it.
 
-mod admin;
-pub(crate) mod json_lines;
-mod recovery;
+pub(crate) mod recovery;
 pub(crate) mod secure;
 mod session;
-mod table;
+pub(crate) mod table;
 pub(crate) mod wire;
 
 use std::io;
@@ -35,13 +33,14 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-use crate::capacity::FilesLeft;
-use crate::epoch::ServerClock;
-use crate::log_limit::{limited, Cause, LIMITS};
-use crate::mailbox::{Event, Mailbox};
-use crate::roster::Receipts;
+use crate::command::mailbox::{Event, Mailbox};
+use crate::coordinator::Receipts;
+use crate::host::capacity::FilesLeft;
+use crate::host::clock::ServerClock;
+use crate::observe::admin::{self, ServerInfo};
+use crate::observe::json_lines;
+use crate::observe::log_limit::{limited, Cause, LIMITS};
 use crate::transport::{Opened, Transport};
-pub(crate) use admin::ServerInfo;
 pub use recovery::Recovery;
 pub(crate) use table::{of_address, CONNECTIONS_MAX};
 use table::{ConnectionPermit, Table};
@@ -52,7 +51,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_PROBES: u32 = 9;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
 /// Pause after a failed accept: the system has no room, and none appears by asking at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A listening: the sockets are polled so often, with such a pause before each. A connection that
 /// waits to be accepted is accepted by the first, its request is read by the second, and there are

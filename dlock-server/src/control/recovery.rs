@@ -11,9 +11,9 @@ use dlock_core::primary::{self, Progress};
 use dlock_core::roster::Kept;
 use serde_json::{json, Value};
 
-use crate::epoch::ServerClock;
-use crate::mailbox::{Event, Mailbox};
-use crate::roster::has_ended;
+use crate::command::mailbox::{Event, Mailbox};
+use crate::coordinator::file::has_ended;
+use crate::host::clock::ServerClock;
 
 /// Between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -132,7 +132,7 @@ fn line(progress: &Progress, now: ServerTime) -> String {
 }
 
 /// The progress as operators see it.
-pub(super) fn value(progress: Option<Progress>, now: ServerTime) -> Value {
+pub(crate) fn value(progress: Option<Progress>, now: ServerTime) -> Value {
     let Some(progress) = progress else { return Value::Null };
     let missing = progress.missing.iter().map(|(client, until)| {
         let left_s = until.map(|until| seconds(until.0, now));

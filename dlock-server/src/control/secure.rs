@@ -31,9 +31,9 @@ use tokio::time::{sleep, timeout_at, Instant};
 
 use super::table::{ConnectionPermit, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX};
 use super::wire::linger;
-use crate::blocking::on_a_thread;
-use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Event, Mailbox, ShownBy};
+use crate::command::mailbox::{Event, Mailbox, ShownBy};
+use crate::host::blocking::on_a_thread;
+use crate::observe::log_limit::{limited, Cause};
 use crate::transport::tls::{shake_hands, SealedConn};
 use crate::transport::Shown;
 
@@ -273,7 +273,7 @@ mod tests {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
     use super::*;
-    use crate::blocking::runtime;
+    use crate::host::blocking::runtime;
 
     /// Says that it is asked, and waits for what it is to answer.
     #[derive(Debug)]

@@ -41,10 +41,10 @@ use tokio::time::{timeout, timeout_at};
 use super::table::ConnectionPermit;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
 use super::{secure, Service};
-use crate::epoch::ServerClock;
-use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Event, Mailbox};
-use crate::roster::Receipts;
+use crate::command::mailbox::{Event, Mailbox};
+use crate::coordinator::Receipts;
+use crate::host::clock::ServerClock;
+use crate::observe::log_limit::{limited, Cause};
 use crate::transport::{Conn, Guest, Transport};
 
 /// Requests of one client on its control connection: beyond that rate they wait.

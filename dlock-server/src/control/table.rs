@@ -10,8 +10,8 @@ use dlock_core::budget::rate::{Pace, Rate};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::capacity::FilesLeft;
-use crate::mailbox::ConnectionHandle;
+use crate::command::mailbox::ConnectionHandle;
+use crate::host::capacity::FilesLeft;
 
 /// Connections at a time that are not command channels (C API).
 pub(crate) const CONNECTIONS_MAX: usize = 4_000;
@@ -32,7 +32,7 @@ const ADDRESSES_MAX: usize = 4_096;
 
 /// All connections of one control thread.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     max: usize,
     of_one_max: usize,
     files: Arc<FilesLeft>,
@@ -59,16 +59,16 @@ struct ConnectionPermits {
 
 /// The place of one connection, free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct ConnectionPermit {
+pub(crate) struct ConnectionPermit {
     table: Arc<Table>,
     /// Where it is from; `None`: from this host, as the system tells.
     address: Option<IpAddr>,
     is_clients: bool,
-    pub(super) link: Arc<ConnectionHandle>,
+    pub(crate) link: Arc<ConnectionHandle>,
 }
 
 impl Table {
-    pub(super) fn new(files: Arc<FilesLeft>) -> Arc<Self> {
+    pub(crate) fn new(files: Arc<FilesLeft>) -> Arc<Self> {
         Self::with(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, files)
     }
 
@@ -83,7 +83,7 @@ impl Table {
     ///
     /// # Errors
     /// The bound that is reached, for the log.
-    pub(super) fn permit(
+    pub(crate) fn permit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
     ) -> Result<ConnectionPermit, String> {
@@ -125,12 +125,12 @@ impl Table {
     }
 
     /// How many connections there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.permits.lock().taken
     }
 
     /// Closes the oldest connection that never sent a byte, because the system has no room.
-    pub(super) fn close_silent(&self) -> bool {
+    pub(crate) fn close_silent(&self) -> bool {
         let silent = self.permits.lock().silent.pop_first();
         silent.map(|(_, (link, _))| link.close()).is_some()
     }
@@ -138,7 +138,7 @@ impl Table {
 
 impl ConnectionPermit {
     /// Whether its address may shake hands once more now.
-    pub(super) fn may_shake_hands(&self, now_ns: u64) -> bool {
+    pub(crate) fn may_shake_hands(&self, now_ns: u64) -> bool {
         let handshakes = &mut self.table.permits.lock().handshakes;
         if handshakes.len() >= ADDRESSES_MAX {
             handshakes.retain(|_, pace| !pace.is_idle(now_ns));
@@ -150,7 +150,7 @@ impl ConnectionPermit {
     }
 
     /// It shakes hands until this is dropped. If too many do, the oldest of them is closed.
-    pub(super) fn shakes_hands(&self) -> Shaking<'_> {
+    pub(crate) fn shakes_hands(&self) -> Shaking<'_> {
         let mut permits = self.table.permits.lock();
         if permits.shaking.len() >= HANDSHAKES_MAX {
             if let Some((_, oldest)) = permits.shaking.pop_first() {
@@ -162,26 +162,26 @@ impl ConnectionPermit {
     }
 
     /// Whose turn it is to try a private key that waits for its password: one connection's.
-    pub(super) fn key_turn(&self) -> Arc<Semaphore> {
+    pub(crate) fn key_turn(&self) -> Arc<Semaphore> {
         self.table.key_turn.clone()
     }
 
     /// The connection is the control connection of a client from now on.
-    pub(super) fn becomes_clients(&mut self) {
+    pub(crate) fn becomes_clients(&mut self) {
         if !std::mem::replace(&mut self.is_clients, true) {
             self.table.permits.lock().of_clients += 1;
         }
     }
 
     /// The connection has sent something.
-    pub(super) fn heard(&self) {
+    pub(crate) fn heard(&self) {
         self.table.permits.lock().silent.remove(&self.link.id);
     }
 }
 
 /// A handshake under way.
 #[derive(Debug)]
-pub(super) struct Shaking<'a>(&'a ConnectionPermit);
+pub(crate) struct Shaking<'a>(&'a ConnectionPermit);
 
 impl Drop for Shaking<'_> {
     fn drop(&mut self) {
@@ -219,7 +219,7 @@ pub(crate) fn of_address(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capacity::{Capacity, Needs};
+    use crate::host::capacity::{Capacity, Needs};
     use dlock_fabric::os::threads::ProcessLimits;
 
     fn table(max: usize, of_one_max: usize) -> Arc<Table> {

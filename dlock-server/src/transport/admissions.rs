@@ -29,10 +29,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, timeout_at, Instant};
 
 use super::{Conn, ATTACH_WAIT};
-use crate::blocking::on_a_thread;
+use crate::command::mailbox::{Event, Mailbox};
 use crate::control::of_address;
-use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Event, Mailbox};
+use crate::host::blocking::on_a_thread;
+use crate::observe::log_limit::{limited, Cause};
 
 /// Clients whose queue pairs are made at a time.
 const BUSY_MAX: usize = 4;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::StartError;
-use crate::random;
+use crate::host::random;
 
 /// What a peer has shown in a handshake.
 #[derive(Debug)]

@@ -44,10 +44,10 @@ use dlock_fabric::verbs::{Arrival, PeerId};
 use dlock_fabric::VerbsHost;
 use mio::{Registry, Token};
 
+use crate::command::mailbox::Mailbox;
 use crate::config::ServerConfig;
 use crate::error::StartError;
-use crate::mailbox::Mailbox;
-use crate::memory::Memory;
+use crate::host::memory::Memory;
 pub(crate) use connection::{Conn, Line, Shown};
 pub(crate) use output::{Output, STALL_MAX};
 #[cfg(test)]

@@ -22,9 +22,9 @@ use mio::{Registry, Token};
 use super::admissions::Admissions;
 use super::stream::StreamPump;
 use super::{Admitted, Admitting, Conn, Fence, Line, Opened, Output, Pump, Setting, Transport};
+use crate::command::mailbox::Mailbox;
 use crate::error::StartError;
-use crate::mailbox::Mailbox;
-use crate::memory::Memory;
+use crate::host::memory::Memory;
 
 /// Offered beside TLS on a host with a device, whosever the memory is.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {

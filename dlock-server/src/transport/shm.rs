@@ -21,11 +21,11 @@ use log::Level;
 use super::connection::listen_unix;
 use super::stream::StreamPump;
 use super::{Accepting, Admitted, Admitting, Conn, Line, Opened, Peer, Pump, Setting, Transport};
+use crate::command::mailbox::Mailbox;
 use crate::control::refuse_attach;
 use crate::error::StartError;
-use crate::log_limit::{limited, Cause};
-use crate::mailbox::Mailbox;
-use crate::memory::Memory;
+use crate::host::memory::Memory;
+use crate::observe::log_limit::{limited, Cause};
 
 /// Offered unless the configuration turns it off, or the memory is a device's.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {

@@ -14,7 +14,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::{Fence, Line, Output, Pump};
-use crate::memory::Memory;
+use crate::host::memory::Memory;
 
 /// Tells the client that it is attached; what it shares of the memory it brings along.
 pub(super) type Welcome = fn(&mut dyn Line, &Attached, ClientId, &mut Memory) -> io::Result<()>;

@@ -12,8 +12,8 @@ use socket2::SockRef;
 
 use super::stream::StreamPump;
 use super::{Admitted, Admitting, Conn, Line, Opened, Pump, Setting, Transport};
+use crate::command::mailbox::Mailbox;
 use crate::error::StartError;
-use crate::mailbox::Mailbox;
 
 /// How long what was sent to a client may stay without its kernel's acknowledgement. Longer than a
 /// network takes to find another way.

@@ -23,9 +23,9 @@ use mio::{Registry, Token};
 use super::admissions::Admissions;
 use super::stream::StreamPump;
 use super::{Admitted, Admitting, Conn, Fence, Line, Opened, Output, Pump, Setting, Transport};
+use crate::command::mailbox::Mailbox;
 use crate::error::StartError;
-use crate::mailbox::Mailbox;
-use crate::memory::Memory;
+use crate::host::memory::Memory;
 
 /// Bytes of frames above which a client that leaves its replies unread is disconnected.
 const ARRIVED_MAX: usize = 64 * 1024;

@@ -28,9 +28,9 @@ use dlock_core::memory::words::{
 use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
-use crate::memory::Memory;
 use crate::tape::Tape;
 use dlock_core::token::TokenFloor;
+use dlock_test_support::Memory;
 
 const CLIENTS: usize = 3;
 const STEPS_MAX: usize = 300;

@@ -17,9 +17,9 @@ use dlock_core::wire::control::{
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
 
-use crate::memory::Memory;
 use crate::tape::Tape;
 use dlock_core::token::{Token, TokenFloor};
+use dlock_test_support::Memory;
 
 const CLIENTS_MAX: usize = 3;
 const LOCKS_MAX: usize = 4;

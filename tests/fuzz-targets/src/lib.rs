@@ -16,7 +16,6 @@ pub mod client;
 pub mod config;
 pub mod frames;
 pub mod handshake;
-mod memory;
 mod peers;
 pub mod samples;
 pub mod sealed;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use std::{fs, panic};
 
 use dlock_fuzz_targets::{Target, TARGETS};
+use dlock_test_support::Dice;
 
 /// Noise of one target takes this long, unless `DLOCK_FUZZ_SECONDS` says otherwise.
 const NOISE_SECONDS: u64 = 3;
@@ -36,23 +37,8 @@ fn corpus(target: &Target) -> Vec<Input> {
     inputs
 }
 
-/// The same on every run (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-    fn noise(&mut self, len_max: usize) -> Vec<u8> {
-        (0..self.below(len_max)).map(|_| self.next() as u8).collect()
-    }
+fn random_bytes(dice: &mut Dice, len_max: usize) -> Vec<u8> {
+    (0..dice.below(len_max)).map(|_| dice.throw() as u8).collect()
 }
 
 /// Runs a target and names the input if it fails.
@@ -89,13 +75,13 @@ fn noise(name: &str) {
             break;
         }
         let mut data = match (dice.below(4), inputs.is_empty()) {
-            (0, _) | (_, true) => dice.noise(600),
+            (0, _) | (_, true) => random_bytes(&mut dice, 600),
             _ => inputs[dice.below(inputs.len())].clone(),
         };
         for _ in 0..dice.below(6) {
             let at = dice.below(data.len() + 1);
             match dice.below(4) {
-                0 if at < data.len() => data[at] = dice.next() as u8,
+                0 if at < data.len() => data[at] = dice.throw() as u8,
                 1 if at < data.len() => data[at] ^= 1 << dice.below(8),
                 2 => data.truncate(at),
                 _ if !inputs.is_empty() => {

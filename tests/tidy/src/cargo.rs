@@ -12,15 +12,19 @@ use spdx::{Expression, LicenseReq, ParseMode};
 /// Which crates of this workspace each crate may depend on, besides those of its own folder.
 ///
 /// ```text
-///   core <- fabric <- { server, client } <- { ffi, cli }        sim: core alone
+///   core <- fabric <- { server, client } <- { ffi, cli, bench }     sim: core alone
 /// ```
-const MAY_DEPEND_ON: [(&str, &[&str]); 8] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 9] = [
     ("dlock-core", &[]),
     ("dlock-fabric", &["dlock-core"]),
     ("dlock-server", &["dlock-core", "dlock-fabric"]),
     ("dlock-client", &["dlock-core", "dlock-fabric"]),
     ("dlock-ffi", &["dlock-core", "dlock-fabric", "dlock-server", "dlock-client"]),
-    ("dlock-cli", &["dlock-core", "dlock-fabric", "dlock-server", "dlock-client"]),
+    (
+        "dlock-bench",
+        &["dlock-core", "dlock-fabric", "dlock-server", "dlock-client", "dlock-cli-common"],
+    ),
+    ("dlock-cli", &["dlock-core", "dlock-fabric", "dlock-server", "dlock-client", "dlock-bench"]),
     ("tests/sim", &["dlock-core"]),
     ("tests/tidy", &[]),
 ];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
 use crate::memory::word_op::Word;
-use crate::registry::testing::Memory;
+use crate::registry::tests::Memory;
 use crate::registry::{Registry, STALE_HANDLES_MAX};
 
 const LEASE_S: u32 = 10;

@@ -28,8 +28,6 @@ mod statuses;
 mod wire;
 
 #[cfg(test)]
-mod golden;
-#[cfg(test)]
 mod tests;
 
 use crate::ids::{Handle, Seq};

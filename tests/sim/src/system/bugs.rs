@@ -70,6 +70,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("debt-paid-twice", "flood"),
     ("disjoint-kept", "jumps"),
     ("fence-trusted", "standby"),
+    ("replaced-taken", "standby"),
     ("right-unchecked", "rules"),
     ("waits-uncounted", "rules"),
     ("prepared-kept", "prepared"),

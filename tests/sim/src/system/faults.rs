@@ -371,7 +371,8 @@ impl World {
             Fault::Promote if sys.alive => self.promotes(),
             Fault::Apart => {
                 let until = sys.now + sys.outage();
-                if let Some(watch) = &mut self.watch {
+                let w = sys.rng.below(self.watches.len().max(1) as u64) as usize;
+                if let Some(watch) = self.watches.get_mut(w) {
                     watch.apart_until = until;
                 }
             }

@@ -13,7 +13,7 @@ use dlock_core::membership::{Ending, Exit, Orphans, Rules, State};
 use dlock_core::memory::word_op::{Chain, Values, WordOp};
 use dlock_core::memory::words::{AtomicWord, RwWord, TurnWord};
 use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig, Sent};
-use dlock_core::roster::{known, Change, Clients};
+use dlock_core::roster::{self, known, Change, Clients};
 use dlock_core::token::TokenFloor;
 use dlock_core::wire::fabric::FabricSet;
 use dlock_core::wire::message::{LockType, Mode};
@@ -52,8 +52,9 @@ pub(crate) struct World {
     untold: Vec<Option<(u64, u64)>>,
     /// Whose turn it is.
     pub(super) turns: Turns,
-    /// The primary in waiting, if there is one.
-    pub(super) watch: Option<super::standby::Watch>,
+    /// The primaries in waiting, and the lock file of their list of clients.
+    pub(super) watches: Vec<super::standby::Watch>,
+    pub(super) place: super::standby::Place,
     /// Of each lock.
     pub(super) kept: Vec<Kept>,
 }
@@ -108,13 +109,14 @@ impl World {
             asleep,
             untold,
             turns: Turns::new(),
-            watch: None,
+            watches: Vec::new(),
+            place: super::standby::Place::new(),
             kept,
         };
         world.sys.first_rules();
         world.twin = is_twice.then(|| Twin::of(world.fresh_primary(0)));
         world.begins(0);
-        world.stands_by();
+        world.stand_by();
         world
     }
 
@@ -176,7 +178,10 @@ impl World {
         let sys = &mut self.sys;
         sys.dead_offsets.push((sys.epoch, sys.offset));
         sys.oracle.primary_ended(); // what was told since is of that one, too
-        sys.epoch += 1;
+
+        // the clock may have been set back: the epoch grows all the same
+        let epoch = roster::epoch::next(0, Some(sys.epoch.into()), None);
+        sys.epoch = epoch.map_or(sys.epoch, |epoch| epoch.0 as _);
         sys.alive = true;
         sys.memory = super::memory::Memory::new(sys.plan.locks_max + sys.plan.objects_max);
         if sys.plan.drift {

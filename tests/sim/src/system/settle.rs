@@ -34,9 +34,7 @@ impl World {
             return;
         }
         self.set_rules(true);
-        if let Some(watch) = &mut self.watch {
-            watch.apart_until = 0;
-        }
+        self.watches.iter_mut().for_each(|watch| watch.apart_until = 0);
         let sys = &mut self.sys;
         sys.calm = true;
         sys.frozen_until = sys.now;

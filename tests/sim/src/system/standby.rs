@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary in waiting: `dlock_core::standby` decides when it takes the place of the primary.
-//! What is here asks, fences and says what an operator says, as `dlock-server/src/standby.rs` does.
+//! Primaries in waiting: `dlock_core::standby` decides when one takes the place of the primary, and
+//! `dlock_core::roster::place` whether it gets that. What is here asks, fences, locks and says what
+//! an operator says, as `dlock-server/src/coordinator/standby.rs` and `file/owner.rs` do.
 //!
 //! ```text
 //!   next ─▶ Wait · Probe ─▶ heard, unheard · Fence ─▶ the primary ends, or the command fails
@@ -9,6 +10,7 @@
 //! Never two that serve; and one serves again in a bounded time.
 
 use dlock_core::clock::NS;
+use dlock_core::roster::place::{Attempt, Signature, Step, Whose};
 use dlock_core::standby::{Ground, Standby, Task, PAUSE_NS};
 
 use super::server::World;
@@ -23,26 +25,66 @@ const FENCE_FAILS: u32 = 200;
 const FENCE_LIES: u32 = 200;
 /// Of a thousand starts in the place of the primary, so many fail.
 const START_FAILS: u32 = 200;
+/// Of a thousand primaries that end, so many leave no lock file, and for how long at most.
+const REMOVED: u32 = 100;
+const REMOVED_NS: u64 = NS / 2;
+/// Fencing commands and starts that fail do so for this long after the primary has ended.
+const FAULTY_NS: u64 = 5 * NS;
 /// An operator who has found out that the primary is gone says so in this time.
 const OPERATOR_NS: u64 = NS;
-/// Nobody serves for so long at most, beside what silence is borne.
-const UNSERVED_NS_MAX: u64 = PAUSE_NS.1 + FENCE_NS_MAX + 2 * OPERATOR_NS + NS;
+/// No primary serves for so long at most, beside what silence is borne.
+const UNSERVED_NS_MAX: u64 =
+    FAULTY_NS + PAUSE_NS.1 + FENCE_NS_MAX + 2 * OPERATOR_NS + 2 * REMOVED_NS + NS;
 
-/// What was begun, and is to be reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What comes of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
-    Probe { is_heard: bool },
+    /// `asked`: how the list was signed when the primary was asked.
+    Probe {
+        is_heard: bool,
+        asked: Option<Signature>,
+    },
     Fence,
 }
 
-/// The standby of the primary of now.
+/// The lock file of the list of clients.
+#[derive(Debug)]
+pub(crate) struct Place {
+    signature: Signature,
+    /// The standby that has it, and does not serve yet; `None`: it is the primary's, or was.
+    owner: Option<usize>,
+    /// It was removed, and is not put there again before then.
+    removed_until: u64,
+    /// The steps of all standbys so far.
+    steps: u32,
+}
+
+impl Place {
+    /// Of the first primary.
+    pub fn new() -> Self {
+        Self { signature: Signature(String::new()), owner: None, removed_until: 0, steps: 0 }
+    }
+
+    /// How the list is signed.
+    fn there(&self, now: u64) -> Option<Signature> {
+        (self.removed_until <= now).then(|| self.signature.clone())
+    }
+
+    /// It is signed by another process.
+    fn sign(&mut self, by: String, owner: Option<usize>) {
+        (self.signature, self.owner, self.removed_until) = (Signature(by), owner, 0);
+    }
+}
+
+/// A standby of the primary of now.
 #[derive(Debug)]
 pub(crate) struct Watch {
     machine: Standby,
     /// The number of the event that is waited for.
     tok: u32,
-    pending: Pending,
+    /// What it does, until when, and what comes of it.
+    doing: Option<(Task, u64, Pending)>,
     silence_ns: u64,
     /// It sees the end of the primary's process.
     is_local: bool,
@@ -52,18 +94,18 @@ pub(crate) struct Watch {
     pub(super) apart_until: u64,
     /// The fencing command has lied: the next probe is answered at once.
     is_lied_to: bool,
-    /// Since when nobody serves, and when an operator is to say so.
+    /// Since when no primary serves, and when an operator is to say so.
     dead_since: Option<u64>,
 }
 
 impl Watch {
-    pub fn new(sys: &mut Sys) -> Self {
+    fn new(sys: &mut Sys, place: &Place) -> Self {
         let silence_ns = sys.rng.pick(&[NS / 10, NS / 2, NS, 3 * NS]);
         let (is_local, fences) = (sys.rng.chance(400), sys.rng.chance(600));
         Self {
-            machine: Standby::new(sys.now, silence_ns, fences),
+            machine: Standby::new(sys.now, silence_ns, fences, place.there(sys.now)),
             tok: 0,
-            pending: Pending::Nothing,
+            doing: None,
             silence_ns,
             is_local,
             heard: sys.now,
@@ -75,100 +117,124 @@ impl Watch {
 }
 
 impl World {
-    /// A standby begins to watch.
-    pub(super) fn stands_by(&mut self) {
+    /// Standbys begin to watch the first primary.
+    pub(super) fn stand_by(&mut self) {
         if !self.sys.plan.standby {
             return;
         }
-        let tok = self.watch.as_ref().map_or(0, |watch| watch.tok);
-        self.watch = Some(Watch { tok, ..Watch::new(&mut self.sys) });
-        self.watch_at(self.sys.now);
+        for w in 0..1 + usize::from(self.sys.rng.chance(500)) {
+            let watch = Watch::new(&mut self.sys, &self.place);
+            self.watches.push(watch);
+            self.watch_at(w, self.sys.now);
+        }
     }
 
     /// The standby looks again then.
-    fn watch_at(&mut self, at: u64) {
-        if let Some(watch) = &mut self.watch {
-            watch.tok += 1;
-            let tok = watch.tok;
-            self.sys.at(at, Ev::Standby(tok));
-        }
+    fn watch_at(&mut self, w: usize, at: u64) {
+        self.place.steps += 1;
+        self.watches[w].tok = self.place.steps;
+        self.sys.at(at, Ev::Standby(self.place.steps));
     }
 
     /// The primary has ended. Whether a standby takes its place.
     pub(super) fn primary_is_watched(&mut self) -> bool {
         let now = self.sys.now;
-        let Some(watch) = &mut self.watch else { return false };
-        watch.dead_since = Some(now);
-        if watch.is_local {
-            let ns = self.sys.rng.below(LOOK_NS);
-            self.watch_at(now + ns);
+        if self.watches.is_empty() {
+            return false;
+        }
+        for w in 0..self.watches.len() {
+            self.watches[w].dead_since = Some(now);
+            if self.watches[w].is_local {
+                let ns = self.sys.rng.below(LOOK_NS);
+                self.watch_at(w, now + ns);
+            }
+        }
+        if self.sys.rng.chance(REMOVED) {
+            self.place.removed_until = now + self.sys.rng.below(REMOVED_NS);
         }
         let ns = self.sys.rng.below(OPERATOR_NS);
         self.sys.at(now + ns, Ev::Operator);
         true
     }
 
-    /// Something that the standby waited for has come.
-    pub(super) fn watches(&mut self, tok: u32) {
-        let now = self.sys.now;
-        let is_alive = self.sys.alive;
-        let Some(watch) = self.watch.as_mut().filter(|watch| watch.tok == tok) else { return };
-        let over_ns = watch.silence_ns * 2 + UNSERVED_NS_MAX;
-        if let Some(since) = watch.dead_since.filter(|since| now - since > over_ns) {
-            return self.sys.fail(format!("standby: nobody serves since {since}: {watch:?}"));
-        }
-        if watch.is_local && !is_alive {
-            watch.machine.ended(now);
-        }
-        match std::mem::replace(&mut watch.pending, Pending::Nothing) {
-            Pending::Nothing => {}
-            Pending::Probe { is_heard: true } => {
-                watch.heard = now;
-                watch.machine.heard(now);
-            }
-            Pending::Probe { is_heard: false } => watch.machine.unheard(now),
-            Pending::Fence => self.fenced(),
-        }
-        self.watch_next();
+    /// A process that can serve in the place of the primary, and lives, has that place.
+    fn is_place_held(&self) -> bool {
+        let is_there = self.place.there(self.sys.now).is_some();
+        is_there && (self.sys.alive || self.place.owner.is_some())
     }
 
-    fn watch_next(&mut self) {
+    /// Something that a standby waited for has come.
+    pub(super) fn watches(&mut self, tok: u32) {
         let now = self.sys.now;
-        let Some(watch) = &mut self.watch else { return };
+        let Some(w) = self.watches.iter().position(|watch| watch.tok == tok) else { return };
+        let (is_held, there) = (self.is_place_held(), self.place.there(now));
+        let watch = &mut self.watches[w];
+        let over_ns = watch.silence_ns * 2 + UNSERVED_NS_MAX;
+        if let Some(since) = watch.dead_since.filter(|since| now - since > over_ns) {
+            return self.sys.fail(format!("standby: none serves since {since}: {watch:?}"));
+        }
+        // the lock file names the process that is looked at
+        if watch.is_local && !is_held && there.is_some() {
+            watch.machine.ended(now);
+        }
+        let Some((task, due, pending)) = watch.doing.take() else { return self.watch_next(w) };
+        if now >= due {
+            match pending {
+                Pending::Nothing => {}
+                Pending::Probe { is_heard: true, asked } => {
+                    watch.heard = now;
+                    watch.machine.heard(now, asked.as_ref(), there.as_ref());
+                }
+                Pending::Probe { is_heard: false, .. } => watch.machine.unheard(now),
+                Pending::Fence => self.fenced(w),
+            }
+        } else if !watch.machine.is_over(task, now) {
+            return self.does(w, task, due, pending);
+        }
+        self.watch_next(w);
+    }
+
+    fn watch_next(&mut self, w: usize) {
+        let (now, asked) = (self.sys.now, self.place.there(self.sys.now));
+        let watch = &mut self.watches[w];
         let task = watch.machine.next(now);
         let trip_ns = match std::mem::take(&mut watch.is_lied_to) {
             true => 1_000,
             false => self.sys.takes(20_000),
         };
         match task {
-            Task::Wait { until_ns } => {
-                let looks = watch.is_local && !self.sys.alive;
-                let at = if looks { until_ns.min(now + LOOK_NS) } else { until_ns };
-                self.watch_at(at.max(now + 1));
-            }
+            Task::Wait { until_ns } => self.does(w, task, until_ns, Pending::Nothing),
             Task::Probe { until_ns } => {
                 let answers_at = self.sys.frozen_until.max(now).saturating_add(trip_ns);
                 let reaches = self.sys.alive && watch.apart_until <= now;
                 let is_heard = reaches && answers_at < until_ns;
-                watch.pending = Pending::Probe { is_heard };
-                self.watch_at(if is_heard { answers_at } else { until_ns });
+                let due = if is_heard { answers_at } else { until_ns };
+                self.does(w, task, due, Pending::Probe { is_heard, asked });
             }
             Task::Fence => {
-                watch.pending = Pending::Fence;
                 let ns = self.sys.rng.below(FENCE_NS_MAX);
-                self.watch_at(now + ns);
+                self.does(w, task, now + ns, Pending::Fence);
             }
-            Task::TakeOver(ground) => self.takes_over(ground),
+            Task::TakeOver(ground) => self.takes_over(w, ground),
         }
     }
 
+    /// It does this until then, and looks whether the process of the primary has ended.
+    fn does(&mut self, w: usize, task: Task, due: u64, pending: Pending) {
+        let (now, watch) = (self.sys.now, &mut self.watches[w]);
+        watch.doing = Some((task, due, pending));
+        let looks = watch.is_local && !self.sys.alive;
+        let at = if looks { due.min(now + LOOK_NS) } else { due };
+        self.watch_at(w, at.max(now + 1));
+    }
+
     /// The fencing command has ended.
-    fn fenced(&mut self) {
+    fn fenced(&mut self, w: usize) {
         let (now, is_calm) = (self.sys.now, self.sys.calm);
         let may_end = self.everybody_comes();
-        let fails = !is_calm && self.sys.rng.chance(FENCE_FAILS);
+        let fails = self.may_fail(w) && self.sys.rng.chance(FENCE_FAILS);
         let lies = !is_calm && self.sys.rng.chance(FENCE_LIES);
-        let Some(watch) = &mut self.watch else { return };
+        let watch = &mut self.watches[w];
         let answers = self.sys.alive && self.sys.frozen_until <= now && watch.apart_until <= now;
         let is_done = match self.sys.alive {
             true if lies && answers => {
@@ -182,47 +248,85 @@ impl World {
             self.sys.log(|| "the primary is fenced".to_string());
             self.crash_primary();
         }
-        if let Some(watch) = &mut self.watch {
-            watch.machine.fenced(now, is_done);
+        let is_seen = self.is_place_held();
+        let watch = &mut self.watches[w];
+        watch.machine.fenced(now, is_done, watch.is_local && is_seen);
+    }
+
+    /// Whether commands and starts may still fail.
+    fn may_fail(&self, w: usize) -> bool {
+        let faulty_until = self.watches[w].dead_since.map(|since| since + FAULTY_NS);
+        !self.sys.calm && faulty_until.is_none_or(|until| self.sys.now < until)
+    }
+
+    /// An operator says to every standby that the primary is gone. The operator may be wrong.
+    pub(super) fn promotes(&mut self) {
+        for w in 0..self.watches.len() {
+            self.promotes_one(w);
+        }
+        if !self.sys.alive && !self.watches.is_empty() {
+            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator); // if that was in vain
         }
     }
 
-    /// An operator says that the primary is gone. The operator may be wrong.
-    pub(super) fn promotes(&mut self) {
+    fn promotes_one(&mut self, w: usize) {
         let (now, is_alive) = (self.sys.now, self.sys.alive);
-        let Some(watch) = &mut self.watch else { return };
+        let there = self.place.there(now);
+        let watch = &mut self.watches[w];
         let is_silent = now - watch.heard >= watch.silence_ns;
         if is_alive && is_silent {
             return; // it may stand still: this operator looks first
         }
-        let may = watch.machine.promoted(now);
-        self.sys.log(|| format!("an operator promotes the standby: {may}"));
-        if may && is_alive {
+        let promoted = watch.machine.promoted(now, there.as_ref());
+        self.sys.log(|| format!("an operator promotes the standby {w}: {promoted:?}"));
+        if promoted.is_ok() && is_alive {
             return self.sys.fail("standby: promoted, and the silence is not over".to_string());
         }
         if !is_alive {
-            if !may {
-                self.sys.at(now + OPERATOR_NS, Ev::Operator);
-            }
-            self.watch_at(now);
+            self.watch_at(w, now);
         }
     }
 
-    fn takes_over(&mut self, ground: Ground) {
-        let now = self.sys.now;
-        if self.sys.alive {
+    fn takes_over(&mut self, w: usize, ground: Ground) {
+        let (now, there, is_held) =
+            (self.sys.now, self.place.there(self.sys.now), self.is_place_held());
+        let is_owner = self.place.owner == Some(w);
+        let machine = &mut self.watches[w].machine;
+        let whose = if is_owner { Whose::Mine } else { Whose::Anothers };
+        let place = machine.has_place().then_some(whose);
+        let taking = match machine.takes(now, there.as_ref(), place) {
+            Ok(taking) => taking,
+            Err(denied) => {
+                self.sys.log(|| format!("standby {w} does not take over: {denied:?}"));
+                return self.watch_next(w);
+            }
+        };
+        let attempt = match is_held && !is_owner {
+            true => Attempt::Held,
+            false => Attempt::Locked { is_in_place: true },
+        };
+        let is_taken = match taking.step(attempt) {
+            Step::Sign | Step::Again => true,
+            Step::Replace => taking.may_replace(there.as_ref()),
+            Step::Refuse => false,
+        };
+        if is_taken && self.sys.alive {
             return self.sys.fail(format!("standby: two primaries: {ground:?}"));
         }
-        let fails = !self.sys.calm && self.sys.rng.chance(START_FAILS);
-        let has_place = self.sys.rng.chance(500);
-        let Some(watch) = &mut self.watch else { return };
-        if fails {
-            watch.machine.failed(now, has_place);
-            self.sys.at(now + OPERATOR_NS, Ev::Operator);
-            return self.watch_next();
+        let fails = self.may_fail(w) && self.sys.rng.chance(START_FAILS);
+        if !is_taken || fails {
+            let has_place = is_taken && (is_owner || self.sys.rng.chance(500));
+            if has_place {
+                self.place.sign(format!("standby {}", self.place.steps), Some(w));
+            }
+            self.watches[w].machine.failed(now, has_place);
+            return self.watch_next(w);
         }
-        self.sys.log(|| format!("the standby takes over: {ground:?}"));
+        self.sys.log(|| format!("standby {w} takes over: {ground:?}"));
         self.successor();
-        self.stands_by();
+        self.place.sign(format!("primary {}", self.sys.epoch), None);
+        self.watches.iter_mut().for_each(|watch| watch.dead_since = None);
+        self.watches[w] = Watch::new(&mut self.sys, &self.place);
+        self.watch_at(w, now);
     }
 }

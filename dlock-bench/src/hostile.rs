@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An innocent client in TLS beside a hostile one, which has a certificate, or none: in turns with
+//! quiet, and with the same attack on *another* primary of this host, which has no part in the
+//! innocent client's: what that costs is the host's processors. So the ratio is what the attack
+//! does through the primary. What the primary's process has before and after, too.
+//!
+//! The innocent client asks at intervals, and leaves the CPUs to the attackers in between; when it
+//! asks, it and its primary come before all others (`SCHED_FIFO`), where the bench may have that:
+//! it is root. Else the times are the scheduler's as much as the primary's, and the row says so. A
+//! primary that looks for work all the time is stopped for 50 ms of each second by the system's
+//! default; `sysctl kernel.sched_rt_runtime_us=-1` takes that away.
+//!
+//! Who floods its channel has a bound of the primary's (`frames_per_second_max`), in two cases that
+//! of the default.
+//!
+//! | load | what it does |
+//! |---|---|
+//! | chains and notes | random ones, on words, ledgers and handles that are not its own |
+//! | requests | random ones to the arbiter |
+//! | rubbish | bytes that are no frame, behind a handshake |
+//! | half-open | 1,000 connections with half a `ClientHello`, made anew when they are closed |
+//! | slow reader | asks, and never reads the answers |
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use dlock_core::ids::{Handle, Slot};
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::codec::Frame;
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::{Mode, Request, WaitNumber};
+use dlock_fabric::os::threads::run_before_all;
+use dlock_fabric::tls::Tls;
+
+use crate::loads::Load;
+use crate::neighbours::{beside, raise_descriptor_limit, Innocent};
+use crate::wire::Peer;
+use crate::{Folder, Run, ANY_PORT};
+use dlock_cli_common::ca::{load, Ca};
+use dlock_cli_common::connect::open_by;
+use dlock_cli_common::failure::Failure;
+use dlock_cli_common::process::Primary;
+
+/// What the cases have in their names. They are measured if that is asked for.
+const GROUP: &str = "hostile";
+/// What an operator sets who has such neighbours.
+const FRAMES_MAX: u32 = 10_000;
+/// Connections with half a handshake.
+const HALF_OPEN: usize = 1_000;
+/// Between two operations of the innocent client.
+const PAUSE: Duration = Duration::from_micros(250);
+/// The name of that thread of a primary.
+const COMMAND_THREAD: &str = "dlock-command";
+/// Frames in a row before the next look at the answers.
+const FRAMES: usize = 64;
+/// The begin of a record of a handshake that never goes on.
+const HALF_A_HELLO: [u8; 11] = [0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3];
+
+/// What a hostile client does.
+trait Attack: Send {
+    /// Before its first turn.
+    fn begins(&mut self) {}
+    /// A little of it; how many things were done.
+    fn goes_on(&mut self) -> Result<u64, Failure>;
+    /// After its last turn: nothing of it is left.
+    fn ends(&mut self);
+}
+
+/// An attack on the primary, in turns with quiet and with the same on another one.
+struct InTurns<A> {
+    here: A,
+    elsewhere: A,
+}
+
+impl<A: Attack> InTurns<A> {
+    fn on(&mut self, here: bool) -> &mut A {
+        if here {
+            &mut self.here
+        } else {
+            &mut self.elsewhere
+        }
+    }
+}
+
+impl<A: Attack> Load for InTurns<A> {
+    fn begin(&mut self, heavy: bool) -> Result<(), Failure> {
+        self.on(heavy).begins();
+        Ok(())
+    }
+
+    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
+        self.on(heavy).goes_on()
+    }
+
+    fn end(&mut self, heavy: bool) -> Result<(), Failure> {
+        self.on(heavy).ends();
+        Ok(())
+    }
+}
+
+/// One kind of attack, on each of two primaries.
+fn attack(kind: &'static str, [here, elsewhere]: [SocketAddr; 2], tls: &Tls) -> Box<dyn Load> {
+    fn both<A: Attack + 'static>(here: A, elsewhere: A) -> Box<dyn Load> {
+        Box::new(InTurns { here, elsewhere })
+    }
+    let tls = || tls.clone();
+    let half_open = |at| HalfOpen { at, all: Vec::new() };
+    let slow_reader = |at| SlowReader { at, tls: tls(), peer: None };
+    let noise = |at| Noise { at, tls: tls(), kind, peer: None, dice: 1 };
+    match kind {
+        "half-open" => both(half_open(here), half_open(elsewhere)),
+        "slow reader" => both(slow_reader(here), slow_reader(elsewhere)),
+        _ => both(noise(here), noise(elsewhere)),
+    }
+}
+
+/// Measures all kinds.
+pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
+    if !run.bench.only.as_ref().is_some_and(|only| only.contains(GROUP)) {
+        return Ok(());
+    }
+    raise_descriptor_limit();
+    let folder = Folder::new()?;
+    let ca = Ca::make(&folder.file("ca"), Some("primary"), &["innocent", "hostile"])?;
+    let (innocent, hostile) = (load(ca.files("innocent"))?, load(ca.files("hostile"))?);
+    let bounded = [
+        ("chains and notes", Some(FRAMES_MAX)),
+        ("requests", Some(FRAMES_MAX)),
+        ("rubbish", Some(FRAMES_MAX)),
+        ("half-open", Some(FRAMES_MAX)),
+        ("slow reader", Some(FRAMES_MAX)),
+    ];
+    let default = [("chains and notes", None), ("slow reader", None)];
+    for (kind, frames_max) in bounded.into_iter().chain(default) {
+        let bound = frames_max.map_or("the default bound".into(), |max| format!("{max} frames/s"));
+        let case = format!("{GROUP}: {kind}, {bound}");
+        if !run.wants(&case, FabricKind::Tcp) {
+            continue;
+        }
+        let tcp = FabricKind::Tcp.into();
+        let start = || Primary::start_secured(ANY_PORT, &ca.files("primary"), tcp, frames_max);
+        let (primary, other) = (start()?, start()?);
+        let instance = open_by(primary.address, tcp, Some(&innocent))
+            .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
+        let innocent = Innocent { instance: &instance, pause: PAUSE };
+        let is_first = run_before_all(0).is_ok() && comes_first(primary.process.id());
+        let one = attack(kind, [primary.address, other.address], &hostile);
+        let before = Footprint::of(&primary)?;
+        let names = (case.as_str(), "beside the same on another primary");
+        let mut row = beside(run, &innocent, names, vec![one])?;
+        thread::sleep(Duration::from_millis(500)); // what was closed is undone
+        let after = Footprint::of(&primary)?;
+        row.note += &format!(
+            "; primary: {} KiB and {} descriptors before, {} and {} after",
+            before.kib, before.descriptors, after.kib, after.descriptors
+        );
+        if !is_first {
+            row.note += "; without priority: the scheduler's times, too";
+        }
+        run.rows.push(row);
+    }
+    Ok(())
+}
+
+/// Lets the thread that executes what clients ask for run before all other programs, and before
+/// the primary's own thread that shakes hands; whether that is permitted.
+fn comes_first(primary: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{primary}/task")) else { return false };
+    let is_command = |path: &Path| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == COMMAND_THREAD)
+    };
+    let command = threads.filter_map(|t| Some(t.ok()?.path())).find(|path| is_command(path));
+    let number = command.and_then(|path| path.file_name()?.to_str()?.parse().ok());
+    number.is_some_and(|thread| run_before_all(thread).is_ok())
+}
+
+/// What a process has.
+struct Footprint {
+    kib: u64,
+    descriptors: usize,
+}
+
+impl Footprint {
+    fn of(primary: &Primary) -> Result<Self, Failure> {
+        let folder = format!("/proc/{}", primary.process.id());
+        let status = std::fs::read_to_string(format!("{folder}/status")).map_err(Failure::plain)?;
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = kib.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        let descriptors = std::fs::read_dir(format!("{folder}/fd")).map_err(Failure::plain)?;
+        Ok(Self { kib: kib.unwrap_or_default(), descriptors: descriptors.count() })
+    }
+}
+
+/// Frames that mean nothing.
+struct Noise {
+    at: SocketAddr,
+    tls: Tls,
+    kind: &'static str,
+    peer: Option<Peer>,
+    dice: u64,
+}
+
+impl Noise {
+    /// The same on every run (splitmix64).
+    fn next(&mut self) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn chain(&mut self) -> Chain {
+        let word = if self.next() & 1 == 0 { Word::W0 } else { Word::W1 };
+        let addr = WordAddr::new(Slot(self.next() as u32 % 60_000), word);
+        Chain::one(match self.next() % 3 {
+            0 => WordOp::Cas { addr, expect: self.next(), swap: self.next() },
+            1 => WordOp::Faa { addr, add: self.next() },
+            _ => WordOp::Read { addr },
+        })
+    }
+
+    fn frame(&mut self, peer: &mut Peer) -> Frame {
+        let handle = Handle(self.next() as u32 % 60_000);
+        let seq = peer.channel.number();
+        if self.kind == "requests" {
+            let mode = if self.next() & 1 == 0 { Mode::Exclusive } else { Mode::Shared };
+            let wait = WaitNumber(self.next() as u32);
+            let expire_s = self.next() as u32;
+            return Frame::Request(
+                seq,
+                match self.next() % 5 {
+                    0 => Request::Wait { handle, mode, expire_s, wait, ticket: None },
+                    1 => Request::Cancel { handle, wait },
+                    2 => Request::Release { handle, mode, ticket: None },
+                    3 => Request::Wake { handle },
+                    _ => Request::Ping,
+                },
+            );
+        }
+        match self.next() % 4 {
+            0 => Frame::Note(handle, LedgerEntry::from_bits(self.next())),
+            _ => Frame::Batch(seq, (0..BATCH_MAX).map(|_| self.chain()).collect()),
+        }
+    }
+
+    /// Sends some; an error: the primary has cut it off.
+    fn some(&mut self, peer: &mut Peer) -> Result<u64, Failure> {
+        if self.kind == "rubbish" {
+            let bytes: Vec<u8> = (0..256).map(|_| self.next() as u8).collect();
+            peer.channel.send_bytes(&bytes)?;
+            peer.channel.receive()?;
+            return Ok(1);
+        }
+        for _ in 0..FRAMES {
+            let frame = self.frame(peer);
+            peer.channel.send(&frame)?;
+        }
+        // everything before this has been looked at when it is answered
+        let seq = peer.channel.number();
+        peer.channel.send(&Frame::Request(seq, Request::Ping))?;
+        while !matches!(peer.channel.receive()?, Frame::Reply(answered, _) if answered == seq) {}
+        Ok(FRAMES as u64)
+    }
+}
+
+impl Attack for Noise {
+    fn goes_on(&mut self) -> Result<u64, Failure> {
+        let mut peer = match self.peer.take() {
+            Some(peer) => peer,
+            // refused while there are too many of this address: as good as an attack
+            None => match Peer::by(self.at, Some(&self.tls)) {
+                Ok(peer) => peer,
+                Err(_) => return Ok(0),
+            },
+        };
+        match self.some(&mut peer) {
+            Ok(done) => {
+                self.peer = Some(peer);
+                Ok(done)
+            }
+            Err(_) => Ok(1),
+        }
+    }
+
+    fn ends(&mut self) {
+        self.peer = None;
+    }
+}
+
+/// Half a handshake, many times.
+struct HalfOpen {
+    at: SocketAddr,
+    all: Vec<TcpStream>,
+}
+
+impl HalfOpen {
+    fn one(&self) -> Option<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&self.at, Duration::from_secs(1)).ok()?;
+        stream.write_all(&HALF_A_HELLO).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        Some(stream)
+    }
+}
+
+impl Attack for HalfOpen {
+    fn begins(&mut self) {
+        while self.all.len() < HALF_OPEN {
+            let one = self.one();
+            self.all.extend(one);
+        }
+    }
+
+    fn goes_on(&mut self) -> Result<u64, Failure> {
+        if self.all.is_empty() {
+            thread::sleep(Duration::from_millis(1));
+            return Ok(0);
+        }
+        // the oldest goes, a new one comes
+        drop(self.all.remove(0));
+        let one = self.one();
+        self.all.extend(one);
+        Ok(1)
+    }
+
+    fn ends(&mut self) {
+        self.all.clear();
+    }
+}
+
+/// Asks for ever, and reads nothing.
+struct SlowReader {
+    at: SocketAddr,
+    tls: Tls,
+    peer: Option<Peer>,
+}
+
+impl Attack for SlowReader {
+    fn goes_on(&mut self) -> Result<u64, Failure> {
+        let Some(peer) = &mut self.peer else {
+            let mut peer = Peer::by(self.at, Some(&self.tls)).ok();
+            if let Some(peer) = &mut peer {
+                peer.channel.write_at_once()?;
+            }
+            self.peer = peer;
+            return Ok(0);
+        };
+        let seq = peer.channel.number();
+        match peer.channel.send(&Frame::Request(seq, Request::Ping)) {
+            Ok(()) => Ok(1),
+            // no room, or it was cut off
+            Err(_) => {
+                self.peer = None;
+                Ok(1)
+            }
+        }
+    }
+
+    fn ends(&mut self) {
+        self.peer = None;
+    }
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The list of clients with which a primary begins: its own, joined with that of a predecessor that
+//! had another state file.
+//!
+//! ```text
+//!   own list ──┬─ a predecessor elsewhere is later ──▶ joined with its list
+//!              └─ a list that was lost is there again ─▶ its clients are added
+//! ```
+
+use super::{Change, Clients, UNSEEN_MAX};
+
+/// What a list says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct List {
+    /// The clients.
+    pub clients: Clients,
+    /// Where they come from.
+    pub origin: Origin,
+}
+
+/// Where the clients of a list come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The epoch of the list's primary; `None`: the list is of an earlier version.
+    pub epoch: Option<u64>,
+    /// The epochs of primaries with other state files, whose clients are all here.
+    pub after: Vec<u64>,
+    /// These are not all clients: the list of the primary of this epoch was lost, and no recovery
+    /// has ended since.
+    pub lost: Option<u64>,
+    /// All [tokens](crate::token) that were given are below this number.
+    pub tokens_below: u64,
+}
+
+/// Another state file of a primary whose process is not known to live on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// The last epoch in it.
+    pub epoch: u64,
+    /// The process was one of this host, and has ended.
+    pub has_ended: bool,
+}
+
+/// The list of another state file that a primary begins with, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joins {
+    /// That of a later primary: [`List::joined`].
+    Later(usize),
+    /// That which was lost, if it is there again: [`List::restored`].
+    Lost(usize),
+}
+
+impl Other {
+    /// What its list says; `list`: as it was read, `None`: there is none.
+    pub fn list(&self, list: Option<List>) -> List {
+        let lost = Origin { lost: Some(self.epoch), ..Origin::default() };
+        let mut list = list.unwrap_or(List { origin: lost, ..List::default() });
+        // a primary that may live elsewhere may have other clients later
+        let is_all = self.has_ended && list.origin.lost.is_none();
+        list.origin.after.extend(is_all.then_some(self.epoch));
+        list
+    }
+}
+
+impl List {
+    /// The list of a primary that starts: as it was read (`None`: there is none), and the last
+    /// epoch in its state file.
+    pub fn begun(read: Option<List>, last: Option<u64>) -> List {
+        let is_new = read.is_none();
+        let mut list = read.unwrap_or_default();
+        list.origin.epoch = list.origin.epoch.max(last);
+        if is_new {
+            // a list is written before the first epoch is: where an epoch is, there was a list
+            list.origin.lost = list.origin.epoch;
+        }
+        list
+    }
+
+    /// Which other list it begins with, too.
+    pub fn joins(&self, others: &[Other]) -> Option<Joins> {
+        let others = || others.iter().enumerate();
+        let later = others().filter(|(_, other)| Some(other.epoch) > self.origin.epoch);
+        let lost = || others().find(|(_, other)| Some(other.epoch) == self.origin.lost);
+        match later.max_by_key(|(_, other)| other.epoch) {
+            Some((n, _)) => Some(Joins::Later(n)),
+            None => lost().map(|(n, _)| Joins::Lost(n)),
+        }
+    }
+
+    /// What it and a later one say together.
+    pub fn joined(mut self, later: List) -> List {
+        let tokens_below = self.origin.tokens_below.max(later.origin.tokens_below);
+        self.origin.tokens_below = tokens_below;
+        let Origin { epoch, .. } = self.origin;
+        let Origin { after, lost, .. } = later.origin;
+        if epoch.is_some_and(|epoch| after.contains(&epoch)) {
+            // the later primary has had all clients of this one, and some may have left since
+            let origin = Origin { epoch, after, lost, tokens_below };
+            return List { clients: later.clients, origin };
+        }
+        self.clients.extend(later.clients);
+        self.origin.lost = lost.or(self.origin.lost);
+        self.origin.after.extend(after);
+        self
+    }
+
+    /// The list that was lost is this one: whether it is there again. Its clients are added then.
+    pub fn restored(&mut self, lost: List) -> bool {
+        self.origin.tokens_below = self.origin.tokens_below.max(lost.origin.tokens_below);
+        if lost.origin.lost.is_some() {
+            return false;
+        }
+        for (client, kept) in lost.clients {
+            self.clients.entry(client).or_insert(kept); // one that is known has come since
+        }
+        self.origin.after.extend(lost.origin.after);
+        self.origin.lost = None;
+        true
+    }
+
+    /// Makes a change.
+    pub fn apply(&mut self, change: &Change) {
+        self.origin.apply(change);
+        change.apply(&mut self.clients);
+    }
+}
+
+impl Origin {
+    /// Makes a change.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Only { .. } => self.lost = None, // a recovery has ended
+            Change::Tokens { below } => self.tokens_below = self.tokens_below.max(*below),
+            _ => {}
+        }
+    }
+
+    /// The last epoch of primaries with other state files.
+    pub fn last_other(&self) -> Option<u64> {
+        self.after.iter().copied().max()
+    }
+}
+
+/// The shortest history that makes these clients: those first that were heard of first.
+pub fn history(clients: &Clients) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for unseen in (0..=UNSEEN_MAX + 1).rev() {
+        for (&client, kept) in clients.iter().filter(|(_, kept)| kept.unseen == unseen) {
+            let horizon_s = kept.horizon_s;
+            let prepared = |(secret, proof)| Change::Prepared {
+                client,
+                secret,
+                horizon_s,
+                proof: Some(proof),
+            };
+            let joined =
+                |secret| Change::Joined { client, secret, horizon_s, identity: kept.identity };
+            match kept.secrets[..] {
+                [] => {}
+                [own] => changes.push(joined(own)),
+                [own, before, ..] => {
+                    let moved = Change::Moved { client };
+                    changes.extend([joined(before), prepared((own, before)), moved]);
+                }
+            }
+            changes.extend(kept.prepared.map(prepared));
+            changes.extend(kept.has_locks.then_some(Change::HasLocks { client }));
+            let processes = kept.processes.iter();
+            changes.extend(processes.map(|&process| Change::Mapped { client, process }));
+        }
+        if unseen > 0 && !changes.is_empty() {
+            changes.push(Change::Started);
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ClientId;
+    use crate::roster::{Kept, Process};
+    use crate::wire::control::Secret;
+
+    fn id(n: u32) -> ClientId {
+        ClientId::new(n).unwrap()
+    }
+
+    fn list(epoch: u64, clients: &[u32]) -> List {
+        let kept = |&n: &u32| (id(n), Kept { horizon_s: epoch as u32, ..Kept::default() });
+        let clients = clients.iter().map(kept).collect();
+        List { clients, origin: Origin { epoch: Some(epoch), ..Origin::default() } }
+    }
+
+    fn ids(list: &List) -> Vec<u32> {
+        list.clients.keys().map(|client| client.get()).collect()
+    }
+
+    #[test]
+    fn a_list_that_is_missing_beside_an_epoch_was_lost() {
+        assert_eq!(List::begun(None, None), List::default(), "a first start");
+        assert_eq!(List::begun(None, Some(7)).origin.lost, Some(7));
+        let own = List::begun(Some(list(5, &[1])), Some(7));
+        assert_eq!((own.origin.epoch, own.origin.lost), (Some(7), None));
+        // its state file was removed, as the message of a damaged one says
+        assert_eq!(List::begun(Some(list(5, &[1])), None).origin.epoch, Some(5));
+    }
+
+    #[test]
+    fn the_list_of_the_latest_predecessor_is_joined_or_the_one_that_was_lost() {
+        let other = |epoch| Other { epoch, has_ended: true };
+        let mut own = list(5, &[1]);
+        assert_eq!(own.joins(&[other(4), other(5)]), None);
+        assert_eq!(own.joins(&[other(6), other(8), other(7)]), Some(Joins::Later(1)));
+        assert_eq!(List::default().joins(&[other(1)]), Some(Joins::Later(0)));
+        own.origin.lost = Some(4);
+        assert_eq!(own.joins(&[other(3), other(4)]), Some(Joins::Lost(1)));
+        assert_eq!(own.joins(&[other(4), other(6)]), Some(Joins::Later(1)));
+    }
+
+    #[test]
+    fn a_later_list_that_had_all_clients_of_the_own_one_takes_its_place() {
+        let mut later = list(8, &[2]);
+        let joined = list(5, &[1]).joined(later.clone());
+        assert_eq!((ids(&joined), joined.origin.epoch), (vec![1, 2], Some(5)));
+        later.origin.after = vec![5];
+        assert_eq!(ids(&list(5, &[1]).joined(later.clone())), [2], "client 1 has left since");
+        // of one client the later list counts
+        let both = list(5, &[1]).joined(list(8, &[1]));
+        assert_eq!(both.clients[&id(1)].horizon_s, 8);
+        // what was lost of either stays lost
+        let mut own = list(5, &[1]);
+        own.origin.lost = Some(3);
+        assert_eq!(own.clone().joined(list(8, &[2])).origin.lost, Some(3));
+        later.origin = Origin { lost: Some(4), ..Origin::default() };
+        assert_eq!(own.joined(later).origin.lost, Some(4));
+    }
+
+    #[test]
+    fn a_list_that_was_lost_and_is_there_again_adds_its_clients() {
+        let mut own = list(5, &[1, 2]);
+        own.origin.lost = Some(4);
+        let other = Other { epoch: 4, has_ended: true };
+        assert!(!own.restored(other.list(None)), "it is still lost");
+        assert_eq!(own.origin.lost, Some(4));
+        assert!(own.restored(other.list(Some(list(4, &[2, 3])))));
+        assert_eq!((ids(&own), own.origin.lost), (vec![1, 2, 3], None));
+        assert_eq!(own.clients[&id(2)].horizon_s, 5, "it has come since");
+        assert_eq!((own.origin.after.clone(), own.origin.last_other()), (vec![4], Some(4)));
+    }
+
+    #[test]
+    fn the_clients_of_a_primary_that_may_live_elsewhere_are_not_known_to_be_all() {
+        let after = |has_ended, read| Other { epoch: 4, has_ended }.list(read).origin.after;
+        assert_eq!(after(true, Some(list(4, &[]))), [4]);
+        assert!(after(false, Some(list(4, &[]))).is_empty());
+        assert!(after(true, None).is_empty(), "its list was lost");
+    }
+
+    #[test]
+    fn a_recovery_that_ends_makes_a_list_complete() {
+        let mut own = list(5, &[1, 2]);
+        own.origin.lost = Some(4);
+        own.apply(&Change::Left { client: id(1) });
+        assert_eq!(own.origin.lost, Some(4));
+        own.apply(&Change::Only { clients: vec![] });
+        assert_eq!((ids(&own), own.origin.lost), (vec![], None));
+    }
+
+    #[test]
+    fn no_token_that_any_of_the_lists_has_reserved_is_given_again() {
+        let reserves = |mut list: List, below| {
+            list.apply(&Change::Tokens { below });
+            list
+        };
+        let own = reserves(reserves(list(5, &[1]), 70), 60);
+        assert_eq!(own.origin.tokens_below, 70);
+        let mut later = reserves(list(8, &[2]), 90);
+        assert_eq!(own.clone().joined(later.clone()).origin.tokens_below, 90);
+        later.origin.after = vec![5];
+        assert_eq!(own.clone().joined(later).origin.tokens_below, 90);
+        let mut restored = own;
+        assert!(restored.restored(reserves(list(4, &[3]), 80)));
+        assert_eq!(restored.origin.tokens_below, 80);
+    }
+
+    #[test]
+    fn the_history_of_clients_makes_the_same_clients() {
+        let secret = |n| Secret([n; 16]);
+        let process = Process { pid: 7, started: 8 };
+        let mut clients = Clients::new();
+        for (n, unseen) in [(1, 0), (2, 3), (3, UNSEEN_MAX), (4, 0)] {
+            let kept = Kept {
+                secrets: vec![secret(n as u8)],
+                horizon_s: n,
+                has_locks: n == 2,
+                processes: [process].repeat(usize::from(n == 1)),
+                unseen,
+                ..Kept::default()
+            };
+            clients.insert(id(n), kept);
+        }
+        let four = clients.get_mut(&id(4)).unwrap();
+        four.secrets.push(secret(9));
+        four.prepared = Some((secret(8), secret(9)));
+        let mut made = Clients::new();
+        history(&clients).iter().for_each(|change| change.apply(&mut made));
+        assert_eq!(made, clients);
+        assert!(history(&Clients::new()).is_empty());
+    }
+}

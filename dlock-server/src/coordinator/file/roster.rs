@@ -1,0 +1,626 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The clients of a primary in a file: a line for each change, and a fresh file once it is mostly
+//! history.
+//!
+//! ```text
+//!   dlock clients 3 6f1c… pid:[4026531836]    where numbers of processes mean something
+//!   joined 5 00112233445566778899aabbccddeeff 9
+//!   joined 6 ffeeddccbbaa99887766554433221100 9 8a4f…    with a certificate: its identity
+//!   locks 5                                   it was given one, or may have been
+//!   mapped 5 4711 881234
+//!   prepared 5 0f1e… 9 0011…                  a session beside its own, and the proof shown for it
+//!   moved 5                                   that is its own now
+//!   started                                   a primary, with the clients above
+//!   left 5
+//!   epoch 1732176000000000000                 of the primary
+//!   after 1732175000000000000 17321…          of primaries elsewhere, whose clients are all here
+//!   tokens 1859861190443892736                all that were given are below this
+//!   lost 1732174000000000000                  the list of that primary was, until `only` is said
+//! ```
+//! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
+//! owner's alone: it has the proofs of the clients. Whose it is: `owner.rs`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::num::ParseIntError;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dlock_core::ids::{ClientId, Epoch, Identity};
+use dlock_core::membership::HORIZON_S_MAX;
+use dlock_core::roster::list::{history, List, Origin};
+use dlock_core::roster::{Change, Clients, Process};
+use dlock_core::wire::control::Secret;
+
+use super::epoch;
+use super::files::opened;
+use super::fresh::{remove_unfinished, Fresh};
+use super::owner::{home, is_at, Ownership};
+use crate::coordinator::{Keeper, Place};
+use crate::error::StartError;
+
+const HEAD: &str = "dlock clients 3 ";
+/// Of a list that knows no certificates, and does not say when a primary has started: it is read,
+/// and written as the newest.
+const HEAD_2: &str = "dlock clients 2 ";
+/// Of a list that does not say either who was given a lock.
+const HEAD_1: &str = "dlock clients 1 ";
+/// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
+const BYTES_MAX: u64 = 64 << 20;
+/// Lines of history that are left alone.
+const HISTORY_LINES: usize = 4_096;
+/// Epochs of other primaries that a list names at most.
+const AFTER_MAX: usize = 8;
+const EPOCH: &str = "epoch";
+const AFTER: &str = "after";
+const LOST: &str = "lost";
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct FileKeeper {
+    path: PathBuf,
+    home: String,
+    ownership: Arc<Ownership>,
+    /// `None`: what it has is not known, and it is written anew.
+    file: Option<File>,
+    lines: usize,
+    origin: Origin,
+    /// It is to have this epoch.
+    state_file: Option<PathBuf>,
+}
+
+impl FileKeeper {
+    /// The file, whose owner this primary is, and what it says; `None`: it is new. What processes
+    /// of another boot, host or namespace do is not known.
+    ///
+    /// # Errors
+    /// It is no such file, or cannot be read.
+    pub(super) fn open(path: &Path, ownership: Arc<Ownership>) -> io::Result<(Self, Option<List>)> {
+        remove_unfinished(path)?;
+        let list = read(path)?;
+        let (path, home) = (path.to_path_buf(), home());
+        let (file, lines, state_file) = (None, 0, None);
+        let origin = list.as_ref().map(|list| list.origin.clone()).unwrap_or_default();
+        Ok((Self { path, home, ownership, file, lines, origin, state_file }, list))
+    }
+
+    /// Writes the first list, or one with what another list says.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn begin(&mut self, list: &List) -> io::Result<()> {
+        self.origin = list.origin.clone();
+        self.rewrite(&list.clients)
+    }
+
+    /// This is the epoch from now on, which is in this state file.
+    pub(super) fn begun(&mut self, state_file: &Path, epoch: Epoch) {
+        self.origin.epoch = Some(epoch.0);
+        self.state_file = Some(state_file.to_path_buf());
+        self.file = None; // the list does not have it yet
+    }
+
+    /// A fresh file takes the place of the list.
+    fn rewrite(&mut self, clients: &Clients) -> io::Result<()> {
+        self.file = None;
+        let (fresh, lines) = self.fresh(clients)?;
+        let file = fresh.put(|| self.ownership.check_mine())?;
+        (self.file, self.lines) = (Some(file), lines);
+        Ok(())
+    }
+
+    /// A fresh list, and its lines.
+    fn fresh(&self, clients: &Clients) -> io::Result<(Fresh, usize)> {
+        let mut text = format!("{HEAD}{}\n", self.home);
+        let Origin { epoch, after, lost, tokens_below } = &self.origin;
+        let mut after = after.clone();
+        after.sort_by(|a, b| b.cmp(a)); // the latest first
+        after.dedup();
+        after.truncate(AFTER_MAX);
+        let lines = [(EPOCH, epoch.as_slice()), (AFTER, &after), (LOST, lost.as_slice())];
+        for (word, epochs) in lines.into_iter().filter(|(_, epochs)| !epochs.is_empty()) {
+            text += word;
+            text.extend(epochs.iter().map(|epoch| format!(" {epoch}")));
+            text += "\n";
+        }
+        let mut changes = history(clients);
+        let below = *tokens_below;
+        changes.extend((below > 0).then_some(Change::Tokens { below }));
+        text.extend(changes.iter().map(line));
+        Ok((Fresh::write(&self.path, &text, 0o600)?, changes.len()))
+    }
+}
+
+impl Keeper for FileKeeper {
+    fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
+        changes.iter().for_each(|change| self.origin.apply(change));
+        let kept = self.keep_all(changes, clients);
+        kept.map_err(|source| {
+            let (kind, path) = (source.kind(), self.path.clone());
+            io::Error::new(kind, StartError::StateFile { path, source }.to_string())
+        })
+    }
+
+    fn is_in_place(&self) -> bool {
+        let is_list = self.file.as_ref().is_some_and(|file| is_at(file, &self.path));
+        self.ownership.is_in_place() && is_list && self.lacking().is_none()
+    }
+
+    fn place(&self) -> Arc<dyn Place> {
+        Arc::clone(&self.ownership) as Arc<dyn Place>
+    }
+}
+
+impl FileKeeper {
+    fn keep_all(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
+        self.ownership.hold()?;
+        self.write(changes, clients)?; // first: where an epoch is, there is a list
+        if let (Some(state_file), Some(epoch)) = (self.lacking(), self.origin.epoch) {
+            epoch::keep(state_file, Epoch(epoch), &self.ownership)?;
+        }
+        // who takes its place reads the list after that: it has read either this, or this fails
+        self.ownership.check_mine()
+    }
+
+    /// The state file, if it was removed.
+    fn lacking(&self) -> Option<&Path> {
+        let is_gone = |path: &&Path| std::fs::symlink_metadata(path).is_err();
+        self.state_file.as_deref().filter(is_gone)
+    }
+
+    fn write(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
+        let is_history = self.lines > HISTORY_LINES + 8 * clients.len();
+        let file = match &mut self.file {
+            Some(file) if !is_history => file,
+            _ => return self.rewrite(clients),
+        };
+        let text: String = changes.iter().map(line).collect();
+        let kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        self.lines += changes.len();
+        // half a line may be at its end; or another file was put there
+        if kept.is_err() || !is_at(file, &self.path) {
+            self.file = None;
+            return kept.and_then(|()| self.rewrite(clients));
+        }
+        Ok(())
+    }
+}
+
+/// What a list says; `None`: there is no such file. What processes of another boot, host or
+/// namespace do is not known.
+///
+/// # Errors
+/// It is no list, or cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
+    let mut bytes = Vec::new();
+    let file = match opened(path, OpenOptions::new().read(true)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(damaged("it is larger than any list"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
+    // A crash may have cut off the last line: one without a line end does not count.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut lines = whole.lines();
+    let head = lines.next().unwrap_or_default();
+    let of_1 = head.strip_prefix(HEAD_1);
+    let of_2 = || head.strip_prefix(HEAD_2);
+    let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
+        // a primary puts a whole file there: one that is empty, or cut off here, is damaged
+        return Err(damaged(match [HEAD, HEAD_2, HEAD_1].iter().any(|h| h.starts_with(&text)) {
+            true => "it has no first line",
+            false => "its first line is not that of a list of clients",
+        }));
+    };
+    let (mut list, here) = (List::default(), super::owner::home());
+    for (n, line) in lines.enumerate() {
+        let odd_line = || damaged(&format!("line {} is no change", n + 2));
+        let odd = |_: ParseIntError| odd_line();
+        match line.split_once(' ') {
+            Some((EPOCH, epoch)) => list.origin.epoch = Some(epoch.parse().map_err(odd)?),
+            Some((LOST, epoch)) => list.origin.lost = Some(epoch.parse().map_err(odd)?),
+            Some((AFTER, epochs)) => {
+                let epochs: Result<_, _> = epochs.split(' ').map(str::parse).collect();
+                list.origin.after = epochs.map_err(odd)?;
+            }
+            _ if line == LOST => list.origin.lost = Some(0), // of an earlier version
+            _ => {
+                list.apply(&parsed(line).ok_or_else(odd_line)?);
+            }
+        }
+    }
+    let clients = &mut list.clients;
+    if of_1.is_some() {
+        clients.values_mut().for_each(|kept| kept.has_locks = true);
+    }
+    if home != here || home.is_empty() {
+        clients.values_mut().for_each(|kept| kept.processes.clear());
+    }
+    Ok(Some(list))
+}
+
+fn line(change: &Change) -> String {
+    match change {
+        Change::Started => "started\n".to_string(),
+        Change::Joined { client, secret, horizon_s, identity } => {
+            let identity = identity.map(|identity| format!(" {}", digits(&identity.0)));
+            let identity = identity.unwrap_or_default();
+            format!("joined {client} {} {horizon_s}{identity}\n", digits(&secret.0))
+        }
+        Change::Prepared { client, secret, horizon_s, proof } => {
+            let proof = proof.map(|proof| format!(" {}", digits(&proof.0))).unwrap_or_default();
+            format!("prepared {client} {} {horizon_s}{proof}\n", digits(&secret.0))
+        }
+        Change::Moved { client } => format!("moved {client}\n"),
+        Change::HasLocks { client } => format!("locks {client}\n"),
+        Change::Mapped { client, process } => {
+            format!("mapped {client} {} {}\n", process.pid, process.started)
+        }
+        Change::Left { client } => format!("left {client}\n"),
+        Change::Only { clients } => {
+            let all: String = clients.iter().map(|client| format!(" {client}")).collect();
+            format!("only{all}\n")
+        }
+        Change::Tokens { below } => format!("tokens {below}\n"),
+    }
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parsed(line: &str) -> Option<Change> {
+    let mut words = line.split(' ');
+    let kind = words.next()?;
+    if kind == "only" {
+        let clients: Option<Vec<_>> = words.map(id).collect();
+        return Some(Change::Only { clients: clients? });
+    }
+    if kind == "started" {
+        return words.next().is_none().then_some(Change::Started);
+    }
+    if kind == "tokens" {
+        let below = words.next()?.parse().ok()?;
+        return words.next().is_none().then_some(Change::Tokens { below });
+    }
+    let client = id(words.next()?)?;
+    let change = match kind {
+        "joined" => {
+            let secret = Secret(bytes(words.next()?)?);
+            let horizon_s = horizon_s(words.next()?)?;
+            let identity = match words.next() {
+                Some(word) => Some(Identity(bytes(word)?)),
+                None => None,
+            };
+            Change::Joined { client, secret, horizon_s, identity }
+        }
+        "prepared" => {
+            let secret = Secret(bytes(words.next()?)?);
+            let horizon_s = horizon_s(words.next()?)?;
+            let proof = match words.next() {
+                Some(word) => Some(Secret(bytes(word)?)),
+                None => None,
+            };
+            Change::Prepared { client, secret, horizon_s, proof }
+        }
+        "moved" => Change::Moved { client },
+        "locks" => Change::HasLocks { client },
+        "mapped" => {
+            let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            Change::Mapped { client, process: Process { pid, started } }
+        }
+        "left" => Change::Left { client },
+        _ => return None,
+    };
+    words.next().is_none().then_some(change)
+}
+
+fn horizon_s(word: &str) -> Option<u32> {
+    word.parse().ok().filter(|&horizon_s| horizon_s <= HORIZON_S_MAX)
+}
+
+fn id(word: &str) -> Option<ClientId> {
+    word.parse().ok().and_then(ClientId::new)
+}
+
+fn bytes<const N: usize>(word: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if word.len() != 2 * N || !word.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(word.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Who had locks is lost, unless the file can be restored.
+fn damaged(what: &str) -> io::Error {
+    let what = format!(
+        "{what}: who has locks is not known; restore it, or, to give up all that its clients hold, \
+         remove it, and say `dlock recover --now` when the primary has started"
+    );
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::file::owner::beside;
+    use crate::coordinator::file::{has_ended, process};
+    use crate::testing::TempFolder;
+    use dlock_core::roster::place::Taking;
+    use dlock_core::roster::UNSEEN_MAX;
+    use std::fs;
+
+    fn client(n: u32) -> ClientId {
+        ClientId::new(n).unwrap()
+    }
+
+    fn joined(n: u32, secret: u8, horizon_s: u32) -> Change {
+        // every other one has a certificate
+        let identity = (n % 2 == 0).then_some(Identity([secret; 32]));
+        Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s, identity }
+    }
+
+    fn me() -> Process {
+        process(Some(std::process::id() as i32))
+    }
+
+    fn open(path: &Path, taking: &Taking) -> io::Result<(FileKeeper, Clients)> {
+        let (keeper, list) = FileKeeper::open(path, Arc::new(Ownership::take(path, taking)?))?;
+        Ok((keeper, list.map(|list| list.clients).unwrap_or_default()))
+    }
+
+    fn read(path: &Path) -> Clients {
+        open(path, &Taking::IfFree).unwrap().1
+    }
+
+    fn keep(keeper: &mut FileKeeper, clients: &mut Clients, changes: &[Change]) {
+        changes.iter().for_each(|change| change.apply(clients));
+        keeper.keep(changes, clients).unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_is_there_after_any_end() {
+        let folder = TempFolder::new("roster");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        assert!(clients.is_empty());
+        let mapped = Change::Mapped { client: client(5), process: me() };
+        let (secret, horizon_s) = (Secret([3; 16]), 4);
+        let proof = Some(Secret([1; 16]));
+        let prepared = Change::Prepared { client: client(5), secret, horizon_s, proof };
+        let (moved, locks) =
+            (Change::Moved { client: client(7) }, Change::HasLocks { client: client(7) });
+        let [five, six, seven] = [joined(5, 1, 9), joined(6, 0xab, 0), joined(7, 1, 1)];
+        let all = [five, mapped, six, prepared, seven, locks, moved];
+        for change in &all {
+            keep(&mut keeper, &mut clients, std::slice::from_ref(change));
+        }
+        keep(&mut keeper, &mut clients, &[Change::Left { client: client(6) }]);
+        assert!(open(&path, &Taking::IfFree).is_err(), "one primary at a time has it");
+        drop(keeper);
+        assert_eq!((clients.len(), &read(&path)), (2, &clients));
+        let text = fs::read_to_string(&path).unwrap();
+        // a crash cuts the last line off
+        for cut in 1..=text.lines().last().unwrap().len() {
+            fs::write(&path, &text[..text.len() - cut]).unwrap();
+            let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+            assert_eq!(clients.len(), 3, "it had not left yet");
+            keep(&mut keeper, &mut clients, &[Change::Only { clients: vec![client(7)] }]);
+            drop(keeper);
+            assert_eq!((clients.len(), &read(&path)), (1, &clients));
+        }
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it, and its lock");
+    }
+
+    /// Its file, put there late, must not hide what the next one keeps.
+    #[test]
+    fn a_primary_whose_place_was_taken_keeps_nothing_more() {
+        let folder = TempFolder::new("roster-replaced");
+        let path = folder.path().join("clients");
+        let (mut old, mut of_old) = open(&path, &Taking::IfFree).unwrap();
+        keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
+        let (mut new, mut clients) = open(&path, &Taking::FromAnother(None)).unwrap();
+        assert_eq!(clients, of_old);
+        assert!(!old.ownership.is_mine() && new.ownership.is_mine());
+        let refused = old.keep(&[joined(6, 1, 0)], &of_old).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
+        assert!(old.rewrite(&of_old).is_err());
+        fs::write(&path, "").unwrap(); // another file was put there
+        fs::rename(&path, beside(&path, ".gone")).unwrap();
+        keep(&mut new, &mut clients, &[joined(8, 1, 0)]);
+        drop((old, new));
+        assert_eq!(read(&path), clients);
+    }
+
+    /// It was stopped behind its look at whose the list is, its fresh file in its hand.
+    #[test]
+    fn a_fresh_file_of_a_primary_whose_place_was_taken_hides_nothing() {
+        let folder = TempFolder::new("roster-fresh");
+        let path = folder.path().join("clients");
+        let (mut old, mut of_old) = open(&path, &Taking::IfFree).unwrap();
+        keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
+        let (fresh, _) = old.fresh(&of_old).unwrap();
+        old.ownership.check_mine().unwrap();
+        let (mut new, mut clients) = open(&path, &Taking::FromAnother(None)).unwrap();
+        keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
+        let put = fresh.put(|| Ok(())).map(drop).unwrap_err();
+        assert_eq!(put.kind(), io::ErrorKind::NotFound);
+        let (late, _) = old.fresh(&of_old).unwrap(); // the same, and it looks again now
+        let late_path = late.path.clone();
+        assert!(late.put(|| old.ownership.check_mine()).is_err());
+        drop((old, new));
+        assert_eq!(read(&path), clients);
+        assert!(!late_path.exists(), "what is left over does not stay");
+    }
+
+    /// It may be stopped, or slow, between its look at whose the list is and its write.
+    #[test]
+    fn what_a_primary_has_kept_its_successor_has_read() {
+        let folder = TempFolder::new("roster-slow");
+        let path = folder.path().join("clients");
+        for turn in 0..20 {
+            let (mut old, mut of_old) = open(&path, &Taking::FromAnother(None)).unwrap();
+            let kept = std::thread::spawn(move || {
+                let mut kept = None;
+                for n in 1.. {
+                    let mut changes = vec![Change::Left { client: client(9) }; 20_000];
+                    changes.push(joined(10 + turn * 1_000 + n, 1, 0));
+                    changes.iter().for_each(|change| change.apply(&mut of_old));
+                    match old.keep(&changes, &of_old) {
+                        Ok(()) => kept = Some(client(10 + turn * 1_000 + n)),
+                        Err(_) => break,
+                    }
+                }
+                kept
+            });
+            std::thread::sleep(std::time::Duration::from_millis(10 + u64::from(turn) * 3));
+            let (_new, clients) = open(&path, &Taking::FromAnother(None)).unwrap();
+            let kept = kept.join().unwrap();
+            assert!(kept.is_none_or(|kept| clients.contains_key(&kept)), "{turn}: {kept:?}");
+        }
+    }
+
+    /// What a full disk has taken half of is not gone on with.
+    #[test]
+    fn a_write_that_failed_is_followed_by_a_fresh_file() {
+        let folder = TempFolder::new("roster-full");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]);
+        keeper.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let change = joined(6, 1, 0);
+        change.apply(&mut clients);
+        assert!(keeper.keep(std::slice::from_ref(&change), &clients).is_err());
+        keeper.keep(&[], &clients).unwrap();
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+    }
+
+    #[test]
+    fn a_file_does_not_grow_with_its_history() {
+        let folder = TempFolder::new("roster-history");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        let turns: Vec<Change> = (0..HISTORY_LINES as u32)
+            .map(|n| if n % 2 == 0 { joined(5, 1, 0) } else { Change::Left { client: client(5) } })
+            .collect();
+        for _ in 0..4 {
+            keep(&mut keeper, &mut clients, &turns);
+        }
+        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 2 * HISTORY_LINES + 2, "{lines}");
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+    }
+
+    #[test]
+    fn a_file_that_is_no_list_of_clients_is_refused_and_left_alone() {
+        let folder = TempFolder::new("roster-bad");
+        let path = folder.path().join("clients");
+        let head = format!("{HEAD}x\n");
+        for wrong in [
+            "hello\n",
+            "epoch 5\n",
+            &format!("{head}joined 5 0011 9\n"),
+            &format!("{head}joined 0 00112233445566778899aabbccddeeff 9\n"),
+            &format!("{head}joined 5 00112233445566778899aabbccddeeff 9 9\n"),
+            &format!("{head}left\n"),
+            &format!("{head}gone 5\n"),
+            &format!("{head}only 5 x\n"),
+            &format!("{head}mapped 5 1\n"),
+            &format!("{head}locks 5 1\n"),
+            &format!("{head}started 1\n"),
+            &format!("{head}joined 5 00112233445566778899aabbccddeeff 86401\n"),
+            "",
+            "dlock cl",
+        ] {
+            fs::write(&path, wrong).unwrap();
+            let error = open(&path, &Taking::IfFree).expect_err(wrong).to_string();
+            assert!(error.contains("restore it") && error.contains("recover --now"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
+        }
+        let large = File::create(&path).unwrap();
+        large.set_len(BYTES_MAX + 1).unwrap();
+        assert!(open(&path, &Taking::IfFree).is_err(), "larger than any list");
+        fs::write(&path, &head).unwrap();
+        assert!(read(&path).is_empty());
+        let inner = folder.path().join("folder");
+        fs::create_dir(&inner).unwrap();
+        assert!(open(&inner, &Taking::IfFree).is_err(), "a folder is no file");
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert!(open(&pipe, &Taking::IfFree).is_err(), "nor is a pipe");
+    }
+
+    #[test]
+    fn primaries_that_have_not_heard_of_a_client_are_counted_over_a_rewrite() {
+        let folder = TempFolder::new("roster-started");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        let mut changes = vec![joined(1, 1, 0), Change::HasLocks { client: client(1) }];
+        for n in 2..=2 * UNSEEN_MAX {
+            changes.extend([Change::Started, joined(n, 1, 0)]);
+        }
+        keep(&mut keeper, &mut clients, &changes);
+        assert_eq!(clients.len() as u32, UNSEEN_MAX + 2, "those heard of last, and one with locks");
+        keeper.rewrite(&clients).unwrap();
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+        assert_eq!(clients[&client(1)].unseen, UNSEEN_MAX + 1);
+        assert_eq!(clients[&client(2 * UNSEEN_MAX - 3)].unseen, 3);
+    }
+
+    /// It does not say which clients were given a lock: all may have been.
+    #[test]
+    fn of_a_list_of_the_first_version_all_clients_have_locks() {
+        let folder = TempFolder::new("roster-1");
+        let path = folder.path().join("clients");
+        for (head, has_locks) in [(HEAD_1, true), (HEAD_2, false), (HEAD, false)] {
+            fs::write(&path, format!("{head}{}\n{}", home(), line(&joined(5, 1, 0)))).unwrap();
+            let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+            assert_eq!(clients[&client(5)].has_locks, has_locks);
+            keep(&mut keeper, &mut clients, &[joined(6, 1, 0)]);
+            drop(keeper);
+            assert_eq!(read(&path), clients, "{}", fs::read_to_string(&path).unwrap());
+            assert!(!clients[&client(6)].has_locks);
+        }
+    }
+
+    #[test]
+    fn what_processes_of_another_home_do_is_not_known() {
+        let folder = TempFolder::new("roster-home");
+        let path = folder.path().join("clients");
+        let gone = Process { pid: me().pid, started: me().started + 1 };
+        let mapped = line(&Change::Mapped { client: client(5), process: gone });
+        for (home, is_dead) in [(home(), true), ("another pid:[1]".to_string(), false)] {
+            fs::write(&path, format!("{HEAD}{home}\n{}{mapped}", line(&joined(5, 1, 0)))).unwrap();
+            assert_eq!(read(&path)[&client(5)].is_dead(has_ended), is_dead, "{home}");
+        }
+    }
+
+    /// The file is in its place, and takes nothing any more.
+    #[test]
+    fn a_change_that_the_file_in_its_place_does_not_take_is_not_taken_for_kept() {
+        let folder = TempFolder::new("roster-read-only");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]);
+        keeper.file = Some(File::open(&path).unwrap());
+        let change = joined(6, 1, 0);
+        change.apply(&mut clients);
+        assert!(keeper.keep(std::slice::from_ref(&change), &clients).is_err());
+        keeper.keep(&[], &clients).unwrap();
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+    }
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The admin endpoint: what runs, for a person or a program on this host.
+//!
+//! JSON (`json_lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
+//! programs have for them is a string of its digits: epochs, words, counters. Names are bytes, so a
+//! lock has its `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
+//!
+//! ```text
+//!   {"cmd":"status"}
+//!     {"ok":true,"version":"26.06.100","pid":1,"address":"127.0.0.1:21616","epoch":"…",
+//!      "uptime_s":5,"recovering":false,"recovery":null,"verbs":null,"shm":true,
+//!      "tcp":true,"connections":2,"clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
+//!      "objects":0,"objects_max":102400,"stats":{"EAGAIN":"0",… the debug counters of the C API}}
+//!     while it recovers: "recovery":{"expected":3,"back":1,"told":1,"claims":7,"list_lost":false,
+//!      "missing":[{"client":5,"seconds_left":29}, {"client":6,"seconds_left":null}]}
+//!   {"cmd":"recover"}                         waits no longer for those that are missing
+//!     {"ok":true,"given_up":[5,6]}
+//!   {"cmd":"locks","after":0,"max":100}    both optional; after: the last id of the page before
+//!     {"ok":true,"more":false,"locks":[{"lock":17,"name":"a","name_hex":"61","type":"atomic",
+//!      "word":"…","holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
+//!   {"cmd":"clients","after":0,"max":100}
+//!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
+//!   a primary in waiting (`coordinator/standby.rs`) answers {"cmd":"status"} and {"cmd":"promote"}
+//!   anything else
+//!     {"ok":false,"error":"…"}
+//! ```
+//! `holder` is the exclusive holder where the word names one, else null (a fair word does not);
+//! `deadline_s` is when an atomic lock's lease ends, in seconds since 1970, else null. `readers`
+//! counts the holds of a read-write lock in shared mode. Ids of locks are positive and ordered
+//! within the pages; `more` says that there is another page.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use dlock_core::counters::TABLE;
+use dlock_core::ids::{Epoch, LockId};
+use dlock_core::memory::words::{AtomicWord, RwWord};
+use dlock_core::primary::{self, ClientSnapshot, LockSnapshot, Primary};
+use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::message::LockType;
+use dlock_fabric::tls::Tls;
+use serde::{Deserialize, Serialize};
+use serde_json::{json, Map, Value};
+use tokio::net::UnixListener;
+
+use super::json_lines::{self, failure};
+use crate::command::mailbox::{Event, Mailbox};
+use crate::control::recovery;
+use crate::control::table::Table;
+use crate::host::clock::ServerClock;
+use crate::host::memory::Memory;
+use crate::server::Offers;
+
+/// Items of a page, unless fewer are asked for.
+const PAGE_MAX: usize = 1_000;
+/// Items of a page, unless it is said how many.
+const PAGE: usize = 100;
+/// What does not change while the primary runs.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerInfo {
+    pub(crate) address: SocketAddr,
+    pub(crate) epoch: Epoch,
+    pub(crate) started: Instant,
+    pub(crate) clock: ServerClock,
+    pub(crate) offers: Offers,
+    /// `None`: it speaks no TLS.
+    pub(crate) tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
+enum Question {
+    Status {},
+    Promote {},
+    Recover {},
+    Locks {
+        #[serde(default)]
+        after: i32,
+        #[serde(default)]
+        max: Option<usize>,
+    },
+    Clients {
+        #[serde(default)]
+        after: u32,
+        #[serde(default)]
+        max: Option<usize>,
+    },
+}
+
+struct Endpoint {
+    info: ServerInfo,
+    table: Arc<Table>,
+    mailbox: Arc<Mailbox>,
+}
+
+/// Serves the admin socket.
+pub(crate) async fn serve(
+    listener: UnixListener,
+    info: ServerInfo,
+    table: Arc<Table>,
+    mailbox: Arc<Mailbox>,
+) {
+    let endpoint = Endpoint { info, table, mailbox };
+    json_lines::serve(listener, Arc::new(endpoint)).await;
+}
+
+impl json_lines::Answers for Endpoint {
+    async fn reply(&self, line: &[u8]) -> Value {
+        let answer =
+            match serde_json::from_slice(line) {
+                Ok(Question::Status {}) => self.status().await,
+                Ok(Question::Promote {}) => return failure(
+                    "this primary serves already: nothing is to be promoted; say dlock promote \
+                     at the admin socket of the standby (dlockd with standby_of)",
+                ),
+                Ok(Question::Recover {}) => self.recover().await,
+                Ok(Question::Locks { after, max }) => self.locks(after, page(max)).await,
+                Ok(Question::Clients { after, max }) => self.clients(after, page(max)).await,
+                Err(error) => return failure(&error.to_string()),
+            };
+        answer.unwrap_or_else(|| match self.mailbox.is_out() {
+            true => failure("the primary waits for its RDMA device, which does not work"),
+            false => failure("the primary is stopping"),
+        })
+    }
+}
+
+/// When certificates and revocation lists end, what ends first at first.
+fn tls_ends(tls: &Tls) -> Value {
+    let mut endings = tls.endings();
+    endings.sort_by_key(|ending| ending.at_s);
+    let rows = endings.iter().map(|ending| {
+        json!({
+            "what": ending.what,
+            "file": ending.path.display().to_string(), // any bytes may be in a path
+            "at": ending.date(),
+            "days_left": ending.days_left_now(),
+            "is_near": ending.notice_now().is_some(),
+        })
+    });
+    rows.collect()
+}
+
+impl Endpoint {
+    async fn status(&self) -> Option<Value> {
+        let (progress, totals, config, stats) = self
+            .look(Some(primary::Event::Collect), |primary, _| {
+                let locks = primary.locks();
+                let counters = TABLE.iter().zip(locks.counters().read());
+                let stats: Map<String, Value> =
+                    counters.map(|(info, n)| (info.name.into(), n.to_string().into())).collect();
+                (locks.progress(), locks.totals(), locks.config().clone(), stats)
+            })
+            .await?;
+        let recovering = progress.is_some();
+        let (clients, locks, objects) = totals;
+        let mut answer = json!({
+            "ok": true,
+            "version": crate::VERSION,
+            "pid": std::process::id(),
+            "address": self.info.address.to_string(),
+            "epoch": self.info.epoch.0.to_string(),
+            "uptime_s": self.info.started.elapsed().as_secs(),
+            "recovering": recovering,
+            "recovery": recovery::value(progress, self.info.clock.now()),
+            "connections": self.table.len(),
+            "clients": clients,
+            "clients_max": config.clients_max,
+            "locks": locks,
+            "locks_max": config.locks_max,
+            "objects": objects,
+            "objects_max": config.objects_max,
+            "stats": stats,
+        });
+        answer["tls_ends"] = self.info.tls.as_ref().map_or(Value::Null, tls_ends);
+        // each fabric under its name: the device, or whether it is offered
+        for kind in FabricKind::ALL {
+            answer[kind.name()] = match (self.info.offers.detail(kind), kind.needs_device()) {
+                (Some(device), _) => json!(device),
+                (None, true) => Value::Null,
+                (None, false) => json!(self.info.offers.has(kind)),
+            };
+        }
+        Some(answer)
+    }
+
+    /// Gives up the predecessor's clients that are not here.
+    async fn recover(&self) -> Option<Value> {
+        let hurries = Some(primary::Event::Hurries);
+        let Some(progress) = self.look(hurries, |one, _| one.locks().progress()).await? else {
+            return Some(failure("the primary is not recovering"));
+        };
+        let missing: Vec<u32> = progress.missing.iter().map(|(client, _)| client.get()).collect();
+        log::warn!(
+            "an operator does not want to wait: given up are clients {missing:?}; what they held \
+             may be given to others while they rely on it"
+        );
+        Some(json!({ "ok": true, "given_up": missing }))
+    }
+
+    async fn locks(&self, after: i32, max: usize) -> Option<Value> {
+        let look = move |primary: &Primary, memory: &mut Memory| {
+            primary.locks().locks_snapshot(memory, LockId(after), max + 1)
+        };
+        let mut locks = self.look(None, look).await?;
+        let more = locks.len() > max;
+        locks.truncate(max);
+        let locks: Vec<LockLine> = locks.into_iter().map(LockLine::from).collect();
+        Some(json!({ "ok": true, "more": more, "locks": locks }))
+    }
+
+    async fn clients(&self, after: u32, max: usize) -> Option<Value> {
+        let ask = |reply| Event::Clients { reply };
+        let clients = self.mailbox.ask_unless_out(ask).await.ok().flatten()?;
+        let mut page = clients.iter().filter(|(c, _)| c.client.get() > after);
+        let clients: Vec<Value> = page.by_ref().take(max).map(client_line).collect();
+        Some(json!({ "ok": true, "more": page.next().is_some(), "clients": clients }))
+    }
+
+    /// Tells the primary this, and looks at it, on the command thread.
+    async fn look<T: Send + 'static>(
+        &self,
+        first: Option<primary::Event>,
+        look: impl FnOnce(&Primary, &mut Memory) -> T + Send + 'static,
+    ) -> Option<T> {
+        let look = Event::look(first.into_iter().collect(), look);
+        self.mailbox.ask_unless_out(look).await.ok().flatten()
+    }
+}
+
+fn page(max: Option<usize>) -> usize {
+    max.unwrap_or(PAGE).clamp(1, PAGE_MAX)
+}
+
+/// One lock as it is shown.
+#[derive(Serialize)]
+struct LockLine {
+    lock: i32,
+    name: String,
+    name_hex: String,
+    r#type: &'static str,
+    word: String,
+    holder: Option<u32>,
+    deadline_s: Option<u32>,
+    readers: u32,
+    refs: usize,
+    waiters: usize,
+}
+
+impl From<LockSnapshot> for LockLine {
+    fn from(lock: LockSnapshot) -> Self {
+        let (r#type, holder, deadline_s, readers) = match lock.lock_type {
+            LockType::Atomic => {
+                let word = AtomicWord::from_bits(lock.word);
+                let held = word.client() != 0;
+                ("atomic", held.then(|| word.client()), held.then(|| word.timeout()), 0)
+            }
+            LockType::Rw => {
+                let word = RwWord::from_bits(lock.word);
+                ("rw", (word.client() != 0).then(|| word.client()), None, word.rcount())
+            }
+            LockType::Fair => ("fair", None, None, 0),
+        };
+        Self {
+            lock: lock.lock.0,
+            name: String::from_utf8_lossy(&lock.name).into_owned(),
+            name_hex: lock.name.iter().map(|byte| format!("{byte:02x}")).collect(),
+            r#type,
+            word: lock.word.to_string(),
+            holder,
+            deadline_s,
+            readers,
+            refs: lock.refs,
+            waiters: lock.waiters,
+        }
+    }
+}
+
+fn client_line((client, present): &(ClientSnapshot, bool)) -> Value {
+    json!({
+        "client": client.client.get(),
+        "present": present,
+        "handles": client.handles,
+    })
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An executor for tests: words in a map, and a primary that answers as it is told.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::memory::exec::{Executor, Posted};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
+use parking_lot::Mutex;
+
+/// The clock of the host that counts suspended time.
+fn local_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * NS + now.tv_nsec as u64
+}
+
+type Answers = dyn Fn(&Request) -> Option<Reply> + Send;
+
+/// An executor without a primary: words in a map, and answers as the test tells them.
+pub struct Fake {
+    /// The words, by their numbers.
+    pub words: Mutex<HashMap<u32, u64>>,
+    /// Chains are executed, but their outcomes are lost.
+    pub deaf: AtomicBool,
+    /// What a chain takes, nanoseconds.
+    delay_ns: AtomicU64,
+    /// Posted chains stay out, and are never executed.
+    pub slow: AtomicBool,
+    /// Notes do not get out.
+    pub mute: AtomicBool,
+    /// Ledger writes that were sent.
+    pub publishes: AtomicU64,
+    /// Chains reach the words without the primary, and each verb costs something.
+    pub one_sided: AtomicBool,
+    /// The words are in memory of this host.
+    pub local: AtomicBool,
+    /// Ledger writes: in a chain, or by themselves.
+    pub chained: Mutex<Vec<LedgerEntry>>,
+    /// The ledger entries that were sent alone.
+    pub notes: Mutex<Vec<LedgerEntry>>,
+    /// The connection is gone.
+    pub gone: AtomicBool,
+    /// The server clock is not known yet, and is being asked for.
+    pub clockless: AtomicBool,
+    /// The requests that were sent.
+    pub requests: Mutex<Vec<Request>>,
+    /// The requests whose replies are not waited for any more.
+    pub forgotten: Mutex<Vec<Seq>>,
+    /// Chains that were executed.
+    pub executes: AtomicU64,
+    answers: Mutex<Box<Answers>>,
+    replies: Mutex<HashMap<Seq, Reply>>,
+    seq: AtomicU64,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fake {
+    /// Empty; it answers no request.
+    pub fn new() -> Self {
+        Self {
+            words: Mutex::default(),
+            deaf: AtomicBool::new(false),
+            delay_ns: AtomicU64::new(0),
+            slow: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
+            publishes: AtomicU64::new(0),
+            one_sided: AtomicBool::new(false),
+            local: AtomicBool::new(false),
+            chained: Mutex::default(),
+            notes: Mutex::default(),
+            gone: AtomicBool::new(false),
+            clockless: AtomicBool::new(false),
+            requests: Mutex::default(),
+            forgotten: Mutex::default(),
+            executes: AtomicU64::new(0),
+            answers: Mutex::new(Box::new(|_| Some(Reply::Done { word: 0 }))),
+            replies: Mutex::default(),
+            seq: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on a chain takes so long.
+    pub fn delay(&self, delay: Duration) {
+        self.delay_ns.store(delay.as_nanos() as u64, SeqCst);
+    }
+
+    /// From now on requests are answered so; `None`: not yet.
+    pub fn answer(&self, answers: impl Fn(&Request) -> Option<Reply> + Send + 'static) {
+        *self.answers.lock() = Box::new(answers);
+    }
+
+    /// Answers the first request, in place of an earlier answer.
+    pub fn deliver(&self, reply: Reply) {
+        self.replies.lock().insert(Seq(1), reply);
+    }
+
+    /// A word, by its number.
+    pub fn word(&self, index: u32) -> u64 {
+        self.words.lock().get(&index).copied().unwrap_or(0)
+    }
+
+    fn run(&self, chain: &Chain) -> Outcome {
+        if self.gone.load(SeqCst) {
+            return Outcome::Refused(Status::BadResponse);
+        }
+        let mut words = self.words.lock();
+        let (mut values, mut pair) = (Values::new(), None);
+        for word_op in chain.ops() {
+            values.push(match *word_op {
+                WordOp::Cas { addr, expect, swap } => {
+                    let word = words.entry(addr.index()).or_default();
+                    let old = *word;
+                    if old == expect {
+                        *word = swap;
+                    }
+                    old
+                }
+                WordOp::Faa { addr, add } => {
+                    let word = words.entry(addr.index()).or_default();
+                    let old = *word;
+                    *word = old.wrapping_add(add);
+                    old
+                }
+                WordOp::Read { addr } => words.get(&addr.index()).copied().unwrap_or(0),
+                WordOp::ReadPair { addr } => {
+                    pair = Some(words.get(&addr.next().index()).copied().unwrap_or(0));
+                    words.get(&addr.index()).copied().unwrap_or(0)
+                }
+                WordOp::WriteLedger { value, .. } => {
+                    self.chained.lock().push(LedgerEntry::from_bits(value));
+                    0
+                }
+            });
+        }
+        pair.into_iter().for_each(|value| values.push(value)); // it is the last
+        if self.deaf.load(SeqCst) {
+            return Outcome::Unknown;
+        }
+        Outcome::Done(values)
+    }
+}
+
+impl Executor for Fake {
+    fn is_clock_ready(&self) -> bool {
+        !self.clockless.load(SeqCst)
+    }
+
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+        self.executes.fetch_add(1, SeqCst);
+        std::thread::sleep(Duration::from_nanos(self.delay_ns.load(SeqCst)));
+        for (chain, outcome) in chains.iter().zip(outcomes) {
+            *outcome = self.run(chain);
+        }
+    }
+
+    fn post(&self, chain: &Chain) -> Posted {
+        if self.slow.load(SeqCst) {
+            return Posted::Pending(Seq(self.seq.fetch_add(1, SeqCst) + 1));
+        }
+        Posted::Ready(self.run(chain))
+    }
+
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        match posted {
+            Posted::Ready(outcome) => Some(outcome),
+            Posted::Pending(_) => None,
+        }
+    }
+
+    fn write_ledger(&self, _handle: Handle, entry: LedgerEntry) {
+        self.notes.lock().push(entry);
+    }
+
+    fn is_one_sided(&self) -> bool {
+        self.one_sided.load(SeqCst)
+    }
+
+    fn reads_are_free(&self) -> bool {
+        self.local.load(SeqCst)
+    }
+
+    fn flush_ledger(&self, _wait: Duration) -> bool {
+        self.publishes.fetch_add(1, SeqCst);
+        !self.mute.load(SeqCst)
+    }
+
+    fn send(&self, request: &Request) -> Result<Seq, Status> {
+        if self.gone.load(SeqCst) {
+            return Err(Status::BadResponse);
+        }
+        let seq = Seq(self.seq.fetch_add(1, SeqCst) + 1);
+        self.requests.lock().push(*request);
+        if let Some(reply) = (self.answers.lock())(request) {
+            self.replies.lock().insert(seq, reply);
+        }
+        Ok(seq)
+    }
+
+    /// Never waits: what has no answer by now will not get one.
+    fn reply(&self, seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
+        Ok(self.replies.lock().remove(&seq))
+    }
+
+    fn forget(&self, seq: Seq) {
+        self.forgotten.lock().push(seq);
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.gone.load(SeqCst)
+    }
+
+    fn now(&self) -> Now {
+        Now { local_ns: local_ns(), ..Now::exact(ServerTime(1_000 * NS)) }
+    }
+
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An executor for tests between an instance and a real one: what passes may be held up, lost, or
+//! told another time.
+//!
+//! ```text
+//!   instance ─▶ Late ─▶ the executor ─▶ a primary
+//!               hold(point, n): the next but n to pass there is held until let_go
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::clock::{Now, ServerTime};
+use dlock_core::counters::Counter;
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::memory::exec::{Executor, Posted, Single};
+use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
+use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::message::{Reply, Request};
+use dlock_core::wire::status::Status;
+use parking_lot::{Condvar, Mutex};
+
+/// How long a test may be held up before it is given up.
+const STUCK: Duration = Duration::from_secs(120);
+/// The number of a chain that was posted here, and goes on when it is asked after.
+const LATE: Seq = Seq(u64::MAX);
+
+/// Where something is held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// A chain, before it is executed.
+    Chain,
+    /// A chain that was posted, when it is asked after: it is executed no earlier.
+    Poll,
+    /// A reply that has come, before it is handed over.
+    Reply,
+}
+
+#[derive(Default)]
+struct Gate {
+    /// Where, and how many pass before.
+    next: Option<(Point, u32)>,
+    is_held: bool,
+    is_open: bool,
+    posted: Option<Chain>,
+}
+
+/// An executor that holds up what passes through it.
+pub struct Late {
+    inner: Arc<dyn Executor>,
+    /// What the clock is ahead of the primary's, nanoseconds.
+    ahead_ns: i64,
+    /// Notes are lost.
+    pub mute: AtomicBool,
+    gate: Mutex<Gate>,
+    changed: Condvar,
+}
+
+impl Late {
+    /// In front of this one; its clock is ahead of the primary's by so much.
+    pub fn new(inner: Arc<dyn Executor>, ahead_ns: i64) -> Self {
+        let (gate, changed) = (Mutex::default(), Condvar::new());
+        Self { inner, ahead_ns, mute: AtomicBool::new(false), gate, changed }
+    }
+
+    /// The next but `pass` at this point is held up until [`let_go`](Self::let_go).
+    pub fn hold(&self, point: Point, pass: u32) {
+        *self.gate.lock() = Gate { next: Some((point, pass)), ..Gate::default() };
+    }
+
+    /// Waits until something is held up, or `is_over`; whether something is.
+    pub fn is_reached(&self, mut is_over: impl FnMut() -> bool) -> bool {
+        let mut gate = self.gate.lock();
+        while !gate.is_held && !is_over() {
+            self.changed.wait_for(&mut gate, Duration::from_millis(1));
+        }
+        gate.is_held
+    }
+
+    /// What is held goes on.
+    pub fn let_go(&self) {
+        let mut gate = self.gate.lock();
+        gate.is_open = true;
+        gate.next = None;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self, point: Point) {
+        let mut gate = self.gate.lock();
+        match gate.next {
+            Some((at, 0)) if at == point => {}
+            Some((at, n)) if at == point => return gate.next = Some((at, n - 1)),
+            _ => return,
+        }
+        gate.next = None;
+        gate.is_held = true;
+        self.changed.notify_all();
+        while !gate.is_open {
+            let stuck = self.changed.wait_for(&mut gate, STUCK).timed_out();
+            assert!(!stuck, "nobody has let go");
+        }
+    }
+}
+
+impl Executor for Late {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+        self.pass(Point::Chain);
+        self.inner.execute(chains, outcomes, wait);
+    }
+
+    fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
+        self.pass(Point::Chain);
+        self.inner.execute_one(word_op, until_ns)
+    }
+
+    fn post(&self, chain: &Chain) -> Posted {
+        self.pass(Point::Chain);
+        let mut gate = self.gate.lock();
+        if matches!(gate.next, Some((Point::Poll, 0))) {
+            gate.posted = Some(*chain);
+            return Posted::Pending(LATE);
+        }
+        drop(gate);
+        self.inner.post(chain)
+    }
+
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        if posted != Posted::Pending(LATE) {
+            return self.inner.poll(posted);
+        }
+        self.pass(Point::Poll);
+        let chain = self.gate.lock().posted.take()?;
+        let mut outcome = [Outcome::Unknown];
+        self.inner.execute(&[chain], &mut outcome, STUCK);
+        Some(outcome[0])
+    }
+
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
+        if !self.mute.load(SeqCst) {
+            self.inner.write_ledger(handle, entry);
+        }
+    }
+
+    fn flush_ledger(&self, wait: Duration) -> bool {
+        self.inner.flush_ledger(wait)
+    }
+
+    fn send(&self, request: &Request) -> Result<Seq, Status> {
+        self.inner.send(request)
+    }
+
+    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
+        let reply = self.inner.reply(seq, wait);
+        self.pass(Point::Reply);
+        reply
+    }
+
+    fn forget(&self, seq: Seq) {
+        self.inner.forget(seq);
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
+    }
+
+    fn is_over(&self) -> bool {
+        self.inner.is_over()
+    }
+
+    fn end(&self) {
+        self.inner.end();
+    }
+
+    fn count(&self, counter: Counter) {
+        self.inner.count(counter);
+    }
+
+    fn now(&self) -> Now {
+        let now = self.inner.now();
+        Now { time: ServerTime(now.time.0.wrapping_add_signed(self.ahead_ns)), ..now }
+    }
+
+    fn now_since(&self) -> (u64, Now) {
+        let (called_ns, _) = self.inner.now_since();
+        (called_ns, self.now())
+    }
+
+    fn is_one_sided(&self) -> bool {
+        self.inner.is_one_sided()
+    }
+
+    fn reads_are_free(&self) -> bool {
+        self.inner.reads_are_free()
+    }
+
+    fn chains_are_noted(&self) -> bool {
+        self.inner.chains_are_noted()
+    }
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What several test suites share: a model of lock memory, executors that can be held up, and dice.
+#![forbid(unsafe_code)]
+
+mod dice;
+pub mod fake;
+pub mod late;
+mod memory;
+
+pub use dice::Dice;
+pub use memory::Memory;
