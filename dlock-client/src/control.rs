@@ -9,11 +9,10 @@
 //!        ◀─ anything else: the connection is broken for good
 //!           (no frame at all: the peer is no dlock primary)
 //! ```
-//! With TLS the handshake comes before the first request, and requests and answers are sealed.
-//! A forked child has a copy of the connection, but must not speak on it: the parent does.
+//! With TLS the handshake comes first, and requests and answers are sealed. A forked child has a
+//! copy of the connection, and must not speak on it.
 //!
-//! A call that times out leaves the connection usable: bytes of its late reply stay in the
-//! buffer, however cut, and are recognised by their number.
+//! A call that times out leaves the connection usable: its late reply is known by its number.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -39,11 +38,10 @@ use crate::driver::heartbeat::Pulse;
 use crate::host::{connected, Address, Unreached};
 use crate::refused::{is_retry, level_of, reason, refused, sealed};
 
-/// The bound of a control call and of a connect.
+/// Of a control call and of a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// The least time of a connect where a client comes for the first time: the system sends the
-/// beginning of a connection again after 1 s, and after 3 s.
+/// The least time of a first connect: the system sends its beginning again after 1 s and 3 s.
 const ARRIVAL_CONNECT_MIN: Duration = Duration::from_secs(3);
 
 /// Why a call has no answer.
@@ -97,8 +95,7 @@ pub(crate) struct Control {
     pub(crate) heard: Option<(Seq, Heard)>,
 }
 
-/// How the answer begins of a peer that speaks TLS, to a client that does not: with an alert (RFC
-/// 8446).
+/// The beginning of what a peer that speaks TLS answers to plain frames: an alert (RFC 8446).
 const TLS_ALERT: [u8; 2] = [0x15, 3];
 const WANTS_TLS: &str = "it speaks TLS alone: configure TLS, or set DLOCK_TLS_CA, _CERT and _KEY";
 /// The number of heartbeats of the library that may be unanswered; more are not sent.

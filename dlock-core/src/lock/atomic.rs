@@ -2,13 +2,14 @@
 //! The atomic lock, client side.
 //!
 //! ```text
-//!   acquire   Cas(0 → me|deadline), for a token and Faa(fence, 1) ─ held ─▶ Fail, or again, or Wait ─ granted ─▶ held
+//!   acquire   Cas(0 → me|deadline) ─ held ─▶ Fail, or again, or Wait ─ granted ─▶ held
 //!                                  └ expired for sure ─▶ Cas(seen → me|deadline)
 //!                                  └ expired perhaps  ─▶ Steal
 //!   extend    Cas(mine → mine with a later deadline)
 //!   release   Cas(mine → 0) ─ waiters ─▶ Release; at once where the primary would execute the Cas,
 //!             and others waited at the last release
 //! ```
+//! Where a token is wanted, `Faa(fence, 1)` follows each `Cas` that takes the lock.
 //! A word with the waiters bit is changed by the arbiter alone, but for its holder's own extend.
 
 use super::machine::Phase;

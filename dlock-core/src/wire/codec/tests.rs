@@ -228,11 +228,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
                 already: g.bool(),
                 tokens: g.bool(),
             };
-            if g.bool() {
-                Ok(grant)
-            } else {
-                Err(g.status())
-            }
+            g.bool().then_some(grant).ok_or_else(|| g.status())
         })),
         5 => R::Statuses(g.list(Gen::status)),
         6 => R::Created(ObjectId(g.u32() as i32)),
@@ -565,12 +561,7 @@ fn a_primary_of_another_version_can_say_so() {
 
 #[test]
 fn the_largest_frames_fit() {
-    let desc = LockDesc {
-        name: vec![b'x'; DESC_LEN_MAX],
-        lock_type: LockType::Fair,
-        lease_s: u32::MAX,
-        tokens: false,
-    };
+    let desc = LockDesc { name: vec![b'x'; DESC_LEN_MAX], ..Gen(1).desc() };
     let fair = Some(Place { epoch: Epoch(1), ticket: Ticket { lap: 3, tx: 1, ts: 2 } });
     let held = Some(HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, u64::MAX) });
     let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];

@@ -38,9 +38,9 @@ pub(crate) struct World {
     pub out: Vec<Sent>,
     /// The clients that the primaries keep for their successors.
     pub(super) kept_clients: Clients,
-    /// Below which number all tokens are that were given, by what the primaries have kept.
+    /// All tokens are below this, as the primaries have kept it.
     pub(super) kept_tokens: u64,
-    /// Those that this one has found there.
+    /// Those clients that this one has found there.
     pub(super) awaited: Clients,
     /// Secrets that were drawn.
     pub(super) secrets: u128,
@@ -50,12 +50,10 @@ pub(crate) struct World {
     asleep: Vec<Option<(u64, u64)>>,
     /// Fair locks whose next owner sleeps at its turn: since when, and the word.
     untold: Vec<Option<(u64, u64)>>,
-    /// Whose turn it is.
     pub(super) turns: Turns,
     /// The primaries in waiting, and the lock file of their list of clients.
     pub(super) watches: Vec<super::standby::Watch>,
     pub(super) place: super::standby::Place,
-    /// Of each lock.
     pub(super) kept: Vec<Kept>,
 }
 
