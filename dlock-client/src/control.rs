@@ -85,7 +85,7 @@ pub(crate) struct Control {
     broken: bool,
     /// The level at which the log says that the peer is no primary, or refuses this client.
     level: log::Level,
-    /// Why the connection cannot be used, if the peer has shown that.
+    /// Why the peer cannot be used.
     why: Option<String>,
     /// The horizon that the answers extend.
     pulse: Option<Arc<Pulse>>,
@@ -507,8 +507,7 @@ impl Control {
         self.why.clone().unwrap_or_else(|| error.status_of_init().to_string())
     }
 
-    /// Records that the connection cannot be used again: a frame is half sent, or the connection
-    /// has ended.
+    /// A connection that has ended, or on which a frame is half sent, is not used again.
     fn broken_by(&mut self, error: CallError) -> CallError {
         self.broken = true;
         error
