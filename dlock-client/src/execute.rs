@@ -382,12 +382,8 @@ impl ClientLock {
     }
 
     pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
-        match (chain.ops(), self.is_local) {
-            // without copies
-            ([word_op], false) if word_op.values_len() == 1 => {
-                return self.exec.execute_one(word_op, until_ns).into();
-            }
-            _ => {}
+        if let ([word_op], 1) = (chain.ops(), chain.values_len()) {
+            return self.exec.execute_one(word_op, until_ns).into(); // without copies
         }
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {
@@ -404,7 +400,7 @@ impl ClientLock {
     pub(crate) fn outcome(&mut self, operation: &mut Operation, outcome: Outcome) {
         let now = match outcome {
             Outcome::Unknown => self.clock_unanswered(),
-            _ => self.clock_after(operation.needs_clock(&self.entry, self.is_local)),
+            _ => self.clock_after(operation.needs_clock(&self.entry)),
         };
         operation.outcome(&mut self.entry, outcome, now);
     }

@@ -33,9 +33,16 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
             cas(m, e, 0, mine.into_bits())
         }
         Op::Extend { expire_s, .. } => extend(m, e, expire_s, now),
-        Op::Unlock if AtomicWord::from_bits(e.word).waiters() || e.asks_at_once() => release(m, e),
+        Op::Unlock if is_arbiters(e) => release(m, e),
         Op::Unlock => cas(m, e, e.word, 0),
     }
+}
+
+/// Whether the release is the arbiter's: of a word with the waiters bit.
+#[inline]
+fn is_arbiters(e: &LockEntry) -> bool {
+    let has_bit = AtomicWord::from_bits(e.word).waiters() && !planted::is(Bug::ReleaseIgnoresBit);
+    has_bit || e.asks_at_once()
 }
 
 fn release(m: &mut Machine, e: &LockEntry) -> Step {

@@ -67,6 +67,12 @@ impl Machine {
         Self::new(op, Phase::Try, now)
     }
 
+    /// The clock from before anything is posted.
+    #[inline]
+    pub(crate) fn started(&self) -> Now {
+        self.started
+    }
+
     pub(super) fn new(op: Op, phase: Phase, now: Now) -> Self {
         Self {
             op,

@@ -21,7 +21,6 @@
 mod atomic;
 mod claimed;
 mod fair;
-mod fast;
 mod machine;
 mod rw;
 mod tries;
@@ -29,7 +28,6 @@ mod validity;
 mod view;
 
 pub use fair::Half;
-pub use fast::FastCas;
 pub use machine::Machine;
 pub use view::View;
 

@@ -50,7 +50,8 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
 
 fn release_exclusive(m: &mut Machine, e: &LockEntry) -> Step {
     let word = RwWord::from_bits(e.word);
-    if word.waiters() || e.asks_at_once() || m.rounds >= CAS_ROUNDS_MAX {
+    let has_bit = word.waiters() && !planted::is(Bug::ReleaseIgnoresBit);
+    if has_bit || e.asks_at_once() || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode: Mode::Exclusive, ticket: None });
     }
     cas(e, e.word, word.with_client(0)) // readers may be stepping back just now

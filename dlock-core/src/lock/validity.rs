@@ -153,13 +153,6 @@ impl LockEntry {
         self.doubt = Doubt::Left;
     }
 
-    /// Whether it is known what the client has of it, and nothing is to be written: an operation
-    /// may begin with its chain.
-    #[inline]
-    pub fn is_settled(&self) -> bool {
-        self.doubt == Doubt::None && !self.has_ledger_write()
-    }
-
     /// Whether it was to be released, and the primary has not answered.
     pub fn has_left(&self) -> bool {
         self.doubt == Doubt::Left
