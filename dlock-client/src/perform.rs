@@ -5,12 +5,14 @@
 //!   perform ─▶ First: one chain, a ledger write ─▶ result
 //!                └▶ Operation: execute::carry_out
 //! ```
+//! What may block runs [uncancelled]. On memory of this host a first chain does not block.
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::memory::word_op::Outcome;
 use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::threads::uncancelled;
 
 use crate::execute::{carry_out, Limit, CLOCK_WAIT};
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
@@ -24,16 +26,22 @@ pub(crate) fn perform(
     limit: &Limit,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let (now, bounds) = match held.is_local {
-        true => {
-            let now = held.clock(op);
-            (now, limit.bounds(now.local_ns))
-        }
-        false => match begins_remotely(held, op, limit) {
-            Some(begun) => begun,
-            None => return OpResult::of(Status::BadResponse),
-        },
-    };
+    if !held.is_local {
+        return uncancelled(|| perform_remotely(lock_slot, guard, op, limit));
+    }
+    let now = held.clock(op);
+    begin(lock_slot, guard, op, now, limit.bounds(now.local_ns))
+}
+
+#[inline(always)]
+fn begin(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    now: Now,
+    bounds: Bounds,
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if let Some(status) = held.unfounded(op) {
         return OpResult::of(status);
     }
@@ -51,7 +59,7 @@ pub(crate) fn perform(
     };
     match held.ends(&mut first, follows) {
         Ok(result) => result,
-        Err(operation) => carry_out(lock_slot, guard, Started::Running(operation)),
+        Err(operation) => uncancelled(|| carry_out(lock_slot, guard, Started::Running(operation))),
     }
 }
 
@@ -79,9 +87,21 @@ impl ClientLock {
     }
 }
 
+#[inline(never)]
+fn perform_remotely(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    limit: &Limit,
+) -> OpResult {
+    match guard.as_mut().and_then(|held| begins_remotely(held, op, limit)) {
+        Some((now, bounds)) => begin(lock_slot, guard, op, now, bounds),
+        None => OpResult::of(Status::BadResponse),
+    }
+}
+
 /// The clock and the bounds of a call where the clock may have to be asked for, and a chain is
 /// waited for. `None`: it has no time left, and does not begin; the clock is not waited for either.
-#[inline(never)]
 fn begins_remotely(held: &mut ClientLock, op: Op, limit: &Limit) -> Option<(Now, Bounds)> {
     let (left, is_by_itself) = (limit.left(), held.entry.needs_no_server_clock(op));
     let may_ask = is_by_itself || left >= CLOCK_WAIT || held.exec.is_clock_ready();
