@@ -9,8 +9,9 @@
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{Op, OpResult};
+use dlock_core::memory::exec::Single;
 use dlock_core::memory::word_op::Outcome;
-use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
+use dlock_core::operation::{needs_clock, Bounds, First, Follows, Operation, Started};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::threads::uncancelled;
 
@@ -45,18 +46,58 @@ fn begin(
     if let Some(status) = held.unfounded(op) {
         return OpResult::of(status);
     }
+    let first = held.entry.first_op(op, &now).filter(|_| now.local_ns < bounds.until_ns);
+    let Some((word_op, first)) = first else {
+        return begin_with_more(lock_slot, guard, op, now, bounds);
+    };
+    let single = held.exec.execute_one(&word_op, bounds.chain_until_ns(now.local_ns));
+    let after = match single {
+        Single::Unknown => held.clock_unanswered(),
+        _ => held.clock_after(needs_clock(op, &held.entry, now)),
+    };
+    if let Single::Done(old) = single {
+        if let Some(result) = First::ended(&mut held.entry, op, first, old, &now, &after) {
+            return result;
+        }
+    }
+    let mut first = First::after(&held.entry, op, first, now, bounds);
+    let follows = first.outcome(&mut held.entry, single.into(), after);
+    go_on(lock_slot, guard, first, follows)
+}
+
+/// What one word operation does not decide.
+#[inline(never)]
+fn begin_with_more(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    now: Now,
+    bounds: Bounds,
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     let mut first = First::new(&held.entry, op, now, bounds);
     let follows = match first.begin(&mut held.entry) {
         Follows::Post(chain) => {
             let outcome = held.execute(&chain, first.until_ns());
-            let now = match outcome {
+            let after = match outcome {
                 Outcome::Unknown => held.clock_unanswered(),
                 _ => held.clock_after(first.needs_clock(&held.entry, now)),
             };
-            first.outcome(&mut held.entry, outcome, now)
+            first.outcome(&mut held.entry, outcome, after)
         }
         follows => follows,
     };
+    go_on(lock_slot, guard, first, follows)
+}
+
+#[inline(never)]
+fn go_on(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    mut first: First,
+    follows: Follows,
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     match held.ends(&mut first, follows) {
         Ok(result) => result,
         Err(operation) => uncancelled(|| carry_out(lock_slot, guard, Started::Running(operation))),

@@ -247,6 +247,7 @@ impl From<&Outcome> for Single {
 }
 
 impl From<Single> for Outcome {
+    #[inline]
     fn from(single: Single) -> Self {
         match single {
             Single::Done(old) => {

@@ -13,7 +13,7 @@
 
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;
-use crate::lock::{LockEntry, Machine, Op, OpResult, Step};
+use crate::lock::{FirstOp, LockEntry, Machine, Op, OpResult, Step};
 use crate::memory::word_op::{Chain, Outcome};
 use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
@@ -62,6 +62,44 @@ impl First {
         if self.bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Follows::Done(OpResult::of(Status::BadResponse));
         }
+        match entry.first_op(self.op, &now) {
+            Some((word_op, first)) => {
+                *self = Self::after(entry, self.op, first, now, self.bounds);
+                Follows::Post(Chain::one(word_op))
+            }
+            None => self.begin_with_more(entry, now),
+        }
+    }
+
+    /// What the [first effect](LockEntry::first_op) of an operation has decided, which has found
+    /// `old`; `now` as for [`Operation::outcome`]. `None`: go on by [`after`](Self::after), and
+    /// report the outcome. It is the part of [`outcome`](Self::outcome) that copies nothing.
+    #[inline(always)]
+    pub fn ended(
+        entry: &mut LockEntry,
+        op: Op,
+        first: FirstOp,
+        old: u64,
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
+        if now.is_past_horizon() || !first.runs(begun, now) {
+            return None;
+        }
+        let result = entry.ends(op, first, old, begun, now)?;
+        Some(lease::told(entry, op, result, *now))
+    }
+
+    /// An operation whose [first effect](LockEntry::first_op) is under way.
+    #[inline]
+    pub fn after(entry: &LockEntry, op: Op, first: FirstOp, begun: Now, bounds: Bounds) -> Self {
+        let (machine, mode) = (Machine::after(op, first, begun), mode_of(op, entry));
+        Self { machine, bounds, op, mode, result: None }
+    }
+
+    /// What is not one word operation if no other client interferes.
+    #[inline(never)]
+    fn begin_with_more(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
         if let Some(result) = entry.decided(self.op, now) {
             return Follows::Done(lease::told(entry, self.op, result, now));
         }
@@ -94,6 +132,13 @@ impl First {
     /// The outcome of the chain; `now` as for [`Operation::outcome`].
     #[inline]
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
+        if let (Outcome::Done(values), Some(first)) = (&outcome, self.machine.first_op()) {
+            let (begun, old) = (self.machine.started(), values.as_slice().first().copied());
+            let ended = old.and_then(|old| Self::ended(entry, self.op, first, old, &begun, &now));
+            if let Some(result) = ended {
+                return Follows::Done(result);
+            }
+        }
         let step = self.machine.outcome(entry, believed(outcome, now), now);
         let result = match step {
             Step::Done(result) if self.is_usual(entry, &result, now) => result,

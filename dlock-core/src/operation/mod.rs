@@ -517,7 +517,7 @@ impl Operation {
 
 /// Whether what follows an event needs the clock as it is then; `last` is the last reading.
 #[inline]
-fn needs_clock(op: Op, entry: &LockEntry, last: Now) -> bool {
+pub fn needs_clock(op: Op, entry: &LockEntry, last: Now) -> bool {
     let has_horizon = last.horizon_ns != u64::MAX;
     if planted::is(Bug::StaleClock) {
         return has_horizon;

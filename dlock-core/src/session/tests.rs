@@ -441,7 +441,6 @@ fn a_read_write_hold_that_is_entered_again_rests_on_the_session() {
     let take = |expire_s| Op::TryLock { mode: Mode::Exclusive, expire_s };
     let wait = Op::Lock { mode: Mode::Exclusive, expire_s: 5 };
     let mut held = entry(LockType::Rw);
-    let now = Now::exact(ServerTime(1_000 * NS));
     assert!(!rests(&held, take(5)), "nothing is held");
     take_it(&mut held);
     assert!(rests(&held, take(5)) && rests(&held, wait));

@@ -233,3 +233,21 @@ fn what_its_first_chain_decides_needs_no_operation() {
         }
     }
 }
+
+/// It asks whether the lock is held still, and the answer is not its result.
+#[test]
+fn a_release_that_leaves_the_lock_held_says_so() {
+    let mut e = entry(LockType::Atomic);
+    for _ in 0..2 {
+        assert!(matches!(
+            at_once(&mut e, TAKE, at(0), at(1)),
+            Follows::Running(_) | Follows::Done(_)
+        ));
+    }
+    assert_eq!(e.refs(), 2);
+    let another = Now { discontinuities: 1, ..at(2) };
+    let Follows::Running(mut o) = at_once(&mut e, Op::Unlock, another, another) else { panic!() };
+    o.clock(another);
+    assert_eq!(done(o.next(&mut e)), Status::AlreadyLocked);
+    assert_eq!(e.refs(), 1);
+}
