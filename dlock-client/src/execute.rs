@@ -329,15 +329,31 @@ impl ClientLock {
         self.entry.unfounded(op, is_cut_off, || self.exec.refusal())
     }
 
-    /// The server clock, as fresh as the operation needs it.
+    /// The server clock, as fresh as the operation needs it. In memory of this host a reading
+    /// stands until the next tick.
     #[inline]
     pub(crate) fn clock(&mut self, op: Op) -> Now {
-        self.last_now = match self.entry.is_timeless(op) {
-            true => self.local_coarse(),
-            false if self.entry.needs_no_server_clock(op) => self.clock_unanswered(),
-            false => self.now(),
-        };
+        if self.entry.is_timeless(op) {
+            self.last_now = self.local_coarse();
+            return self.last_now;
+        }
+        if self.entry.needs_no_server_clock(op) {
+            self.last_now = self.clock_unanswered();
+            return self.last_now;
+        }
+        let before_ns = self.last_now.local_ns;
+        let is_read = self.is_local && before_ns == self.read_ns;
+        if !is_read || self.exec.local_coarse_ns(before_ns) != before_ns {
+            self.read_clock();
+        }
+        self.last_now.horizon_ns = self.pulse.horizon_ns();
         self.last_now
+    }
+
+    #[inline(never)]
+    fn read_clock(&mut self) {
+        self.last_now = self.exec.now();
+        self.read_ns = self.last_now.local_ns;
     }
 
     /// The client's own clock as of the last tick, for what decides nothing by the server's.
@@ -381,14 +397,18 @@ impl ClientLock {
         self.last_now
     }
 
+    #[inline]
     pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
-        match (chain.ops(), self.is_local) {
+        match chain.ops() {
             // without copies
-            ([word_op], false) if word_op.values_len() == 1 => {
-                return self.exec.execute_one(word_op, until_ns).into();
+            [word_op] if word_op.values_len() == 1 => {
+                self.exec.execute_one(word_op, until_ns).into()
             }
-            _ => {}
+            _ => self.execute_chain(chain, until_ns),
         }
+    }
+
+    fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {
             true => DATA_WAIT, // nothing is waited for
@@ -404,7 +424,7 @@ impl ClientLock {
     pub(crate) fn outcome(&mut self, operation: &mut Operation, outcome: Outcome) {
         let now = match outcome {
             Outcome::Unknown => self.clock_unanswered(),
-            _ => self.clock_after(operation.needs_clock(&self.entry, self.is_local)),
+            _ => self.clock_after(operation.needs_clock(&self.entry)),
         };
         operation.outcome(&mut self.entry, outcome, now);
     }

@@ -22,6 +22,7 @@ use dlock_core::lock::{LockEntry, OpResult};
 use dlock_core::memory::exec::Executor;
 use dlock_core::session::Binding;
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::threads::uncancelled;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
 use crate::driver::futures::Tasks;
@@ -67,6 +68,9 @@ pub(crate) struct ClientLock {
     pub(crate) index: LockSlotIndex,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
+    /// The local time at which it was; [`last_now`](Self::last_now) may be a later time of the
+    /// client's own clock since.
+    pub(crate) read_ns: u64,
 }
 
 impl ClientLock {
@@ -93,6 +97,7 @@ impl ClientLock {
             last_turn: 0,
             index: 0,
             last_now,
+            read_ns: 0,
         }
     }
 
@@ -106,6 +111,7 @@ impl ClientLock {
     /// Has another session carry out the lock's operations from here on.
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
+        self.read_ns = 0; // it has a clock of its own
         self.is_local = exec.reads_are_free();
         self.exec = exec;
         self.pulse = pulse;
@@ -115,6 +121,7 @@ impl ClientLock {
     /// The horizon stays that of the old session: past it another client may have the lock, and
     /// only the successor's answer to the claim decides.
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
+        self.read_ns = 0;
         self.is_local = refuse.reads_are_free();
         self.exec = refuse;
     }
@@ -187,7 +194,7 @@ impl Changed {
         self.threads.notify_all();
         if self.futures.load(Ordering::Relaxed) > 0 {
             if let Some(tasks) = self.tasks.get() {
-                tasks.nudge();
+                uncancelled(|| tasks.nudge());
             }
         }
     }

@@ -171,16 +171,16 @@ bugs! {
     PartlyUnjudged =
         "partly-unjudged",
         "a release that leaves a lock held says so only while nobody else can have the lock";
-    FastReleaseUnjudged =
-        "fast-release-unjudged",
-        "a release by one word operation is judged by the horizon after it took effect";
+    ReleaseUnjudged =
+        "release-unjudged",
+        "a release is judged by the horizon after it took effect";
     UnheardUnsettled =
         "unheard-unsettled",
         "what was released without a primary is undone once that answers again";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
-    FastIgnoresBit =
-        "fast-ignores-bit",
-        "the fast release does not touch a word with the waiters bit";
+    ReleaseIgnoresBit =
+        "release-ignores-bit",
+        "a client's release does not touch a word with the waiters bit";
     ExtendShortens = "extend-shortens", "an extend makes no lease shorter";
     ExtendDropsBit = "extend-drops-bit", "an extend keeps the waiters bit";
     AtomicCancelKeepsBit =

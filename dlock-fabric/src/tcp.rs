@@ -231,11 +231,6 @@ impl Executor for TcpExecutor {
         single[0]
     }
 
-    /// As [`execute`](Self::execute).
-    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], wait: Duration) {
-        self.execute_until(verbs, singles, deadline_in(wait));
-    }
-
     fn post(&self, chain: &Chain) -> Posted {
         match self.start(std::slice::from_ref(chain), deadline_in(SEND_WAIT)) {
             Ok(seq) => Posted::Pending(seq),

@@ -6,8 +6,6 @@
 //!   lock all slots in the order of their indices
 //!   next … ─▶ all chains in one execute ─▶ all ledger writes in one flush ─▶ all replies awaited
 //! ```
-//! Where every item is one word operation if nothing interferes ([`LockEntry::fast`]), all of
-//! them go at once; those that were interfered with go on as a [`Batch`].
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,8 +13,7 @@ use std::time::Instant;
 use dlock_core::clock::Now;
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
-use dlock_core::memory::exec::{Executor, Single};
+use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::memory::word_op::{Chain, Outcome};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::wire::message::Mode;
@@ -75,13 +72,22 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
-        let mut start_ns = None;
-        if let Some(short) = self.short(ops.clone(), &mut start_ns) {
-            return self.run_short(short, ops, out);
-        }
-        let bounds = Bounds::since(start_ns.unwrap_or_else(boot_ns));
+        let bounds = Bounds::since(boot_ns());
         let mut batch = Batch::new(bounds);
-        let places = self.lock_places(ops, &mut batch, bounds);
+        let places = match self.idle_now(ops.clone().map(|(id, _)| id)) {
+            Some(mut places) => {
+                for (at, (_, op)) in ops.enumerate() {
+                    let held = places[at].held();
+                    batch.place(&held.entry);
+                    match held.unfounded(op) {
+                        Some(status) => batch.push_decided(op, code(status)),
+                        None => batch.push(op, at),
+                    }
+                }
+                places
+            }
+            None => self.lock_places(ops, &mut batch, bounds),
+        };
         self.carry_out_batch(batch, places, out)
     }
 
@@ -148,107 +154,15 @@ impl Instance {
         locks.into_iter().zip(statuses).collect()
     }
 
-    /// The word operations of all items, if each is on a lock of its own, which no thread
-    /// operates on now, and is one word operation if nothing interferes. No slot is waited for,
-    /// so the order does not matter. The clock may have to be asked for: `start_ns` is set before.
-    fn short(
-        &self,
-        ops: impl ExactSizeIterator<Item = (LockId, Op)>,
-        start_ns: &mut Option<u64>,
-    ) -> Option<Short<'_>> {
-        let mut places: Vec<Place<'_>> = Vec::with_capacity(ops.len());
-        let mut cases = [FastCas::NONE; BATCH_MAX];
-        let mut session: Option<(*const (), Now)> = None;
-        for ((id, op), case) in ops.zip(&mut cases) {
-            let lock_slot = self.table.lock_slot(self.table.hint(id)?);
-            let mut guard = lock_slot.try_lock()?;
-            let held = guard.as_mut().filter(|held| held.id == id && held.busy == Busy::No)?;
-            let exec = Arc::as_ptr(&held.exec).cast::<()>();
-            let now = match session {
-                None => {
-                    let (came_ns, now) = held.exec.now_since();
-                    *start_ns = Some(came_ns);
-                    held.within_horizon(now)
-                }
-                Some((same, now)) if same == exec => now,
-                Some(_) => return None,
-            };
-            session = Some((exec, now));
-            *case = held.entry.fast(op, now)?;
-            held.last_now = now;
+    /// The locks, if each is named once, and no thread operates on any of them now. No slot is
+    /// waited for, so the order does not matter.
+    fn idle_now(&self, ids: impl ExactSizeIterator<Item = LockId>) -> Option<Vec<Place<'_>>> {
+        let mut places: Vec<Place<'_>> = Vec::with_capacity(ids.len());
+        for id in ids {
+            let (lock_slot, guard) = self.at_once(id)?;
             places.push(Place { lock_slot, guard });
         }
-        let (_, now) = session?;
-        let bounds = Bounds::since(start_ns.unwrap_or(now.local_ns));
-        Some(Short { places, cases, now, bounds })
-    }
-
-    fn run_short(
-        &self,
-        short: Short<'_>,
-        ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
-        out: &mut [OpResult],
-    ) -> Status {
-        let Short { mut places, cases, now, bounds } = short;
-        let count = places.len();
-        let verbs = cases.map(FastCas::word_op);
-        let mut singles = [Single::Unknown; BATCH_MAX];
-        let exec = Arc::clone(&places[0].held().exec);
-        let wait = match places[0].held().is_local {
-            true => DATA_WAIT,
-            false => left_ns(bounds.until_ns),
-        };
-        exec.execute_singles(&verbs[..count], &mut singles[..count], wait);
-        let local_ns = exec.local_coarse_ns(now.local_ns);
-        let mut ended = [false; BATCH_MAX];
-        for (i, (place, out)) in places.iter_mut().zip(&mut *out).enumerate() {
-            let cas = cases[i];
-            if singles[i] != Single::Done(cas.expect) {
-                continue;
-            }
-            let held = place.held();
-            let begun = held.within_horizon(now); // as it is by now
-            if let Some(result) = held.entry.fast_end(cas, begun, || local_ns) {
-                (*out, ended[i]) = (result, true);
-                if cas.deadline_s.is_none() {
-                    place.lock_slot.changed.notify_all();
-                }
-            }
-        }
-        match ended[..count].iter().all(|&ended| ended) {
-            true => Status::Success,
-            false => self.go_on(places, (&singles, &ended), (now, bounds), ops, out),
-        }
-    }
-
-    /// Some items were interfered with: they go on from the outcome of their first operation.
-    #[cold]
-    fn go_on(
-        &self,
-        mut places: Vec<Place<'_>>,
-        (singles, ended): (&[Single; BATCH_MAX], &[bool; BATCH_MAX]),
-        (begun, bounds): (Now, Bounds),
-        ops: impl Iterator<Item = (LockId, Op)>,
-        out: &mut [OpResult],
-    ) -> Status {
-        let is_answered = singles[..places.len()].iter().any(|&s| s != Single::Unknown);
-        let now = match is_answered {
-            true => places[0].held().now(),
-            false => places[0].held().clock_unanswered(),
-        };
-        let mut batch = Batch::new(bounds);
-        for (i, ((_, op), place)) in ops.zip(&mut places).enumerate() {
-            let entry = &mut place.held().entry;
-            let at = batch.place(entry);
-            if ended[i] {
-                batch.push_ended(op, at, out[i]);
-                continue;
-            }
-            let outcome = Outcome::from(singles[i]);
-            let started = Operation::after_fast(entry, op, outcome, begun, now, bounds);
-            batch.push_started(op, at, started);
-        }
-        self.carry_out_batch(batch, places, out)
+        Some(places)
     }
 
     /// Locks the slot of every lock named, in the order of their indices, so that batches of
@@ -310,16 +224,6 @@ impl Instance {
     }
 }
 
-/// A batch of single word operations.
-struct Short<'a> {
-    places: Vec<Place<'a>>,
-    /// One for each place; what is beyond them has no meaning.
-    cases: [FastCas; BATCH_MAX],
-    /// From before they were posted: leases count from there.
-    now: Now,
-    bounds: Bounds,
-}
-
 /// One lock of the batch.
 struct Place<'a> {
     lock_slot: &'a LockSlot,
@@ -362,36 +266,35 @@ impl Entries for Places<'_, '_> {
     }
 }
 
-/// An item, and the session that carries it.
-type On = (usize, Arc<dyn Executor>);
+/// A chain of an item, and until when it is waited for.
+type Post = (usize, Chain, u64);
 
 /// Carries the effects of all items out, round by round.
 fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
-    let mut asked: Vec<Option<(Seq, u64)>> = vec![None; BATCH_MAX];
+    let mut asked: [Option<(Seq, u64)>; BATCH_MAX] = [None; BATCH_MAX];
+    let mut posts: Vec<Post> = Vec::with_capacity(places.len());
     loop {
         let mut on = Places { places, clock: None, until_ns: batch.bounds().until_ns };
-        let mut posts: Vec<(On, Chain, u64)> = Vec::new();
         while let Some((i, effect)) = batch.next(&mut on) {
             // an item with an effect is active, so it has a place
             let Some(place) = batch.place_of(i) else { continue };
             let held = on.places[place].held();
-            let exec = Arc::clone(&held.exec);
             match effect {
-                Effect::Post { chain, until_ns } => posts.push(((i, exec), chain, until_ns)),
+                Effect::Post { chain, until_ns } => posts.push((i, chain, until_ns)),
                 // either may take as long as a socket blocks: what follows is judged anew
                 Effect::WriteLedger(entry) => {
-                    exec.write_ledger(held.entry.handle(), entry);
+                    held.exec.write_ledger(held.entry.handle(), entry);
                     on.clock = None;
                 }
                 Effect::Tell(request) => {
-                    tell(&*exec, &request);
+                    tell(&*held.exec, &request);
                     on.clock = None;
                 }
                 Effect::ReadClock => batch.clock(i, held.now()),
-                Effect::Count(counter) => exec.count(counter),
-                Effect::Wake { addr, half } => exec.wake(addr, half),
+                Effect::Count(counter) => held.exec.count(counter),
+                Effect::Wake { addr, half } => held.exec.wake(addr, half),
                 Effect::Pause { .. } | Effect::Park { .. } => batch.queues(i, &mut held.entry),
-                Effect::Ask { request, until_ns } => match exec.send(&request) {
+                Effect::Ask { request, until_ns } => match held.exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => {
                         let now = held.now();
@@ -403,7 +306,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                 }
                 Effect::Forget => {
                     if let Some((seq, _)) = asked[i].take() {
-                        exec.forget(seq);
+                        held.exec.forget(seq);
                     }
                 }
                 Effect::Done(_) => {}
@@ -417,29 +320,39 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
             await_replies(batch, places, &mut asked);
             continue;
         }
-        execute(batch, places, posts);
+        execute(batch, places, &mut posts);
     }
 }
 
 /// One `execute` for the chains of all items; one per session if a reinit is under way.
-fn execute(batch: &mut Batch, places: &mut [Place<'_>], mut posts: Vec<(On, Chain, u64)>) {
-    while let Some(((_, exec), _, until_ns)) = posts.first() {
-        let (exec, until_ns) = (Arc::clone(exec), *until_ns);
-        let (here, rest): (Vec<_>, Vec<_>) =
-            posts.into_iter().partition(|((_, other), _, _)| Arc::ptr_eq(other, &exec));
-        let chains: Vec<Chain> = here.iter().map(|&(_, chain, _)| chain).collect();
-        let mut outcomes = vec![Outcome::Unknown; chains.len()];
-        let wait = match exec.reads_are_free() {
+fn execute(batch: &mut Batch, places: &mut [Place<'_>], posts: &mut Vec<Post>) {
+    while let Some(&(i, _, until_ns)) = posts.first() {
+        let held = places[batch.place_of(i).unwrap_or_default()].held();
+        let (exec, is_local, before) = (Arc::clone(&held.exec), held.is_local, held.last_now);
+        let mut here: Vec<usize> = Vec::with_capacity(posts.len());
+        let mut chains: Vec<Chain> = Vec::with_capacity(posts.len());
+        posts.retain(|&(i, chain, _)| {
+            let held = batch.place_of(i).and_then(|place| places[place].guard.as_ref());
+            let is_here = held.is_some_and(|held| Arc::ptr_eq(&held.exec, &exec));
+            if is_here {
+                here.push(i);
+                chains.push(chain);
+            }
+            !is_here
+        });
+        let mut outcomes = [Outcome::Unknown; BATCH_MAX];
+        let outcomes = &mut outcomes[..chains.len()];
+        let wait = match is_local {
             true => DATA_WAIT, // nothing is waited for
             false => left_ns(until_ns),
         };
         if !wait.is_zero() {
-            exec.execute(&chains, &mut outcomes, wait);
+            exec.execute(&chains, outcomes, wait);
         }
         // what is decided now needs the time of now, which a primary that is silent does not tell
         let is_answered = outcomes.iter().any(|&outcome| outcome != Outcome::Unknown);
-        let now = is_answered.then(|| exec.now());
-        for (((i, _), _, _), outcome) in here.into_iter().zip(outcomes) {
+        let now = is_answered.then(|| exec.now_again(before));
+        for (i, &mut outcome) in here.into_iter().zip(outcomes) {
             if let Some(place) = batch.place_of(i) {
                 let held = places[place].held();
                 let now = match now {
@@ -449,7 +362,6 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], mut posts: Vec<(On, Chai
                 batch.outcome(i, &mut held.entry, outcome, now);
             }
         }
-        posts = rest;
     }
 }
 

@@ -8,6 +8,7 @@ use dlock_core::lock::{EntryState, Op, OpResult};
 use dlock_core::rights::Right;
 use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::threads::uncancelled;
 
 use super::{code, Instance};
 use crate::denied;
@@ -85,7 +86,7 @@ impl Instance {
             let result = self.run(lock_slot, &mut guard, op, &Limit::NOW);
             return self.over(lock_slot, guard, op, result);
         }
-        self.wait_for(lock, op, Instant::now(), false)
+        uncancelled(|| self.wait_for(lock, op, Instant::now(), false))
     }
 
     /// An operation that began at `start` and may wait for other threads and other clients.
@@ -120,7 +121,7 @@ impl Instance {
         result: OpResult,
     ) -> OpResult {
         match matches!(op, Op::Unlock) && result.status.is_without_primary() {
-            true => self.release_unheard(lock_slot, guard, result),
+            true => uncancelled(|| self.release_unheard(lock_slot, guard, result)),
             false => result,
         }
     }
@@ -148,7 +149,7 @@ impl Instance {
     ) -> OpResult {
         let is_success = result.status == Status::Success;
         if let Some(held) = guard.as_mut().filter(|_| !is_success) {
-            self.refused(held, op, &result);
+            uncancelled(|| self.refused(held, op, &result));
         }
         if !is_success || matches!(op, Op::Unlock) {
             lock_slot.changed.notify_all(); // threads that wait for this client's own hold to end

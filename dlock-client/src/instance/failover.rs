@@ -15,6 +15,7 @@ use dlock_core::wire::control::{ControlReply, ControlRequest};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fds;
+use dlock_fabric::os::threads::uncancelled;
 
 use super::new_session::To;
 use super::{done, Instance};
@@ -151,7 +152,8 @@ impl Instance {
         loop {
             let moves = watch.moves();
             let result = call();
-            if !result.status.is_without_primary() || !watch.has_moved(moves, until) {
+            if !result.status.is_without_primary() || !uncancelled(|| watch.has_moved(moves, until))
+            {
                 return result;
             }
         }

@@ -68,7 +68,7 @@ impl LockEntry {
     /// second of its deadline.
     fn left_ns(&self, now: Now) -> u64 {
         let earliest_ns = now.time.0.saturating_sub(now.uncertainty_ns);
-        let left_ns = match (self.until_ns, self.deadline_s()) {
+        let left_ns = match (self.lease.until_ns, self.deadline_s()) {
             (u64::MAX, u32::MAX) => return u64::MAX,
             (u64::MAX, deadline_s) => {
                 ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest_ns)
@@ -86,7 +86,7 @@ impl LockEntry {
         if self.doubt == Doubt::Release {
             return u32::MAX;
         }
-        let age_ms = now.local_ns.saturating_sub(self.since_ns) / MS;
+        let age_ms = now.local_ns.saturating_sub(self.lease.since_ns) / MS;
         u32::try_from(age_ms).unwrap_or(u32::MAX)
     }
 
@@ -99,7 +99,7 @@ impl LockEntry {
     fn place(&self, epoch: Epoch) -> Option<Place> {
         let is_fair = self.lock_type == LockType::Fair;
         let here = Place { epoch, ticket: self.fair.ticket };
-        is_fair.then(|| self.place.unwrap_or(here))
+        is_fair.then(|| self.fair.place.unwrap_or(here))
     }
 
     /// What the lock has at the incarnation `epoch` was claimed at a successor. Its lease is
@@ -108,7 +108,7 @@ impl LockEntry {
         if self.claimed_mode().is_none() {
             return;
         }
-        self.place = self.place(epoch);
+        self.fair.place = self.place(epoch);
         if self.state.is_held() {
             self.granted_at = Some(self.granted_at(epoch));
         }
@@ -118,9 +118,9 @@ impl LockEntry {
         let may_be_lost = old.is_past_horizon() || self.may_be_lost_by_clock(old);
         if self.state.is_held() && self.lock_type != LockType::Rw {
             let left_ns = self.left_ns(old);
-            self.until_ns = old.local_ns.saturating_add(left_ns);
-            self.runs_until_ns = self.runs_until_ns(old);
-            self.time_s = new.time.deadline_of_rest(left_ns);
+            self.lease.until_ns = old.local_ns.saturating_add(left_ns);
+            self.lease.runs_until_ns = self.runs_until_ns(old);
+            self.lease.time_s = new.time.deadline_of_rest(left_ns);
         }
         match &mut self.doubt {
             doubt @ Doubt::None => *doubt = Doubt::Claimed { may_be_lost },
@@ -140,7 +140,7 @@ impl LockEntry {
         self.handle = grant.handle;
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
-        self.clock = NO_CLOCK;
+        self.lease.clock = NO_CLOCK;
         self.counts_end = grant.tokens;
         self.see_lanes(grant.word);
         self.write = None;
@@ -179,7 +179,7 @@ impl LockEntry {
 
     /// Fair: the place of its ticket, if that was taken at an earlier incarnation.
     pub fn earlier_place(&self) -> Option<Place> {
-        self.place
+        self.fair.place
     }
 
     /// Whether the successor is still to be asked what it makes of a claim.
@@ -192,11 +192,11 @@ impl LockEntry {
         self.word = word;
         self.granted_at = None;
         self.doubt = Doubt::None;
-        let claimed = (self.until_ns, self.runs_until_ns);
-        self.is_judged_by(now);
+        let claimed = (self.lease.until_ns, self.lease.runs_until_ns);
+        self.is_judged_by(&now);
         if self.lock_type != LockType::Rw {
-            self.time_s = deadline_s;
-            (self.until_ns, self.runs_until_ns) = claimed;
+            self.lease.time_s = deadline_s;
+            (self.lease.until_ns, self.lease.runs_until_ns) = claimed;
         }
         match &mut self.cache {
             View::Atomic { time_out, .. } | View::Fair { time_out, .. } => *time_out = deadline_s,
@@ -233,7 +233,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
             e.lose();
             m.done(Status::Fail)
         }
-        Reply::Denied { .. } if is_held => e.lost(),
+        Reply::Denied { .. } if is_held => Step::Done(e.lost()),
         Reply::Denied { .. } => {
             e.end(EntryState::Initialized);
             match m.op {

@@ -2,12 +2,14 @@
 //! One operation under way: what all kinds of locks have in common.
 //!
 //! ```text
-//!   [Resolving ─▶] Try ─▶ Takeover | StepBack | Fair | Wait | Ask | Told ─▶ Done
-//!                   └◀─ [Look] ◀─ pause ◀─┘
+//!   Idle ─▶ [Resolving ─▶] Atomic | Rw | Fair ─▶ Wait | Told | Done
+//!     └◀──────────── pause ◀───────┘
 //! ```
 
 use super::tries::Tries;
-use super::{atomic, claimed, fair, rw, Doubt, EntryState, LockEntry, Op, OpResult, Step, View};
+use super::{
+    atomic, claimed, fair, rw, Doubt, EntryState, FirstOp, LockEntry, Op, OpResult, Step, View,
+};
 use crate::clock::Now;
 use crate::memory::word_op::{Outcome, Values};
 use crate::memory::words::Ticket;
@@ -19,14 +21,9 @@ use crate::wire::status::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Machine {
     pub(super) op: Op,
-    /// The operation is a re-entry: success is `AlreadyLocked`.
-    pub(super) reentry: bool,
     pub(super) phase: Phase,
     /// Compare-and-swap rounds so far.
     pub(super) rounds: u32,
-    /// Atomic: the word the last `Cas` tries to set. Read-write: where in the chain the count was
-    /// changed.
-    pub(super) target: u64,
     /// The clock before the chain that takes the lock was posted.
     pub(super) started: Now,
     /// A lost place in the queue was taken anew already.
@@ -43,20 +40,13 @@ pub struct Machine {
 pub(super) enum Phase {
     /// Waiting for `Resolve`; then the operation begins.
     Resolving,
-    /// The first, or the only, attempt.
-    Try,
-    /// A take-over of an expired hold.
-    Takeover,
-    /// Stepping back from a read-write lock.
-    StepBack,
-    /// Looking whether a read-write lock is free again.
-    Look,
-    /// Of a fair lock.
+    /// Nothing is under way: before the beginning, or in a pause.
+    Idle,
+    Atomic(atomic::At),
+    Rw(rw::At),
     Fair(fair::At),
     /// Queued at the arbiter.
     Wait,
-    /// A request other than `Wait` is under way.
-    Ask,
     /// A request without a reply was sent; then this is the result.
     Told(OpResult),
 }
@@ -64,16 +54,35 @@ pub(super) enum Phase {
 impl Machine {
     /// Of an operation that is to begin.
     pub(crate) fn of(op: Op, now: Now) -> Self {
-        Self::new(op, Phase::Try, now)
+        Self::new(op, Phase::Idle, now)
+    }
+
+    /// The clock from before anything is posted.
+    #[inline]
+    pub(crate) fn started(&self) -> Now {
+        self.started
+    }
+
+    /// Of an operation whose [first effect](LockEntry::first_op) is under way.
+    pub(crate) fn after(op: Op, first: FirstOp, now: Now) -> Self {
+        Self::new(op, first.0, now)
+    }
+
+    /// The first effect, if that is one word operation and under way.
+    #[inline]
+    pub(crate) fn first_op(&self) -> Option<FirstOp> {
+        match self.phase {
+            Phase::Atomic(atomic::At::Taking { .. } | atomic::At::Releasing)
+            | Phase::Rw(rw::At::Taking | rw::At::Releasing) => Some(FirstOp(self.phase)),
+            _ => None,
+        }
     }
 
     pub(super) fn new(op: Op, phase: Phase, now: Now) -> Self {
         Self {
             op,
-            reentry: false,
             phase,
             rounds: 0,
-            target: 0,
             started: now,
             requeued: false,
             tries: Tries::default(),
@@ -84,7 +93,7 @@ impl Machine {
 
     /// The operation itself, once nothing is in doubt.
     pub(super) fn start(&mut self, e: &mut LockEntry, now: Now) -> Step {
-        self.phase = Phase::Try;
+        self.phase = Phase::Idle;
         self.started = now;
         if matches!(self.op, Op::Unlock) && e.refs > 1 {
             let mode = match e.state {
@@ -94,7 +103,7 @@ impl Machine {
             (self.is_partial, self.op) = (true, Op::Extend { mode, expire_s: 0 });
         }
         match e.lock_type {
-            LockType::Atomic => atomic::start(self, e, now),
+            LockType::Atomic => atomic::start(self, e),
             LockType::Rw => rw::start(self, e),
             LockType::Fair => fair::start(self, e, now),
         }
@@ -103,7 +112,7 @@ impl Machine {
     /// The outcome of the chain the last step asked for. `now` was read after the outcome came;
     /// for atomic and read-write locks it may be older.
     pub fn outcome(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
-        let step = self.after(e, outcome, now);
+        let step = self.executed(e, outcome, now);
         self.released_partly(e, step, now)
     }
 
@@ -122,7 +131,7 @@ impl Machine {
     }
 
     #[inline]
-    fn after(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
+    fn executed(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
         let values = match outcome {
             Outcome::Done(values) => values,
             // a refusal that calls itself a success says nothing
@@ -134,14 +143,24 @@ impl Machine {
         if values.as_slice().is_empty() {
             return self.lose_track(e); // an executor that answers less than it was asked
         }
-        self.executed(e, values, now)
+        self.found(e, values, now)
     }
 
-    pub(super) fn executed(&mut self, e: &mut LockEntry, values: Values, now: Now) -> Step {
-        match e.lock_type {
-            LockType::Atomic => atomic::outcome(self, e, values, now),
-            LockType::Rw => rw::outcome(self, e, values, now),
-            LockType::Fair => fair::outcome(self, e, values, now),
+    fn found(&mut self, e: &mut LockEntry, values: Values, now: Now) -> Step {
+        let Some(old) = e.found(self.phase, values.as_slice()) else { return self.lose_track(e) };
+        let ended = match self.phase {
+            Phase::Atomic(at) => atomic::ends(self.op, e, at, old, (&self.started, &now)),
+            Phase::Rw(at) => rw::ends(e, at, old, &now),
+            _ => None,
+        };
+        if let Some(result) = ended {
+            return Step::Done(result);
+        }
+        match self.phase {
+            Phase::Atomic(at) => atomic::interfered(self, e, at, old, now),
+            Phase::Rw(at) => rw::interfered(self, e, at, old, now),
+            Phase::Fair(at) => fair::outcome(self, e, at, values, now),
+            _ => self.lose_track(e),
         }
     }
 
@@ -207,7 +226,9 @@ impl Machine {
         e.clear_ledger_entry();
         e.end(EntryState::Initialized);
         match self.op {
-            Op::Unlock if doubt == Doubt::Release => e.released(View::zero(e.lock_type)),
+            Op::Unlock if doubt == Doubt::Release => {
+                Step::Done(e.released(View::zero(e.lock_type)))
+            }
             Op::Unlock | Op::Extend { .. } => Step::Done(OpResult::of(Status::Fail)),
             Op::TryLock { .. } | Op::Lock { .. } => self.start(e, now),
         }
@@ -218,10 +239,10 @@ impl Machine {
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
         if !matches!(self.phase, Phase::Resolving) {
-            e.may_be_endless |= e.state.is_held() && self.expire_s() == u32::MAX;
+            e.lease.may_be_endless |= e.state.is_held() && self.expire_s() == u32::MAX;
             match self.op {
                 // asking again with the same ticket is idempotent, and so is a re-entry
-                _ if self.reentry || ticketed => {}
+                _ if self.is_reentry(e) || ticketed => {}
                 Op::TryLock { .. } | Op::Lock { .. } => {
                     e.end(EntryState::Initialized);
                     if !planted::is(Bug::UnknownIsFailure) {
@@ -242,12 +263,12 @@ impl Machine {
         if !is_untold && matches!(self.op, Op::Unlock) && e.refs > 0 {
             if fair::had_turn(self.phase) {
                 let mode = fair::held_mode(e);
-                return fair::released(e, mode, self.started);
+                return Step::Done(fair::released(e, mode, self.started));
             }
             e.clear_ledger_entry();
-            return e.lost();
+            return Step::Done(e.lost());
         }
-        if matches!(self.phase, Phase::StepBack) {
+        if let Phase::Rw(rw::At::SteppingBack | rw::At::PuttingBack) = self.phase {
             return self.lose_track(e);
         }
         // what is in doubt is undone by what the ledger says: by its silence, too, of a claim
@@ -271,12 +292,18 @@ impl Machine {
     }
 
     pub(super) fn expire_s(&self) -> u32 {
-        match self.op {
-            Op::TryLock { expire_s, .. }
-            | Op::Lock { expire_s, .. }
-            | Op::Extend { expire_s, .. } => expire_s,
-            Op::Unlock => 0,
-        }
+        self.op.expire_s()
+    }
+
+    /// Whether it asks for a lock, and not for the end of a hold, or a later one.
+    #[inline]
+    pub(super) fn is_acquire(&self) -> bool {
+        self.op.is_acquire()
+    }
+
+    /// Whether it asks for a lock that it holds: success is `AlreadyLocked`.
+    pub(super) fn is_reentry(&self, e: &LockEntry) -> bool {
+        self.is_acquire() && e.refs > 0
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -297,11 +324,6 @@ impl Machine {
             wait,
             ticket,
         })
-    }
-
-    pub(super) fn ask(&mut self, request: Request) -> Step {
-        self.phase = Phase::Ask;
-        Step::Request(request)
     }
 
     pub(super) fn tell(&mut self, request: Request, then: OpResult) -> Step {

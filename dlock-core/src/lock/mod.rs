@@ -21,7 +21,6 @@
 mod atomic;
 mod claimed;
 mod fair;
-mod fast;
 mod machine;
 mod rw;
 mod tries;
@@ -29,7 +28,6 @@ mod validity;
 mod view;
 
 pub use fair::Half;
-pub use fast::FastCas;
 pub use machine::Machine;
 pub use view::View;
 
@@ -40,11 +38,11 @@ use validity::NO_CLOCK;
 
 use crate::clock::Now;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
-use crate::memory::word_op::{Chain, Word, WordAddr};
+use crate::memory::word_op::{Chain, Word, WordAddr, WordOp};
 use crate::memory::words::{LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 use crate::planted::{self, Bug};
 use crate::token::Token;
-use crate::wire::control::{LockDesc, LockGrant, Place};
+use crate::wire::control::{LockDesc, LockGrant};
 use crate::wire::message::{LockType, Mode, Request, WaitNumber};
 use crate::wire::status::Status;
 
@@ -74,6 +72,40 @@ pub enum Op {
         /// Lease in seconds from now.
         expire_s: u32,
     },
+}
+
+impl Op {
+    /// Whether it asks for a lock, and not for the end of a hold, or a later one.
+    #[inline]
+    fn is_acquire(self) -> bool {
+        matches!(self, Op::TryLock { .. } | Op::Lock { .. })
+    }
+
+    fn expire_s(self) -> u32 {
+        match self {
+            Op::TryLock { expire_s, .. }
+            | Op::Lock { expire_s, .. }
+            | Op::Extend { expire_s, .. } => expire_s,
+            Op::Unlock => 0,
+        }
+    }
+}
+
+/// What is done by the first effect of an operation that one word operation decides if no other
+/// client interferes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstOp(Phase);
+
+impl FirstOp {
+    /// Whether the lease that it begins, if it begins one, surely runs.
+    #[inline(always)]
+    pub(crate) fn runs(&self, begun: &Now, now: &Now) -> bool {
+        let Phase::Atomic(at) = self.0 else { return true };
+        let Some(deadline_s) = at.begins_until() else { return true };
+        let is_same_clock = begun.discontinuities == now.discontinuities;
+        let runs = is_same_clock && !now.maybe_expired(deadline_s);
+        deadline_s == u32::MAX || runs || planted::is(Bug::LateSuccess)
+    }
 }
 
 /// What an operation came to.
@@ -150,44 +182,72 @@ pub struct LockEntry {
     refs: u32,
     /// Atomic, read-write, held: the word as last known.
     word: u64,
-    /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
-    time_s: u32,
-    /// Held: [`Now::discontinuities`] of the clock by which the lease was granted or confirmed
-    /// last; [`NO_CLOCK`]: of a clock that is not the session's.
-    clock: u64,
-    /// Held: when it was granted or confirmed last, on this host's clock.
-    since_ns: u64,
+    lease: Lease,
     /// Claimed, and not confirmed: the incarnation that granted or confirmed the hold last, and its
     /// deadline by the clock of that one.
     granted_at: Option<(Epoch, u32)>,
+    fair: Fair,
+    cache: View,
+    doubt: Doubt,
+    wait: u32,
+    /// Of the ledger entry of a share or a ticket: changes with every chain that adds to or takes
+    /// off a reader count, and with every ticket, so that an entry that reads the same twice has
+    /// not moved in between.
+    stamp: u32,
+    /// How long turns and looks have taken lately.
+    pace: Pace,
+    means: Means,
+    /// The fencing token of the hold.
+    token: Token,
+    /// Read-write: the end of an exclusive hold is counted, for clients that want tokens.
+    counts_end: bool,
+    /// What is to be written to the ledger, before anything else follows.
+    write: Option<LedgerEntry>,
+}
+
+/// Until when a hold lasts, and by which clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Lease {
+    /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
+    time_s: u32,
+    /// [`Now::discontinuities`] of the clock by which the lease was granted or confirmed last;
+    /// [`NO_CLOCK`]: of a clock that is not the session's.
+    clock: u64,
+    /// When it was granted or confirmed last, on this host's clock.
+    since_ns: u64,
     /// Claimed at a successor, and neither granted nor extended since: when the lease has ended for
     /// sure, and until when it runs for sure, on this host's clock. `u64::MAX`: the deadline says
     /// it.
     until_ns: u64,
     runs_until_ns: u64,
-    fair: Fair,
-    /// Fair: the place of the ticket, if it was taken at an earlier incarnation.
-    place: Option<Place>,
-    cache: View,
-    doubt: Doubt,
-    /// Held: it was asked to last for ever, and the answer was lost.
+    /// It was asked to last for ever, and the answer was lost.
     may_be_endless: bool,
-    wait: u32,
-    /// Read-write: changes with every chain that adds to or takes off the reader count, so
-    /// that a ledger entry that reads the same twice has not moved in between.
-    stamp: u32,
-    /// Who waits may try again before it queues.
+}
+
+impl Lease {
+    const NONE: Self = Self {
+        time_s: 0,
+        clock: NO_CLOCK,
+        since_ns: 0,
+        until_ns: u64::MAX,
+        runs_until_ns: u64::MAX,
+        may_be_endless: false,
+    };
+}
+
+/// What operations may do where the session's executor carries them out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Means {
+    /// A client that waits may try again before it queues.
     may_try: bool,
-    /// How long turns and looks have taken lately.
-    pace: Pace,
-    /// The fencing token of the hold.
-    token: Token,
-    /// Read-write: the end of an exclusive hold is counted, for clients that want tokens.
-    counts_end: bool,
     /// The primary executes the chains, and notes in the ledger what they have taken and released.
     by_primary: bool,
-    /// What is to be written to the ledger, before anything else follows.
-    write: Option<LedgerEntry>,
+    /// Fair: the primary is asked for the readers inside where the words do not tell them.
+    asks_readers: bool,
+    /// Fair: reads cost nothing, so that views tell the tickets taken as they are.
+    reads_free: bool,
+    /// Fair: a client that waits may sleep on the word.
+    parks: bool,
 }
 
 /// The first step of an operation.
@@ -250,24 +310,17 @@ impl LockEntry {
             state: EntryState::Initialized,
             refs: 0,
             word: 0,
-            time_s: 0,
-            clock: NO_CLOCK,
-            since_ns: 0,
+            lease: Lease::NONE,
             granted_at: None,
-            until_ns: u64::MAX,
-            runs_until_ns: u64::MAX,
             fair: Fair::default(),
-            place: None,
             cache: View::zero(lock_type),
             doubt: if grant.already { Doubt::Acquire } else { Doubt::None },
-            may_be_endless: false,
             wait: 0,
             stamp: 0,
-            may_try: false,
             pace: Pace::default(),
             token: Token::NONE,
             counts_end: grant.tokens,
-            by_primary: false,
+            means: Means::default(),
             write: None,
         };
         entry.see_lanes(grant.word);
@@ -287,7 +340,7 @@ impl LockEntry {
     /// is over.
     pub fn rewrite_ledger(&mut self) {
         use EntryState as S;
-        self.clock = NO_CLOCK; // the new channel has an estimate of its own
+        self.lease.clock = NO_CLOCK; // the new channel has an estimate of its own
         let is_fair = self.lock_type == LockType::Fair;
         let mode = match self.state {
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
@@ -331,6 +384,7 @@ impl LockEntry {
         &self.desc
     }
     /// The state.
+    #[inline]
     pub fn state(&self) -> EntryState {
         self.state
     }
@@ -344,11 +398,12 @@ impl LockEntry {
         self.refs
     }
     /// The deadline of the hold in seconds since 1970 (read-write locks have none: `u32::MAX`).
+    #[inline]
     pub fn deadline_s(&self) -> u32 {
         if self.lock_type == LockType::Rw {
             u32::MAX
         } else {
-            self.time_s
+            self.lease.time_s
         }
     }
     /// An earlier operation's answer was lost, and what it did was not undone yet.
@@ -368,9 +423,77 @@ impl LockEntry {
         if let Some(local) = self.decided(op, now) {
             return Begin::Local(local);
         }
-        let mut machine = Machine::new(op, Phase::Try, now);
+        let mut machine = Machine::of(op, now);
         let step = self.first_step(&mut machine, now);
         Begin::Run(machine, step)
+    }
+
+    /// The first effect of an operation that is to begin, if it is one word operation; `None`: it
+    /// takes more, or less.
+    #[inline(always)]
+    pub fn first_op(&self, op: Op, now: &Now) -> Option<(WordOp, FirstOp)> {
+        let fits = match op {
+            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
+                self.refs == 0 && expire_s > 0 && mode == Mode::Exclusive
+            }
+            Op::Unlock => self.refs == 1,
+            Op::Extend { .. } => false,
+        };
+        // a chain, and no single word operation, takes a token, and counts the end of a hold
+        let counts = match op {
+            Op::Unlock => self.counts_end && self.lock_type == LockType::Rw,
+            _ => self.desc.tokens,
+        };
+        let is_settled = self.doubt == Doubt::None && !self.has_ledger_write();
+        if !fits || counts || !is_settled || now.is_past_horizon() {
+            return None;
+        }
+        let (phase, word_op) = match self.lock_type {
+            LockType::Atomic => {
+                let (at, word_op) = atomic::first(op, self, now)?;
+                (Phase::Atomic(at), word_op)
+            }
+            LockType::Rw => {
+                let (at, word_op) = rw::first(op, self)?;
+                (Phase::Rw(at), word_op)
+            }
+            LockType::Fair => return None,
+        };
+        Some((word_op, FirstOp(phase)))
+    }
+
+    /// What a chain has found in the word that decides; a token that it took is the entry's.
+    #[inline]
+    fn found(&mut self, phase: Phase, values: &[u64]) -> Option<u64> {
+        match phase {
+            Phase::Atomic(at) => atomic::found(self, at, values),
+            Phase::Rw(at) => rw::found(self, at, values),
+            _ => values.first().copied(),
+        }
+    }
+
+    /// As [`found`](Self::found), of the chain of a first effect.
+    #[inline]
+    pub(crate) fn first_found(&mut self, first: FirstOp, values: &[u64]) -> Option<u64> {
+        self.found(first.0, values)
+    }
+
+    /// What the first effect has decided, which found `old`; `None`: the word was not as expected.
+    /// `begun`: the clock from before it; `now`: as for [`Machine::outcome`].
+    #[inline(always)]
+    pub(crate) fn ends(
+        &mut self,
+        op: Op,
+        first: FirstOp,
+        old: u64,
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
+        match first.0 {
+            Phase::Atomic(at) => atomic::ends(op, self, at, old, (begun, now)),
+            Phase::Rw(at) => rw::ends(self, at, old, now),
+            _ => None,
+        }
     }
 
     /// The result of an operation that needs no primary.
@@ -497,57 +620,60 @@ impl LockEntry {
 
     /// The lease of the hold is one of this clock.
     #[inline]
-    fn is_judged_by(&mut self, now: Now) {
-        (self.clock, self.since_ns) = (now.discontinuities, now.local_ns);
-        (self.until_ns, self.runs_until_ns) = (u64::MAX, u64::MAX);
+    fn is_judged_by(&mut self, now: &Now) {
+        (self.lease.clock, self.lease.since_ns) = (now.discontinuities, now.local_ns);
+        (self.lease.until_ns, self.lease.runs_until_ns) = (u64::MAX, u64::MAX);
     }
 
     /// The hold goes on until `deadline_s`, by the answer to an extend. One that only asks, and
     /// finds the deadline that is known, makes no lease longer: also not one that was claimed. But
     /// the deadline is told, so the next claim lasts until then.
-    fn goes_on(&mut self, deadline_s: u32, expire_s: u32, now: Now) {
-        let runs_until_ns = self.runs_until_ns;
+    fn goes_on(&mut self, deadline_s: u32, expire_s: u32, now: &Now) {
+        let runs_until_ns = self.lease.runs_until_ns;
         self.is_judged_by(now);
-        if expire_s == 0 && deadline_s == self.time_s {
-            self.runs_until_ns = runs_until_ns;
+        if expire_s == 0 && deadline_s == self.lease.time_s {
+            self.lease.runs_until_ns = runs_until_ns;
         }
-        self.time_s = deadline_s;
+        self.lease.time_s = deadline_s;
     }
 
-    /// The hold begins.
-    fn grant(&mut self, mode: Mode, view: View, reentry: bool) -> Step {
+    /// The hold begins, or is entered once more.
+    #[inline]
+    fn grant(&mut self, mode: Mode, view: View) -> OpResult {
         self.state = match mode {
             Mode::Exclusive => EntryState::ExclusiveLocked,
             Mode::Shared => EntryState::SharedLocked,
         };
+        let status = if self.refs > 0 { Status::AlreadyLocked } else { Status::Success };
         self.refs += 1;
         self.doubt = Doubt::None;
         self.cache = view;
-        let status = if reentry { Status::AlreadyLocked } else { Status::Success };
-        Step::Done(OpResult { status, view: Some(view) })
+        OpResult { status, view: Some(view) }
     }
 
     /// The hold is over, by a release (`Unlocked`) or a loss (`Initialized`).
+    #[inline]
     fn end(&mut self, state: EntryState) {
         self.state = state;
         self.refs = 0;
         self.word = 0;
-        self.place = None;
+        self.fair.place = None;
         self.granted_at = self.granted_at.filter(|_| planted::is(Bug::GrantedAtKept));
         self.doubt = Doubt::None;
-        self.may_be_endless = false;
+        self.lease.may_be_endless = false;
         self.cache = View::zero(self.lock_type);
     }
 
-    fn released(&mut self, view: View) -> Step {
+    #[inline]
+    fn released(&mut self, view: View) -> OpResult {
         self.end(EntryState::Unlocked);
         self.cache = view;
-        Step::Done(OpResult { status: Status::Success, view: Some(view) })
+        OpResult { status: Status::Success, view: Some(view) }
     }
 
-    fn lost(&mut self) -> Step {
+    fn lost(&mut self) -> OpResult {
         self.end(EntryState::Initialized);
-        Step::Done(OpResult::of(Status::Fail))
+        OpResult::of(Status::Fail)
     }
 
     fn write_waiting(&mut self, wait: WaitNumber) {
@@ -580,12 +706,13 @@ impl LockEntry {
     /// The primary executes the chains, and notes in the ledger what those on a read-write lock
     /// have taken and released.
     pub fn is_by_primary(&mut self, is: bool) {
-        self.by_primary = is;
+        self.means.by_primary = is;
     }
 
     /// Whether a release asks the primary at once: it would execute the chain, too, and at the last
     /// release others waited, so that it is likely to be asked after that.
+    #[inline]
     fn asks_at_once(&self) -> bool {
-        self.by_primary && self.pace.is_followed()
+        self.means.by_primary && self.pace.is_followed()
     }
 }

@@ -14,10 +14,10 @@
 //! A read-write lock has no lease: it ends by a release, or when its client is fenced.
 
 use super::machine::Phase;
-use super::{LockEntry, Machine, Op, OpResult, Step, View};
+use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::limits::CAS_ROUNDS_MAX;
-use crate::memory::word_op::{Chain, Values, WordAddr, WordOp};
+use crate::memory::word_op::{Chain, WordOp};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
 use crate::planted::{self, Bug};
 use crate::token::{Token, RW_END};
@@ -26,47 +26,97 @@ use crate::wire::status::Status;
 
 const MINUS_ONE: u64 = u64::MAX;
 
-pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
-    match m.op {
+/// Where an operation on a read-write lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum At {
+    /// It takes a free lock exclusively.
+    Taking,
+    /// It adds itself to the readers.
+    Entering,
+    /// It takes itself off again: there is an owner, or others wait.
+    SteppingBack,
+    /// It looks whether the lock is free again.
+    Looking,
+    /// It takes itself off the readers.
+    Leaving,
+    /// It adds what it took off too much: its share had been taken off already.
+    PuttingBack,
+    /// It gives an exclusive hold up.
+    Releasing,
+    /// The arbiter is asked to release.
+    AsksRelease,
+}
+
+/// The first effect of an exclusive acquire or release; `None`: there is none, or it is another.
+#[inline(always)]
+pub(super) fn first(op: Op, e: &LockEntry) -> Option<(At, WordOp)> {
+    let (at, expect, swap) = match op {
         Op::TryLock { mode: Mode::Exclusive, .. } | Op::Lock { mode: Mode::Exclusive, .. } => {
-            let take = cas(e.w0(), 0, RwWord::new().with_client(e.me.get()));
-            Step::Chain(with_token(e, Chain::one(take)))
+            (At::Taking, 0, mine(e))
         }
+        Op::Unlock if e.state == EntryState::ExclusiveLocked && !is_arbiters(e) => {
+            // readers may be stepping back just now
+            (At::Releasing, e.word, RwWord::from_bits(e.word).with_client(0).into_bits())
+        }
+        _ => return None,
+    };
+    Some((at, WordOp::Cas { addr: e.w0(), expect, swap }))
+}
+
+/// What the first effect has decided; `None`: the word was not as expected.
+#[inline(always)]
+pub(super) fn ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpResult> {
+    match at {
+        At::Taking if old == 0 => {
+            e.word = mine(e);
+            Some(granted(e, Mode::Exclusive, 0, now.time.seconds(), now))
+        }
+        At::Releasing if old == e.word => Some(released(e, RwWord::from_bits(old).rcount())),
+        _ => None,
+    }
+}
+
+pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
+    if let Some((at, word_op)) = first(m.op, e).filter(|_| m.rounds < CAS_ROUNDS_MAX) {
+        m.phase = Phase::Rw(at);
+        return Step::Chain(counted(e, at, word_op));
+    }
+    match m.op {
         Op::TryLock { .. } | Op::Lock { .. } => {
             let more = WordOp::Faa { addr: e.w0(), add: 1 };
             next_stamp(e);
-            m.target = 1;
-            Step::Chain(with_token(e, Chain::one(ledger_op(e, LedgerState::Intent)).then(more)))
+            m.phase = Phase::Rw(At::Entering);
+            let enter = Chain::one(ledger_op(e, LedgerState::Intent)).then(more);
+            Step::Chain(with_token(e, enter))
         }
-        Op::Unlock if e.state == super::EntryState::SharedLocked => {
+        Op::Unlock if e.state == EntryState::SharedLocked => {
             let less = WordOp::Faa { addr: e.w0(), add: MINUS_ONE };
             next_stamp(e);
-            m.target = 1;
+            m.phase = Phase::Rw(At::Leaving);
             let leaving = Chain::one(ledger_op(e, LedgerState::Leaving));
             Step::Chain(leaving.then(less).then(ledger_op(e, LedgerState::None)))
         }
-        Op::Unlock => release_exclusive(m, e),
+        Op::Unlock => {
+            m.phase = Phase::Rw(At::AsksRelease);
+            let (handle, mode) = (e.handle, Mode::Exclusive);
+            Step::Request(Request::Release { handle, mode, ticket: None })
+        }
         Op::Extend { .. } => m.done(Status::Invalid), // `begin` has refused it
     }
 }
 
-fn release_exclusive(m: &mut Machine, e: &LockEntry) -> Step {
-    let word = RwWord::from_bits(e.word);
-    if word.waiters() || e.asks_at_once() || m.rounds >= CAS_ROUNDS_MAX {
-        return m.ask(Request::Release { handle: e.handle, mode: Mode::Exclusive, ticket: None });
+/// The chain that takes the lock, or ends an exclusive hold. The end is counted before the word
+/// says so, where clients want tokens.
+fn counted(e: &LockEntry, at: At, cas: WordOp) -> Chain {
+    if at == At::Taking {
+        return with_token(e, Chain::one(cas));
     }
-    // readers may be stepping back just now
-    let free = cas(e.w0(), e.word, word.with_client(0));
     let count = WordOp::Faa { addr: e.fence(), add: RW_END };
-    m.target = 0;
-    Step::Chain(match (e.counts_end, planted::is(Bug::EndCountedLate)) {
-        (false, _) => Chain::one(free),
-        (true, true) => Chain::one(free).then(count),
-        (true, false) => {
-            m.target = 1;
-            Chain::one(count).then(free)
-        }
-    })
+    match (e.counts_end, planted::is(Bug::EndCountedLate)) {
+        (false, _) => Chain::one(cas),
+        (true, false) => Chain::one(count).then(cas),
+        (true, true) => Chain::one(cas).then(count),
+    }
 }
 
 /// The chain that takes the lock, and the read of its token.
@@ -77,8 +127,37 @@ fn with_token(e: &LockEntry, take: Chain) -> Chain {
     }
 }
 
-fn cas(addr: WordAddr, expect: u64, swap: RwWord) -> WordOp {
-    WordOp::Cas { addr, expect, swap: swap.into_bits() }
+/// What the word operation on the word has found. If the chain read a token, the entry has it.
+#[inline]
+pub(super) fn found(e: &mut LockEntry, at: At, values: &[u64]) -> Option<u64> {
+    match (at, values) {
+        (At::Taking, &[cas, fence]) => {
+            e.token = Token::of_rw(Mode::Exclusive, fence);
+            Some(cas)
+        }
+        (At::Entering, &[_, count, fence]) => {
+            e.token = Token::of_rw(Mode::Shared, fence);
+            Some(count)
+        }
+        // after the ledger entry
+        (At::Entering | At::Leaving, _) => values.get(1).copied(),
+        (At::Releasing, &[count, cas]) => {
+            Some(if planted::is(Bug::EndCountedLate) { count } else { cas })
+        }
+        _ => values.first().copied(),
+    }
+}
+
+#[inline(always)]
+fn mine(e: &LockEntry) -> u64 {
+    RwWord::new().with_client(e.me.get()).into_bits()
+}
+
+/// Whether the release is the arbiter's: of a word with the waiters bit.
+#[inline(always)]
+fn is_arbiters(e: &LockEntry) -> bool {
+    let has_bit = RwWord::from_bits(e.word).waiters() && !planted::is(Bug::ReleaseIgnoresBit);
+    has_bit || e.asks_at_once()
 }
 
 fn next_stamp(e: &mut LockEntry) {
@@ -96,42 +175,18 @@ fn ledger_op(e: &LockEntry, state: LedgerState) -> WordOp {
     WordOp::WriteLedger { handle: e.handle, value: stamped(e, state).into_bits() }
 }
 
-pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let counted = values.as_slice().get(m.target as usize).copied();
-    match m.op {
-        Op::TryLock { mode, .. } | Op::Lock { mode, .. } => match (mode, m.phase) {
-            (Mode::Exclusive, _) => exclusive_or(m, e, values, now),
-            (Mode::Shared, Phase::StepBack) => stepped_back(m, e, values[0]),
-            (Mode::Shared, Phase::Look) => looked(m, e, values[0], now),
-            (Mode::Shared, _) => match counted {
-                Some(old) => {
-                    let fence = values.as_slice().get(2).copied();
-                    shared_or_step_back(m, e, (old, fence), now)
-                }
-                None => m.lose_track(e),
-            },
-        },
-        Op::Unlock if matches!(m.phase, Phase::StepBack) => e.lost(),
-        Op::Unlock if e.state == super::EntryState::SharedLocked => match counted {
-            Some(old) => shared_released(m, e, old),
-            None => m.lose_track(e),
-        },
-        Op::Unlock => match counted {
-            Some(old) => exclusive_released_or(m, e, old),
-            None => m.lose_track(e),
-        },
-        Op::Extend { .. } => m.done(Status::Invalid),
+/// The outcome of a chain, if it is not that of a [first effect](first) as expected.
+pub(super) fn interfered(m: &mut Machine, e: &mut LockEntry, at: At, old: u64, now: Now) -> Step {
+    match at {
+        At::Taking => held_by_another(m, e, old),
+        At::Entering => shared_or_step_back(m, e, old, now),
+        At::SteppingBack => stepped_back(m, e, old),
+        At::Looking => looked(m, e, old, now),
+        At::Leaving => shared_released(m, e, old),
+        At::PuttingBack => Step::Done(e.lost()),
+        At::Releasing => not_released(m, e, old),
+        At::AsksRelease => m.lose_track(e),
     }
-}
-
-fn exclusive_or(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let (old, fence) = (values[0], values.as_slice().get(1));
-    if old == 0 {
-        e.token = fence.map_or(Token::NONE, |&fence| Token::of_rw(Mode::Exclusive, fence));
-        e.word = RwWord::new().with_client(e.me.get()).into_bits();
-        return granted(e, Mode::Exclusive, 0, now.time.seconds(), now);
-    }
-    held_by_another(m, e, old)
 }
 
 fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
@@ -142,23 +197,17 @@ fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
     }
 }
 
-fn shared_or_step_back(
-    m: &mut Machine,
-    e: &mut LockEntry,
-    (old, fence): (u64, Option<u64>),
-    now: Now,
-) -> Step {
+fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
     let word = RwWord::from_bits(old);
     let passes_owner = word.client() != 0 && planted::is(Bug::RwSharedIgnoresOwner);
     let passes_bit = word.waiters() && planted::is(Bug::RwSharedIgnoresBit);
     if word.admits_reader() || passes_owner || passes_bit {
-        if !e.by_primary {
+        if !e.means.by_primary {
             e.write(stamped(e, LedgerState::HeldShared));
         }
-        e.token = fence.map_or(Token::NONE, |fence| Token::of_rw(Mode::Shared, fence));
-        return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), now);
+        return Step::Done(granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), &now));
     }
-    m.phase = Phase::StepBack;
+    m.phase = Phase::Rw(At::SteppingBack);
     Step::Chain(
         Chain::one(WordOp::Faa { addr: e.w0(), add: MINUS_ONE })
             .then(ledger_op(e, LedgerState::None)),
@@ -199,47 +248,43 @@ fn looked(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
     }
 }
 
-fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, time_s: u32, now: Now) -> Step {
-    e.time_s = time_s;
+#[inline(always)]
+fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, time_s: u32, now: &Now) -> OpResult {
+    e.lease.time_s = time_s;
     e.is_judged_by(now);
     let client_id = if mode == Mode::Exclusive { e.me.get() } else { 0 };
-    e.grant(mode, View::Rw { time_out: time_s, client_id, rcount }, false)
+    e.grant(mode, View::Rw { time_out: time_s, client_id, rcount })
 }
 
 fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     let word = RwWord::from_bits(old);
     if word.rcount() == 0 {
-        // somebody has taken my share off already: put back what I took too much
-        m.phase = Phase::StepBack;
+        m.phase = Phase::Rw(At::PuttingBack);
         return Step::Chain(Chain::one(WordOp::Faa { addr: e.w0(), add: 1 }));
     }
     let rcount = word.rcount() - 1;
-    let time_out = if rcount == 0 { 0 } else { e.time_s };
+    let time_out = if rcount == 0 { 0 } else { e.lease.time_s };
     let view = View::Rw { time_out, client_id: 0, rcount };
-    let done = e.released(view);
-    match done {
-        Step::Done(result) if left_free_with_waiters(word) && !planted::is(Bug::NoReleaseWake) => {
-            m.tell(Request::Wake { handle: e.handle }, result)
-        }
-        done => done,
+    let result = e.released(view);
+    match left_free_with_waiters(word) && !planted::is(Bug::NoReleaseWake) {
+        true => m.tell(Request::Wake { handle: e.handle }, result),
+        false => Step::Done(result),
     }
 }
 
-fn exclusive_released_or(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
+fn not_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     let word = RwWord::from_bits(old);
-    if old == e.word {
-        return exclusive_released(e, word.rcount());
-    }
     if word.client() != e.me.get() {
-        return e.lost();
+        return Step::Done(e.lost());
     }
     m.rounds += 1;
     e.pace.followed(word.waiters());
     e.word = old;
-    release_exclusive(m, e)
+    start(m, e)
 }
 
-fn exclusive_released(e: &mut LockEntry, rcount: u32) -> Step {
+#[inline(always)]
+fn released(e: &mut LockEntry, rcount: u32) -> OpResult {
     e.released(View::Rw { time_out: 0, client_id: 0, rcount })
 }
 
@@ -247,9 +292,9 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
     match (m.op, reply) {
         (Op::Unlock, Reply::Done { word }) => {
             e.pace.followed(word != 0);
-            exclusive_released(e, 0)
+            Step::Done(released(e, 0))
         }
-        (Op::Unlock, Reply::Denied { .. }) => e.lost(),
+        (Op::Unlock, Reply::Denied { .. }) => Step::Done(e.lost()),
         (Op::Lock { mode, .. }, Reply::Granted { word, deadline_s, token, .. }) => {
             let state = match mode {
                 Mode::Exclusive => LedgerState::None, // the word names me
@@ -257,7 +302,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             };
             e.write(stamped(e, state));
             (e.word, e.token) = (word, token);
-            granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s, now)
+            Step::Done(granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s, &now))
         }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => {
             e.clear_ledger_entry();

@@ -12,7 +12,7 @@
 //! [`TRY_SAME_HOLD_NS_MAX`] queues, too: it sleeps as long as the hold may last.
 
 use super::machine::Phase;
-use super::{fair, LockEntry, Machine, Step};
+use super::{fair, rw, LockEntry, Machine, Step};
 use crate::clock::Now;
 use crate::limits::{
     FAR_PAUSE_NS_MAX, TRIES_AT_ONCE_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX,
@@ -164,8 +164,8 @@ impl Machine {
             tries.holds += 1;
             (tries.found, tries.since_ns, tries.held_ns) = (found, None, 0);
         }
-        let may_try = e.may_try && tries.lost < TRIES_MAX && tries.holds < TRIES_HOLDS_MAX;
-        match may_try || e.may_try && planted::is(Bug::TriesForEver) {
+        let may_try = e.means.may_try && tries.lost < TRIES_MAX && tries.holds < TRIES_HOLDS_MAX;
+        match may_try || e.means.may_try && planted::is(Bug::TriesForEver) {
             true => Step::Again { pause_ns: tries.pause_ns(), ahead: 0 },
             false => self.wait(e, None),
         }
@@ -185,7 +185,7 @@ impl Machine {
         match (e.lock_type, self.mode()) {
             // a reader that adds itself to a held lock disturbs its owner
             (LockType::Rw, Mode::Shared) => {
-                self.phase = Phase::Look;
+                self.phase = Phase::Rw(rw::At::Looking);
                 Step::Chain(Chain::one(WordOp::Read { addr: e.w0() }))
             }
             _ => {
@@ -208,6 +208,6 @@ impl LockEntry {
     /// Whether an operation that waits for the lock may try again before it queues: where its
     /// chains reach the word without the primary.
     pub fn may_try(&mut self, may: bool) {
-        self.may_try = may;
+        self.means.may_try = may;
     }
 }

@@ -20,13 +20,14 @@ impl LockEntry {
     /// Whether the lease of the hold was judged by a server clock that has turned out to be wrong
     /// since, or by another session's: whoever knew the true time may have taken the lock over.
     /// Asking the primary for it, an extend, settles that. A hold without an end is not affected.
+    #[inline]
     pub fn is_of_another_clock(&self, now: Now) -> bool {
-        self.deadline_s() != u32::MAX && self.clock != now.discontinuities
+        self.deadline_s() != u32::MAX && self.lease.clock != now.discontinuities
     }
 
     /// Whether the hold may be over, as far as the client can tell by itself.
     pub(super) fn maybe_over(&self, now: Now) -> bool {
-        let is_over = now.maybe_expired(self.time_s) || self.is_past_claim(now);
+        let is_over = now.maybe_expired(self.lease.time_s) || self.is_past_claim(now);
         is_over || self.is_of_another_clock(now)
     }
 
@@ -34,7 +35,7 @@ impl LockEntry {
     /// it is in whole seconds of another clock, and up to a second later.
     #[inline]
     pub fn is_past_claim(&self, now: Now) -> bool {
-        now.local_ns >= self.runs_until_ns && !planted::is(Bug::ClaimRevived)
+        now.local_ns >= self.lease.runs_until_ns && !planted::is(Bug::ClaimRevived)
     }
 
     /// A release was refused so, or was not answered. Without a primary (other refusals are `None`)
@@ -119,12 +120,12 @@ impl LockEntry {
             return u64::MAX;
         }
         if self.is_unconfirmed() {
-            return self.runs_until_ns;
+            return self.lease.runs_until_ns;
         }
         let latest_ns = now.time.0.saturating_add(now.uncertainty_ns);
-        let end_ns = ServerTime::expiry_of(self.time_s).0;
+        let end_ns = ServerTime::expiry_of(self.lease.time_s).0;
         let until_ns = now.local_ns.saturating_add(end_ns.saturating_sub(latest_ns));
-        until_ns.min(self.runs_until_ns)
+        until_ns.min(self.lease.runs_until_ns)
     }
 
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
@@ -151,13 +152,6 @@ impl LockEntry {
         self.end(EntryState::Initialized);
         self.write = None;
         self.doubt = Doubt::Left;
-    }
-
-    /// Whether it is known what the client has of it, and nothing is to be written: an operation
-    /// may begin with its chain.
-    #[inline]
-    pub fn is_settled(&self) -> bool {
-        self.doubt == Doubt::None && !self.has_ledger_write()
     }
 
     /// Whether it was to be released, and the primary has not answered.
@@ -203,7 +197,7 @@ impl LockEntry {
         use EntryState as S;
         self.write = None;
         let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
-        let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;
+        let may_be_endless = self.lease.may_be_endless || self.deadline_s() == u32::MAX;
         if has_nothing || self.state.is_held() && !may_be_endless {
             return false;
         }

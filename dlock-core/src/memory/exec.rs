@@ -43,17 +43,6 @@ pub trait Executor: Send + Sync {
         Single::from(&outcome[0])
     }
 
-    /// As [`execute`](Self::execute) for chains of a single word operation each. `singles` has the
-    /// length of `verbs`.
-    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], wait: Duration) {
-        let chains: Vec<Chain> = verbs.iter().map(|&word_op| Chain::one(word_op)).collect();
-        let mut outcomes = vec![Outcome::Unknown; chains.len()];
-        self.execute(&chains, &mut outcomes, wait);
-        for (single, outcome) in singles.iter_mut().zip(&outcomes) {
-            *single = outcome.into();
-        }
-    }
-
     /// Starts one chain and returns at once.
     fn post(&self, chain: &Chain) -> Posted;
 
@@ -259,6 +248,7 @@ impl From<&Outcome> for Single {
 }
 
 impl From<Single> for Outcome {
+    #[inline]
     fn from(single: Single) -> Self {
         match single {
             Single::Done(old) => {

@@ -134,7 +134,8 @@ impl Chain {
     /// A chain of one word operation.
     #[inline]
     pub fn one(word_op: WordOp) -> Self {
-        Self { ops: [word_op; CHAIN_OPS_MAX], len: 1 }
+        const NONE: WordOp = WordOp::Read { addr: WordAddr::NONE };
+        Self { ops: [word_op, NONE, NONE, NONE], len: 1 }
     }
 
     /// The chain with one more word operation at its end.

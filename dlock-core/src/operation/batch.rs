@@ -12,10 +12,11 @@
 //! exclusive holds (`Fail`), by a fellow reader for shared and for fair ones (`Success`).
 //! All items are told together: a grant whose lease is over by the last answer is given back.
 
-use super::{lease, Bounds, Effect, Operation, Started};
+use super::{lease, Bounds, Effect, First, Follows, Operation};
 use crate::clock::Now;
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::memory::word_op::Outcome;
+use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode, Reply};
 use crate::wire::status::Status;
@@ -49,6 +50,10 @@ struct Item {
 #[derive(Clone, Debug)]
 enum Run {
     Queued,
+    /// Its first chain is executed.
+    First(First),
+    /// And this is to be written to the ledger, or `None`: it was just written.
+    Writes(First, Option<LedgerEntry>),
     Active(Operation),
     Done(OpResult),
 }
@@ -103,27 +108,10 @@ impl Batch {
         self.items.push(Item { op, place: NOWHERE, run: Run::Done(result) });
     }
 
-    /// Adds an item that is done: the only one on its lock.
-    pub fn push_ended(&mut self, op: Op, place: usize, result: OpResult) {
-        self.places[place].turn = Turn::Later;
-        self.items.push(Item { op, place, run: Run::Done(result) });
-    }
-
-    /// Adds an item that has begun: the only one on its lock.
-    pub fn push_started(&mut self, op: Op, place: usize, started: Started) {
-        let run = match started {
-            Started::Done(result) => Run::Done(result),
-            Started::Running(operation) => {
-                self.places[place].turn = Turn::Taken;
-                Run::Active(operation)
-            }
-        };
-        self.items.push(Item { op, place, run });
-    }
-
     /// Adds what is not of the program: the only one on its lock.
     pub fn push_unheard(&mut self, operation: Operation, place: usize) {
-        self.push_started(Op::Unlock, place, Started::Running(operation));
+        self.places[place].turn = Turn::Taken;
+        self.items.push(Item { op: Op::Unlock, place, run: Run::Active(operation) });
     }
 
     /// The place of an item, unless it was decided without one.
@@ -134,16 +122,8 @@ impl Batch {
     /// The next effect of an item, never [`Effect::Done`]; `None`: each item is done or waits.
     pub fn next(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
         for i in 0..self.items.len() {
-            self.begin(i, entries);
-            let item = &mut self.items[i];
-            let Run::Active(operation) = &mut item.run else { continue };
-            if operation.is_waiting() {
-                continue;
-            }
-            let entry = entries.entry(item.place);
-            match operation.next(entry) {
-                Effect::Done(result) => self.finish(i, result),
-                effect => return Some((i, effect)),
+            if let Some(effect) = self.begin(i, entries).or_else(|| self.effect(i, entries)) {
+                return Some((i, effect));
             }
         }
         self.judge(entries)
@@ -193,28 +173,70 @@ impl Batch {
     }
 
     /// Begins an item if no earlier one is active on its lock.
-    fn begin(&mut self, i: usize, entries: &mut impl Entries) {
-        let item = &mut self.items[i];
-        if !matches!(item.run, Run::Queued) || self.places[item.place].turn == Turn::Taken {
-            return;
+    fn begin(&mut self, i: usize, entries: &mut impl Entries) -> Option<Effect> {
+        let &mut Item { op, place, ref run } = &mut self.items[i];
+        if !matches!(run, Run::Queued) || self.places[place].turn == Turn::Taken {
+            return None;
         }
-        let entry = entries.entry(item.place);
-        if let Some(result) = taken_by_this_batch(&self.places[item.place], entry, item.op) {
-            item.run = Run::Done(result);
-            return;
+        let entry = entries.entry(place);
+        if let Some(result) = taken_by_this_batch(&self.places[place], entry, op) {
+            self.items[i].run = Run::Done(result);
+            return None;
         }
         if self.has_lost_untold(i, entries) {
             self.items[i].run = Run::Done(OpResult::of(Status::Fail));
-            return;
+            return None;
+        }
+        let now = entries.now(place);
+        let entry = entries.entry(place);
+        let mut first = First::new(entry, op, now, self.bounds);
+        self.places[place].turn = Turn::Taken;
+        match first.begin(entry) {
+            Follows::Post(chain) => {
+                let until_ns = first.until_ns();
+                self.items[i].run = Run::First(first);
+                Some(Effect::Post { chain, until_ns })
+            }
+            follows => {
+                self.follow(i, first, follows);
+                None
+            }
+        }
+    }
+
+    /// What comes after the first chain, or instead of it.
+    fn follow(&mut self, i: usize, first: First, follows: Follows) {
+        match follows {
+            Follows::Done(result) => self.finish(i, result),
+            Follows::Write(entry) => self.items[i].run = Run::Writes(first, Some(entry)),
+            Follows::Running(operation) => self.items[i].run = Run::Active(operation),
+            Follows::Post(_) => unreachable!("a first chain is posted once"),
+        }
+    }
+
+    /// The next effect of an item that has begun.
+    fn effect(&mut self, i: usize, entries: &mut impl Entries) -> Option<Effect> {
+        let item = &mut self.items[i];
+        if let Run::Writes(first, write) = &mut item.run {
+            if let Some(write) = write.take() {
+                return Some(Effect::WriteLedger(write));
+            }
+            let (place, mut first) = (item.place, first.clone());
+            let now = entries.now(place);
+            let follows = first.written(entries.entry(place), now);
+            self.follow(i, first, follows);
         }
         let item = &mut self.items[i];
-        let now = entries.now(item.place);
-        match Operation::begin(entries.entry(item.place), item.op, now, self.bounds) {
-            Started::Done(result) => self.finish(i, result),
-            Started::Running(operation) => {
-                self.places[item.place].turn = Turn::Taken;
-                item.run = Run::Active(operation);
+        let Run::Active(operation) = &mut item.run else { return None };
+        if operation.is_waiting() {
+            return None;
+        }
+        match operation.next(entries.entry(item.place)) {
+            Effect::Done(result) => {
+                self.finish(i, result);
+                None
             }
+            effect => Some(effect),
         }
     }
 
@@ -253,8 +275,14 @@ impl Batch {
 
     /// As [`Operation::outcome`].
     pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
-        if let Some(operation) = self.active(item) {
-            operation.outcome(e, outcome, now);
+        match &mut self.items[item].run {
+            Run::First(first) => {
+                let mut first = first.clone();
+                let follows = first.outcome(e, outcome, now);
+                self.follow(item, first, follows);
+            }
+            Run::Active(operation) => operation.outcome(e, outcome, now),
+            _ => {}
         }
     }
 
@@ -282,7 +310,7 @@ impl Batch {
     fn active(&mut self, item: usize) -> Option<&mut Operation> {
         match &mut self.items[item].run {
             Run::Active(operation) => Some(operation),
-            Run::Queued | Run::Done(_) => None,
+            _ => None,
         }
     }
 
@@ -305,7 +333,7 @@ impl Batch {
             let lock_type = self.places.get(item.place).map(|place| place.lock_type);
             let result = match &item.run {
                 Run::Done(result) => *result,
-                Run::Queued | Run::Active(_) => OpResult::of(Status::BadResponse),
+                _ => OpResult::of(Status::BadResponse),
             };
             (item.op, lock_type, result)
         })

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An operation up to its first chain: most are decided by that, and need no [`Operation`].
+//! The entry of every operation: up to the outcome of its first chain, which decides most of them.
 //!
 //! ```text
-//!   of ─▶ step ─▶ Chain ─ executed ─▶ outcome ─▶ Done
-//!           │                           ├▶ Write ─ written ─▶ the same three
-//!           └▶ anything else: run       └▶ Running
+//!   begin ─▶ Post ─ outcome ─▶ Done
+//!        │                  ├▶ Write ─ written ─▶ Done | Running
+//!        │                  └▶ Running
+//!        └▶ Done | Running
 //! ```
-//! It decides exactly what the operation would: it is made of the same parts, and what is not the
-//! usual it leaves to it. The chain stays where the caller has it. The clock is read after a ledger
-//! write that follows.
+//! It is made of the parts of which [`Operation`] is made, and takes no decision of its own: it ends
+//! an operation whose machine says success, and everything else goes on as an [`Operation`]. The
+//! clock is read after a ledger write that follows the chain.
 
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;
-use crate::lock::{FastCas, LockEntry, Machine, Op, OpResult, Step};
-use crate::memory::word_op::Outcome;
+use crate::lock::{FirstOp, LockEntry, Machine, Op, OpResult, Step};
+use crate::memory::word_op::{Chain, Outcome};
 use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
 use crate::wire::message::Mode;
@@ -26,18 +27,18 @@ pub struct First {
     bounds: Bounds,
     op: Op,
     mode: Mode,
-    /// Memory of this host executes the chain.
-    is_local: bool,
     /// Decided, and its ledger write is being carried out.
     result: Option<OpResult>,
 }
 
-/// What follows the first chain.
+/// What follows.
 #[allow(clippy::large_enum_variant)] // nothing is allocated
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Follows {
     /// The operation is over.
     Done(OpResult),
+    /// Execute the chain, and report [`First::outcome`].
+    Post(Chain),
     /// Write this to the ledger, and report [`First::written`].
     Write(LedgerEntry),
     /// Ask it for its effects.
@@ -45,83 +46,101 @@ pub enum Follows {
 }
 
 impl First {
-    /// Begins an operation as [`Operation::begin`] does. `is_local`: see
-    /// [`Operation::needs_clock`].
-    ///
-    /// # Errors
-    /// The result, if it is decided without a chain.
+    /// An operation that is to [begin](Self::begin). `now` is from before anything is posted:
+    /// leases count from there.
     #[inline]
-    pub fn of(
+    pub fn new(entry: &LockEntry, op: Op, now: Now, bounds: Bounds) -> Self {
+        let mode = mode_of(op, entry);
+        Self { machine: Machine::of(op, now), bounds, op, mode, result: None }
+    }
+
+    /// Begins it. A call that has no time left, or whose session is past its horizon, does not
+    /// begin.
+    #[inline]
+    pub fn begin(&mut self, entry: &mut LockEntry) -> Follows {
+        let now = self.machine.started();
+        if self.bounds.until_ns <= now.local_ns || now.is_past_horizon() {
+            return Follows::Done(OpResult::of(Status::BadResponse));
+        }
+        match entry.first_op(self.op, &now) {
+            Some((word_op, first)) => {
+                *self = Self::after(entry, self.op, first, now, self.bounds);
+                Follows::Post(Chain::one(word_op))
+            }
+            None => self.begin_with_more(entry, now),
+        }
+    }
+
+    /// What the [first effect](LockEntry::first_op) of an operation has decided, which has found
+    /// `old`; `now` as for [`Operation::outcome`]. `None`: go on by [`after`](Self::after), and
+    /// report the outcome. It is the part of [`outcome`](Self::outcome) that copies nothing.
+    #[inline(always)]
+    pub fn ended(
         entry: &mut LockEntry,
         op: Op,
-        now: Now,
-        bounds: Bounds,
-        is_local: bool,
-    ) -> Result<Self, OpResult> {
-        match Self::decided(entry, op, now, bounds) {
-            Some(result) => Err(result),
-            None => Ok(Self::new(entry, op, now, bounds, is_local)),
+        first: FirstOp,
+        old: u64,
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
+        if now.is_past_horizon() || !first.runs(begun, now) {
+            return None;
+        }
+        let result = entry.ends(op, first, old, begun, now)?;
+        Some(lease::told(entry, op, result, *now))
+    }
+
+    /// An operation whose [first effect](LockEntry::first_op) is under way.
+    #[inline]
+    pub fn after(entry: &LockEntry, op: Op, first: FirstOp, begun: Now, bounds: Bounds) -> Self {
+        let (machine, mode) = (Machine::after(op, first, begun), mode_of(op, entry));
+        Self { machine, bounds, op, mode, result: None }
+    }
+
+    /// What is not one word operation if no other client interferes.
+    #[inline(never)]
+    fn begin_with_more(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
+        if let Some(result) = entry.decided(self.op, now) {
+            return Follows::Done(lease::told(entry, self.op, result, now));
+        }
+        match entry.first_step(&mut self.machine, now) {
+            Step::Chain(chain) if !entry.has_ledger_write() => Follows::Post(chain),
+            step => self.goes_on(step, now),
         }
     }
 
-    /// The result of an operation that is decided without a chain.
+    /// Until when the outcome of the first chain is waited for.
     #[inline]
-    pub fn decided(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Option<OpResult> {
-        if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
-            return Some(OpResult::of(Status::BadResponse));
-        }
-        let result = entry.decided(op, now)?;
-        Some(lease::told(entry, op, result, now))
-    }
-
-    /// One that is not [decided](Self::decided).
-    #[inline]
-    pub fn new(entry: &LockEntry, op: Op, now: Now, bounds: Bounds, is_local: bool) -> Self {
-        let mode = mode_of(op, entry);
-        Self { machine: Machine::of(op, now), bounds, op, mode, is_local, result: None }
-    }
-
-    /// The first step. A chain that nothing is to be written [before](LockEntry::has_ledger_write)
-    /// is executed; with anything else the operation [runs](Self::run).
-    #[inline]
-    pub fn step(&mut self, entry: &mut LockEntry, now: Now) -> Step {
-        entry.first_step(&mut self.machine, now)
+    pub fn until_ns(&self) -> u64 {
+        self.bounds.chain_until_ns(self.machine.started().local_ns)
     }
 
     /// The operation from this step on.
-    pub fn run(&self, step: Step, now: Now) -> Operation {
-        let mut operation =
-            Operation::new(self.op, self.machine, Stage::Step(step), now, self.bounds);
-        operation.mode = self.mode;
-        operation
+    pub(super) fn run(&self, step: Step, now: Now) -> Operation {
+        let stage = Stage::Step(step);
+        let operation = Operation::new(self.op, self.machine, stage, now, self.bounds);
+        Operation { mode: self.mode, ..operation }
     }
 
     /// Whether the decision needs the clock as it is after the chain, or the ledger write; where
     /// not, an older reading will do. See [`Operation::needs_clock`].
     #[inline]
     pub fn needs_clock(&self, entry: &LockEntry, last: Now) -> bool {
-        needs_clock(self.op, entry, last, self.is_local)
+        needs_clock(self.op, entry, last)
     }
 
     /// The outcome of the chain; `now` as for [`Operation::outcome`].
     #[inline]
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
-        let step = self.machine.outcome(entry, believed(outcome, now), now);
-        self.follow(entry, step, now)
-    }
-
-    /// The ledger write has taken effect; `now` was read after it, if it is
-    /// [needed](Self::needs_clock).
-    #[inline]
-    pub fn written(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
-        match self.result {
-            Some(result) => self.ends(entry, result, now),
-            None => self.goes_on(Step::Done(OpResult::of(Status::BadResponse)), now),
+        if let (Outcome::Done(values), Some(first)) = (&outcome, self.machine.first_op()) {
+            let (begun, old) =
+                (self.machine.started(), entry.first_found(first, values.as_slice()));
+            let ended = old.and_then(|old| Self::ended(entry, self.op, first, old, &begun, &now));
+            if let Some(result) = ended {
+                return Follows::Done(result);
+            }
         }
-    }
-
-    #[inline]
-    fn follow(&mut self, entry: &mut LockEntry, step: Step, now: Now) -> Follows {
+        let step = self.machine.outcome(entry, believed(outcome, now), now);
         let result = match step {
             Step::Done(result) if self.is_usual(entry, &result, now) => result,
             step => return self.goes_on(step, now),
@@ -132,6 +151,16 @@ impl First {
                 Follows::Write(write)
             }
             None => self.ends(entry, result, now),
+        }
+    }
+
+    /// The ledger write has taken effect; `now` was read after it, if it is
+    /// [needed](Self::needs_clock).
+    #[inline]
+    pub fn written(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
+        match self.result {
+            Some(result) => self.ends(entry, result, now),
+            None => self.goes_on(Step::Done(OpResult::of(Status::BadResponse)), now),
         }
     }
 
@@ -155,28 +184,5 @@ impl First {
     #[inline(never)]
     fn goes_on(&self, step: Step, now: Now) -> Follows {
         Follows::Running(self.run(step, now))
-    }
-}
-
-/// The first effect of an operation and what it decides: see [`LockEntry::fast`].
-impl LockEntry {
-    /// The word was as `cas` expected: the operation is done, if its lease still runs, and the
-    /// session's horizon has not passed, when `local_ns` (the client's own clock, late by at most
-    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX)) is read now. `None`: go on by
-    /// [`Operation::after_fast`].
-    #[inline]
-    pub fn fast_end(
-        &mut self,
-        cas: FastCas,
-        begun: Now,
-        local_ns: impl FnOnce() -> u64,
-    ) -> Option<OpResult> {
-        let has_horizon = begun.horizon_ns != u64::MAX && !planted::is(Bug::FastReleaseUnjudged);
-        let has_end = cas.deadline_s.is_some() || has_horizon;
-        let deadline_s = cas.deadline_s.unwrap_or(u32::MAX);
-        match has_end && !lease::runs_coarsely(deadline_s, begun, local_ns()) {
-            true => None,
-            false => Some(self.fast_done(cas, begun)),
-        }
     }
 }

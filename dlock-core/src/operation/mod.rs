@@ -200,32 +200,12 @@ impl Operation {
     /// Begins an operation. `now` is from before anything is posted: leases count from there.
     /// A call that has no time left, or whose session is past its horizon, does not begin.
     pub fn begin(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Started {
-        match First::of(entry, op, now, bounds, false) {
-            Ok(mut first) => {
-                let step = first.step(entry, now);
-                Started::Running(first.run(step, now))
-            }
-            Err(result) => Started::Done(result),
-        }
-    }
-
-    /// Goes on from the outcome of the [first effect](LockEntry::fast) of an operation, which did
-    /// not decide it. `begun` is the clock from before it was posted, `now` from after it.
-    pub fn after_fast(
-        entry: &mut LockEntry,
-        op: Op,
-        outcome: Outcome,
-        begun: Now,
-        now: Now,
-        bounds: Bounds,
-    ) -> Started {
-        match Self::begin(entry, op, begun, bounds) {
-            Started::Running(mut operation) => {
-                operation.stage = Stage::Posted;
-                operation.outcome(entry, outcome, now);
-                Started::Running(operation)
-            }
-            done => done,
+        let mut first = First::new(entry, op, now, bounds);
+        match first.begin(entry) {
+            Follows::Done(result) => Started::Done(result),
+            Follows::Running(operation) => Started::Running(operation),
+            Follows::Post(chain) => Started::Running(first.run(Step::Chain(chain), now)),
+            Follows::Write(_) => unreachable!("no outcome was reported"),
         }
     }
 
@@ -259,12 +239,10 @@ impl Operation {
     }
 
     /// Whether its next decision needs the clock as it is after the event. Where not, an older
-    /// reading will do. `is_local`: the word operations are executed by memory of this host, which
-    /// refuses those of a client that is fenced, and ends nothing of a client that has it mapped:
-    /// a release that it has executed has taken effect, however late it is.
+    /// reading will do.
     #[inline]
-    pub fn needs_clock(&self, entry: &LockEntry, is_local: bool) -> bool {
-        needs_clock(self.op, entry, self.now, is_local)
+    pub fn needs_clock(&self, entry: &LockEntry) -> bool {
+        needs_clock(self.op, entry, self.now)
     }
 
     /// The next effect. After one that waits for something, only once that was reported.
@@ -539,13 +517,13 @@ impl Operation {
 
 /// Whether what follows an event needs the clock as it is then; `last` is the last reading.
 #[inline]
-fn needs_clock(op: Op, entry: &LockEntry, last: Now, is_local: bool) -> bool {
+pub fn needs_clock(op: Op, entry: &LockEntry, last: Now) -> bool {
     let has_horizon = last.horizon_ns != u64::MAX;
     if planted::is(Bug::StaleClock) {
         return has_horizon;
     }
     match entry.is_timeless(op) {
-        true => !is_local && has_horizon,
+        true => has_horizon && !planted::is(Bug::ReleaseUnjudged),
         false => entry.lock_type() != LockType::Rw || has_horizon,
     }
 }

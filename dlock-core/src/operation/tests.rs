@@ -301,23 +301,28 @@ fn a_grant_that_is_told_too_late_is_given_back_and_waited_for_anew() {
     assert_eq!(done(o.next(&mut e)), Status::Fail, "late so often");
 }
 
+/// Begins an operation, and reports the outcome of its first chain, as executed.
+fn at_once(e: &mut LockEntry, op: Op, begun: Now, now: Now) -> Follows {
+    let mut first = First::new(e, op, begun, Bounds::since(begun.local_ns));
+    let Follows::Post(chain) = first.begin(e) else { panic!("{op:?}") };
+    let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!("{chain:?}") };
+    first.outcome(e, values(&[expect]), now)
+}
+
 #[test]
-fn the_first_word_operation_decides_only_while_its_lease_runs() {
+fn the_first_chain_decides_only_while_its_lease_runs() {
     let mut e = entry(LockType::Atomic);
-    let cas = e.fast(TAKE, at(0)).unwrap();
-    assert_eq!(cas.deadline_s, Some(1_005));
-    assert_eq!(e.fast_end(cas, at(0), || START + 6 * NS), None);
-    let started = Operation::after_fast(&mut e, TAKE, values(&[0]), at(0), at(6 * NS), bounds());
-    let Started::Running(mut o) = started else { panic!() };
+    let Follows::Running(mut o) = at_once(&mut e, TAKE, at(0), at(6 * NS)) else { panic!() };
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::Fail);
     let mut e = entry(LockType::Atomic);
-    let result = e.fast_end(cas, at(0), || START + 5 * NS).expect("it runs");
+    let Follows::Done(result) = at_once(&mut e, TAKE, at(0), at(5 * NS)) else { panic!() };
     assert_eq!(result.status, Status::Success);
     assert_eq!(result.view, Some(View::Atomic { client_id: 7, time_out: 1_005 }));
-    let cas = e.fast(Op::Unlock, at(6 * NS)).unwrap();
-    let read = || panic!("a release needs no clock");
-    assert_eq!(e.fast_end(cas, at(6 * NS), read).map(|r| r.status), Some(Status::Success));
+    let first = First::new(&e, Op::Unlock, at(6 * NS), bounds());
+    assert!(!first.needs_clock(&e, at(6 * NS)), "a release has no lease");
+    let released = at_once(&mut e, Op::Unlock, at(6 * NS), at(6 * NS));
+    assert!(matches!(released, Follows::Done(OpResult { status: Status::Success, .. })));
 }
 
 #[test]
@@ -383,7 +388,7 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     let Started::Running(mut o) = Operation::begin(&mut e, TAKE, now(0), bounds()) else {
         panic!()
     };
-    assert!(o.needs_clock(&e, true), "though a read-write lock has no lease");
+    assert!(o.needs_clock(&e), "though a read-write lock has no lease");
     let _ = posted(o.next(&mut e));
     o.outcome(&mut e, values(&[0]), now(5));
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
@@ -401,15 +406,13 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     o.reply(&mut e, Ok(granted), now(5));
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    // nor of a release: by then another client may have had the lock
     let mut e = entry(LockType::Atomic);
-    let cas = e.fast(TAKE, now(0)).unwrap();
-    assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
-    assert_eq!(e.fast(TAKE, now(5)), None);
-    // nor a release: by then another client may have had the lock
-    e.fast_done(cas, now(0));
-    let cas = e.fast(Op::Unlock, now(0)).unwrap();
-    assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
-    assert_eq!(e.fast(Op::Unlock, now(5)), None);
+    let told =
+        |op, e: &mut LockEntry, ns| matches!(at_once(e, op, now(0), now(ns)), Follows::Done(_));
+    assert!(!told(TAKE, &mut e.clone(), 5) && told(TAKE, &mut e, 4));
+    assert!(First::new(&e, Op::Unlock, now(0), bounds()).needs_clock(&e, now(0)));
+    assert!(!told(Op::Unlock, &mut e.clone(), 5) && told(Op::Unlock, &mut e, 4));
 }
 
 /// The locks of a batch, and the clock.
@@ -514,16 +517,14 @@ fn of_items_on_one_lock_the_later_begins_when_the_earlier_is_done() {
 }
 
 #[test]
-fn an_item_without_a_lock_and_one_that_has_begun_take_their_places() {
-    let mut e = entry(LockType::Atomic);
+fn an_item_without_a_lock_takes_its_place() {
+    let e = entry(LockType::Atomic);
     let mut b = Batch::new(bounds());
     let place = b.place(&e);
     b.push_decided(TAKE, OpResult::of(Status::LockNotGet));
-    let started =
-        Operation::after_fast(&mut e, TAKE, values(&[others_word()]), at(0), at(1), bounds());
-    b.push_started(TAKE, place, started);
+    b.push(TAKE, place);
     assert_eq!((b.place_of(0), b.place_of(1)), (None, Some(0)));
     let mut rig = Rig(vec![e], at(0));
-    assert_eq!(run(&mut b, &mut rig, &mut [others_word()]), 0);
+    assert_eq!(run(&mut b, &mut rig, &mut [others_word()]), 1);
     assert_eq!(codes(&b), [Status::LockNotGet, Status::Fail]);
 }

@@ -177,15 +177,6 @@ fn a_grant_of_the_arbiter_is_of_the_clock_in_use_when_it_comes() {
 }
 
 #[test]
-fn the_shortest_way_remembers_its_clock() {
-    let mut e = entry(LockType::Atomic);
-    let cas = e.fast(TRY, after(2)).unwrap();
-    let local_ns = after(2).local_ns;
-    assert!(e.fast_end(cas, after(2), || local_ns).is_some());
-    assert_eq!([1, 2, 3].map(|n| e.is_of_another_clock(after(n))), [true, false, true]);
-}
-
-#[test]
 fn a_new_channel_has_a_clock_of_its_own() {
     let mut e = held(LockType::Fair, after(0));
     e.rewrite_ledger();

@@ -165,10 +165,9 @@ fn a_hold_that_was_extended_is_not_given_back_because_nobody_asked_for_the_resul
 #[test]
 fn a_decision_needs_the_clock_unless_no_lease_and_no_horizon_is_in_it() {
     let lock_types = [LockType::Atomic, LockType::Rw, LockType::Fair];
-    for (horizon_ns, is_local, acquire, release) in [
-        (u64::MAX, false, [true, false, true], [false, false, true]),
-        (9_000 * NS, false, [true, true, true], [true, true, true]),
-        (9_000 * NS, true, [true, true, true], [false, false, true]),
+    for (horizon_ns, acquire, release) in [
+        (u64::MAX, [true, false, true], [false, false, true]),
+        (9_000 * NS, [true, true, true], [true, true, true]),
     ] {
         for (i, lock_type) in lock_types.into_iter().enumerate() {
             let now = Now { horizon_ns, ..at(0) };
@@ -183,7 +182,7 @@ fn a_decision_needs_the_clock_unless_no_lease_and_no_horizon_is_in_it() {
                 Started::Done(result) => panic!("{result:?}"),
             };
             let mut operation = begin(&mut e, TRY);
-            assert_eq!(operation.needs_clock(&e, is_local), acquire[i], "{lock_type:?}");
+            assert_eq!(operation.needs_clock(&e), acquire[i], "{lock_type:?}");
             for _ in 0..9 {
                 match operation.next(&mut e) {
                     Effect::Post { chain, .. } => {
@@ -197,7 +196,7 @@ fn a_decision_needs_the_clock_unless_no_lease_and_no_horizon_is_in_it() {
                 }
             }
             let operation = begin(&mut e, Op::Unlock);
-            assert_eq!(operation.needs_clock(&e, is_local), release[i], "{lock_type:?}");
+            assert_eq!(operation.needs_clock(&e), release[i], "{lock_type:?}");
         }
     }
 }

@@ -8,6 +8,37 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
 use crate::os::sys::{self, check};
 
+/// `PTHREAD_CANCEL_DISABLE` of `<pthread.h>` (glibc, musl).
+const CANCEL_DISABLE: libc::c_int = 1;
+
+extern "C" {
+    // <pthread.h>; the libc crate does not have it
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// The calling thread's cancelability, which becomes `state`; the one before.
+fn set_cancelability(state: libc::c_int) -> libc::c_int {
+    let mut old = CANCEL_DISABLE;
+    // SAFETY: `old` is a valid place for the answer; a state that is none changes nothing.
+    unsafe { pthread_setcancelstate(state, &mut old) };
+    old
+}
+
+/// Runs `body`, in which the calling thread is not cancelled: a cancellation would unwind through
+/// locks that are held and answers that are under way. It stays pending until `body` is over.
+pub fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
+    struct Restore(libc::c_int);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            if self.0 != CANCEL_DISABLE {
+                set_cancelability(self.0);
+            }
+        }
+    }
+    let _restore = Restore(set_cancelability(CANCEL_DISABLE));
+    body()
+}
+
 /// CPUs with which the system is configured, online or not; at least 1.
 pub fn cpus_configured() -> usize {
     // SAFETY: no arguments that could be wrong.

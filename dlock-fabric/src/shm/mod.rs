@@ -239,12 +239,6 @@ impl Executor for ShmExecutor {
         }
     }
 
-    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], _wait: Duration) {
-        for (word_op, single) in verbs.iter().zip(singles) {
-            *single = self.execute_one(word_op, 0);
-        }
-    }
-
     #[inline]
     fn post(&self, chain: &Chain) -> Posted {
         let mut outcome = Outcome::Unknown;

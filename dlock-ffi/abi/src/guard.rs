@@ -2,45 +2,32 @@
 //! The guard around every exported C function: no panic leaves it, and no thread is cancelled
 //! inside.
 //!
-//! A cancellation would unwind through held mutexes and pending answers, and `catch_unwind` aborts
-//! the process when it meets one. It stays pending until the call returns.
+//! `catch_unwind` aborts the process when it meets a cancellation. A call that may block is not
+//! cancelled ([`uncancelled`]); it stays pending until the call is over. The operations on one lock
+//! begin without that: up to where they would block they have no cancellation point.
 
 use std::any::Any;
-use std::os::raw::c_int;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// `PTHREAD_CANCEL_DISABLE` of `<pthread.h>` (glibc, musl).
-const CANCEL_DISABLE: c_int = 1;
+use dlock_fabric::os::threads::uncancelled;
 
-extern "C" {
-    // Of <pthread.h>; the libc crate does not declare it.
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-/// Sets the calling thread's cancelability; returns the previous one.
-#[inline]
-fn set_cancelability(state: c_int) -> c_int {
-    let mut old = CANCEL_DISABLE;
-    // SAFETY: `old` is a valid place for the answer; an invalid state changes nothing.
-    unsafe { pthread_setcancelstate(state, &mut old) };
-    old
-}
-
-/// Runs `body`; if it panics, logs one line and returns `failure`.
+/// Runs `body`, uncancelled; if it panics, logs one line and returns `failure`.
 #[inline]
 pub fn call<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
-    let cancelability = set_cancelability(CANCEL_DISABLE);
-    let result = match catch_unwind(AssertUnwindSafe(body)) {
+    uncancelled(|| catch(name, failure, body))
+}
+
+/// Runs `body`, which is cancelled nowhere by itself; if it panics, logs one line and returns
+/// `failure`.
+#[inline]
+pub fn catch<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
+    match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
         Err(payload) => {
-            report(name, payload);
+            uncancelled(|| report(name, payload));
             failure
         }
-    };
-    if cancelability != CANCEL_DISABLE {
-        set_cancelability(cancelability);
     }
-    result
 }
 
 #[cold]
@@ -62,7 +49,13 @@ fn report(name: &str, payload: Box<dyn Any + Send>) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::raw::c_int;
+
     use super::*;
+
+    extern "C" {
+        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    }
 
     struct Bomb;
 
@@ -104,8 +97,11 @@ mod tests {
                 libc::read(pipes.hears[0], (&raw mut byte).cast(), 1) as c_int
             }
         });
-        // the caller's setting is back; and this thread is to end by itself
-        assert_ne!(set_cancelability(CANCEL_DISABLE), CANCEL_DISABLE);
+        // the caller's setting, 0, is back; and this thread is to end by itself
+        let mut before = -1;
+        // SAFETY: 1 disables, and `before` is a valid place for the answer.
+        unsafe { pthread_setcancelstate(1, &mut before) };
+        assert_eq!(before, 0);
         std::ptr::null_mut()
     }
 

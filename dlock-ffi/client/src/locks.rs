@@ -103,7 +103,7 @@ pub unsafe extern "C" fn trylock(
     req: *const LockRequest,
     result: *mut c_void,
 ) -> c_int {
-    guard::call("trylock", code::BAD_RESPONSE, || {
+    guard::catch("trylock", code::BAD_RESPONSE, || {
         // SAFETY: the pointers are the caller's.
         unsafe {
             on_request(client_id, req, result, lock_mode, |client, lock, mode, expire_s| {
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn lock(
     req: *const LockRequest,
     result: *mut c_void,
 ) -> c_int {
-    guard::call("lock", code::BAD_RESPONSE, || {
+    guard::catch("lock", code::BAD_RESPONSE, || {
         // SAFETY: the pointers are the caller's.
         unsafe {
             on_request(client_id, req, result, lock_mode, |client, lock, mode, expire_s| {
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn lock_extend(
     req: *const LockRequest,
     result: *mut c_void,
 ) -> c_int {
-    guard::call("lock_extend", code::BAD_RESPONSE, || {
+    guard::catch("lock_extend", code::BAD_RESPONSE, || {
         // SAFETY: the pointers are the caller's.
         unsafe {
             on_request(client_id, req, result, extend_mode, |client, lock, mode, expire_s| {
@@ -181,7 +181,7 @@ unsafe fn on_request(
 /// `int unlock(int client_id, int lock_id, void *result)`
 #[no_mangle]
 pub unsafe extern "C" fn unlock(client_id: c_int, lock_id: c_int, result: *mut c_void) -> c_int {
-    guard::call("unlock", code::BAD_RESPONSE, || {
+    guard::catch("unlock", code::BAD_RESPONSE, || {
         if result.is_null() {
             return code::EINVAL;
         }

@@ -302,14 +302,6 @@ impl Executor for Faulty {
         single[0]
     }
 
-    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], wait: Duration) {
-        let others = (Single::Unknown, Single::Refused(Status::BadResponse));
-        let execute = |verbs: &[WordOp], singles: &mut [Single]| {
-            self.inner.execute_singles(verbs, singles, wait);
-        };
-        self.execute_some((verbs, singles), others, |&word_op| Chain::one(word_op), execute);
-    }
-
     fn post(&self, chain: &Chain) -> Posted {
         self.trace(|| format!("posts {chain:?}"));
         self.catch_up();

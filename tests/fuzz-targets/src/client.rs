@@ -7,7 +7,7 @@
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, Step, View};
+use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, View};
 use dlock_core::memory::word_op::{Outcome, Values, WordOp, CHAIN_OPS_MAX};
 use dlock_core::memory::words::Ticket;
 use dlock_core::operation::{Bounds, Effect, First, Follows, Operation, Started, STEPS_MAX};
@@ -89,7 +89,7 @@ impl World {
                 );
                 return;
             }
-            _ => self.begin(tape, bounds),
+            _ => Operation::begin(&mut self.entry, op(tape), self.now, bounds),
         };
         if let Started::Running(operation) = started {
             self.carry_out(tape, operation);
@@ -97,59 +97,19 @@ impl World {
         let _ = self.entry.take_ledger_write();
     }
 
-    fn begin(&mut self, tape: &mut Tape<'_>, bounds: Bounds) -> Started {
-        let (op, begun) = (op(tape), self.now);
-        let Some(cas) = self.entry.fast(op, begun).filter(|_| tape.flip()) else {
-            return Operation::begin(&mut self.entry, op, begun, bounds);
-        };
-        let outcome = match tape.flip() {
-            true => {
-                self.word = cas.swap;
-                let local_ns = self.now.local_ns;
-                match self.entry.fast_end(cas, begun, || local_ns) {
-                    Some(result) => {
-                        assert_eq!(result.status, Status::Success);
-                        return Started::Done(result);
-                    }
-                    None => self.execute(&[WordOp::Read { addr: cas.addr }]),
-                }
-            }
-            false => self.outcome(tape, &[cas.word_op()]),
-        };
-        self.pass_time(tape);
-        let again = match outcome {
-            Outcome::Done(values) => {
-                let found = values.as_slice().first();
-                found.and_then(|&found| self.entry.fast_again(op, cas, found, self.now))
-            }
-            _ => None,
-        };
-        let outcome = match again {
-            Some(again) => self.outcome(tape, &[again.word_op()]),
-            None => outcome,
-        };
-        Operation::after_fast(&mut self.entry, op, outcome, begun, self.now, bounds)
-    }
-
-    /// Begins with the first chain alone.
+    /// Begins with the first chain.
     fn first(&mut self, tape: &mut Tape<'_>, bounds: Bounds) {
-        let op = op(tape);
-        let mut first = match First::of(&mut self.entry, op, self.now, bounds, tape.u8() & 1 == 0) {
-            Ok(first) => first,
-            Err(result) => return self.done(result),
-        };
-        let step = first.step(&mut self.entry, self.now);
-        let chain = match step {
-            Step::Chain(chain) if !self.entry.has_ledger_write() => chain,
-            step => return self.carry_out(tape, first.run(step, self.now)),
-        };
-        let outcome = self.outcome(tape, chain.ops());
-        self.pass_time(tape);
-        let mut follows = first.outcome(&mut self.entry, outcome, self.now);
+        let mut first = First::new(&self.entry, op(tape), self.now, bounds);
+        let mut follows = first.begin(&mut self.entry);
         for _ in 0..EFFECTS_MAX {
             follows = match follows {
                 Follows::Done(result) => return self.done(result),
                 Follows::Running(operation) => return self.carry_out(tape, operation),
+                Follows::Post(chain) => {
+                    let outcome = self.outcome(tape, chain.ops());
+                    self.pass_time(tape);
+                    first.outcome(&mut self.entry, outcome, self.now)
+                }
                 Follows::Write(_) => {
                     self.pass_time(tape);
                     first.written(&mut self.entry, self.now)

@@ -38,6 +38,7 @@ use crate::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
 use crate::token::Token;
+use crate::wire::control::Place;
 use crate::wire::message::{Mode, Request};
 use crate::wire::status::Status;
 use release::{give_up, release, releasing};
@@ -55,18 +56,12 @@ pub(super) struct Fair {
     /// What the ledger claims at least: until when, 0: nothing; and by which clock.
     claim_s: u32,
     claim_clock: u64,
-    /// Of the claim.
-    pub(super) stamp: u32,
     /// Tickets come from the arbiter until it says otherwise.
     diverted: bool,
     /// The end of the claim of a ticket that was tried for, seconds since 1970.
     tried_until_s: u32,
-    /// The primary is asked for the readers inside where the words do not tell them.
-    pub(super) asks_readers: bool,
-    /// Reads cost nothing, so that views tell the tickets taken as they are.
-    pub(super) reads_free: bool,
-    /// A client that waits may sleep on the word.
-    pub(super) parks: bool,
+    /// The place of the ticket, if it was taken at an earlier incarnation.
+    pub(super) place: Option<Place>,
     /// Clients that sleep on the word are to be woken.
     pub(super) wakes: Option<Half>,
 }
@@ -101,6 +96,8 @@ pub(super) enum At {
     Releasing { expect: TurnWord, had_turn: bool },
     /// The arbiter is asked to.
     AsksRelease { had_turn: bool },
+    /// The arbiter is asked for something else.
+    Asks,
 }
 
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
@@ -114,10 +111,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
             _ => release(m, e, Mode::Exclusive, false, now),
         },
         Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => match e.state {
-            S::ExclusiveLocked | S::SharedLocked => {
-                m.reentry = true;
-                extend(m, e, mode, expire_s, now)
-            }
+            S::ExclusiveLocked | S::SharedLocked => extend(m, e, mode, expire_s, now),
             S::ExclusiveTicketed | S::SharedTicketed => go_on(m, e, now),
             _ => take(m, e),
         },
@@ -127,7 +121,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 /// With the ticket that there is.
 fn go_on(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     // the arbiter's answers do not tell the tickets taken
-    let may_look = e.may_try || e.fair.asks_readers && !m.waits();
+    let may_look = e.means.may_try || e.means.asks_readers && !m.waits();
     let is_running = may_look && claim_runs(e, e.fair.claim_s, now);
     let is_new = m.waits() || !now.maybe_expired(e.fair.tried_until_s);
     match is_running && is_new {
@@ -142,8 +136,13 @@ fn asks(m: &mut Machine, e: &mut LockEntry) -> Step {
     e.state = ticketed(mode);
     match m.waits() {
         true => m.wait(e, Some(ticket)),
-        false => m.ask(Request::Poll { handle: e.handle, mode, ticket, expire_s }),
+        false => ask(m, Request::Poll { handle: e.handle, mode, ticket, expire_s }),
     }
+}
+
+fn ask(m: &mut Machine, request: Request) -> Step {
+    m.phase = Phase::Fair(At::Asks);
+    Step::Request(request)
 }
 
 fn ticketed(mode: Mode) -> EntryState {
@@ -162,7 +161,7 @@ fn claim_for(expire_s: u32, now: Now) -> u32 {
 }
 
 fn claim(e: &LockEntry, mode: Mode, until_s: u32) -> LedgerEntry {
-    LedgerEntry::claim(mode, e.fair.stamp).with_deadline_s(until_s, e.anchor_s)
+    LedgerEntry::claim(mode, e.stamp).with_deadline_s(until_s, e.anchor_s)
 }
 
 fn claim_op(e: &LockEntry, mode: Mode, until_s: u32) -> WordOp {
@@ -193,14 +192,14 @@ impl LockEntry {
 
     /// The claim as it is to be written on a new channel: nothing is claimed that was not.
     pub(super) fn claimed_entry(&self, mode: Mode) -> LedgerEntry {
-        let held_s = if self.state.is_held() { self.time_s } else { 0 };
+        let held_s = if self.state.is_held() { self.lease.time_s } else { 0 };
         claim(self, mode, self.fair.claim_s.max(held_s))
     }
 
     /// Whether the tickets taken are read beside the turn: where that costs nothing, or where views
     /// are to be exact.
     fn tells_taken(&self) -> bool {
-        self.fair.reads_free || self.fair.asks_readers
+        self.means.reads_free || self.means.asks_readers
     }
 
     /// The read that shows the turn, and the tickets taken if they are to be told.
@@ -230,7 +229,7 @@ impl LockEntry {
 fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
     let (mode, expire_s, started) = (m.mode(), m.expire_s(), m.started);
     // no two claims look the same
-    e.fair.stamp = e.fair.stamp.wrapping_add(1);
+    e.stamp = e.stamp.wrapping_add(1);
     let until_s = claim_for(expire_s, started);
     e.claims(until_s, started);
     e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
@@ -251,7 +250,7 @@ fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
 fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
     e.fair.diverted = true;
     let (mode, expire_s) = (m.mode(), m.expire_s());
-    m.ask(Request::TakeTicket { handle: e.handle, mode, expire_s })
+    ask(m, Request::TakeTicket { handle: e.handle, mode, expire_s })
 }
 
 /// After a place was lost, or where the lanes have started again.
@@ -282,7 +281,7 @@ fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
 fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
     e.fair.ticket = ticket;
     e.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
-    e.time_s = started.time.seconds();
+    e.lease.time_s = started.time.seconds();
     e.doubt = super::Doubt::None;
 }
 
@@ -311,13 +310,13 @@ fn lengthened(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, 
 /// `clock`: the one by which the lease counts.
 fn granted(m: &Machine, e: &mut LockEntry, until_s: u32, clock: Now) -> Step {
     let mode = m.mode();
-    e.time_s = until_s;
-    if e.desc.tokens && !m.reentry {
-        e.token = Token::of_fair(mode, e.fair.ticket);
+    e.lease.time_s = until_s;
+    if e.desc.tokens && !e.state.is_held() {
+        e.token = Token::of_fair(mode, e.fair.ticket); // of a hold that begins
     }
-    e.is_judged_by(clock);
+    e.is_judged_by(&clock);
     let view = word_view(e, mode);
-    e.grant(mode, view, m.reentry)
+    Step::Done(e.grant(mode, view))
 }
 
 /// `is_turn`: it is the ticket's turn, but not known to be so in time.
@@ -383,11 +382,11 @@ fn looked(
 
 /// The ticket was passed, or is of another lap: waiting can cure that, once.
 fn lost_place(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    match m.waits() && !m.reentry && !std::mem::replace(&mut m.requeued, true) {
+    match m.waits() && !m.is_reentry(e) && !std::mem::replace(&mut m.requeued, true) {
         true => take_anew(m, e, now),
         false => {
             e.claims_nothing();
-            e.lost()
+            Step::Done(e.lost())
         }
     }
 }
@@ -401,12 +400,12 @@ fn ahead(e: &LockEntry) -> u16 {
 
 /// After a look that has not shown the turn.
 fn look_again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    if !e.may_try {
+    if !e.means.may_try {
         return asks(m, e);
     }
     let ahead = ahead(e);
     let pause_ns = m.tries.sees_turn(e.fair.turn, ahead, now, &mut e.pace);
-    m.phase = Phase::Try;
+    m.phase = Phase::Idle;
     match m.tries.lost() < TRIES_MAX {
         true => Step::Again { pause_ns, ahead },
         false => asks(m, e),
@@ -420,7 +419,7 @@ pub(super) fn paused(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
         return asks(m, e);
     }
     let is_parked = m.phase == Phase::Fair(At::Parked);
-    match e.fair.parks && seen_ns >= PARK_AFTER_NS && !is_parked {
+    match e.means.parks && seen_ns >= PARK_AFTER_NS && !is_parked {
         true => park(m, e, now),
         false => look(m, e, now),
     }
@@ -476,7 +475,7 @@ fn sleep(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
 
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
     // what the arbiter has granted beyond the claim is for the arbiter to extend
-    let is_arbiters = expire_s > 0 && e.fair.claim_s < e.time_s;
+    let is_arbiters = expire_s > 0 && e.fair.claim_s < e.lease.time_s;
     if e.maybe_over(now) || is_arbiters {
         return ask_extend(m, e, mode, expire_s);
     }
@@ -488,14 +487,14 @@ fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: No
 
 fn later_deadline(e: &LockEntry, expire_s: u32, now: Now) -> u32 {
     match expire_s {
-        0 => e.time_s,
+        0 => e.lease.time_s,
         _ if planted::is(Bug::ExtendShortens) => now.deadline(expire_s),
-        _ => e.time_s.max(now.deadline(expire_s)),
+        _ => e.lease.time_s.max(now.deadline(expire_s)),
     }
 }
 
 fn ask_extend(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Step {
-    m.ask(Request::Extend { handle: e.handle, mode, ticket: e.fair.ticket, expire_s })
+    ask(m, Request::Extend { handle: e.handle, mode, ticket: e.fair.ticket, expire_s })
 }
 
 fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, now: Now) -> Step {
@@ -506,26 +505,31 @@ fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, no
     }
     if !is_of_lap || e.fair.turn.nx() != e.fair.ticket.tx {
         e.claims_nothing();
-        return e.lost();
+        return Step::Done(e.lost());
     }
     if expire_s > 0 {
         e.claims(until_s, m.started);
     }
-    e.goes_on(until_s, expire_s, m.started);
+    e.goes_on(until_s, expire_s, &m.started);
     goes_on(m, e, mode)
 }
 
 fn goes_on(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let view = word_view(e, mode);
-    if m.reentry {
-        return e.grant(mode, view, true);
+    if m.is_acquire() {
+        return Step::Done(e.grant(mode, view)); // once more
     }
     e.cache = view;
     Step::Done(OpResult { status: Status::Success, view: Some(view) })
 }
 
-pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let Phase::Fair(at) = m.phase else { return m.lose_track(e) };
+pub(super) fn outcome(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    at: At,
+    values: Values,
+    now: Now,
+) -> Step {
     match at {
         At::Taking => taken(m, e, values, now),
         At::Looking { held_s, claim_s } => looked(m, e, values, (held_s, claim_s), now),
@@ -533,7 +537,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
         At::Parking { expect } => parking(m, e, expect, values, now),
         At::Extending { until_s } => extended(m, e, values, until_s, now),
         At::Releasing { expect, had_turn } => releasing(m, e, (expect, had_turn), values, now),
-        At::Parked | At::AsksRelease { .. } => m.lose_track(e),
+        At::Parked | At::AsksRelease { .. } | At::Asks => m.lose_track(e),
     }
 }
 
@@ -552,13 +556,13 @@ impl LockEntry {
 
     /// Reads cost nothing where its chains are executed.
     pub fn reads_are_free(&mut self, are: bool) {
-        self.fair.reads_free = are;
+        self.means.reads_free = are;
     }
 
     /// Fair: a client that waits may sleep in the kernel, on the word itself: where its chains take
     /// effect at once.
     pub fn may_park(&mut self, may: bool) {
-        self.fair.parks = may;
+        self.means.parks = may;
     }
 
     /// The lanes of a lock that was just got.
@@ -574,7 +578,7 @@ impl LockEntry {
         self.fair.ticket = ticket;
         self.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
         self.fair.turn = TurnWord::from_bits(turn);
-        (self.fair.claim_s, self.fair.stamp) = (0, 0); // as the recovery has set the entry
+        (self.fair.claim_s, self.stamp) = (0, 0); // as the recovery has set the entry
     }
 
     /// A primary has refused an addition: numbers come from the arbiter.

@@ -74,18 +74,18 @@ pub(super) fn releasing(
             e.pace.followed(e.fair.taken.mx() > e.fair.turn.nx());
         }
         return match says_none(e, mode) {
-            true => passed_on(e, mode, now),
-            false => released(e, mode, now),
+            true => Step::Done(passed_on(e, mode, now)),
+            false => Step::Done(released(e, mode, now)),
         };
     }
     m.rounds += 1;
     e.fair.turn = found;
     if found.nx() != e.fair.ticket.tx {
         if had_turn {
-            return released(e, mode, now);
+            return Step::Done(released(e, mode, now));
         }
         e.claims_nothing();
-        return e.lost();
+        return Step::Done(e.lost());
     }
     e.pace.followed(found.told());
     let has_turn = !e.maybe_over(now) && !planted::is(Bug::ToldReleaseFails);
@@ -110,20 +110,20 @@ pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
 /// Whether the chain of a release says *none* itself. Where nothing takes effect late, and of a
 /// share, the entry is written after the last compare-and-swap.
 fn says_none(e: &LockEntry, mode: Mode) -> bool {
-    mode == Mode::Exclusive && !e.fair.parks
+    mode == Mode::Exclusive && !e.means.parks
 }
 
 /// The turn has passed on, by this client or by another one; `e.fair.turn` is the word after it.
-pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.claims_nothing();
     passed_on(e, mode, now)
 }
 
 /// The same if the ledger says *none* already.
-fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
+fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.fair.claim_s = 0;
     // as long as the next in line has to claim its turn
-    e.time_s = now.deadline(FAIR_GRACE_S);
+    e.lease.time_s = now.deadline(FAIR_GRACE_S);
     let view = released_view(e, mode);
     e.released(view)
 }

@@ -19,24 +19,24 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
             let mode = held_mode(e);
             e.fair.turn = TurnWord::from_bits(word);
             e.pace.followed(e.fair.turn.told());
-            released(e, mode, now)
+            Step::Done(released(e, mode, now))
         }
         (Op::Unlock, Reply::Denied { word, .. }) => {
             if had_turn(m.phase) {
                 e.fair.turn = TurnWord::from_bits(word);
-                return released(e, held_mode(e), now);
+                return Step::Done(released(e, held_mode(e), now));
             }
             e.claims_nothing();
-            e.lost()
+            Step::Done(e.lost())
         }
         (Op::Extend { mode, expire_s }, Reply::Granted { word, deadline_s, .. }) => {
             e.fair.turn = TurnWord::from_bits(word);
-            e.goes_on(deadline_s, expire_s, now);
+            e.goes_on(deadline_s, expire_s, &now);
             goes_on(m, e, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
             e.claims_nothing();
-            e.lost()
+            Step::Done(e.lost())
         }
         (Op::TryLock { mode, .. } | Op::Lock { mode, .. }, reply) => {
             acquire_reply(m, e, mode, reply, now)
@@ -49,14 +49,14 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
     match reply {
         Reply::Granted { word, deadline_s, ticket, .. } => {
             e.fair.turn = TurnWord::from_bits(word);
-            if m.reentry {
-                e.goes_on(deadline_s, m.expire_s(), now);
+            if m.is_reentry(e) {
+                e.goes_on(deadline_s, m.expire_s(), &now);
                 return goes_on(m, e, mode);
             }
             e.fair.ticket = ticket.unwrap_or(e.fair.ticket);
             granted(m, e, deadline_s, now)
         }
-        Reply::Queued { .. } | Reply::Cancelled { .. } if m.reentry => m.lose_track(e),
+        Reply::Queued { .. } | Reply::Cancelled { .. } if m.is_reentry(e) => m.lose_track(e),
         Reply::Queued { word, ticket } => {
             e.fair.turn = TurnWord::from_bits(word);
             if e.state != ticketed(mode) {
@@ -72,7 +72,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             has_waited(e)
         }
         // the lanes have started again: numbers are for clients to take
-        Reply::Done { .. } if e.state != ticketed(mode) && !m.reentry => {
+        Reply::Done { .. } if e.state != ticketed(mode) && !m.is_reentry(e) => {
             m.rounds += 1;
             if m.rounds > CAS_ROUNDS_MAX {
                 return m.lose_track(e); // a primary that says so of lanes that are high
@@ -80,10 +80,12 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             e.fair.diverted = false;
             take_anew(m, e, now)
         }
-        Reply::Denied { .. } if e.state == ticketed(mode) || m.reentry => lost_place(m, e, now),
+        Reply::Denied { .. } if e.state == ticketed(mode) || m.is_reentry(e) => {
+            lost_place(m, e, now)
+        }
         Reply::Denied { .. } => {
             e.claims_nothing();
-            e.lost()
+            Step::Done(e.lost())
         }
         _ => m.lose_track(e),
     }

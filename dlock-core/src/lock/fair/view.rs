@@ -13,7 +13,7 @@ fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
         ns: numbers.ns(),
         mx: numbers.mx(),
         ms: numbers.ms(),
-        time_out: e.time_s,
+        time_out: e.lease.time_s,
         t_value: Some(readers.min(u32::from(FAIR_READERS_MAX)) << 26),
     }
 }
@@ -57,7 +57,7 @@ impl LockEntry {
     /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
     /// for them. Without, they tell what the words tell.
     pub fn asks_readers(&mut self, asks: bool) {
-        self.fair.asks_readers = asks;
+        self.means.asks_readers = asks;
     }
 
     /// The request for the number of readers inside, which the view of this result is to tell. A
@@ -71,7 +71,7 @@ impl LockEntry {
     /// primary may be asked. `mode`: how the lock is asked for, or was held.
     pub(crate) fn wants_readers(&self, mode: Mode, result: &OpResult) -> bool {
         let Some(View::Fair { t_value: Some(_), .. }) = result.view else { return false };
-        if !self.fair.asks_readers {
+        if !self.means.asks_readers {
             return false;
         }
         let Fair { ticket, turn, .. } = self.fair;

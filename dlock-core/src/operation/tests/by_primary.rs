@@ -63,14 +63,6 @@ fn is_release(effect: &Effect) -> bool {
 
 /// The first effect of a release.
 fn releases(e: &mut LockEntry) -> (Operation, Effect) {
-    assert_eq!(
-        e.fast(Op::Unlock, at(2)).is_some(),
-        e.lock_type() != LockType::Fair && {
-            let mut copy = e.clone();
-            let mut o = begin(&mut copy, Op::Unlock);
-            !is_release(&o.next(&mut copy))
-        }
-    );
     let mut o = begin(e, Op::Unlock);
     let effect = o.next(e);
     (o, effect)

@@ -16,8 +16,6 @@ struct World {
     ledger: u64,
     at_ns: u64,
     horizon_ns: u64,
-    /// It is memory of this host.
-    is_local: bool,
     /// How long each thing takes, by turns.
     takes_ns: [u64; 5],
     /// What becomes of a chain, by turns: `None`: it is executed.
@@ -78,7 +76,7 @@ fn carry_out(w: &mut World, e: &mut LockEntry, mut o: Operation, mut last: Now) 
             Effect::Done(result) => return result,
             Effect::Post { chain, .. } => {
                 let outcome = w.execute(&chain);
-                if o.needs_clock(e, w.is_local) {
+                if o.needs_clock(e) {
                     last = w.now();
                 }
                 o.outcome(e, outcome, last);
@@ -106,31 +104,20 @@ fn by_operation(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
 
 /// As the client's executor does.
 fn by_first(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
-    if !e.is_settled() {
-        return by_operation(w, e, op);
-    }
     let mut now = w.now();
-    let mut first = match First::of(e, op, now, Bounds::since(now.local_ns), w.is_local) {
-        Ok(first) => first,
-        Err(result) => return result,
-    };
-    let step = first.step(e, now);
-    let chain = match &step {
-        Step::Chain(chain) if !e.has_ledger_write() => chain,
-        _ => {
-            let operation = first.run(step, now);
-            return carry_out(w, e, operation, now);
-        }
-    };
-    let outcome = w.execute(chain);
-    if first.needs_clock(e, now) {
-        now = w.now();
-    }
-    let mut follows = first.outcome(e, outcome, now);
+    let mut first = First::new(e, op, now, Bounds::since(now.local_ns));
+    let mut follows = first.begin(e);
     loop {
         follows = match follows {
             Follows::Done(result) => return result,
             Follows::Running(operation) => return carry_out(w, e, operation, now),
+            Follows::Post(chain) => {
+                let outcome = w.execute(&chain);
+                if first.needs_clock(e, now) {
+                    now = w.now();
+                }
+                first.outcome(e, outcome, now)
+            }
             Follows::Write(entry) => {
                 w.write(entry);
                 if first.needs_clock(e, now) {
@@ -199,7 +186,6 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
             turn: [0; 2],
             ledger: 0,
             at_ns: 0,
-            is_local: draw.of(&[true, false]),
             horizon_ns: draw.of(&[u64::MAX, u64::MAX, START + 2 * NS]),
             takes_ns: [(); 5].map(|()| draw.of(&[1, 1, 1, NS / 10, NS, 6 * NS])),
             lost: [(); 3].map(|()| draw.of(&losses)),
@@ -235,10 +221,10 @@ fn what_its_first_chain_decides_needs_no_operation() {
     for lock_type in [LockType::Atomic, LockType::Rw] {
         let mut e = entry(lock_type);
         for op in [TAKE, Op::Unlock] {
-            let word = expected(&mut e.clone(), op);
-            let mut first = First::of(&mut e, op, at(0), bounds(), true).unwrap();
-            let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("{op:?}") };
-            let mut follows = first.outcome(&mut e, values(&[word]), at(1));
+            let mut first = First::new(&e, op, at(0), bounds());
+            let Follows::Post(chain) = first.begin(&mut e) else { panic!("{op:?}") };
+            let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!("{chain:?}") };
+            let mut follows = first.outcome(&mut e, values(&[expect]), at(1));
             if let Follows::Write(_) = follows {
                 follows = first.written(&mut e, at(1));
             }
@@ -248,14 +234,20 @@ fn what_its_first_chain_decides_needs_no_operation() {
     }
 }
 
-/// The word that the first chain of this operation expects.
-fn expected(e: &mut LockEntry, op: Op) -> u64 {
-    let mut first = First::of(e, op, at(0), bounds(), true).unwrap();
-    match first.step(e, at(0)) {
-        Step::Chain(chain) => match chain.ops()[0] {
-            WordOp::Cas { expect, .. } => expect,
-            _ => 0,
-        },
-        other => panic!("{other:?}"),
+/// It asks whether the lock is held still, and the answer is not its result.
+#[test]
+fn a_release_that_leaves_the_lock_held_says_so() {
+    let mut e = entry(LockType::Atomic);
+    for _ in 0..2 {
+        assert!(matches!(
+            at_once(&mut e, TAKE, at(0), at(1)),
+            Follows::Running(_) | Follows::Done(_)
+        ));
     }
+    assert_eq!(e.refs(), 2);
+    let another = Now { discontinuities: 1, ..at(2) };
+    let Follows::Running(mut o) = at_once(&mut e, Op::Unlock, another, another) else { panic!() };
+    o.clock(another);
+    assert_eq!(done(o.next(&mut e)), Status::AlreadyLocked);
+    assert_eq!(e.refs(), 1);
 }

@@ -186,18 +186,6 @@ fn what_a_batch_has_taken_anew_and_cannot_tell_is_undone_at_once() {
     assert_eq!(batch.next(&mut rig), None);
 }
 
-#[test]
-fn an_item_that_is_done_already_has_its_result_in_its_place() {
-    let (mut batch, mut rig) = batch(vec![entry(LockType::Rw), entry(LockType::Atomic)], &[]);
-    batch.push_ended(TAKE, 1, OpResult::of(Status::Fail));
-    batch.push(TAKE, 0);
-    assert_eq!(batch.place_of(0), Some(1));
-    let Some((1, Effect::Post { .. })) = batch.next(&mut rig) else { panic!("the other one") };
-    batch.outcome(1, rig.entry(0), values(&[0]), at(1));
-    assert_eq!(batch.next(&mut rig), None);
-    assert_eq!(codes(&batch), [Status::Fail, Status::Success]);
-}
-
 /// For the items after it, as if another client had it.
 #[test]
 fn a_read_write_lock_that_a_batch_has_taken_exclusively_is_taken() {

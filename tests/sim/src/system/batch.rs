@@ -7,14 +7,14 @@
 //!     shm: one CPU, chain after chain · tcp: one frame · verbs: one list, one completion
 //! ```
 //! One of its locks' threads, the leader, has the events. Others' word operations come between
-//! any two of a doorbell. Where every item is one word operation, all of them go at once first.
+//! any two of a doorbell.
 
 use dlock_core::clock::Now;
 use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
+use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::memory::word_op::{Chain, Outcome, Values};
-use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
+use dlock_core::operation::{Batch, Bounds, Effect, Entries};
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
 
@@ -56,7 +56,6 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct BatchRun {
     batch: Batch,
-    bounds: Bounds,
     leader: usize,
     /// The lock in each place.
     locks: Vec<u8>,
@@ -64,8 +63,6 @@ pub(crate) struct BatchRun {
     posts: Vec<Post>,
     until_ns: u64,
     asked: Vec<Option<Asked>>,
-    /// The word operations of a batch that may need no more than these.
-    short: Option<(Vec<(Op, FastCas)>, Now)>,
 }
 
 /// The locks of a batch, and the clock read once per round.
@@ -136,49 +133,32 @@ impl Sys {
 
     fn batch_begun(&mut self, c: usize, locks: &[usize], items: &[(usize, Op)]) {
         let now = self.thread_now(c, locks[0]);
-        let tries_short = items.len() == locks.len() && self.rng.chance(700);
         let bounds = Bounds::since(now.local_ns);
         let mut batch = Batch::new(bounds);
         let threads = &mut self.clients[c].threads;
         for &l in locks {
             threads[l].last_now = now;
         }
-        let fast = |&(place, op): &(usize, Op)| {
-            let entry = threads[locks[place]].entry.as_ref()?;
-            Some((op, entry.fast(op, now)?))
-        };
-        let short: Option<Vec<_>> = items.iter().map(fast).collect();
-        let short = short.filter(|_| tries_short);
-        let mut posts = Vec::new();
-        if let Some(short) = &short {
-            for (item, (_, cas)) in short.iter().enumerate() {
-                let (lock, chain) = (locks[item] as u8, Chain::one(cas.word_op()));
-                posts.push(Post { item, lock, chain, values: Values::new(), outcome: None });
-            }
-        } else {
-            for entry in locks.iter().filter_map(|&l| threads[l].entry.as_ref()) {
-                batch.place(entry);
-            }
-            for &(place, op) in items {
-                let l = locks[place];
-                let entry = self.clients[c].threads[l].entry.as_ref();
-                let is_cut_off = || !self.is_connected(c, l) || now.is_past_horizon();
-                match entry.and_then(|entry| entry.unfounded(op, is_cut_off, || None)) {
-                    Some(status) => batch.push_decided(op, OpResult::of(status)),
-                    None => batch.push(op, place),
-                }
+        for entry in locks.iter().filter_map(|&l| threads[l].entry.as_ref()) {
+            batch.place(entry);
+        }
+        for &(place, op) in items {
+            let l = locks[place];
+            let entry = self.clients[c].threads[l].entry.as_ref();
+            let is_cut_off = || !self.is_connected(c, l) || now.is_past_horizon();
+            match entry.and_then(|entry| entry.unfounded(op, is_cut_off, || None)) {
+                Some(status) => batch.push_decided(op, OpResult::of(status)),
+                None => batch.push(op, place),
             }
         }
         self.clients[c].batch = Some(BatchRun {
             batch,
-            bounds,
             leader: locks[0],
             locks: locks.iter().map(|&l| l as u8).collect(),
             stage: Stage::Effects,
-            posts,
+            posts: Vec::new(),
             until_ns: bounds.until_ns,
             asked: items.iter().map(|_| None).collect(),
-            short: short.map(|short| (short, now)),
         });
         self.step_soon(c, locks[0]);
     }
@@ -187,10 +167,6 @@ impl Sys {
     pub(super) fn batch_steps(&mut self, c: usize) {
         let Some(mut run) = self.clients[c].batch.take() else { return };
         let is_over = match run.stage {
-            Stage::Effects if run.short.is_some() => {
-                self.ring(c, &mut run);
-                false
-            }
             Stage::Effects => self.batch_effect(c, &mut run),
             Stage::Chains => self.batch_executed(c, &mut run),
             Stage::Replies { .. } => {
@@ -355,10 +331,7 @@ impl Sys {
         self.batch_phase(c, run, Stage::Effects);
         self.step_soon(c, run.leader);
         let posts = std::mem::take(&mut run.posts);
-        let (now, coarse) = (self.thread_now(c, run.leader), self.coarse_ns(c));
-        if let Some((short, begun)) = run.short.take() {
-            return self.short_executed(c, run, (posts, short), (begun, now, coarse));
-        }
+        let now = self.thread_now(c, run.leader);
         for post in posts {
             let t = self.thread(c, post.lock.into());
             if let (Some(entry), Some(outcome)) = (t.entry.as_mut(), post.outcome) {
@@ -366,38 +339,6 @@ impl Sys {
             }
         }
         false
-    }
-
-    /// The items that were interfered with go on from the outcome of their first word operation.
-    fn short_executed(
-        &mut self,
-        c: usize,
-        run: &mut BatchRun,
-        (posts, short): (Vec<Post>, Vec<(Op, FastCas)>),
-        (begun, now, coarse): (Now, Now, u64),
-    ) -> bool {
-        let mut ended = Vec::new();
-        let threads = &mut self.clients[c].threads;
-        for (post, &(_, cas)) in posts.iter().zip(&short) {
-            let t = &mut threads[usize::from(post.lock)];
-            let was = matches!(post.outcome, Some(Outcome::Done(v)) if v[0] == cas.expect);
-            let as_of_now = Now { horizon_ns: t.horizon_ns, ..begun };
-            let entry = t.entry.as_mut().filter(|_| was);
-            ended.push(entry.and_then(|entry| entry.fast_end(cas, as_of_now, || coarse)));
-        }
-        for (post, (&(op, _), ended)) in posts.iter().zip(short.iter().zip(&ended)) {
-            let Some(entry) = threads[usize::from(post.lock)].entry.as_mut() else { continue };
-            let place = run.batch.place(entry);
-            match (ended, post.outcome) {
-                (Some(result), _) => run.batch.push_ended(op, place, *result),
-                (None, outcome) => {
-                    let outcome = outcome.unwrap_or(Outcome::Unknown);
-                    let started = Operation::after_fast(entry, op, outcome, begun, now, run.bounds);
-                    run.batch.push_started(op, place, started);
-                }
-            }
-        }
-        ended.iter().all(Option::is_some)
     }
 
     /// The replies, one after the other in the order of the items.
@@ -471,12 +412,8 @@ impl Sys {
 
     /// All items are told together.
     fn batch_told(&mut self, c: usize, run: &BatchRun) {
-        let items: Vec<_> = match &run.short {
-            Some(_) => Vec::new(),
-            None => run.batch.results().enumerate().collect(),
-        };
         let mut told = vec![None; run.locks.len()];
-        for (item, (op, _, result)) in items {
+        for (item, (op, _, result)) in run.batch.results().enumerate() {
             let Some(place) = run.batch.place_of(item) else { continue };
             let l = usize::from(run.locks[place]);
             let is_grant = matches!(result.status, Status::Success | Status::AlreadyLocked);

@@ -17,7 +17,7 @@ impl Sys {
         let who = self.who(c);
         let t = self.thread(c, l);
         let Some(entry) = t.entry.as_mut() else { return };
-        let begins = t.first.is_some() || matches!(t.doing, Doing::Fast { .. } | Doing::Batch);
+        let begins = t.first.is_some() || t.doing == Doing::Batch;
         if t.operation.is_some() || begins {
             let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
             t.lapse |= has || begins;

@@ -378,7 +378,7 @@ impl Oracle {
     /// # Errors
     /// If another client was told that it has the lock, and the horizon of this one was over when
     /// it read its clock, however coarsely.
-    pub fn released_by_one(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
+    pub fn released_at_once(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
         let is_over = self.horizon_of(lock, who).saturating_add(COARSE_NS_MAX) <= now;
         let taken_by = self.told(lock, who).and_then(|told| told.taken_by);
         match taken_by.filter(|_| is_over) {

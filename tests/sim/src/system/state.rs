@@ -6,11 +6,11 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use dlock_core::clock::{Now, ServerTime};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
-use dlock_core::lock::{FastCas, LockEntry, Op};
+use dlock_core::lock::{LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{LedgerEntry, TakenWord, TurnWord};
-use dlock_core::operation::{Bounds, First, Operation};
+use dlock_core::operation::{First, Operation};
 use dlock_core::session::Heartbeats;
 use dlock_core::wire::control::{Claim, ControlRequest, Secret};
 use dlock_core::wire::message::{LockType, Reply, Request};
@@ -157,14 +157,8 @@ pub(crate) enum Doing {
     Idle,
     /// The next effect of its operation is to be carried out.
     Effect,
-    /// The first word operation of a call, and the clock from before it.
-    Fast {
-        cas: FastCas,
-        begun: Now,
-        bounds: Bounds,
-    },
-    /// The first chain of a call on memory of its host, what is to be written to the ledger after
-    /// it, and that it is written.
+    /// The first chain of a call, what is to be written to the ledger after it, and that it is
+    /// written.
     First,
     Writes(LedgerEntry),
     Written,

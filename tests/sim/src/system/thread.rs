@@ -104,7 +104,7 @@ impl Sys {
             (_, true) => self.rng.below(30_000_000),
             _ => CHAIN_WAIT_NS,
         };
-        let uses_fast = self.rng.chance(800);
+        let uses_first = self.rng.chance(800);
         self.log(|| format!("client {c} lock {l}: {op:?}"));
         self.calls(c, l, op);
         let (fresh, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
@@ -123,12 +123,7 @@ impl Sys {
         }
         let bounds = Bounds::waiting(now.local_ns, patience);
         let is_sync = t.async_until == 0;
-        if let Some(cas) = entry.fast(op, now).filter(|_| uses_fast && is_sync) {
-            let until_ns = bounds.chain_until_ns(now.local_ns);
-            let chain = Chain::one(cas.word_op());
-            return self.post(c, l, chain, until_ns, Doing::Fast { cas, begun: now, bounds });
-        }
-        if uses_fast && is_sync && entry.is_settled() {
+        if uses_first && is_sync {
             return self.first(c, l, op, now, bounds);
         }
         let started = Operation::begin(entry, op, now, bounds);
@@ -260,7 +255,7 @@ impl Sys {
     pub(super) fn has_event(&self, c: usize, l: usize) -> bool {
         let t = &self.clients[c].threads[l];
         match t.doing {
-            Doing::Fast { .. } | Doing::First | Doing::Chain => t.outcome.is_some(),
+            Doing::First | Doing::Chain => t.outcome.is_some(),
             Doing::Reply { .. } => t.answer.is_some(),
             _ => false,
         }
@@ -269,13 +264,9 @@ impl Sys {
     /// The thread looks at what it has waited for, and reads its clock.
     pub(super) fn event(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
-        let is_local = self.clients[c].threads[l].fabric == Fabric::Shm;
         let t = &mut self.clients[c].threads[l];
         t.at_once = false;
         let doing = t.doing;
-        if let Doing::Fast { cas, begun, bounds } = doing {
-            return self.fast_ended(c, l, (cas, begun, bounds));
-        }
         if doing == Doing::First {
             return self.first_ended(c, l);
         }
@@ -285,7 +276,7 @@ impl Sys {
         match doing {
             Doing::Chain => {
                 let Some(outcome) = t.outcome.take() else { return };
-                if operation.needs_clock(entry, is_local) {
+                if operation.needs_clock(entry) {
                     t.last_now = now;
                 }
                 t.past_queue = shared_past_a_queue(t.op, &outcome);
@@ -323,7 +314,7 @@ impl Sys {
         let now = self.thread_now(c, l);
         let t = &mut self.clients[c].threads[l];
         match t.doing {
-            Doing::Fast { .. } | Doing::First | Doing::Chain if t.outcome.is_none() => {
+            Doing::First | Doing::Chain if t.outcome.is_none() => {
                 t.outcome = Some(Outcome::Unknown);
                 self.step_soon(c, l);
             }
@@ -478,9 +469,7 @@ impl Sys {
                 }
                 let t = self.thread(c, lock.into());
                 match t.doing {
-                    Doing::Fast { .. } | Doing::First | Doing::Chain
-                        if t.tok == tok && t.outcome.is_none() =>
-                    {
+                    Doing::First | Doing::Chain if t.tok == tok && t.outcome.is_none() => {
                         t.outcome = Some(outcome);
                         self.arrived(c, lock.into());
                     }
@@ -530,9 +519,7 @@ impl Sys {
         for l in 0..self.clients[c].threads.len() {
             let t = self.thread(c, l);
             match t.doing {
-                Doing::Fast { .. } | Doing::First | Doing::Chain
-                    if t.chain.is_none() && t.outcome.is_none() =>
-                {
+                Doing::First | Doing::Chain if t.chain.is_none() && t.outcome.is_none() => {
                     t.outcome = Some(Outcome::Unknown);
                     self.arrived(c, l);
                 }
