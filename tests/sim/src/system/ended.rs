@@ -135,7 +135,12 @@ impl Sys {
         self.leaves_in_doubt(c);
         let is_judged = self.is_judged(l, who) && !self.is_by_a_wrong_clock(c, l);
         if is_judged && released.is_some_and(|released| released.status == Status::Success) {
-            if let Err(why) = self.oracle.released_unheard(l, who, self.now) {
+            // a client without a horizon does not know that it was cut off, and its leases last
+            let horizon = match now.horizon_ns {
+                u64::MAX => u64::MAX,
+                _ => self.oracle.horizon_of(l, who),
+            };
+            if let Err(why) = self.oracle.released_unheard(l, who, (self.now, horizon)) {
                 self.fail(why);
             }
         }

@@ -354,16 +354,22 @@ impl Oracle {
         told.is_some_and(|told| told.at_call.1 < u64::MAX && !told.may_be_endless)
     }
 
-    /// A release that was not answered is told as a success.
+    /// A release that was not answered is told as a success. `horizon`: of the client, in true time,
+    /// as far as it can know.
     ///
     /// # Errors
     /// If another client was told that it has the lock, and the lease or the horizon of this one
     /// is over.
-    pub fn released_unheard(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
+    pub fn released_unheard(
+        &self,
+        lock: usize,
+        who: u64,
+        (now, horizon): (u64, u64),
+    ) -> Result<(), String> {
         let Some(told) = self.told(lock, who) else { return Ok(()) };
         // a hold that may have no lease ends with the horizon, which heartbeats have moved since
         let lease_end = if told.may_be_endless { u64::MAX } else { told.at_call.1 };
-        let is_over = lease_end.min(self.horizon_of(lock, who)) <= now;
+        let is_over = lease_end.min(horizon) <= now;
         match told.taken_by.filter(|_| is_over) {
             None => self.had_it(lock, who),
             Some(other) => Err(format!(
