@@ -182,8 +182,11 @@ impl World {
             match pending {
                 Pending::Nothing => {}
                 Pending::Probe { is_heard: true, asked } => {
-                    watch.heard = now;
                     watch.machine.heard(now, asked.as_ref(), there.as_ref());
+                    // while it takes the place, an answer comes too late
+                    if watch.machine.silent_ns(now) == 0 {
+                        watch.heard = now;
+                    }
                 }
                 Pending::Probe { is_heard: false, .. } => watch.machine.unheard(now),
                 Pending::Fence => self.fenced(w),
