@@ -21,6 +21,7 @@
 mod atomic;
 mod claimed;
 mod fair;
+mod first;
 mod machine;
 mod rw;
 mod tries;
@@ -28,17 +29,18 @@ mod validity;
 mod view;
 
 pub use fair::Half;
+pub use first::FirstOp;
 pub use machine::Machine;
 pub use view::View;
 
 use fair::Fair;
 use machine::Phase;
 use tries::Pace;
-use validity::NO_CLOCK;
+use validity::{Lease, NO_CLOCK};
 
 use crate::clock::Now;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
-use crate::memory::word_op::{Chain, Word, WordAddr, WordOp};
+use crate::memory::word_op::{Chain, Word, WordAddr};
 use crate::memory::words::{LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 use crate::planted::{self, Bug};
 use crate::token::Token;
@@ -88,23 +90,6 @@ impl Op {
             | Op::Extend { expire_s, .. } => expire_s,
             Op::Unlock => 0,
         }
-    }
-}
-
-/// What is done by the first effect of an operation that one word operation decides if no other
-/// client interferes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstOp(Phase);
-
-impl FirstOp {
-    /// Whether the lease that it begins, if it begins one, surely runs.
-    #[inline(always)]
-    pub(crate) fn runs(&self, begun: &Now, now: &Now) -> bool {
-        let Phase::Atomic(at) = self.0 else { return true };
-        let Some(deadline_s) = at.begins_until() else { return true };
-        let is_same_clock = begun.discontinuities == now.discontinuities;
-        let runs = is_same_clock && !now.maybe_expired(deadline_s);
-        deadline_s == u32::MAX || runs || planted::is(Bug::LateSuccess)
     }
 }
 
@@ -203,36 +188,6 @@ pub struct LockEntry {
     counts_end: bool,
     /// What is to be written to the ledger, before anything else follows.
     write: Option<LedgerEntry>,
-}
-
-/// Until when a hold lasts, and by which clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Lease {
-    /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
-    time_s: u32,
-    /// [`Now::discontinuities`] of the clock by which the lease was granted or confirmed last;
-    /// [`NO_CLOCK`]: of a clock that is not the session's.
-    clock: u64,
-    /// When it was granted or confirmed last, on this host's clock.
-    since_ns: u64,
-    /// Claimed at a successor, and neither granted nor extended since: when the lease has ended for
-    /// sure, and until when it runs for sure, on this host's clock. `u64::MAX`: the deadline says
-    /// it.
-    until_ns: u64,
-    runs_until_ns: u64,
-    /// It was asked to last for ever, and the answer was lost.
-    may_be_endless: bool,
-}
-
-impl Lease {
-    const NONE: Self = Self {
-        time_s: 0,
-        clock: NO_CLOCK,
-        since_ns: 0,
-        until_ns: u64::MAX,
-        runs_until_ns: u64::MAX,
-        may_be_endless: false,
-    };
 }
 
 /// What operations may do where the session's executor carries them out.
@@ -428,74 +383,6 @@ impl LockEntry {
         Begin::Run(machine, step)
     }
 
-    /// The first effect of an operation that is to begin, if it is one word operation; `None`: it
-    /// takes more, or less.
-    #[inline(always)]
-    pub fn first_op(&self, op: Op, now: &Now) -> Option<(WordOp, FirstOp)> {
-        let fits = match op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
-                self.refs == 0 && expire_s > 0 && mode == Mode::Exclusive
-            }
-            Op::Unlock => self.refs == 1,
-            Op::Extend { .. } => false,
-        };
-        // a chain, and no single word operation, takes a token, and counts the end of a hold
-        let counts = match op {
-            Op::Unlock => self.counts_end && self.lock_type == LockType::Rw,
-            _ => self.desc.tokens,
-        };
-        let is_settled = self.doubt == Doubt::None && !self.has_ledger_write();
-        if !fits || counts || !is_settled || now.is_past_horizon() {
-            return None;
-        }
-        let (phase, word_op) = match self.lock_type {
-            LockType::Atomic => {
-                let (at, word_op) = atomic::first(op, self, now)?;
-                (Phase::Atomic(at), word_op)
-            }
-            LockType::Rw => {
-                let (at, word_op) = rw::first(op, self)?;
-                (Phase::Rw(at), word_op)
-            }
-            LockType::Fair => return None,
-        };
-        Some((word_op, FirstOp(phase)))
-    }
-
-    /// What a chain has found in the word that decides; a token that it took is the entry's.
-    #[inline]
-    fn found(&mut self, phase: Phase, values: &[u64]) -> Option<u64> {
-        match phase {
-            Phase::Atomic(at) => atomic::found(self, at, values),
-            Phase::Rw(at) => rw::found(self, at, values),
-            _ => values.first().copied(),
-        }
-    }
-
-    /// As [`found`](Self::found), of the chain of a first effect.
-    #[inline]
-    pub(crate) fn first_found(&mut self, first: FirstOp, values: &[u64]) -> Option<u64> {
-        self.found(first.0, values)
-    }
-
-    /// What the first effect has decided, which found `old`; `None`: the word was not as expected.
-    /// `begun`: the clock from before it; `now`: as for [`Machine::outcome`].
-    #[inline(always)]
-    pub(crate) fn ends(
-        &mut self,
-        op: Op,
-        first: FirstOp,
-        old: u64,
-        begun: &Now,
-        now: &Now,
-    ) -> Option<OpResult> {
-        match first.0 {
-            Phase::Atomic(at) => atomic::ends(op, self, at, old, (begun, now)),
-            Phase::Rw(at) => rw::ends(self, at, old, now),
-            _ => None,
-        }
-    }
-
     /// The result of an operation that needs no primary.
     pub(crate) fn decided(&mut self, op: Op, now: Now) -> Option<OpResult> {
         if self.has_left() && !planted::is(Bug::LeftUsed) {
@@ -616,25 +503,6 @@ impl LockEntry {
     fn next_wait(&mut self) -> WaitNumber {
         self.wait = if self.wait >= DETAIL_MAX { 1 } else { self.wait + 1 };
         WaitNumber(self.wait)
-    }
-
-    /// The lease of the hold is one of this clock.
-    #[inline]
-    fn is_judged_by(&mut self, now: &Now) {
-        (self.lease.clock, self.lease.since_ns) = (now.discontinuities, now.local_ns);
-        (self.lease.until_ns, self.lease.runs_until_ns) = (u64::MAX, u64::MAX);
-    }
-
-    /// The hold goes on until `deadline_s`, by the answer to an extend. One that only asks, and
-    /// finds the deadline that is known, makes no lease longer: also not one that was claimed. But
-    /// the deadline is told, so the next claim lasts until then.
-    fn goes_on(&mut self, deadline_s: u32, expire_s: u32, now: &Now) {
-        let runs_until_ns = self.lease.runs_until_ns;
-        self.is_judged_by(now);
-        if expire_s == 0 && deadline_s == self.lease.time_s {
-            self.lease.runs_until_ns = runs_until_ns;
-        }
-        self.lease.time_s = deadline_s;
     }
 
     /// The hold begins, or is entered once more.

@@ -16,7 +16,56 @@ use crate::wire::status::Status;
 /// The number of no clock, so that a hold counts as one of another clock.
 pub(super) const NO_CLOCK: u64 = u64::MAX;
 
+/// Until when a hold lasts, and by which clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lease {
+    /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
+    pub(super) time_s: u32,
+    /// [`Now::discontinuities`] of the clock by which the lease was granted or confirmed last;
+    /// [`NO_CLOCK`]: of a clock that is not the session's.
+    pub(super) clock: u64,
+    /// When it was granted or confirmed last, on this host's clock.
+    pub(super) since_ns: u64,
+    /// Claimed at a successor, and neither granted nor extended since: when the lease has ended for
+    /// sure, and until when it runs for sure, on this host's clock. `u64::MAX`: the deadline says
+    /// it.
+    pub(super) until_ns: u64,
+    pub(super) runs_until_ns: u64,
+    /// It was asked to last for ever, and the answer was lost.
+    pub(super) may_be_endless: bool,
+}
+
+impl Lease {
+    pub(super) const NONE: Self = Self {
+        time_s: 0,
+        clock: NO_CLOCK,
+        since_ns: 0,
+        until_ns: u64::MAX,
+        runs_until_ns: u64::MAX,
+        may_be_endless: false,
+    };
+}
+
 impl LockEntry {
+    /// The lease of the hold is one of this clock.
+    #[inline]
+    pub(super) fn is_judged_by(&mut self, now: &Now) {
+        (self.lease.clock, self.lease.since_ns) = (now.discontinuities, now.local_ns);
+        (self.lease.until_ns, self.lease.runs_until_ns) = (u64::MAX, u64::MAX);
+    }
+
+    /// The hold goes on until `deadline_s`, by the answer to an extend. One that only asks, and
+    /// finds the deadline that is known, makes no lease longer: also not one that was claimed. But
+    /// the deadline is told, so the next claim lasts until then.
+    pub(super) fn goes_on(&mut self, deadline_s: u32, expire_s: u32, now: &Now) {
+        let runs_until_ns = self.lease.runs_until_ns;
+        self.is_judged_by(now);
+        if expire_s == 0 && deadline_s == self.lease.time_s {
+            self.lease.runs_until_ns = runs_until_ns;
+        }
+        self.lease.time_s = deadline_s;
+    }
+
     /// Whether the lease of the hold was judged by a server clock that has turned out to be wrong
     /// since, or by another session's: whoever knew the true time may have taken the lock over.
     /// Asking the primary for it, an extend, settles that. A hold without an end is not affected.

@@ -152,8 +152,8 @@ impl Locks {
         }
     }
 
-    /// Whether a client may count the fence of a lock up: that of an atomic lock by 1, which at worst
-    /// leaves a gap; that of a read-write lock where it ends its own exclusive hold.
+    /// Whether a client may count the fence of a lock up: of an atomic lock by 1, which leaves a gap
+    /// at worst; of a read-write lock where it ends its own exclusive hold.
     fn may_count(
         &self,
         mem: &mut dyn LockMemory,

@@ -7,9 +7,9 @@
 //!        │                  └▶ Running
 //!        └▶ Done | Running
 //! ```
-//! It is made of the parts of which [`Operation`] is made, and takes no decision of its own: it ends
-//! an operation whose machine says success, and everything else goes on as an [`Operation`]. The
-//! clock is read after a ledger write that follows the chain.
+//! It is made of the parts of which [`Operation`] is made, and takes no decision of its own: it
+//! ends an operation whose machine says success, and everything else goes on as an [`Operation`].
+//! The clock is read after a ledger write that follows the chain.
 
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The first effect of an operation, where that is one word operation: it decides most of them.
+//!
+//! ```text
+//!   first_op ─▶ compare-and-swap ─ the word was as expected ─▶ ends: the result
+//!           │                    └ another ─▶ the machine goes on from there
+//!           └▶ None: the machine begins
+//! ```
+//! The machine is made of the same functions, [`atomic::first`] and [`atomic::ends`], or those of
+//! the read-write lock. Nothing of it is built before it is needed.
+
+use super::machine::Phase;
+use super::{atomic, rw, Doubt, LockEntry, Op, OpResult};
+use crate::clock::Now;
+use crate::memory::word_op::WordOp;
+use crate::planted::{self, Bug};
+use crate::wire::message::{LockType, Mode};
+
+/// What is done by the first effect of an operation that one word operation decides if no other
+/// client interferes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstOp(pub(super) Phase);
+
+impl FirstOp {
+    /// Whether the lease that it begins, if it begins one, surely runs.
+    #[inline(always)]
+    pub(crate) fn runs(&self, begun: &Now, now: &Now) -> bool {
+        let Phase::Atomic(at) = self.0 else { return true };
+        let Some(deadline_s) = at.begins_until() else { return true };
+        let is_same_clock = begun.discontinuities == now.discontinuities;
+        let runs = is_same_clock && !now.maybe_expired(deadline_s);
+        deadline_s == u32::MAX || runs || planted::is(Bug::LateSuccess)
+    }
+}
+
+impl LockEntry {
+    /// The first effect of an operation that is to begin, if it is one word operation; `None`: it
+    /// takes more, or less.
+    #[inline(always)]
+    pub fn first_op(&self, op: Op, now: &Now) -> Option<(WordOp, FirstOp)> {
+        let fits = match op {
+            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
+                self.refs == 0 && expire_s > 0 && mode == Mode::Exclusive
+            }
+            Op::Unlock => self.refs == 1,
+            Op::Extend { .. } => false,
+        };
+        // a chain, and no single word operation, takes a token, and counts the end of a hold
+        let counts = match op {
+            Op::Unlock => self.counts_end && self.lock_type == LockType::Rw,
+            _ => self.desc.tokens,
+        };
+        let is_settled = self.doubt == Doubt::None && !self.has_ledger_write();
+        if !fits || counts || !is_settled || now.is_past_horizon() {
+            return None;
+        }
+        let (phase, word_op) = match self.lock_type {
+            LockType::Atomic => {
+                let (at, word_op) = atomic::first(op, self, now)?;
+                (Phase::Atomic(at), word_op)
+            }
+            LockType::Rw => {
+                let (at, word_op) = rw::first(op, self)?;
+                (Phase::Rw(at), word_op)
+            }
+            LockType::Fair => return None,
+        };
+        Some((word_op, FirstOp(phase)))
+    }
+
+    /// What a chain has found in the word that decides; a token that it took is the entry's.
+    #[inline]
+    pub(super) fn found(&mut self, phase: Phase, values: &[u64]) -> Option<u64> {
+        match phase {
+            Phase::Atomic(at) => atomic::found(self, at, values),
+            Phase::Rw(at) => rw::found(self, at, values),
+            _ => values.first().copied(),
+        }
+    }
+
+    /// As [`found`](Self::found), of the chain of a first effect.
+    #[inline]
+    pub(crate) fn first_found(&mut self, first: FirstOp, values: &[u64]) -> Option<u64> {
+        self.found(first.0, values)
+    }
+
+    /// What the first effect has decided, which found `old`; `None`: the word was not as expected.
+    /// `begun`: the clock from before it; `now`: as for [`Machine::outcome`].
+    #[inline(always)]
+    pub(crate) fn ends(
+        &mut self,
+        op: Op,
+        first: FirstOp,
+        old: u64,
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
+        match first.0 {
+            Phase::Atomic(at) => atomic::ends(op, self, at, old, (begun, now)),
+            Phase::Rw(at) => rw::ends(self, at, old, now),
+            _ => None,
+        }
+    }
+}
