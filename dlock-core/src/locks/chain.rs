@@ -152,7 +152,7 @@ impl Locks {
         }
     }
 
-    /// Whether a client may count the fence of a lock up: of an atomic lock by 1, which leaves a gap
+    /// Whether a client may count a fence up: of an atomic lock by 1, which leaves a gap
     /// at worst; of a read-write lock where it ends its own exclusive hold.
     fn may_count(
         &self,

@@ -354,8 +354,8 @@ impl Oracle {
         told.is_some_and(|told| told.at_call.1 < u64::MAX && !told.may_be_endless)
     }
 
-    /// A release that was not answered is told as a success. `horizon`: of the client, in true time,
-    /// as far as it can know.
+    /// A release that was not answered is told as a success. `horizon`: of the client, in true
+    /// time, as far as it can know.
     ///
     /// # Errors
     /// If another client was told that it has the lock, and the lease or the horizon of this one
