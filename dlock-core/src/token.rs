@@ -42,18 +42,22 @@ impl Token {
     /// No token was asked for.
     pub const NONE: Self = Self(0);
 
+    /// What a primary says is not believed to be in bounds.
+    fn of(fence: u64, more: u64) -> Self {
+        Self(fence.saturating_add(more).min(i64::MAX as u64))
+    }
     /// Of an atomic lock whose fence was `fence` before it was counted up.
     pub fn of_atomic(fence: u64) -> Self {
-        Self(fence.saturating_add(1))
+        Self::of(fence, 1)
     }
     /// Of a read-write lock, whose fence is this while it is held.
     pub fn of_rw(mode: Mode, fence: u64) -> Self {
-        Self(fence + u64::from(mode == Mode::Exclusive))
+        Self::of(fence, u64::from(mode == Mode::Exclusive))
     }
     /// Of a fair lock that is held under this ticket.
     pub fn of_fair(mode: Mode, ticket: Ticket) -> Self {
         let turn = 2 * u64::from(ticket.tx);
-        Self(ticket.lap.saturating_add(turn) + u64::from(mode == Mode::Exclusive))
+        Self::of(ticket.lap, turn + u64::from(mode == Mode::Exclusive))
     }
     /// `None` where there is none.
     pub fn some(self) -> Option<Self> {
@@ -171,6 +175,15 @@ mod tests {
 
     fn at(s: u64) -> ServerTime {
         ServerTime(s * NS)
+    }
+
+    #[test]
+    fn a_fence_that_is_out_of_bounds_makes_no_token_that_is() {
+        let largest = Token(i64::MAX as u64);
+        assert_eq!(Token::of_atomic(u64::MAX), largest);
+        assert_eq!(Token::of_rw(Mode::Exclusive, u64::MAX), largest);
+        let ticket = Ticket { lap: u64::MAX, tx: u32::MAX, ts: 0 };
+        assert_eq!(Token::of_fair(Mode::Exclusive, ticket), largest);
     }
 
     #[test]
