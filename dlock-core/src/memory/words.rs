@@ -145,11 +145,14 @@ impl TurnWord {
     #[must_use]
     pub fn done(self, mode: Mode) -> Self {
         match mode {
-            Mode::Exclusive => self.with_nx(self.nx() + 1).with_parked(false),
-            Mode::Shared => self.with_ns(self.ns() + 1),
+            Mode::Exclusive => self.with_nx(LANE_MAX.min(self.nx() + 1)).with_parked(false),
+            Mode::Shared => self.with_ns(LANE_MAX.min(self.ns() + 1)),
         }
     }
 }
+
+/// The largest number in a lane, which no true word comes near.
+const LANE_MAX: u32 = (1 << 31) - 1;
 
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
@@ -401,6 +404,11 @@ mod tests {
         let turn = TurnWord::new().with_nx(5).with_ns(9).with_parked(true);
         let exclusive = turn.done(Mode::Exclusive);
         assert_eq!((exclusive.nx(), exclusive.ns(), exclusive.parked()), (6, 9, false));
+        let full = turn.with_nx(LANE_MAX).with_ns(LANE_MAX);
+        assert_eq!(
+            (full.done(Mode::Exclusive).nx(), full.done(Mode::Shared).ns()),
+            (LANE_MAX, LANE_MAX)
+        );
         let shared = turn.done(Mode::Shared);
         assert_eq!((shared.nx(), shared.ns(), shared.parked()), (5, 10, true));
     }
