@@ -169,7 +169,7 @@ fn a_recount_never_takes_a_living_reader_off() {
         let mut arbiter = Arbiter::new(0);
         let mut out = Vec::new();
         let refs = [(client(1), Handle(0))];
-        let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, refs: &refs };
+        let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, tokens: false, refs: &refs };
         let time = now().time;
         arbiter.forget(time, &mut memory, lock, client(2), Handle(0), &mut out);
         let got = reader.join().unwrap();
