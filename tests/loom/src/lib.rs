@@ -7,14 +7,14 @@
 #![forbid(unsafe_code)]
 
 use dlock_core::clock::Now;
-use dlock_core::memory::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::lock::{Half, LockEntry, Op};
-use dlock_core::wire::message::Request;
-use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::wire::status::Status;
+use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::LedgerEntry;
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::wire::message::Request;
+use dlock_core::wire::status::Status;
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 

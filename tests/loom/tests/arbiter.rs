@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::wire::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op};
+use dlock_core::memory::words::{
+    AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord,
+};
+use dlock_core::wire::control::{LockDesc, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
-use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord};
 use dlock_loom::{carry_out, Shared, SharedWord};
 use loom::sync::Arc;
 use loom::thread;
@@ -87,7 +89,7 @@ impl Primary {
     fn serve(&mut self, n: u32, request: Request) {
         self.seq += 1;
         let refs = [(client(1), Handle(0)), (client(2), Handle(0))];
-        let lock = LockRef { slot: Slot(0), lock_type: self.lock_type, refs: &refs };
+        let lock = LockRef { slot: Slot(0), lock_type: self.lock_type, tokens: false, refs: &refs };
         let from = Caller { client: client(n), handle: Handle(0), seq: Seq(self.seq) };
         let (time, memory) = (now().time, &mut self.memory);
         self.arbiter.request(time, memory, lock, from, request, &mut self.sent);
@@ -239,7 +241,7 @@ fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
         let mut arbiter = Arbiter::new(0);
         let mut out = Vec::new();
         let refs = [(client(1), Handle(0))];
-        let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, refs: &refs };
+        let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, tokens: false, refs: &refs };
         let time = now().time;
         arbiter.forget(time, &mut memory, lock, client(2), Handle(0), &mut out);
         let readers = reader.join().unwrap();

@@ -5,14 +5,14 @@
 
 use dlock_core::arbiter::{Arbiter, LockRef};
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::wire::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::limits::PARK_AFTER_NS;
 use dlock_core::lock::{LockEntry, Op};
-use dlock_core::wire::message::{LockType, Mode};
-use dlock_core::operation::{Bounds, Effect, Operation, Started};
-use dlock_core::wire::status::Status;
 use dlock_core::memory::words::RwWord;
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::wire::control::{LockDesc, LockGrant};
+use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::status::Status;
 use dlock_loom::{carry_out, Shared, SharedWord};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

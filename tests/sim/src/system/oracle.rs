@@ -454,7 +454,7 @@ impl Oracle {
     /// A client that relies on the lock was told this token of its hold. `begins`: the hold is new.
     ///
     /// # Errors
-    /// As [`Tokens::told`].
+    /// If a resource that keeps the largest token would judge by it wrongly.
     pub fn token(
         &mut self,
         lock: usize,
