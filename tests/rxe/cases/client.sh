@@ -11,5 +11,5 @@ set -e
 rust_tests dlock-client-verbs
 rust_tests dlock-server-verbs
 export DLOCK_FABRIC=verbs
-for program in api ladders membership; do rust_tests dlock-client-$program; done
+for program in api ladders membership tokens; do rust_tests dlock-client-$program; done
 rust_tests dlock-server-channels
