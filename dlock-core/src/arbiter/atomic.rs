@@ -11,7 +11,6 @@ use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::memory::words::AtomicWord;
 use crate::planted::{self, Bug};
-use crate::token::Token;
 use crate::wire::message::{Mode, Reply, Request};
 use crate::wire::status::Status;
 
@@ -54,15 +53,8 @@ fn grant_word(ctx: &Ctx<'_>, waiter: &Waiter, waiters: bool) -> AtomicWord {
         .with_waiters(waiters)
 }
 
-/// The word names the client: its token is taken after that, so that it is above every earlier
-/// holder's.
 fn granted(ctx: &mut Ctx<'_>, to: Caller, word: AtomicWord) {
-    let fence = ctx.fence();
-    let token = match ctx.lock.tokens && !planted::is(Bug::HandOverWithoutToken) {
-        true => Token::of_atomic(ctx.mem.faa(fence, 1)),
-        false => Token::NONE,
-    };
-    ctx.granted(to, word.into_bits(), word.timeout(), None, token);
+    ctx.granted(to, Mode::Exclusive, word.into_bits(), word.timeout(), None);
 }
 
 /// Grants at once if the lock is free or expired, else queues and sets the waiters bit.

@@ -4,7 +4,6 @@
 use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
 use crate::ids::ClientId;
 use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
-use crate::token::Token;
 use crate::wire::message::{LockType, Mode, Reply};
 use crate::wire::status::Status;
 
@@ -37,14 +36,7 @@ pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mo
     let word = ctx.read();
     match had(ctx, state, from, mode, word) {
         Some(Confirmed::Held(deadline_s, ticket)) => {
-            let fence = ctx.fence();
-            let token = match ctx.lock.lock_type {
-                _ if !ctx.lock.tokens => Token::NONE,
-                LockType::Atomic => Token::of_atomic(ctx.mem.faa(fence, 1)),
-                LockType::Rw => Token::of_rw(mode, ctx.mem.read(fence)),
-                LockType::Fair => Token::NONE, // the ticket tells it
-            };
-            ctx.granted(from, word, deadline_s, ticket, token);
+            ctx.granted(from, mode, word, deadline_s, ticket);
         }
         Some(Confirmed::Queued(ticket)) => ctx.answer(from, Reply::Queued { word, ticket }),
         None => ctx.answer(from, Reply::Denied { status: Status::Fail, word }),

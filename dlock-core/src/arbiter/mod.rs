@@ -206,17 +206,28 @@ impl Ctx<'_> {
         let word = self.read();
         self.answer(to, Reply::Denied { status, word });
     }
-    /// `token`: [`Token::NONE`] of fair locks, whose ticket tells it.
+    /// The word has the hold: its token is taken after that, so that it is above every earlier one.
     fn granted(
         &mut self,
         to: Caller,
+        mode: Mode,
         word: u64,
         deadline_s: u32,
         ticket: Option<Ticket>,
-        token: Token,
     ) {
-        let at = self.now;
+        let (at, token) = (self.now, self.token(mode));
         self.answer(to, Reply::Granted { word, deadline_s, at, ticket, token });
+    }
+    /// The token of a hold, where clients want tokens. A fair ticket tells its own.
+    fn token(&mut self, mode: Mode) -> Token {
+        let fence = self.fence();
+        match self.lock.lock_type {
+            _ if !self.lock.tokens => Token::NONE,
+            LockType::Atomic if planted::is(Bug::HandOverWithoutToken) => Token::NONE,
+            LockType::Atomic => Token::of_atomic(self.mem.faa(fence, 1)),
+            LockType::Rw => Token::of_rw(mode, self.mem.read(fence)),
+            LockType::Fair => Token::NONE,
+        }
     }
     fn fence(&self) -> WordAddr {
         WordAddr::new(self.lock.slot, Word::Fence)

@@ -31,7 +31,7 @@ use crate::ids::{ClientId, Handle};
 use crate::limits::{HINDRANCE_S, LOOK_S};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
 use crate::planted::{self, Bug};
-use crate::token::{Token, RW_END};
+use crate::token::RW_END;
 use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 
@@ -223,7 +223,7 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
     })?;
     state.queue.pop_front();
     let at = ctx.now.seconds();
-    tell_granted(ctx, next.caller, next.mode, word, at);
+    ctx.granted(next.caller, next.mode, word, at, None);
     if !state.queue.is_empty() {
         ctx.looks_again();
     }
@@ -238,15 +238,6 @@ fn counts_end(ctx: &mut Ctx<'_>, owner: ClientId) {
         let fence = ctx.fence();
         ctx.mem.faa(fence, RW_END);
     }
-}
-
-fn tell_granted(ctx: &mut Ctx<'_>, to: Caller, mode: Mode, word: u64, at_s: u32) {
-    let fence = ctx.fence();
-    let token = match ctx.lock.tokens {
-        true => Token::of_rw(mode, ctx.mem.read(fence)),
-        false => Token::NONE,
-    };
-    ctx.granted(to, word, at_s, None, token);
 }
 
 fn end_exclusive(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
@@ -299,7 +290,7 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
             true => clear_bit(ctx).unwrap_or(word),
             false => word,
         };
-        tell_granted(ctx, waiter.caller, waiter.mode, word, at);
+        ctx.granted(waiter.caller, waiter.mode, word, at, None);
     }
     clear_bit(ctx);
 }

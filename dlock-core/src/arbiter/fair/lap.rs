@@ -106,7 +106,7 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
         return ctx.wake_at(soon);
     }
     // above every token of the lap before
-    let fence = addr_of(ctx, Word::Fence);
+    let fence = ctx.fence();
     let above = match planted::is(Bug::LapKeepsFence) {
         true => 2, // a lap differs from the one before
         false => 2 * u64::from(turn.nx()) + 2,

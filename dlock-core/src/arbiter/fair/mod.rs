@@ -28,7 +28,6 @@ use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
 use crate::memory::words::{FairView, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
-use crate::token::Token;
 use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 use decision::Decision;
@@ -174,7 +173,7 @@ fn grant(
     let status = Known::Granted { deadline_s };
     state.fair.knows(to.client, (mode, ticket), entry.stamp(), status);
     let word = ctx.read();
-    ctx.granted(to, word, deadline_s, Some(ticket), Token::NONE);
+    ctx.granted(to, mode, word, deadline_s, Some(ticket));
 }
 
 /// Whether the hold was the client's, and is over now.
@@ -338,7 +337,7 @@ fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
     for (waiter, grant) in answers {
         match grant {
             Some((deadline_s, ticket)) => {
-                ctx.granted(waiter.caller, word, deadline_s, Some(ticket), Token::NONE);
+                ctx.granted(waiter.caller, waiter.mode, word, deadline_s, Some(ticket));
             }
             None => ctx.answer(waiter.caller, Reply::Denied { status: Status::Fail, word }),
         }
