@@ -70,18 +70,12 @@ impl LockEntry {
 
     /// What a chain has found in the word that decides; a token that it took is the entry's.
     #[inline]
-    pub(super) fn found(&mut self, phase: Phase, values: &[u64]) -> Option<u64> {
+    pub(crate) fn found(&mut self, FirstOp(phase): FirstOp, values: &[u64]) -> Option<u64> {
         match phase {
             Phase::Atomic(at) => atomic::found(self, at, values),
             Phase::Rw(at) => rw::found(self, at, values),
             _ => values.first().copied(),
         }
-    }
-
-    /// As [`found`](Self::found), of the chain of a first effect.
-    #[inline]
-    pub(crate) fn first_found(&mut self, first: FirstOp, values: &[u64]) -> Option<u64> {
-        self.found(first.0, values)
     }
 
     /// What the first effect has decided, which found `old`; `None`: the word was not as expected.

@@ -147,12 +147,9 @@ impl Machine {
     }
 
     fn found(&mut self, e: &mut LockEntry, values: Values, now: Now) -> Step {
-        let Some(old) = e.found(self.phase, values.as_slice()) else { return self.lose_track(e) };
-        let ended = match self.phase {
-            Phase::Atomic(at) => atomic::ends(self.op, e, at, old, (&self.started, &now)),
-            Phase::Rw(at) => rw::ends(e, at, old, &now),
-            _ => None,
-        };
+        let first = FirstOp(self.phase);
+        let Some(old) = e.found(first, values.as_slice()) else { return self.lose_track(e) };
+        let ended = e.ends(self.op, first, old, &self.started, &now);
         if let Some(result) = ended {
             return Step::Done(result);
         }

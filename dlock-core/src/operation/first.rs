@@ -133,8 +133,7 @@ impl First {
     #[inline]
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
         if let (Outcome::Done(values), Some(first)) = (&outcome, self.machine.first_op()) {
-            let (begun, old) =
-                (self.machine.started(), entry.first_found(first, values.as_slice()));
+            let (begun, old) = (self.machine.started(), entry.found(first, values.as_slice()));
             let ended = old.and_then(|old| Self::ended(entry, self.op, first, old, &begun, &now));
             if let Some(result) = ended {
                 return Follows::Done(result);
