@@ -114,8 +114,6 @@ pub struct Locks {
     access: Access,
     /// The collected part of what each client has counted for the primary.
     told: BTreeMap<ClientId, Told>,
-    /// What the record says of the tokens that are given.
-    tokens: TokenFloor,
 }
 
 impl Locks {
@@ -142,7 +140,6 @@ impl Locks {
             counters: Arc::default(),
             access: Access::default(),
             told: BTreeMap::new(),
-            tokens: config.tokens,
             config,
         }
     }
@@ -151,13 +148,13 @@ impl Locks {
     /// first lock on whose tokens a client wants.
     pub(crate) fn reserve_tokens(&mut self, now: ServerTime) -> Option<Change> {
         let is_asked_for = self.registry.locks.gives_tokens();
-        let below = if is_asked_for { self.tokens.reserve(now) } else { None };
+        let below = if is_asked_for { self.config.tokens.reserve(now) } else { None };
         below.map(|below| Change::Tokens { below })
     }
 
     /// When the reservation of tokens is to be renewed.
     pub(crate) fn next_reserve(&self) -> Option<ServerTime> {
-        self.tokens.next_reserve()
+        self.config.tokens.next_reserve()
     }
 
     /// The configuration.
