@@ -462,9 +462,8 @@ impl Oracle {
         now: u64,
         begins: bool,
     ) -> Result<(), String> {
-        let relies = |who| self.relies(lock, who, now);
-        let mut tokens = self.locks[lock].tokens.clone();
-        let judged = tokens.told(told, relies, begins);
+        let mut tokens = std::mem::take(&mut self.locks[lock].tokens);
+        let judged = tokens.told(told, |who| self.relies(lock, who, now), begins);
         self.locks[lock].tokens = tokens;
         judged.map_err(|why| format!("token: lock {lock} at {now}: {why}"))
     }
