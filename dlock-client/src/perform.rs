@@ -5,7 +5,8 @@
 //!   perform ─▶ First: one chain, a ledger write ─▶ result
 //!                └▶ Operation: execute::carry_out
 //! ```
-//! What may block runs [uncancelled]. On memory of this host a first chain does not block.
+//! A part of a call that may block runs [uncancelled]. A first chain on memory of this host does
+//! not block.
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{Op, OpResult};

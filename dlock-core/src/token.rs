@@ -122,7 +122,7 @@ pub const RESERVE_S: u64 = 600;
 pub struct TokenFloor {
     start: u64,
     since: ServerTime,
-    /// Until when the record covers what is given; `None`: nothing was reserved.
+    /// The end of the time for which the record reserves tokens; `None`: it reserves none.
     reserved_until: Option<ServerTime>,
 }
 

@@ -506,7 +506,8 @@ fn a_warning_lets_command_end_by_itself_and_is_no_success() {
     assert_eq!(exec.code("after the warning"), Some(76));
 }
 
-/// As in a program of Java, or in one that has a thread for its signals.
+/// The starter may be a Java program, or one with a thread for its signals: these block signals in
+/// their other threads, and a child inherits that.
 #[test]
 fn a_signal_that_the_starter_has_blocked_is_heard_nevertheless() {
     let primary = Primary::start("blocked");

@@ -4,7 +4,7 @@
 //! ```text
 //!   claims of one lock ─▶ settle ─▶ its word, and the ledger entries of those who have something
 //! ```
-//! Of holds that exclude each other, the one that was granted or confirmed last is the true one:
+//! Of two holds that exclude each other, the hold that was granted or confirmed last is kept:
 //! the predecessor had taken the lock away from the other, after its lease had ended. So of two
 //! holds granted by one incarnation, the later one has the later deadline by the clock of that
 //! incarnation, which both claims contain. The age of a hold decides only if this does not, because

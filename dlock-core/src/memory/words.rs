@@ -36,7 +36,7 @@ pub struct AtomicWord {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct RwWord {
-    /// Readers, including those that are about to step back.
+    /// The number of readers, with the readers that are about to step back.
     #[bits(32)]
     pub rcount: u32,
     /// The exclusive owner, 0 for none.
@@ -117,7 +117,7 @@ pub struct TurnWord {
     pub ns: u32,
     /// Whether a client of shared memory sleeps in the kernel on a half of this word.
     pub parked: bool,
-    /// Exclusive tickets done: the number of the one that is at the head.
+    /// Exclusive tickets done, which is the number of the exclusive ticket at the head.
     #[bits(31)]
     pub nx: u32,
     /// Whether a client waits at the arbiter. While this is set, only the arbiter changes the word.

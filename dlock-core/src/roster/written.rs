@@ -48,7 +48,7 @@ impl Written {
         (self.changes >= told).then_some(!self.is_failing)
     }
 
-    /// Whether what was told last could not be kept.
+    /// Whether the last change could not be written.
     pub fn is_failing(&self) -> bool {
         self.is_failing
     }

@@ -55,7 +55,7 @@ pub struct Arrival {
 
 impl Arrival {
     /// The search of a client that knows this number of addresses. Until `until_ns` it waits for a
-    /// primary that recovers and, if it knows several addresses, for one that is not reachable yet.
+    /// primary that recovers. With several addresses it also waits for a primary to start.
     pub fn new(now_ns: u64, addresses: usize, until_ns: Option<u64>) -> Self {
         Self {
             addresses: addresses.clamp(1, ADDRESSES_MAX),

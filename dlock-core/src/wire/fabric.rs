@@ -24,7 +24,7 @@ macro_rules! fabrics {
         }
 
         impl FabricKind {
-            /// All kinds, in the order in which a client tries those that it may use.
+            /// All kinds, in the order in which a client tries them.
             pub const ALL: [FabricKind; [$($number),*].len()] = [$(Self::$kind),*];
 
             /// The name for users.

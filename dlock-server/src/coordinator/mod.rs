@@ -7,10 +7,9 @@
 //!        ▼                            ▼
 //!   control thread: a client is answered once it is kept that it is one
 //! ```
-//! What is kept, what a successor makes of it and what the writer does next is decided by
-//! [`dlock_core::roster`]; what is here reads, writes and passes on. Written
-//! when clients come and go, and never on the way to a lock. What comes while the last changes are
-//! being written is written together.
+//! [`dlock_core::roster`] decides what is kept, how a successor reads it and what the writer does
+//! next. This module reads and writes. The writer works when clients come and go, never on the way
+//! to a lock. It writes all changes together that have come during the last write.
 
 pub(crate) mod file;
 pub(crate) mod standby;
@@ -97,7 +96,7 @@ impl Receipts {
 }
 
 impl Receipts {
-    /// Whether what was told last could not be kept; it is tried again and again.
+    /// Whether the last change could not be written; the writer tries again and again.
     pub(crate) fn is_failing(&self) -> bool {
         self.written.borrow().is_failing()
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The admin endpoint: what runs, for a person or a program on this host.
 //!
-//! JSON (`json_lines.rs`). Numbers are decimal; what may not fit into the 53 bits that many
-//! programs have for them is a string of its digits: epochs, words, counters. Names are bytes, so a
+//! JSON (`json_lines.rs`). Numbers are decimal. Epochs, words and counters are strings of digits:
+//! many programs have 53 bits for a number, which these may exceed. Names are bytes, so a
 //! lock has its `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
 //!
 //! ```text

@@ -11,8 +11,8 @@
 //! old one learns it as soon as it goes on. Of several that want to, one at a time
 //! (`FILE.clients.taking`) looks whether the list is still that primary's, and takes it.
 //!
-//! What follows from what is seen of the file is decided by [`dlock_core::roster::place`]; what is
-//! here looks, locks and writes.
+//! [`dlock_core::roster::place`] decides whose the list is. This module looks at the file, locks it
+//! and writes it.
 //!
 //! The file may be removed while its primary serves. On this host the primary is known by a name
 //! besides ([`Name`]), so that no other one begins before the file is there again.

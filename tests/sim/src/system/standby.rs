@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Primaries in waiting: `dlock_core::standby` decides when one takes the place of the primary, and
-//! `dlock_core::roster::place` whether it gets that. What is here asks, fences, locks and says what
-//! an operator says, as `dlock-server/src/coordinator/standby.rs` and `file/owner.rs` do.
+//! `dlock_core::roster::place` decides whether it gets the place. This module asks, fences and
+//! locks as `dlock-server/src/coordinator/standby.rs` and `file/owner.rs` do, and is the operator.
 //!
 //! ```text
 //!   next ─▶ Wait · Probe ─▶ heard, unheard · Fence ─▶ the primary ends, or the command fails

@@ -15,7 +15,7 @@
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
 
-/// What was told of one lock name.
+/// The tokens of one lock name that clients were told.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     exclusive: u64,
