@@ -24,6 +24,8 @@ mod fair;
 mod first;
 mod machine;
 mod rw;
+#[cfg(test)]
+pub(crate) mod testing;
 mod tries;
 mod validity;
 mod view;

@@ -8,12 +8,12 @@ mod tries;
 
 use super::*;
 use crate::clock::{ServerTime, NS};
-use crate::ids::{ClientId, Handle, LockId, Slot};
+use crate::ids::{Handle, Slot};
+use crate::lock::testing::entry;
 use crate::lock::{EntryState, View};
 use crate::memory::word_op::{Values, Word, WordOp};
 use crate::memory::words::{AtomicWord, LedgerEntry, TakenWord, TurnWord};
 use crate::token::Token;
-use crate::wire::control::{LockDesc, LockGrant};
 use crate::wire::message::{Mode, WaitNumber};
 
 const X: Mode = Mode::Exclusive;
@@ -22,19 +22,6 @@ const TAKE: Op = Op::TryLock { mode: X, expire_s: 5 };
 const LOCK: Op = Op::Lock { mode: X, expire_s: 5 };
 /// The moment at which every test begins.
 const START: u64 = 1_000 * NS;
-
-fn entry(lock_type: LockType) -> LockEntry {
-    let grant = LockGrant {
-        lock: LockId(5),
-        handle: Handle(3),
-        slot: Slot(9),
-        word: 0,
-        already: false,
-        tokens: false,
-    };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
-    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
-}
 
 /// So many nanoseconds after the start.
 fn at(ns: u64) -> Now {

@@ -2,6 +2,7 @@
 use super::*;
 use crate::clock::{Now, ServerTime, NS};
 use crate::ids::{Handle, LockId, Slot};
+use crate::lock::testing::{entry, grant};
 use crate::lock::{Begin, EntryState, LockEntry, Op, OpResult, Step};
 use crate::memory::word_op::{Outcome, Values, WordOp};
 use crate::memory::words::AtomicWord;
@@ -37,22 +38,6 @@ fn session() -> Session {
         offers: all_offers(),
         terms: Terms::UNLIMITED,
     }
-}
-
-fn grant() -> LockGrant {
-    LockGrant {
-        lock: LockId(5),
-        handle: Handle(3),
-        slot: Slot(9),
-        word: 0,
-        already: false,
-        tokens: false,
-    }
-}
-
-fn entry(lock_type: LockType) -> LockEntry {
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
-    LockEntry::new(client(), 0, lock_type, &grant(), desc)
 }
 
 fn held_until_1005(lock_type: LockType) -> LockEntry {
