@@ -94,7 +94,7 @@ bugs! {
         "a word that says that a client sleeps is the arbiter's to change";
     ToldReleaseFails =
         "told-release-fails",
-        "a release that found its turn while its lease ran is a success";
+        "a release that found its turn is a success";
     DecidedFromLater =
         "decided-from-later",
         "the arbiter changes the turn from the very word that it has decided by";

@@ -88,7 +88,9 @@ pub(super) fn releasing(
         return Step::Done(e.lost());
     }
     e.pace.followed(found.told());
-    let has_turn = !e.maybe_over(now) && !planted::is(Bug::ToldReleaseFails);
+    // an exclusive number that has its turn was not passed; a share may have been counted as done
+    let is_own = mode == Mode::Exclusive || !e.maybe_over(now);
+    let has_turn = is_own && !planted::is(Bug::ToldReleaseFails);
     release(m, e, mode, had_turn || has_turn, now)
 }
 
