@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A writer whose process is stopped for three times its lease, and then goes on writing: the store
+//! of `examples/fenced_store.rs` refuses it by its token, and its unlock says that the lock was
+//! lost. Real processes, on each fabric and with each type of lock.
+//!
+//! `DLOCK_SOAK=1` makes 100 trials of each.
+
+mod common;
+#[path = "../examples/fenced_store.rs"]
+mod fenced_store;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{fabrics, name, on_verbs, server};
+use dlock_client::{Error, FabricChoice};
+
+const TYPES: [&str; 3] = ["atomic", "rw", "fair"];
+/// Three times the lease, or the horizon, of a writer.
+const PAUSE: Duration = Duration::from_secs(3);
+/// Trials that are under way at the same time.
+const AT_ONCE: usize = 12;
+
+const ARGS_VARIABLE: &str = "DLOCK_TEST_STORE_ARGS";
+
+/// Not a test by itself: the example, in a process of its own.
+#[test]
+fn child_that_is_the_example() {
+    let Ok(args) = std::env::var(ARGS_VARIABLE) else { return };
+    println!("\nstarts");
+    fenced_store::run(&args.split('\n').collect::<Vec<_>>()).unwrap();
+}
+
+/// A process of the example. It is killed when this is dropped.
+struct Process {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(args: &[&str], fabric: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_is_the_example", "--nocapture"])
+            .env(ARGS_VARIABLE, args.join("\n"))
+            .env("DLOCK_FABRIC", fabric)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut process = Self { input: child.stdin.take(), child, lines };
+        while process.hears() != "starts" {}
+        process
+    }
+
+    fn hears(&mut self) -> String {
+        let said = self.lines.by_ref().map(|line| line.expect("it says something"));
+        // but for what the test harness says of a test that takes long
+        let mut said = said.filter(|line| !line.starts_with("test "));
+        said.next().expect("it says something")
+    }
+
+    fn writes(&mut self, value: &str) -> String {
+        writeln!(self.input.as_ref().unwrap(), "{value}").unwrap();
+        self.hears()
+    }
+
+    /// Its input ends, so that it unlocks; what it says of that.
+    fn ends(&mut self) -> String {
+        self.input = None;
+        self.hears()
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn token(key: &str, said: &str) -> u64 {
+    let token = said.strip_prefix("holds ").and_then(|token| token.parse().ok());
+    token.unwrap_or_else(|| panic!("{key}: {said}"))
+}
+
+fn trial(socket: &str, folder: &Path, port: u16, fabric: FabricChoice, lock: &str, number: usize) {
+    let key = format!("{lock}_{}_{number}", name(fabric));
+    let port = port.to_string();
+    let writer = || {
+        let args = ["write", socket, "127.0.0.1", &port, lock, &key];
+        let mut writer = Process::start(&args, name(fabric));
+        let token = token(&key, &writer.hears());
+        (writer, token)
+    };
+    let (mut late, old) = writer();
+    assert_eq!(late.writes("first"), "stored", "{key}");
+    late.signal("STOP");
+    thread::sleep(PAUSE);
+    let (mut next, new) = writer();
+    assert!(new > old, "{key}: {new} after {old}");
+    assert_eq!(next.writes("second"), "stored", "{key}");
+    late.signal("CONT");
+    assert_eq!(late.writes("late"), format!("refused: {old} is older than {new}"), "{key}");
+    let told = late.ends();
+    match lock {
+        // its session is over with its horizon
+        "rw" => assert_ne!(told, "unlocked", "{key}"),
+        _ => assert_eq!(told, Error::Lost.to_string(), "{key}"),
+    }
+    assert_eq!(next.ends(), "unlocked", "{key}");
+    assert_eq!(fs::read_to_string(folder.join(&key)).unwrap(), format!("{new}\nsecond\n"));
+}
+
+#[test]
+fn a_late_write_is_refused_by_its_token() {
+    let is_soak = std::env::var_os("DLOCK_SOAK").is_some();
+    let trials = match (is_soak, on_verbs()) {
+        (true, false) => 100,
+        (true, true) => 20,
+        (false, _) => 2,
+    };
+    let folder = std::env::temp_dir().join(format!("dlock-paused-{}", std::process::id()));
+    let values = folder.join("values");
+    fs::create_dir_all(&values).unwrap();
+    let socket = folder.join("store").to_string_lossy().into_owned();
+    let mut store = Process::start(&["serve", &socket, &values.to_string_lossy()], "auto");
+    assert_eq!(store.hears(), "serves");
+    let server = server();
+    let port = server.local_addr().port();
+    // without a lease a client that can write to the lock's memory keeps the lock while it is there
+    let ends = |(fabric, lock): &(FabricChoice, &str)| *lock != "rw" || name(*fabric) != "shm";
+    let mut todo: Vec<_> = fabrics()
+        .into_iter()
+        .flat_map(|fabric| TYPES.map(|lock| (fabric, lock)))
+        .filter(ends)
+        .flat_map(|what| (0..trials).map(move |number| (what, number)))
+        .collect();
+    while !todo.is_empty() {
+        let batch = todo.split_off(todo.len().saturating_sub(AT_ONCE));
+        thread::scope(|scope| {
+            for ((fabric, lock), number) in batch {
+                let (socket, values) = (&socket, &values);
+                scope.spawn(move || trial(socket, values, port, fabric, lock, number));
+            }
+        });
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
