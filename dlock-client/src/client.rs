@@ -22,6 +22,7 @@ use dlock_fabric::os::clock::boot_ns;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::lock::Lock;
+use crate::mutex::Mutex;
 use crate::options::Config;
 use crate::reference::{Key, References};
 
@@ -157,6 +158,18 @@ impl Client {
         lock_type: LockType,
     ) -> Result<Lock, Error> {
         self.lock_of(name.as_ref(), lock_type, true)
+    }
+
+    /// The mutex of this name, for threads: re-entrant, first come first served, with fencing tokens.
+    /// It is the fair lock of this name.
+    ///
+    /// # Errors
+    /// As [`atomic_lock`](Self::atomic_lock).
+    ///
+    /// # Latency
+    /// As `atomic_lock`.
+    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Result<Mutex, Error> {
+        self.lock_with_tokens(name, LockType::Fair).map(Mutex::new)
     }
 
     fn lock_of(&self, name: &[u8], lock_type: LockType, tokens: bool) -> Result<Lock, Error> {

@@ -42,6 +42,7 @@ mod host;
 mod instance;
 mod lock;
 mod logged_once;
+mod mutex;
 mod object;
 mod options;
 mod perform;
@@ -77,6 +78,7 @@ pub use error::Error;
 pub use guard::{Guard, OwnedGuard};
 pub use host::{Address, NoAddress};
 pub use lock::{Acquire, AcquireFuture, Lock, Wait, LEASE_DEFAULT, WAIT_DEFAULT};
+pub use mutex::{Mutex, MutexGuard};
 pub use object::Object;
 pub use options::{Config, QueuePairs, HORIZON_MAX};
 pub use secure::{

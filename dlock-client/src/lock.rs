@@ -23,6 +23,7 @@ use crate::driver::futures::Acquiring;
 use crate::error::Error;
 use crate::guard::{Guard, Hold, Keep, OwnedGuard, RW_HAS_NO_LEASE};
 use crate::instance::GuardWait;
+use crate::mutex::Threads;
 use crate::reference::Reference;
 
 /// The lease of an acquire that names none.
@@ -74,6 +75,11 @@ impl Lock {
     /// The type of the lock.
     pub fn lock_type(&self) -> LockType {
         self.lock_type
+    }
+
+    /// The threads of this program that use it as a [`Mutex`](crate::Mutex).
+    pub(crate) fn threads(&self) -> &Threads {
+        self.reference.threads()
     }
 
     /// Makes an acquire of the lock; [`Acquire::guard`], [`Acquire::owned`] or `.await` carries it

@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::driver::futures::Tasks;
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::mutex::Threads;
 
 /// A lock or a state object: what a reference refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +128,8 @@ impl References {
                     drop(live);
                     return Ok(reference);
                 }
-                let reference = Arc::new(Reference { references: Arc::clone(self), key });
+                let (references, threads) = (Arc::clone(self), Threads::default());
+                let reference = Arc::new(Reference { references, key, threads });
                 live.references.insert(key, Arc::downgrade(&reference));
                 drop(live);
                 return Ok(reference);
@@ -158,6 +160,7 @@ impl References {
 pub(crate) struct Reference {
     references: Arc<References>,
     key: Key,
+    threads: Threads,
 }
 
 impl Reference {
@@ -173,6 +176,11 @@ impl Reference {
 
     pub(crate) fn key(&self) -> Key {
         self.key
+    }
+
+    /// The threads of this program that use the lock as a [`Mutex`](crate::Mutex).
+    pub(crate) fn threads(&self) -> &Threads {
+        &self.threads
     }
 }
 
