@@ -7,7 +7,7 @@
 //! `STATUS number…`, STATUS being the protocol's number of it, hexadecimal:
 //!
 //! ```text
-//!   get NAME TYPE        try|lock|extend MODE LEASE_S        unlock
+//!   get NAME TYPE [tokens]   try|lock|extend MODE LEASE_S        unlock        token
 //!   count FILE TIMES [locked]   adds 1 to the number in FILE, TIMES times
 //!   write FILE TIMES / read FILE TIMES                       pairs of numbers, see pairs()
 //!   reinit ADDRESS       update       reinit-done
@@ -154,7 +154,8 @@ fn done(status: Status) -> Played {
 impl Player {
     fn obey(&mut self, words: &[&str]) -> Played {
         match words {
-            ["get", name, kind] => self.get(name, kind),
+            ["get", name, kind] => self.get(name, kind, false),
+            ["get", name, kind, "tokens"] => self.get(name, kind, true),
             ["try", mode, lease] => {
                 let lock = self.lock()?;
                 done(self.instance.trylock(lock, mode_of(mode)?, number(lease)?).status)
@@ -167,6 +168,10 @@ impl Player {
                 let lock = self.lock()?;
                 done(self.instance.extend(lock, mode_of(mode)?, number(lease)?).status)
             }
+            ["token"] => match self.instance.token(self.lock()?) {
+                Some(token) => Ok(vec![token.0]),
+                None => Err(Status::AlreadyUnlocked),
+            },
             ["unlock"] => done(self.instance.unlock(self.lock()?).status),
             ["count", file, times] => self.count(file, number(times)?, false),
             ["count", file, times, "locked"] => self.count(file, number(times)?, true),
@@ -186,14 +191,14 @@ impl Player {
         self.lock.ok_or(Status::LockNotGet)
     }
 
-    fn get(&mut self, name: &str, kind: &str) -> Played {
+    fn get(&mut self, name: &str, kind: &str, tokens: bool) -> Played {
         let lock_type = match kind {
             "atomic" => LockType::Atomic,
             "rw" => LockType::Rw,
             "fair" => LockType::Fair,
             _ => return Err(Status::Invalid),
         };
-        let desc = LockDesc { name: name.into(), lock_type, lease_s: LOOP_LEASE_S, tokens: false };
+        let desc = LockDesc { name: name.into(), lock_type, lease_s: LOOP_LEASE_S, tokens };
         let (status, lock) = self.instance.get_lock(desc);
         self.lock = lock;
         done(status)

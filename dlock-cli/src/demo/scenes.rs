@@ -203,6 +203,25 @@ fn killed_holder(
     Ok(())
 }
 
+/// A store that keeps the largest token with which it was written.
+#[derive(Default)]
+struct Store(u64);
+
+impl Store {
+    /// Whether a write with this token is stored.
+    fn writes(&mut self, token: u64) -> bool {
+        let is_stored = token >= self.0;
+        self.0 = self.0.max(token);
+        is_stored
+    }
+}
+
+/// The fencing token of what the client holds.
+fn token(client: &mut Process) -> Result<u64, Failure> {
+    let answer = expect(client.ask("token")?, "token")?;
+    answer.numbers.first().copied().ok_or_else(|| Failure::plain("a client that holds has a token"))
+}
+
 fn frozen_holder(
     tour: &mut Tour,
     primary: &Primary,
@@ -212,20 +231,29 @@ fn frozen_holder(
     tour.say(
         "A client takes a lock for 1 s and is frozen (SIGSTOP). It is not dead, so only its\n\
          lease counts: when that is over, the next client gets the lock. The sleeper wakes\n\
-         up and believes that it still holds it.",
+         up and believes that it still holds it. What it writes then, a store refuses by\n\
+         its fencing token: a number that is larger for each holder.",
     );
     let mut sleeper = client(primary.address, tour.fabric)?;
     for process in [&mut sleeper, &mut clients[0]] {
-        expect(process.ask("get demo-lease atomic")?, "get")?;
+        expect(process.ask("get demo-lease atomic tokens")?, "get")?;
     }
     let taken = Instant::now();
     expect(sleeper.ask("lock exclusive 1")?, "lock")?;
+    let old = token(&mut sleeper)?;
     sleeper.freeze(true);
     let answer = clients[0].ask("lock exclusive 60")?;
     let waited = answer.at.saturating_duration_since(taken).as_secs_f64();
     let good = answer.status == Status::Success && waited >= 1.0;
     tour.check(&format!("the lock went to the next client after {waited:.1} s"), good);
+    let mut store = Store::default();
+    let new = token(&mut clients[0])?;
+    let is_written = store.writes(new);
     sleeper.freeze(false);
+    tour.check(
+        "its write is stored; the sleeper's is refused, since its token is older",
+        is_written && !store.writes(old),
+    );
     let late = sleeper.ask("unlock")?;
     tour.check(
         &format!("the sleeper's late unlock is refused ({:?})", late.status),

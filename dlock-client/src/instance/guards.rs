@@ -265,6 +265,13 @@ impl Instance {
         guard.as_ref()?.entry.token()
     }
 
+    /// The fencing token of what this client holds of the lock, as far as it knows; `None`: it holds
+    /// nothing, or has got the lock without tokens.
+    pub fn token(&self, lock: LockId) -> Option<Token> {
+        let (_lock_slot, guard, _) = self.idle(lock).ok()?;
+        guard.as_ref().filter(|held| held.entry.refs() > 0)?.entry.token()
+    }
+
     /// The end of a guard. If the primary cannot be asked, the hold is over all the same: no guard
     /// can end it later. It is not claimed, and is undone before the next operation on the lock, or
     /// as soon as there is a primary if this client finds that by itself.
