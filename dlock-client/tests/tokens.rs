@@ -4,12 +4,15 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use common::{client, fabrics, server, server_with, S, X};
-use dlock_client::{Client, LockType, Token, Wait};
+use common::site::Site;
+use common::{client, eventually, fabrics, server, server_with, S, X};
+use dlock_client::{Client, Config, FabricChoice, Lock, LockType, Token, Wait};
 use dlock_server::ServerConfig;
 
 /// A resource that refuses a writer whose token is smaller than one that it has seen.
@@ -133,6 +136,20 @@ fn a_writer_whose_lease_is_over_is_refused_by_its_token() {
     }
 }
 
+/// The tokens that an hour is worth.
+const HOUR: u64 = 3_600 << 30;
+
+/// Leaves a list of clients as a primary would have done whose clock was an hour ahead; what that
+/// primary had reserved by the clock as it is.
+fn clock_is_set_back(state_file: &Path) -> Token {
+    let list = state_file.with_extension("clients");
+    let text = fs::read_to_string(&list).unwrap();
+    let kept = text.lines().rev().find_map(|line| line.strip_prefix("tokens ")).unwrap();
+    let below: u64 = kept.parse().unwrap();
+    fs::write(&list, format!("{text}tokens {}\n", below + HOUR)).unwrap();
+    Token(below)
+}
+
 /// The clock of the second primary is an hour behind: by its clock alone it would give numbers that
 /// the first one has given.
 #[test]
@@ -151,14 +168,76 @@ fn tokens_increase_over_a_restart_of_the_primary_though_its_clock_was_set_back()
         }
         user.leave().unwrap();
         drop(server);
-        // as a primary would have left it whose clock was an hour ahead
-        let list = state_file.with_extension("clients");
-        let text = fs::read_to_string(&list).unwrap();
-        let kept = text.lines().rev().find_map(|line| line.strip_prefix("tokens ")).unwrap();
-        let below: u64 = kept.parse().unwrap();
-        assert!(below > last.0);
-        last = Token(below + (3_600 << 30));
-        fs::write(&list, format!("{text}tokens {}\n", last.0)).unwrap();
+        let below = clock_is_set_back(&state_file);
+        assert!(below > last);
+        last = Token(below.0 + HOUR);
     }
     fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A client that finds the successor of its primary by itself.
+fn stays(site: &Site, fabric: FabricChoice) -> Client {
+    let config = Config::new().port(site.port).fabric(fabric).primaries([site.address()]);
+    let config = config.silence(Duration::from_millis(200)).without_horizon();
+    Client::with_config(&config, &site.address().ip().to_string()).unwrap()
+}
+
+/// Primaries that die and are started again, some of them as if the clock had been set back by an
+/// hour. What a holder has it keeps, readers that hold together have equal tokens, and each
+/// exclusive token of a name is larger than those before, also where all clients had given the lock
+/// back. `DLOCK_SOAK=1`: 300 failovers on each fabric.
+#[test]
+fn tokens_increase_over_many_failovers() {
+    let is_soak = std::env::var_os("DLOCK_SOAK").is_some();
+    let rounds = if is_soak { 60 } else { 3 }; // of five failovers
+    let wait = Duration::from_secs(30);
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("tokens-{}", fabric.name()));
+        let [a, b] = [0, 1].map(|_| stays(&site, fabric));
+        let mut last: BTreeMap<String, Token> = BTreeMap::new();
+        let mut grows = |name: &str, token: Token| {
+            let before = last.insert(name.into(), token).unwrap_or(Token::NONE);
+            assert!(token > before, "{fabric:?} {name}: {token} after {before}");
+        };
+        for round in 0..rounds {
+            for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+                let (kept, anew) = (format!("{lock_type:?} kept"), format!("{lock_type:?} anew"));
+                let locks = [&a, &b].map(|c| c.lock_with_tokens(&kept, lock_type).unwrap());
+                let acquire = |lock: &Lock, mode| lock.acquire(mode).wait(wait).owned().unwrap();
+                // it is given back by all, and made anew
+                grows(&anew, token_of(&a, &anew, lock_type));
+                let held = acquire(&locks[0], X);
+                let before = held.token().unwrap();
+                grows(&kept, before);
+                site.stop();
+                if round % 3 == 1 {
+                    clock_is_set_back(&site.folder.join("state"));
+                }
+                site.start();
+                eventually(30, "it is served", || {
+                    locks[0].acquire(X).wait(Wait::No).guard().is_err()
+                });
+                assert_eq!(held.token(), Some(before), "{kept}: a holder keeps its token");
+                held.unlock().unwrap();
+                let next = acquire(&locks[1], X);
+                grows(&kept, next.token().unwrap());
+                drop(next);
+                grows(&anew, token_of(&b, &anew, lock_type));
+                if lock_type == LockType::Atomic {
+                    continue;
+                }
+                // a reader that stays over a failover, and one that comes after it
+                let stays = acquire(&locks[0], S);
+                let shared = stays.token().unwrap();
+                grows(&kept, shared);
+                site.stop();
+                site.start();
+                let comes = acquire(&locks[1], S);
+                assert_eq!((stays.token(), comes.token()), (Some(shared), Some(shared)), "{kept}");
+                drop((stays, comes));
+            }
+        }
+        a.leave().unwrap();
+        b.leave().unwrap();
+    }
 }
