@@ -34,8 +34,8 @@
  *
  * Time. A call that may wait takes timeout_ns: how long, in nanoseconds from now, or
  * DLOCK_FOREVER. 0 does what needs no waiting. After that time it returns DLOCK_E_TIMED_OUT, and
- * after dlock_cancel_fire() DLOCK_E_CANCELLED, whatever the primary does. An operation that was
- * under way then is not known to have taken effect or not, unless its function says more.
+ * after dlock_cancel_fire() DLOCK_E_CANCELLED, also if the primary stands still. It is not known
+ * then whether the operation takes effect, unless its function says more.
  * Leases are in milliseconds.
  *
  * Threads. Every function may be called from every thread at any time. A hold belongs to the
@@ -166,7 +166,7 @@ enum {
 
 /* dlock_client_options.flags */
 enum {
-    DLOCK_NO_TLS = 1,            /* no TLS, whatever the environment says */
+    DLOCK_NO_TLS = 1,            /* no TLS; the environment does not matter */
     DLOCK_SHARED_QUEUE_PAIR = 2  /* one queue pair, as the primary is configured */
 };
 
@@ -330,7 +330,7 @@ dlock_error dlock_hold_extend(dlock_hold hold, uint64_t lease_ms, uint64_t timeo
  *   As dlock_hold_extend(). */
 dlock_error dlock_hold_check(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel);
 
-/* Releases the lock and closes the handle, whatever it returns but DLOCK_E_BUSY. After
+/* Releases the lock and closes the handle, with every result but DLOCK_E_BUSY. After
  * DLOCK_E_TIMED_OUT and DLOCK_E_CANCELLED the library goes on with the release.
  *   DLOCK_E_BUSY  another call with the same hold has not ended in time: the hold stays
  *   DLOCK_E_LOST  (it was not held any more), DLOCK_E_NOT_READY, DLOCK_E_DISCONNECTED,

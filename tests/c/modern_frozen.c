@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* dlock.h with a primary that stands still: every call that waits ends at its time, or when it is
- * cancelled, in whatever state it is. */
+ * cancelled. */
 #include <pthread.h>
 
 #include "modern.h"

@@ -91,7 +91,7 @@ pub(crate) fn take(hold: dlock_hold, until: &Until) -> Result<OwnedGuard, Failur
     guard.ok_or_else(|| Failure::of(DLOCK_E_HANDLE)) // another thread has just released it
 }
 
-/// Releases a hold whatever becomes of the caller: a release that has begun goes on.
+/// Begins to release a hold that no caller waits for: a release that has begun goes on.
 pub(crate) fn abandon(guard: OwnedGuard) {
     let mut release = pin!(guard.unlock_async());
     let mut context = Context::from_waker(std::task::Waker::noop());

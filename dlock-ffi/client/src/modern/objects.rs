@@ -130,7 +130,8 @@ pub unsafe extern "C" fn dlock_object_load(
     })
 }
 
-/// `dlock_error dlock_object_destroy(dlock_object object, uint64_t timeout_ns, dlock_cancel cancel)`
+/// `dlock_error dlock_object_destroy(dlock_object object, uint64_t timeout_ns,
+/// dlock_cancel cancel)`
 #[no_mangle]
 pub extern "C" fn dlock_object_destroy(
     object: dlock_object,
