@@ -445,6 +445,30 @@ fn futures_at_a_frozen_primary_end_and_can_be_dropped() {
 }
 
 #[test]
+fn a_guard_is_not_lost_while_a_future_of_its_client_shares_the_lock() {
+    let server = server();
+    for fabric in fabrics() {
+        let a = client(&server, fabric);
+        let lock = a.lock_with_tokens("shared", LockType::Fair).unwrap();
+        thread::scope(|scope| {
+            for i in 0..4 {
+                let lock = &lock;
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let lease = Duration::from_secs(30 + (7 * round + 13 * i) % 100);
+                        let mut guard = block_on(lock.acquire(Shared).lease(lease)).unwrap();
+                        assert!(!guard.is_known_lost());
+                        assert!(guard.token().is_some());
+                        guard.extend(LEASE).unwrap();
+                        guard.unlock().unwrap();
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
 fn the_futures_can_be_spawned_on_any_runtime() {
     fn is_send<T: Send>(_: &T) {}
     let server = server();
