@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* dlock.h from many threads: one client, one hold, one queue; calls cancelled at any moment. */
 #include <atomic>
+#include <initializer_list>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,6 +93,37 @@ void one_hold(int port)
     }
     EQ(wrong, 0);
     OK(dlock_release(must_hold(lock, nullptr), AMPLE, NONE));
+    OK(dlock_lock_close(lock, AMPLE, NONE));
+    OK(dlock_client_leave(client, AMPLE, NONE));
+}
+
+/* Readers of one client have the same token at a time, and are not told that a hold is lost while
+ * another thread acquires or releases the same lock. */
+void readers(int port, uint32_t type)
+{
+    const dlock_client client = open_client(port);
+    const dlock_lock lock = open_lock(client, "readers", type);
+    together([&](unsigned i) {
+        for (unsigned round = 0; round < 100; ++round) {
+            const bool is_leased = type != DLOCK_TYPE_READ_WRITE;
+            const uint64_t lease_ms = is_leased ? 30000 + 1000 * ((round * 7 + i * 13) % 100) : 0;
+            const dlock_acquire_options shared = wanted(DLOCK_SHARED, 0, lease_ms);
+            dlock_hold hold;
+            dlock_hold_info info;
+            uint64_t token = 0;
+            DLOCK_INIT(&info);
+            if (!is_one_of(dlock_acquire(lock, &shared, AMPLE, NONE, &hold, &token), {DLOCK_OK})) {
+                expect(false);
+                continue;
+            }
+            const bool is_told = is_one_of(dlock_hold_get_info(hold, &info), {DLOCK_OK});
+            expect(is_told && token != 0 && info.token == token);
+            if (is_leased)
+                expect(is_one_of(dlock_hold_extend(hold, 90000, AMPLE, NONE), {DLOCK_OK}));
+            expect(is_one_of(dlock_release(hold, AMPLE, NONE), {DLOCK_OK}));
+        }
+    });
+    EQ(wrong, 0);
     OK(dlock_lock_close(lock, AMPLE, NONE));
     OK(dlock_client_leave(client, AMPLE, NONE));
 }
@@ -214,6 +246,8 @@ int main()
     start_primary(port);
     exclusion(port);
     one_hold(port);
+    readers(port, DLOCK_TYPE_FAIR);
+    readers(port, DLOCK_TYPE_READ_WRITE);
     cancelled(port);
     one_queue(port);
     dserver_lib_deinit();

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use ::dlock_client::{Client, Lock, Object};
@@ -46,13 +46,16 @@ macro_rules! kinds {
             owner: Owner,
             /// The first count of this process; those below are its parent's.
             first: u64,
+            /// The calls that threads carry out.
+            threads: AtomicUsize,
             $($field: Table<$type>,)*
         }
 
         impl Tables {
             fn new() -> Self {
                 let (owner, first) = (Owner::current(), NEXT.load(Ordering::Relaxed));
-                Self { owner, first, $($field: Table::default(),)* }
+                let threads = AtomicUsize::new(0);
+                Self { owner, first, threads, $($field: Table::default(),)* }
             }
         }
 
@@ -136,6 +139,11 @@ fn tables() -> &'static Tables {
             }
         }
     }
+}
+
+/// The number of calls that threads of this process carry out.
+pub(crate) fn threads() -> &'static AtomicUsize {
+    &tables().threads
 }
 
 /// Makes a handle for a value.

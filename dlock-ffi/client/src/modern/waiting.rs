@@ -245,14 +245,12 @@ pub(crate) fn in_time<T: Send + 'static>(
 }
 
 /// A call that a thread carries out counts as long as this lives.
-struct Permit;
-
-static THREADS: AtomicUsize = AtomicUsize::new(0);
+struct Permit(&'static AtomicUsize);
 
 impl Permit {
     fn new() -> Result<Self, Failure> {
-        let permit = Self;
-        match THREADS.fetch_add(1, Ordering::Relaxed) {
+        let permit = Self(handles::threads());
+        match permit.0.fetch_add(1, Ordering::Relaxed) {
             THREADS_MAX.. => Err(Failure::of(DLOCK_E_TOO_MANY)),
             _ => Ok(permit),
         }
@@ -261,7 +259,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        THREADS.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
