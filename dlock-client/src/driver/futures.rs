@@ -26,6 +26,7 @@ use dlock_core::clock::Now;
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fork::Owner;
 use parking_lot::Mutex;
 
 use crate::driver::heartbeat::Pulse;
@@ -49,7 +50,7 @@ pub(crate) type OwnedHold = Hold<Arc<Reference>>;
 /// The futures of one client.
 pub(crate) struct Tasks {
     /// The process of the driver that carries them out: a forked child has none.
-    process: u32,
+    owner: Owner,
     state: Mutex<State>,
 }
 
@@ -94,12 +95,12 @@ impl std::fmt::Debug for Tasks {
 
 impl Tasks {
     pub(crate) fn new() -> Self {
-        Self { process: std::process::id(), state: Mutex::default() }
+        Self { owner: Owner::current(), state: Mutex::default() }
     }
 
     /// Whether this process has the driver that carries the futures out: a forked child has not.
     fn is_here(&self) -> bool {
-        std::process::id() == self.process
+        self.owner.is_here()
     }
 
     /// Has the driver try every future again.
@@ -400,12 +401,9 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Says that the result is not wanted any more; returns a result that was left already.
-    fn close(&self) -> Option<T> {
-        match std::mem::replace(&mut *self.0.lock(), SlotState::Closed) {
-            SlotState::Filled(result) => Some(result),
-            SlotState::Awaited(_) | SlotState::Closed => None,
-        }
+    /// Says that the result is not wanted any more; returns the state before.
+    fn close(&self) -> SlotState<T> {
+        std::mem::replace(&mut *self.0.lock(), SlotState::Closed)
     }
 
     fn poll(&self, context: &Context<'_>) -> Poll<T> {
@@ -456,10 +454,9 @@ impl Future for Acquiring {
 impl Drop for Acquiring {
     fn drop(&mut self) {
         match self.slot.close() {
-            None if self.tasks.is_here() => self.tasks.nudge(), // the driver may wait
-            None => {}
-            Some(Err(_)) => {}
-            Some(Ok(granted)) => self.tasks.release_unwanted(granted.hold),
+            SlotState::Awaited(_) if self.tasks.is_here() => self.tasks.nudge(),
+            SlotState::Filled(Ok(granted)) => self.tasks.release_unwanted(granted.hold),
+            SlotState::Awaited(_) | SlotState::Filled(Err(_)) | SlotState::Closed => {}
         }
     }
 }

@@ -182,6 +182,11 @@ impl Wake for Sleep {
 pub(crate) fn block_on<F: Future>(future: F, until: &Until) -> Result<F::Output, Failure> {
     until.is_uncancelled()?;
     let mut future = pin!(future);
+    let mut at_once = Context::from_waker(Waker::noop());
+    if let Poll::Ready(result) = future.as_mut().poll(&mut at_once) {
+        return Ok(result);
+    }
+    until.goes_on()?;
     let sleep = Arc::new(Sleep::default());
     let waker = Waker::from(Arc::clone(&sleep));
     let mut context = Context::from_waker(&waker);
