@@ -12,6 +12,15 @@ get_client_debug_stats clear_client_debug_stats trylock lock unlock lock_extend 
 batch_release_lock batch_trylock batch_unlock batch_lock_extend lock_request_async
 lock_result_check umo_atomic64_create umo_atomic64_destroy umo_atomic64_get
 umo_atomic64_release umo_atomic64_faa umo_atomic64_cas umo_atomic64_get_snapshot"
+
+# Of dlock.h, in the same library.
+modern="dlock_select_version dlock_max_version dlock_strerror dlock_last_detail dlock_set_log_level
+dlock_cancel_new dlock_cancel_fire dlock_cancel_close dlock_client_open dlock_client_get_info
+dlock_client_ping dlock_client_leave dlock_client_close dlock_lock_open dlock_lock_close
+dlock_acquire dlock_hold_get_info dlock_hold_extend dlock_hold_check dlock_release
+dlock_acquire_many dlock_release_many dlock_queue_new dlock_queue_get_fd dlock_acquire_start
+dlock_release_start dlock_queue_next dlock_queue_close dlock_object_open dlock_object_add
+dlock_object_exchange dlock_object_load dlock_object_destroy dlock_object_close"
 server="dserver_lib_init dserver_lib_deinit server_start server_stop get_server_debug_stats
 clear_server_debug_stats"
 
@@ -45,7 +54,7 @@ compare() { # library, names
 }
 
 good=0 bad=0
-for library in "dlockc $client" "dlocks $server" "dlockm $common"; do
+for library in "dlockc $client $modern" "dlocks $server" "dlockm $common"; do
     # shellcheck disable=SC2086 # a list of words
     if compare $library; then good=$((good + 1)); else bad=$((bad + 1)); fi
 done

@@ -208,6 +208,12 @@ impl Guard<'_> {
         self.0.token()
     }
 
+    /// The generation of the hold, which distinguishes it from the earlier and later holds of the
+    /// lock by this client. Shared holds that overlap have the same.
+    pub fn generation(&self) -> u64 {
+        self.0.number()
+    }
+
     /// Moves the end of the lease to `lease` from now, never back; rounded up to whole seconds.
     ///
     /// # Errors
@@ -282,6 +288,11 @@ impl OwnedGuard {
     /// As `Guard::token`.
     pub fn token(&self) -> Option<Token> {
         self.0.token()
+    }
+
+    /// As [`Guard::generation`].
+    pub fn generation(&self) -> u64 {
+        self.0.number()
     }
 
     /// As [`Guard::extend`].

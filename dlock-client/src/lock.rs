@@ -218,7 +218,8 @@ impl IntoFuture for Acquire<'_> {
 }
 
 /// An acquire as a future, for any runtime; `.await` of an [`Acquire`] makes it. It begins when it
-/// is first polled, and waits from then on. A future that is dropped before its end leaves nothing
+/// is first polled, in the thread that polls it, and waits from then on: a free lock in shared
+/// memory is granted by the first poll. A future that is dropped before its end leaves nothing
 /// held and nothing queued.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]

@@ -107,6 +107,18 @@ header_alone() { # STANDARD HEADER
     esac
 }
 
+header_strictly() { # STANDARD HEADER
+    local warnings=("${warnings[@]}" -Wconversion -Wshadow -Wcast-qual -Wundef)
+    header_alone "$@"
+}
+
+headers_together() { # STANDARD: the drop-in headers and dlock.h in one program
+    local language=c
+    case $1 in c++*) language=c++ ;; esac
+    printf '#include "%s"\n' dlock_client_api.h dlock.h dlock_server_api.h dlock_log.h |
+        gcc -x $language -std="$1" "${warnings[@]}" -I"$include" -fsyntax-only -
+}
+
 header_installed() { # as a program of the original includes it
     printf '#include <ub/umdk/ulock/dlock/dlock_%s_api.h>\n' client server |
         g++ -x c++ -std=c++11 "${warnings[@]}" -I"$prefix/include" -fsyntax-only -
@@ -118,7 +130,7 @@ have_openssl() { # its headers, 1.1.1 or later
 }
 
 build_c() { # SOURCE NAME STANDARD
-    local libraries=("${libraries[@]}")
+    local libraries=("${libraries[@]}") warnings=("${warnings[@]}")
     case $2 in
     loaded) libraries=(-ldl -pthread) ;; # it finds the libraries itself
     no_libcrypto) libraries+=(-ldl) ;;
@@ -127,12 +139,14 @@ build_c() { # SOURCE NAME STANDARD
         libraries+=(-lssl -lcrypto)
         ;;
     esac
+    case $2 in modern*) warnings+=(-Wconversion) ;; esac
     gcc -std="$3" -g -O1 -D_GNU_SOURCE "${warnings[@]}" -I"$include" "$1" -o "$built/$2" "${libraries[@]}"
 }
 
 build_cpp() { # SOURCE NAME STANDARD LIBRARIES...
-    local source=$1 name=$2 standard=$3
+    local source=$1 name=$2 standard=$3 warnings=("${warnings[@]}")
     shift 3
+    case $name in modern*) standard=c++17 warnings+=(-Wconversion) ;; esac
     g++ -x c++ -std="$standard" -g -O1 "${warnings[@]}" -I"$include" "$source" -o "$built/$name" \
         "${@:-${libraries[@]}}"
 }
@@ -182,7 +196,16 @@ symbols_are() { # LIBRARY NAMES...
 
 declared_in() { # HEADER: the functions it declares
     sed 's@/\*.*\*/@@' "$include/$1" |
-        grep -oE '^(int|void|dlock_log_callback_t) [a-z0-9_]+\(' | sed 's/.* //; s/(//' | sort -u
+        grep -oE '^(int|void|dlock_log_callback_t|dlock_error|uint32_t|const char) [*a-z0-9_]+\(' |
+        sed 's/.* \**//; s/(//' | sort -u
+}
+
+versions_are() { # LIBRARY HEADER VERSION: the version of the symbols that the header declares
+    local name
+    nm -D --with-symbol-versions --defined-only "$lib/$1" | awk '{ print $3 }' >"$work/versions"
+    for name in $(declared_in "$2"); do
+        grep -qx "$name@@$3" "$work/versions" || { grep "^$name@" "$work/versions"; return 1; }
+    done
 }
 
 library_names() { # LETTER
@@ -303,7 +326,7 @@ tls_on() { # FABRIC
         export DLOCK_TEST_TLS=$work/tls
     fi
     for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
-        state_table identity good_guest strangers forked cost least_stack limits; do
+        state_table identity good_guest strangers forked cost least_stack limits modern; do
         case $fabric/$name in
         # as below; and without TLS, which these turn off, nothing is sealed
         tls/sealed/limits | tls/sealed/one_process_cpp17) [ -n "${RXE_VM:-}" ] && continue ;;
@@ -373,7 +396,7 @@ run_on() { # FABRIC
         fi
         # Not forked: in a child the memory of the parent's threads is lost, by nature.
         for name in unset_fields logging one_process one_process_c11 leases prebuilt state_table \
-            identity objects recovery endings; do
+            identity objects recovery endings modern modern_flight modern_threads; do
             test_case "valgrind/$fabric/$name" checked "$built/$name"
         done
         # What AES-GCM in assembler writes is uninitialised to memcheck: memory and leaks alone.
@@ -389,7 +412,7 @@ run_on() { # FABRIC
     fi
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \
         state_table identity good_guest strangers forked cost least_stack limits descriptors \
-        no_libcrypto; do
+        no_libcrypto modern modern_flight modern_forked modern_frozen modern_threads; do
         # 1,000 clients need more memory than the others' virtual machine has: tests/rxe/cases/limits.sh
         # A standard of C++ makes no difference to verbs.
         case ${RXE_VM:+guest/}$fabric/$name in
@@ -419,6 +442,10 @@ if [ -n "${BUILD_ONLY:-}" ]; then
     exit
 fi
 if [ -z "${VALGRIND:-}${TLS:-}${FABRIC:-}" ]; then
+    for standard in c11 c17 c2x c++17 c++20; do
+        test_case "header/dlock.h/$standard" header_strictly "$standard" dlock.h
+        test_case "header/beside/$standard" headers_together "$standard"
+    done
     for header in dlock_client_api.h dlock_server_api.h dlock_types.h dlock_log.h; do
         for standard in c11 c17 c2x c++11 c++17 c++20; do
             test_case "header/$header/$standard" header_alone "$standard" "$header"
@@ -432,7 +459,11 @@ if [ -z "${VALGRIND:-}${TLS:-}${FABRIC:-}" ]; then
     done
     test_case library/declares/c count_is dlock_client_api.h 30
     test_case library/declares/s count_is dlock_server_api.h 6
-    test_case library/symbols/c symbols_are libdlockc.so.0 $(declared_in dlock_client_api.h)
+    test_case library/declares/modern count_is dlock.h 34
+    test_case library/symbols/c symbols_are libdlockc.so.0 $(declared_in dlock_client_api.h) \
+        $(declared_in dlock.h)
+    test_case library/versions versions_are libdlockc.so.0 dlock.h DLOCK_API_1
+    test_case library/versions/drop_in versions_are libdlockc.so.0 dlock_client_api.h DLOCK_26.06
     test_case library/symbols/s symbols_are libdlocks.so.0 $(declared_in dlock_server_api.h)
     test_case library/symbols/m symbols_are libdlockm.so.0 $(declared_in dlock_log.h)
     test_case library/pkg_config pkg_config_works

@@ -2,8 +2,9 @@
 //! The futures of one client, which the driver carries out.
 //!
 //! ```text
-//!   future ─ submit ─▶ Tasks ─▶ driver: advance_wait of each, then their wakers
-//!          ◀─ slot ──────┘        ▲ nudged: submitted, dropped, a lock slot has changed, …
+//!   future ─ begin: advance_wait once, in the thread that polls; over? its slot is filled
+//!      │      └─ else submit ─▶ Tasks ─▶ driver: advance_wait of each, then their wakers
+//!      ◀─ slot ───────────────────┘        ▲ nudged: submitted, dropped, a lock slot changed, …
 //!   session ─ answers ────────────┘ … or an answer has come that no thread waits for
 //! ```
 //! The driver waits for no operation: it posts each chain and request, and goes on when the answer
@@ -25,6 +26,7 @@ use dlock_core::clock::Now;
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fork::Owner;
 use parking_lot::Mutex;
 
 use crate::driver::heartbeat::Pulse;
@@ -35,10 +37,10 @@ use crate::instance::{GuardWait, LOOK_AGAIN};
 use crate::reference::Reference;
 
 /// The most futures of one client that may wait at a time.
-pub const FUTURES_MAX: usize = 4_096;
+pub const FUTURES_MAX: usize = 16_384;
 /// The most releases that may be queued; further ones are carried out by the thread that asks for
 /// them.
-const RELEASES_MAX: usize = 4_096;
+const RELEASES_MAX: usize = 16_384;
 /// The time to the next turn if no future waits for anything.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -48,7 +50,7 @@ pub(crate) type OwnedHold = Hold<Arc<Reference>>;
 /// The futures of one client.
 pub(crate) struct Tasks {
     /// The process of the driver that carries them out: a forked child has none.
-    process: u32,
+    owner: Owner,
     state: Mutex<State>,
 }
 
@@ -93,12 +95,12 @@ impl std::fmt::Debug for Tasks {
 
 impl Tasks {
     pub(crate) fn new() -> Self {
-        Self { process: std::process::id(), state: Mutex::default() }
+        Self { owner: Owner::current(), state: Mutex::default() }
     }
 
     /// Whether this process has the driver that carries the futures out: a forked child has not.
     fn is_here(&self) -> bool {
-        std::process::id() == self.process
+        self.owner.is_here()
     }
 
     /// Has the driver try every future again.
@@ -116,7 +118,7 @@ impl Tasks {
     ) -> Result<Acquiring, Error> {
         let slot = Arc::new(Slot::new());
         let acquiring = Acquiring { slot: Arc::clone(&slot), tasks: Arc::clone(self) };
-        match self.submit(Work { reference, wait, slot: Where::Acquire(slot) }) {
+        match self.begin(Work { reference, wait, slot: Where::Acquire(slot) }) {
             Ok(()) => Ok(acquiring),
             Err(refused) => Err(refused.1),
         }
@@ -145,7 +147,7 @@ impl Tasks {
     ) -> Result<(), OwnedHold> {
         let wait = GuardWait::end(hold.lock(), hold.number());
         let work = Work { reference: hold.reference(), wait, slot: Where::Release(slot) };
-        match self.submit(work) {
+        match self.begin(work) {
             Ok(()) => {
                 hold.ends_elsewhere();
                 Ok(())
@@ -154,23 +156,32 @@ impl Tasks {
         }
     }
 
-    fn submit(self: &Arc<Self>, work: Work) -> Result<(), Box<(Work, Error)>> {
+    /// Begins a work in this thread, as far as that comes without waiting; the driver carries it
+    /// on. A lock that is free in shared memory takes no other thread.
+    fn begin(self: &Arc<Self>, mut work: Work) -> Result<(), Box<(Work, Error)>> {
         if !self.is_here() {
             return Err(Box::new((work, Error::Disconnected)));
         }
-        let mut state = self.state.lock();
-        let (count, max) = match work.slot {
-            Where::Acquire(_) => (&mut state.acquires, FUTURES_MAX),
-            Where::Release(_) => (&mut state.releases, RELEASES_MAX),
-        };
-        if *count >= max {
-            return Err(Box::new((work, Error::TooManyFutures)));
+        if let Err(error) = self.state.lock().is_new(&work.slot) {
+            return Err(Box::new((work, error)));
         }
-        *count += 1;
+        match work.advance(self) {
+            true => {
+                work.ends(self);
+                Ok(())
+            }
+            false => {
+                self.submit(work);
+                Ok(())
+            }
+        }
+    }
+
+    fn submit(self: &Arc<Self>, work: Work) {
+        let mut state = self.state.lock();
         state.submitted.push(work);
         if let Some(work) = &state.work {
-            work.call();
-            return Ok(());
+            return work.call();
         }
         let registered = register(|work| {
             state.work = Some(work.clone());
@@ -182,21 +193,30 @@ impl Tasks {
                 session: None,
             })
         });
-        match (registered, state.submitted.pop()) {
-            (Err(error), Some(work)) => {
-                log::error!("no thread for futures: {error}");
-                state.is_over(&work.slot);
-                Err(Box::new((work, Error::Other(Status::Error))))
-            }
-            (_, submitted) => {
-                state.submitted.extend(submitted);
-                Ok(())
+        if let Err(error) = registered {
+            log::error!("no thread for futures: {error}");
+            let submitted = state.submitted.pop();
+            drop(state);
+            if let Some(work) = submitted {
+                work.ends_here(self);
             }
         }
     }
 }
 
 impl State {
+    fn is_new(&mut self, slot: &Where) -> Result<(), Error> {
+        let (count, max) = match slot {
+            Where::Acquire(_) => (&mut self.acquires, FUTURES_MAX),
+            Where::Release(_) => (&mut self.releases, RELEASES_MAX),
+        };
+        if *count >= max {
+            return Err(Error::TooManyFutures);
+        }
+        *count += 1;
+        Ok(())
+    }
+
     fn is_over(&mut self, slot: &Where) {
         match slot {
             Where::Acquire(_) => self.acquires -= 1,
@@ -317,6 +337,19 @@ impl Work {
         true
     }
 
+    /// Carries the work to its end in this thread: a release, or the end of an acquire that has
+    /// failed.
+    fn ends_here(mut self, tasks: &Arc<Tasks>) {
+        if let Where::Acquire(slot) = &self.slot {
+            let _ = slot.fill(Err(Error::Other(Status::Error)));
+            self.wait.cancel();
+        }
+        while !self.advance(tasks) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.ends(tasks);
+    }
+
     /// Ends the work: drops its reference. If that is the last one, the lock is given back, which
     /// takes a control call.
     fn ends(self, tasks: &Tasks) {
@@ -368,12 +401,9 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Says that the result is not wanted any more; returns a result that was left already.
-    fn close(&self) -> Option<T> {
-        match std::mem::replace(&mut *self.0.lock(), SlotState::Closed) {
-            SlotState::Filled(result) => Some(result),
-            SlotState::Awaited(_) | SlotState::Closed => None,
-        }
+    /// Says that the result is not wanted any more; returns the state before.
+    fn close(&self) -> SlotState<T> {
+        std::mem::replace(&mut *self.0.lock(), SlotState::Closed)
     }
 
     fn poll(&self, context: &Context<'_>) -> Poll<T> {
@@ -424,10 +454,9 @@ impl Future for Acquiring {
 impl Drop for Acquiring {
     fn drop(&mut self) {
         match self.slot.close() {
-            None if self.tasks.is_here() => self.tasks.nudge(), // the driver may wait
-            None => {}
-            Some(Err(_)) => {}
-            Some(Ok(granted)) => self.tasks.release_unwanted(granted.hold),
+            SlotState::Awaited(_) if self.tasks.is_here() => self.tasks.nudge(),
+            SlotState::Filled(Ok(granted)) => self.tasks.release_unwanted(granted.hold),
+            SlotState::Awaited(_) | SlotState::Filled(Err(_)) | SlotState::Closed => {}
         }
     }
 }

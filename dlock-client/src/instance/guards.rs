@@ -207,15 +207,43 @@ impl Instance {
         lock: LockId,
         hold: u64,
     ) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
-        let (lock_slot, guard, limit) = self.idle(lock).map_err(|status| match status {
-            Status::Fail => Status::AlreadyUnlocked, // queued for anew: it was lost
-            status => status,
-        })?;
+        let (lock_slot, guard, limit) = match self.idle(lock) {
+            Err(Status::Fail) => return self.of_guard_in_use(lock, hold),
+            found => found?,
+        };
         match guard.as_ref() {
             Some(held) if held.hold == hold && held.entry.refs() > 0 => {
                 Ok((lock_slot, guard, limit))
             }
             _ => Err(Status::AlreadyUnlocked),
+        }
+    }
+
+    /// The same of a lock on which an operation is under way: of a future that shares the lock, for
+    /// example. If this hold is over, the operation is not waited for.
+    #[cold]
+    fn of_guard_in_use(
+        &self,
+        lock: LockId,
+        hold: u64,
+    ) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
+        let start = Instant::now();
+        let deadline = start + DATA_WAIT;
+        let (lock_slot, mut guard) = self.opened(lock, deadline)?;
+        loop {
+            let held = guard.as_ref().filter(|held| held.id == lock);
+            let held = held.ok_or_else(|| self.not_got())?;
+            match held.busy {
+                _ if held.hold != hold || held.entry.refs() == 0 => {
+                    return Err(Status::AlreadyUnlocked);
+                }
+                Busy::No => return Ok((lock_slot, guard, Limit::since(start))),
+                Busy::Async => return Err(self.refuse(ASYNC)),
+                Busy::Waiting => {}
+            }
+            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
+                return Err(Status::BadResponse);
+            }
         }
     }
 

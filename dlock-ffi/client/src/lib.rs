@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! libdlockc: the client interface of `include/dlock_client_api.h`.
+//! libdlockc: the client interface of `include/dlock_client_api.h`, and that of `include/dlock.h`.
 //!
 //! ```text
 //!   library.rs   the process's library: configuration, clients by id, finding a client fast
@@ -7,6 +7,7 @@
 //!   locks.rs     get, release, trylock, lock, unlock, extend, asynchronous operations
 //!   batches.rs   the same for up to 31 locks
 //!   objects.rs   umo_atomic64_*
+//!   modern/      dlock_*, which share nothing with the above
 //! ```
 //! Each function checks its arguments, then the library, then the client, as the header lists
 //! them, and leaves the rest to [`dlock_client::raw::Instance`]. Functions may be called from any
@@ -20,4 +21,5 @@ mod batches;
 mod clients;
 mod library;
 mod locks;
+mod modern;
 mod objects;

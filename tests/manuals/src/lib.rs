@@ -5,7 +5,7 @@
 //! ```text
 //!   dlock(1), dlockd(8)    clap's command line (what --help says of options), docs/*.md (the rest)
 //!   dlockd.toml(5)         dlock-server/dlockd.toml, which a test of dlockd holds against the keys
-//!   dlock(3)               include/*.h
+//!   dlock(3), dlock_*(3)   include/*.h
 //!   completions            clap's command line
 //! ```
 //! `make manuals` writes them.
@@ -80,6 +80,23 @@ mod tests {
         let headers = ["dlock_client_api.h", "dlock_server_api.h", "dlock_log.h"];
         let texts = headers.map(|name| (name, read(&format!("include/{name}"))));
         check("docs/man/dlock.3", &roff::tidied(&header::page(&texts)));
+    }
+
+    #[test]
+    fn manuals_of_the_modern_interface_are_those_of_its_header() {
+        let pages = header::pages(&read("include/dlock.h"));
+        for (name, page) in &pages {
+            check(&format!("docs/man/{name}.3"), &roff::tidied(page));
+        }
+        let mut found: Vec<_> = std::fs::read_dir(root().join("docs/man"))
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with("dlock_"))
+            .collect();
+        found.sort();
+        let mut made: Vec<_> = pages.iter().map(|(name, _)| format!("{name}.3")).collect();
+        made.sort();
+        assert_eq!(found, made, "a page of a part that is no more");
     }
 
     #[test]

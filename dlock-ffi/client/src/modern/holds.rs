@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Holds of `dlock.h`: acquire, extend, release, one or many.
+
+use std::future::{Future, IntoFuture};
+use std::pin::{pin, Pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::dlock_client::{AcquireFuture, Error, Lock, LockType, Mode, OwnedGuard, Wait, LEASE_MAX};
+use dlock_core::limits::LOCK_WAIT_S;
+use parking_lot::RwLock;
+
+use super::abi::*;
+use super::failure::{invalid, run, Failure};
+use super::handles;
+use super::waiting::{block_on, deliver, in_time, Until};
+
+/// An operation on a hold takes no longer, with the wait for other threads.
+pub(crate) const OPERATION_WAIT: Duration = Duration::from_secs(4 * LOCK_WAIT_S);
+/// How long a call without a time waits for another one with the same hold.
+pub(crate) const BUSY_WAIT_NS: u64 = LOCK_WAIT_S * 1_000_000_000;
+
+/// What a hold's handle stands for; `None`: it is being released.
+pub(crate) type Held = RwLock<Option<OwnedGuard>>;
+
+/// What a program asks of an acquire.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    mode: Mode,
+    lease: Option<Duration>,
+    waits: bool,
+}
+
+impl Wanted {
+    pub(crate) fn of(options: &dlock_acquire_options, name: &str) -> Result<Self, Failure> {
+        known_flags(options.flags, DLOCK_TRY, name)?;
+        let mode = match options.mode {
+            DLOCK_EXCLUSIVE => Mode::Exclusive,
+            DLOCK_SHARED => Mode::Shared,
+            other => return Err(invalid(format!("{name}->mode: {other} is none"))),
+        };
+        let lease = match options.lease_ms {
+            0 => None,
+            ms => Some(lease(ms)),
+        };
+        Ok(Self { mode, lease, waits: options.flags & DLOCK_TRY == 0 })
+    }
+
+    /// The acquire, which has not begun.
+    pub(crate) fn of_lock(self, lock: &Lock, until: &Until) -> AcquireFuture {
+        let wait = match (self.waits, until.left()) {
+            (false, _) => Wait::No,
+            (true, Some(left)) => Wait::For(left),
+            (true, None) => Wait::Forever,
+        };
+        let acquire = lock.acquire(self.mode).wait(wait);
+        match self.lease {
+            Some(lease) => acquire.lease(lease),
+            None => acquire,
+        }
+        .into_future()
+    }
+}
+
+/// A lease of the header.
+fn lease(ms: u64) -> Duration {
+    match ms {
+        DLOCK_FOREVER => LEASE_MAX,
+        ms => Duration::from_millis(ms),
+    }
+}
+
+/// The token of a hold, as the header has it.
+pub(crate) fn token(guard: &OwnedGuard) -> u64 {
+    guard.token().map_or(0, |token| token.0)
+}
+
+pub(crate) fn insert(guard: OwnedGuard) -> dlock_hold {
+    dlock_hold { id: handles::insert(Arc::new(Held::new(Some(guard)))) }
+}
+
+/// Ends a handle, after the other calls with it; returns the hold.
+///
+/// # Errors
+/// `DLOCK_E_BUSY`: another call goes on, and the handle stays; those of `handles::find`.
+pub(crate) fn take(hold: dlock_hold, until: &Until) -> Result<OwnedGuard, Failure> {
+    let held = handles::find::<Arc<Held>>(hold.id)?;
+    let guard = until.write(&held).map_err(|_| Failure::of(DLOCK_E_BUSY))?.take();
+    let _gone = handles::remove::<Arc<Held>>(hold.id);
+    guard.ok_or_else(|| Failure::of(DLOCK_E_HANDLE)) // another thread has just released it
+}
+
+/// Begins to release a hold that no caller waits for: a release that has begun goes on.
+pub(crate) fn abandon(guard: OwnedGuard) {
+    let mut release = pin!(guard.unlock_async());
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    if let Poll::Ready(Err(error)) = release.as_mut().poll(&mut context) {
+        log::warn!("a hold that is not wanted: {error}");
+    }
+}
+
+/// `dlock_error dlock_acquire(dlock_lock lock, const dlock_acquire_options *options,
+/// uint64_t timeout_ns, dlock_cancel cancel, dlock_hold *hold, uint64_t *token)`
+#[no_mangle]
+pub unsafe extern "C" fn dlock_acquire(
+    lock: dlock_lock,
+    options: *const dlock_acquire_options,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+    hold: *mut dlock_hold,
+    token: *mut u64,
+) -> dlock_error {
+    run("dlock_acquire", || {
+        // SAFETY: the pointers are the caller's.
+        unsafe {
+            deliver(hold, "hold", || {
+                let until = Until::new(timeout_ns, cancel)?;
+                let lock = handles::find::<Lock>(lock.id)?;
+                let options = super::abi::options(options, "options")?;
+                let acquire = Wanted::of(&options, "options")?.of_lock(&lock, &until);
+                let guard = block_on(acquire, &until)??;
+                if !token.is_null() {
+                    token.write_unaligned(self::token(&guard));
+                }
+                Ok(insert(guard))
+            })
+        }
+    })
+}
+
+/// `dlock_error dlock_hold_get_info(dlock_hold hold, dlock_hold_info *info)`
+#[no_mangle]
+pub unsafe extern "C" fn dlock_hold_get_info(
+    hold: dlock_hold,
+    info: *mut dlock_hold_info,
+) -> dlock_error {
+    run("dlock_hold_get_info", || {
+        // SAFETY: the pointer is the caller's.
+        let size = unsafe { size_of_caller(info, "info") }?;
+        let held = handles::find::<Arc<Held>>(hold.id)?;
+        let guard = held.try_read_for(Duration::from_nanos(BUSY_WAIT_NS));
+        let guard = guard.ok_or_else(|| Failure::of(DLOCK_E_BUSY))?;
+        let guard = guard.as_ref().ok_or_else(|| Failure::of(DLOCK_E_HANDLE))?;
+        if guard.is_known_lost() {
+            return Err(Error::Lost.into());
+        }
+        let lease_end_s = guard.lease_end_s().unwrap_or(0);
+        let found = dlock_hold_info {
+            mode: match guard.mode() {
+                Mode::Exclusive => DLOCK_EXCLUSIVE,
+                Mode::Shared => DLOCK_SHARED,
+            },
+            token: token(guard),
+            generation: guard.generation(),
+            lease_end_unix_ms: u64::from(lease_end_s) * 1_000,
+            ..Plain::zeroed()
+        };
+        // SAFETY: a struct of this size.
+        unsafe { write(info, size, &found) };
+        Ok(())
+    })
+}
+
+/// An operation on a hold that leaves it held.
+fn on(
+    hold: dlock_hold,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+    act: impl FnOnce(&mut OwnedGuard) -> Result<(), Error> + Send + 'static,
+) -> Result<(), Failure> {
+    let until = Until::new(timeout_ns, cancel)?;
+    let held = handles::find::<Arc<Held>>(hold.id)?;
+    let for_thread = until.clone();
+    let work = move || match for_thread.write(&held)?.as_mut() {
+        Some(guard) => act(guard).map_err(Failure::from),
+        None => Err(Failure::of(DLOCK_E_HANDLE)),
+    };
+    in_time(&until, OPERATION_WAIT, work, drop)
+}
+
+/// `dlock_error dlock_hold_extend(dlock_hold hold, uint64_t lease_ms, uint64_t timeout_ns,
+/// dlock_cancel cancel)`
+#[no_mangle]
+pub extern "C" fn dlock_hold_extend(
+    hold: dlock_hold,
+    lease_ms: u64,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+) -> dlock_error {
+    run("dlock_hold_extend", || {
+        let lease = match lease_ms {
+            0 => ::dlock_client::LEASE_DEFAULT,
+            ms => lease(ms),
+        };
+        on(hold, timeout_ns, cancel, move |guard| guard.extend(lease))
+    })
+}
+
+/// `dlock_error dlock_hold_check(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel)`
+#[no_mangle]
+pub extern "C" fn dlock_hold_check(
+    hold: dlock_hold,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+) -> dlock_error {
+    run("dlock_hold_check", || on(hold, timeout_ns, cancel, OwnedGuard::check))
+}
+
+/// `dlock_error dlock_release(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel)`
+#[no_mangle]
+pub extern "C" fn dlock_release(
+    hold: dlock_hold,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+) -> dlock_error {
+    run("dlock_release", || {
+        let until = Until::new(timeout_ns, cancel)?;
+        let guard = take(hold, &until)?;
+        finish(guard.unlock_async(), &until)
+    })
+}
+
+/// Waits for a release, which begins in any case.
+fn finish(release: impl Future<Output = Result<(), Error>>, until: &Until) -> Result<(), Failure> {
+    let mut release = pin!(release);
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    match release.as_mut().poll(&mut context) {
+        Poll::Ready(result) => result.map_err(Failure::from),
+        Poll::Pending => block_on(release, until)?.map_err(Failure::from),
+    }
+}
+
+/// The items of the caller.
+struct Items {
+    at: *mut dlock_item,
+    stride: usize,
+    count: usize,
+}
+
+impl Items {
+    /// # Safety
+    /// `at` is null or points to `count` items of the same size, which stands at their beginning.
+    unsafe fn new(at: *mut dlock_item, count: usize) -> Result<Self, Failure> {
+        if count == 0 {
+            return Ok(Self { at, stride: 0, count });
+        }
+        // SAFETY: as the caller vouches.
+        let stride = unsafe { size_of_caller(at, "items") }?;
+        Ok(Self { at, stride, count })
+    }
+
+    fn nth(&self, index: usize) -> *mut dlock_item {
+        self.at.cast::<u8>().wrapping_add(index * self.stride).cast()
+    }
+
+    /// Copies of the items, of which none is changed if one is invalid.
+    fn read(&self) -> Result<Vec<dlock_item>, Failure> {
+        let read = |index| {
+            // SAFETY: one of the caller's items.
+            let item = unsafe { read(self.nth(index), &format!("items[{index}]")) }?;
+            match item.size as usize == self.stride {
+                true => Ok(item),
+                false => Err(Failure::new(
+                    DLOCK_E_SIZE,
+                    format!("items[{index}].size is {}, not {}", item.size, self.stride),
+                )),
+            }
+        };
+        (0..self.count).map(read).collect()
+    }
+
+    fn write(&self, index: usize, item: &dlock_item) {
+        // SAFETY: one of the caller's items, whose size `read` has seen.
+        unsafe { write(self.nth(index), self.stride, item) };
+    }
+}
+
+/// One of many operations under way.
+enum Many<T> {
+    Under(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+    Over(Result<T, Failure>),
+}
+
+impl<T> Many<T> {
+    /// The operation, which has begun.
+    fn begun(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        let mut future: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(future);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(result) => Self::Over(result.map_err(Failure::from)),
+            Poll::Pending => Self::Under(future),
+        }
+    }
+
+    fn result(self, until: &Until) -> Result<T, Failure> {
+        match self {
+            Self::Over(result) => result,
+            Self::Under(future) => block_on(future, until)?.map_err(Failure::from),
+        }
+    }
+}
+
+/// The first failure of many.
+fn first(failures: impl IntoIterator<Item = (usize, Failure)>) -> Result<(), Failure> {
+    match failures.into_iter().next() {
+        None => Ok(()),
+        Some((index, failure)) => Err(failure.of_item(index)),
+    }
+}
+
+/// `dlock_error dlock_acquire_many(dlock_item *items, size_t count, uint64_t timeout_ns,
+/// dlock_cancel cancel)`
+#[no_mangle]
+pub unsafe extern "C" fn dlock_acquire_many(
+    items: *mut dlock_item,
+    count: usize,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+) -> dlock_error {
+    run("dlock_acquire_many", || {
+        let until = Until::new(timeout_ns, cancel)?;
+        // SAFETY: the items are the caller's.
+        let items = unsafe { Items::new(items, count) }?;
+        let wanted = items.read()?;
+        let mut begun = Vec::with_capacity(wanted.len());
+        for (index, item) in wanted.iter().enumerate() {
+            let lock = handles::find::<Lock>(item.lock.id).map_err(|f| f.of_item(index))?;
+            let dlock_item { flags, mode, lease_ms, .. } = *item;
+            let options = dlock_acquire_options { flags, mode, lease_ms, ..Plain::zeroed() };
+            let wanted = Wanted::of(&options, "item").map_err(|f| f.of_item(index))?;
+            begun.push((lock, wanted));
+        }
+        until.is_uncancelled()?;
+        let begun: Vec<_> = begun
+            .into_iter()
+            .map(|(lock, wanted)| Many::begun(wanted.of_lock(&lock, &until)))
+            .collect();
+        let mut failures = Vec::new();
+        for (index, (acquire, mut item)) in begun.into_iter().zip(wanted).enumerate() {
+            (item.hold, item.token) = (Plain::zeroed(), 0);
+            match acquire.result(&until) {
+                Ok(guard) => {
+                    (item.status, item.token) = (DLOCK_OK, token(&guard));
+                    item.hold = insert(guard);
+                }
+                Err(failure) => {
+                    item.status = failure.code;
+                    failures.push((index, failure));
+                }
+            }
+            items.write(index, &item);
+        }
+        first(failures)
+    })
+}
+
+/// `dlock_error dlock_release_many(dlock_item *items, size_t count, uint64_t timeout_ns,
+/// dlock_cancel cancel)`
+#[no_mangle]
+pub unsafe extern "C" fn dlock_release_many(
+    items: *mut dlock_item,
+    count: usize,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+) -> dlock_error {
+    run("dlock_release_many", || {
+        let until = Until::new(timeout_ns, cancel)?;
+        // SAFETY: the items are the caller's.
+        let items = unsafe { Items::new(items, count) }?;
+        let given = items.read()?;
+        let begin = |item: &dlock_item| match item.hold.id {
+            0 => Many::Over(Ok(())),
+            _ => match take(item.hold, &until) {
+                Ok(guard) => Many::begun(guard.unlock_async()),
+                Err(failure) => Many::Over(Err(failure)),
+            },
+        };
+        let begun: Vec<_> = given.iter().map(begin).collect();
+        let mut failures = Vec::new();
+        for (index, (release, mut item)) in begun.into_iter().zip(given).enumerate() {
+            let (result, is_closed) = match release {
+                Many::Over(Err(failure)) if failure.code == DLOCK_E_BUSY => (Err(failure), false),
+                release => (release.result(&until), true),
+            };
+            item.status = result.as_ref().map_or_else(|failure| failure.code, |()| DLOCK_OK);
+            if is_closed {
+                item.hold = Plain::zeroed();
+            }
+            items.write(index, &item);
+            failures.extend(result.err().map(|failure| (index, failure)));
+        }
+        first(failures)
+    })
+}
+
+/// Whether a lock of this type has a lease.
+pub(crate) fn has_lease(lock: &Lock) -> bool {
+    !matches!(lock.lock_type(), LockType::Rw)
+}
+
+impl Wanted {
+    /// The lease, if the lock has one.
+    pub(crate) fn lease_of(self, lock: &Lock) -> Option<Duration> {
+        has_lease(lock).then(|| self.lease.unwrap_or(::dlock_client::LEASE_DEFAULT))
+    }
+}

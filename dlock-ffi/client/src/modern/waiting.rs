@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How calls wait: for a future or for a thread, until their deadline, or until they are cancelled.
+//!
+//! ```text
+//!   Until { deadline, cancel } ── block_on(future)   polls, sleeps; drops the future at its end
+//!                              └─ in_time(work)      the caller does it, if it surely ends in time
+//!                                                    else a thread does, and goes on afterwards
+//!   dlock_cancel_fire ─▶ Cancel ─▶ wakes all that wait with it
+//! ```
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use dlock_fabric::os::threads::spawn_without_signals;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+
+use super::abi::*;
+use super::failure::{invalid, run, Failure};
+use super::handles;
+
+/// The most calls of a process that threads carry out at a time.
+const THREADS_MAX: usize = 256;
+/// How often a call that waits for another one with the same hold looks whether it is cancelled.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What a cancel handle stands for.
+#[derive(Default)]
+pub(crate) struct Cancel {
+    state: Mutex<CancelState>,
+}
+
+#[derive(Default)]
+struct CancelState {
+    is_fired: bool,
+    next: u64,
+    wakers: HashMap<u64, Waker>,
+}
+
+impl Cancel {
+    fn fire(&self) {
+        let wakers = {
+            let mut state = self.state.lock();
+            state.is_fired = true;
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_values().for_each(Waker::wake);
+    }
+
+    fn is_fired(&self) -> bool {
+        self.state.lock().is_fired
+    }
+}
+
+/// A waker that is called when a cancel handle is fired, until this is dropped.
+pub(crate) struct Registered(Option<(Arc<Cancel>, u64)>);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some((cancel, number)) = self.0.take() {
+            let _waker = cancel.state.lock().wakers.remove(&number);
+        }
+    }
+}
+
+/// Until when a call waits.
+#[derive(Clone)]
+pub(crate) struct Until {
+    deadline: Option<Instant>,
+    cancel: Option<Arc<Cancel>>,
+}
+
+impl Until {
+    /// Of a call that begins now.
+    ///
+    /// # Errors
+    /// The cancel handle is none.
+    pub(crate) fn new(timeout_ns: u64, cancel: dlock_cancel) -> Result<Self, Failure> {
+        let deadline = match timeout_ns {
+            DLOCK_FOREVER => None,
+            ns => Instant::now().checked_add(Duration::from_nanos(ns)),
+        };
+        let cancel = match cancel.id {
+            0 => None,
+            id => Some(handles::find::<Arc<Cancel>>(id)?),
+        };
+        Ok(Self { deadline, cancel })
+    }
+
+    /// The time that is left; `None`: without end.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether the call goes on.
+    ///
+    /// # Errors
+    /// `DLOCK_E_CANCELLED`, `DLOCK_E_TIMED_OUT`.
+    pub(crate) fn goes_on(&self) -> Result<(), Failure> {
+        self.is_uncancelled()?;
+        match self.left() {
+            Some(Duration::ZERO) => Err(Failure::of(DLOCK_E_TIMED_OUT)),
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// `DLOCK_E_CANCELLED`.
+    pub(crate) fn is_uncancelled(&self) -> Result<(), Failure> {
+        match &self.cancel {
+            Some(cancel) if cancel.is_fired() => Err(Failure::of(DLOCK_E_CANCELLED)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a cancel wake this waker; at once, if it is fired already.
+    pub(crate) fn wakes(&self, waker: &Waker) -> Registered {
+        let Some(cancel) = &self.cancel else { return Registered(None) };
+        let mut state = cancel.state.lock();
+        if state.is_fired {
+            drop(state);
+            waker.wake_by_ref();
+            return Registered(None);
+        }
+        state.next += 1;
+        let number = state.next;
+        state.wakers.insert(number, waker.clone());
+        Registered(Some((Arc::clone(cancel), number)))
+    }
+
+    /// Sleeps on a condition variable, until the deadline at most.
+    pub(crate) fn sleep<T>(&self, on: &Condvar, guard: &mut parking_lot::MutexGuard<'_, T>) {
+        match self.deadline {
+            Some(deadline) => drop(on.wait_until(guard, deadline)),
+            None => on.wait(guard),
+        }
+    }
+
+    /// Whether this surely gives an operation all the time that it may take.
+    fn suffices_for(&self, longest: Duration) -> bool {
+        self.cancel.is_none() && self.left().is_none_or(|left| left >= longest)
+    }
+
+    /// The writer's side of a lock that another call with the same handle may have.
+    pub(crate) fn write<'a, T>(
+        &self,
+        lock: &'a RwLock<T>,
+    ) -> Result<RwLockWriteGuard<'a, T>, Failure> {
+        loop {
+            let wait = self.left().map_or(LOOK, |left| left.min(LOOK));
+            match lock.try_write_for(wait) {
+                Some(guard) => return Ok(guard),
+                None => self.goes_on()?,
+            }
+        }
+    }
+}
+
+/// The sleep of one thread.
+#[derive(Default)]
+struct Sleep {
+    is_woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Sleep {
+    fn wake(self: Arc<Self>) {
+        *self.is_woken.lock() = true;
+        self.changed.notify_one();
+    }
+}
+
+/// The result of a future; at the end of the time the future is dropped.
+///
+/// # Errors
+/// `DLOCK_E_CANCELLED`, `DLOCK_E_TIMED_OUT`.
+pub(crate) fn block_on<F: Future>(future: F, until: &Until) -> Result<F::Output, Failure> {
+    until.is_uncancelled()?;
+    let mut future = pin!(future);
+    let mut at_once = Context::from_waker(Waker::noop());
+    if let Poll::Ready(result) = future.as_mut().poll(&mut at_once) {
+        return Ok(result);
+    }
+    until.goes_on()?;
+    let sleep = Arc::new(Sleep::default());
+    let waker = Waker::from(Arc::clone(&sleep));
+    let mut context = Context::from_waker(&waker);
+    if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+        return Ok(result);
+    }
+    let _registered = until.wakes(&waker);
+    loop {
+        until.goes_on()?;
+        let mut is_woken = sleep.is_woken.lock();
+        if !*is_woken {
+            until.sleep(&sleep.changed, &mut is_woken);
+        }
+        let was_woken = std::mem::take(&mut *is_woken);
+        drop(is_woken);
+        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return Ok(result);
+        }
+        if !was_woken {
+            until.goes_on()?;
+        }
+    }
+}
+
+/// The result of a work that takes no longer than `longest`. If the time may not suffice for that,
+/// a thread does it, and goes on when the time is over; `undo` gets a result that is not wanted.
+///
+/// # Errors
+/// Those of the work; `DLOCK_E_CANCELLED`, `DLOCK_E_TIMED_OUT`; `DLOCK_E_TOO_MANY`.
+pub(crate) fn in_time<T: Send + 'static>(
+    until: &Until,
+    longest: Duration,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    undo: impl FnOnce(T) + Send + 'static,
+) -> Result<T, Failure> {
+    if until.suffices_for(longest) {
+        return work();
+    }
+    until.goes_on()?;
+    let permit = Permit::new()?;
+    let answer = Arc::new(Answer { state: Mutex::new(None), sleep: Arc::default() });
+    let told = Arc::clone(&answer);
+    let run = move || {
+        let _permit = permit;
+        let panicked = |_| Err(Failure::of(DLOCK_E_INTERNAL));
+        let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
+        if let Some(Ok(unwanted)) = told.tell(result) {
+            undo(unwanted);
+        }
+    };
+    if let Err(error) = spawn_without_signals("dlock-call", run) {
+        return Err(Failure::new(DLOCK_E_NO_RESOURCE, format!("no thread: {error}")));
+    }
+    match block_on(Answered(&answer), until) {
+        Ok(result) => result,
+        Err(late) => match answer.close() {
+            Some(result) => result, // it came in the same moment
+            None => Err(late),
+        },
+    }
+}
+
+/// A call that a thread carries out counts as long as this lives.
+struct Permit(&'static AtomicUsize);
+
+impl Permit {
+    fn new() -> Result<Self, Failure> {
+        let permit = Self(handles::threads());
+        match permit.0.fetch_add(1, Ordering::Relaxed) {
+            THREADS_MAX.. => Err(Failure::of(DLOCK_E_TOO_MANY)),
+            _ => Ok(permit),
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The answer of a thread; `state`: its result, or `Closed`.
+struct Answer<T> {
+    state: Mutex<Option<Told<T>>>,
+    sleep: Arc<Mutex<Option<Waker>>>,
+}
+
+enum Told<T> {
+    Result(Result<T, Failure>),
+    Closed,
+}
+
+impl<T> Answer<T> {
+    /// Leaves the result; hands it back if it is not wanted any more.
+    fn tell(&self, result: Result<T, Failure>) -> Option<Result<T, Failure>> {
+        let mut state = self.state.lock();
+        if let Some(Told::Closed) = &*state {
+            return Some(result);
+        }
+        *state = Some(Told::Result(result));
+        drop(state);
+        if let Some(waker) = self.sleep.lock().take() {
+            waker.wake();
+        }
+        None
+    }
+
+    fn close(&self) -> Option<Result<T, Failure>> {
+        match self.state.lock().replace(Told::Closed) {
+            Some(Told::Result(result)) => Some(result),
+            _ => None,
+        }
+    }
+}
+
+struct Answered<'a, T>(&'a Answer<T>);
+
+impl<T> Future for Answered<'_, T> {
+    type Output = Result<T, Failure>;
+
+    fn poll(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        *self.0.sleep.lock() = Some(context.waker().clone());
+        let mut state = self.0.state.lock();
+        match &*state {
+            None => Poll::Pending,
+            Some(_) => match state.replace(Told::Closed) {
+                Some(Told::Result(result)) => Poll::Ready(result),
+                _ => Poll::Pending,
+            },
+        }
+    }
+}
+
+/// `dlock_error dlock_cancel_new(dlock_cancel *cancel)`
+#[no_mangle]
+pub unsafe extern "C" fn dlock_cancel_new(cancel: *mut dlock_cancel) -> dlock_error {
+    run("dlock_cancel_new", || {
+        // SAFETY: the pointer is the caller's.
+        unsafe { deliver(cancel, "cancel", || Ok(dlock_cancel { id: insert_cancel() })) }
+    })
+}
+
+fn insert_cancel() -> u64 {
+    handles::insert(Arc::new(Cancel::default()))
+}
+
+/// `dlock_error dlock_cancel_fire(dlock_cancel cancel)`
+#[no_mangle]
+pub extern "C" fn dlock_cancel_fire(cancel: dlock_cancel) -> dlock_error {
+    run("dlock_cancel_fire", || {
+        handles::find::<Arc<Cancel>>(cancel.id)?.fire();
+        Ok(())
+    })
+}
+
+/// `dlock_error dlock_cancel_close(dlock_cancel cancel)`
+#[no_mangle]
+pub extern "C" fn dlock_cancel_close(cancel: dlock_cancel) -> dlock_error {
+    run("dlock_cancel_close", || handles::remove::<Arc<Cancel>>(cancel.id).map(drop))
+}
+
+/// Writes what `make` returns where the caller wants it; null is refused before.
+///
+/// # Safety
+/// `at` is null or points to memory for a `T`.
+pub(crate) unsafe fn deliver<T: Copy>(
+    at: *mut T,
+    name: &str,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    if at.is_null() {
+        return Err(invalid(format!("{name} is NULL")));
+    }
+    let value = make()?;
+    // SAFETY: not null, so there is memory for it.
+    unsafe { at.write_unaligned(value) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    fn until(timeout: Duration, cancel: Option<&Arc<Cancel>>) -> Until {
+        Until { deadline: Some(Instant::now() + timeout), cancel: cancel.cloned() }
+    }
+
+    #[test]
+    fn a_work_that_is_late_goes_on_and_is_undone() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go, goes) = std::sync::mpsc::channel();
+        let work = move || {
+            goes.recv().unwrap();
+            Ok(7)
+        };
+        let undo = move |value| tell.send(value).unwrap();
+        let late = in_time(&until(Duration::from_millis(1), None), LONG, work, undo);
+        assert_eq!(late.unwrap_err().code, DLOCK_E_TIMED_OUT);
+        go.send(()).unwrap();
+        assert_eq!(told.recv().unwrap(), 7);
+        let there = in_time(&until(LONG / 2, None), LONG, || Ok(8), |_| ());
+        assert_eq!(there.unwrap(), 8);
+    }
+
+    #[test]
+    fn a_cancel_ends_what_waits_and_what_begins_later() {
+        let cancel = Arc::new(Cancel::default());
+        let waits = until(LONG, Some(&cancel));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| block_on(std::future::pending::<()>(), &waits));
+            while cancel.state.lock().wakers.is_empty() {
+                std::thread::yield_now();
+            }
+            cancel.fire();
+            assert_eq!(waiter.join().unwrap().unwrap_err().code, DLOCK_E_CANCELLED);
+        });
+        assert!(cancel.state.lock().wakers.is_empty());
+        let later = block_on(std::future::ready(()), &waits);
+        assert_eq!(later.unwrap_err().code, DLOCK_E_CANCELLED);
+    }
+
+    #[test]
+    fn a_work_that_panics_is_an_error_of_the_library() {
+        let panics = || -> Result<(), Failure> { panic!("as a bug does") };
+        let result = in_time(&until(LONG / 2, None), LONG, panics, |()| ());
+        assert_eq!(result.unwrap_err().code, DLOCK_E_INTERNAL);
+    }
+}
