@@ -77,13 +77,14 @@ impl Instance {
         self.single(lock, Op::Extend { mode, expire_s })
     }
 
-    #[inline]
-    pub(super) fn single(&self, lock: LockId, op: Op) -> OpResult {
+    #[inline(always)]
+    fn single(&self, lock: LockId, op: Op) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
         }
         if let Some((lock_slot, mut guard)) = self.at_once(lock) {
-            let result = self.run(lock_slot, &mut guard, op, &Limit::NOW);
+            let result = perform(lock_slot, &mut guard, op, &Limit::NOW);
+            let result = self.told(lock_slot, &mut guard, op, result);
             return self.over(lock_slot, guard, op, result);
         }
         uncancelled(|| self.wait_for(lock, op, Instant::now(), false))
@@ -126,7 +127,6 @@ impl Instance {
         }
     }
 
-    #[inline]
     pub(super) fn run(
         &self,
         lock_slot: &LockSlot,

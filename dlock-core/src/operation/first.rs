@@ -62,10 +62,10 @@ impl First {
         if self.bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Follows::Done(OpResult::of(Status::BadResponse));
         }
-        match entry.first_op(self.op, &now) {
-            Some((word_op, first)) => {
+        match entry.first_chain(self.op, &now) {
+            Some((chain, first)) => {
                 *self = Self::after(entry, self.op, first, now, self.bounds);
-                Follows::Post(Chain::one(word_op))
+                Follows::Post(chain)
             }
             None => self.begin_with_more(entry, now),
         }
@@ -87,6 +87,25 @@ impl First {
             return None;
         }
         let result = entry.ends(op, first, old, begun, now)?;
+        Some(lease::told(entry, op, result, *now))
+    }
+
+    /// The same of a [first chain](LockEntry::first_chain), which has found `values`. What is to be
+    /// written to the ledger is that of a release.
+    #[inline]
+    pub fn ended_by(
+        entry: &mut LockEntry,
+        op: Op,
+        first: FirstOp,
+        values: &[u64],
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
+        if now.is_past_horizon() || !first.runs(begun, now) {
+            return None;
+        }
+        let result = entry.ends_by(op, first, values, begun, now)?;
+        assert!(!entry.has_ledger_write() || op == Op::Unlock, "a grant is told at once");
         Some(lease::told(entry, op, result, *now))
     }
 
@@ -133,9 +152,8 @@ impl First {
     #[inline]
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
         if let (Outcome::Done(values), Some(first)) = (&outcome, self.machine.first_op()) {
-            let (begun, old) = (self.machine.started(), entry.found(first, values.as_slice()));
-            let ended = old.and_then(|old| Self::ended(entry, self.op, first, old, &begun, &now));
-            if let Some(result) = ended {
+            let (begun, values) = (self.machine.started(), values.as_slice());
+            if let Some(result) = Self::ended_by(entry, self.op, first, values, &begun, &now) {
                 return Follows::Done(result);
             }
         }

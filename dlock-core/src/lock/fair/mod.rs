@@ -100,6 +100,50 @@ pub(super) enum At {
     Asks,
 }
 
+/// The first effect of an acquire without a ticket, or of a release; `None`: it is another, or the
+/// arbiter's.
+#[inline]
+pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<(At, Chain)> {
+    match op {
+        Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
+            let is_new = matches!(e.state, EntryState::Initialized | EntryState::Unlocked);
+            (is_new && !e.fair.diverted).then(|| {
+                let until_s = claims_ticket(e, expire_s, *now);
+                (At::Taking, taking(e, mode, until_s))
+            })
+        }
+        Op::Unlock if e.state.is_held() => release::passes(e, held_mode(e), false, *now),
+        Op::Unlock | Op::Extend { .. } => None,
+    }
+}
+
+/// What the first effect has decided; `None`: there is more to do, and nothing has changed.
+#[inline]
+pub(super) fn ends(
+    op: Op,
+    e: &mut LockEntry,
+    at: At,
+    values: &[u64],
+    (begun, now): (&Now, &Now),
+) -> Option<OpResult> {
+    match (at, op) {
+        (At::Taking, Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s }) => {
+            let (taken, turn, ticket) = ticket_in(values)?;
+            let until_s = e.fair.claim_s;
+            let is_ticket = !taken.is_high() || planted::is(Bug::HighIsTicket);
+            let is_turn = is_ticket && is_turn_of(turn, mode, ticket);
+            if !is_turn || expire_s > CLAIM_LEASE_S_MAX || !claim_runs(e, until_s, *now) {
+                return None;
+            }
+            has_ticket(e, mode, ticket, *begun);
+            e.fair.turn = turn;
+            Some(granted(e, mode, until_s, *begun))
+        }
+        (At::Releasing { expect, .. }, Op::Unlock) => release::ends(e, expect, values, *now),
+        _ => None,
+    }
+}
+
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     use EntryState as S;
     match m.op {
@@ -227,24 +271,46 @@ impl LockEntry {
 }
 
 fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
-    let (mode, expire_s, started) = (m.mode(), m.expire_s(), m.started);
-    // no two claims look the same
-    e.stamp = e.stamp.wrapping_add(1);
-    let until_s = claim_for(expire_s, started);
-    e.claims(until_s, started);
-    e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
+    let (mode, until_s) = (m.mode(), claims_ticket(e, m.expire_s(), m.started));
     if e.fair.diverted {
         e.write(claim(e, mode, until_s));
         return take_from_arbiter(m, e);
     }
     m.phase = Phase::Fair(At::Taking);
+    Step::Chain(taking(e, mode, until_s))
+}
+
+/// A ticket is to be taken, for a lease that begins at `started`: until when it is claimed.
+fn claims_ticket(e: &mut LockEntry, expire_s: u32, started: Now) -> u32 {
+    // no two claims look the same
+    e.stamp = e.stamp.wrapping_add(1);
+    let until_s = claim_for(expire_s, started);
+    e.claims(until_s, started);
+    e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
+    until_s
+}
+
+fn taking(e: &LockEntry, mode: Mode, until_s: u32) -> Chain {
     let add = WordOp::Faa { addr: e.w0(), add: TakenWord::addend(mode) };
     let look = WordOp::ReadPair { addr: e.turn_addr() };
     let claim = claim_op(e, mode, until_s);
-    Step::Chain(match planted::is(Bug::ClaimAfterTicket) {
+    match planted::is(Bug::ClaimAfterTicket) {
         true => Chain::one(add).then(claim).then(look),
         false => Chain::one(claim).then(add).then(look),
-    })
+    }
+}
+
+/// The tickets that were taken before, the turn, and the ticket, which [`taking`] has found.
+fn ticket_in(values: &[u64]) -> Option<(TakenWord, TurnWord, Ticket)> {
+    let &[first, second, turn, lap] = values else { return None };
+    let taken = if planted::is(Bug::ClaimAfterTicket) { first } else { second };
+    let taken = TakenWord::from_bits(taken);
+    Some((taken, TurnWord::from_bits(turn), taken.next(lap)))
+}
+
+fn is_turn_of(turn: TurnWord, mode: Mode, ticket: Ticket) -> bool {
+    let barges = mode == Mode::Exclusive && planted::is(Bug::FairBarge);
+    turn.serves(mode, ticket) || barges && turn.nx() + 1 == ticket.tx
 }
 
 fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
@@ -261,17 +327,20 @@ fn take_anew(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 }
 
 fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let &[first, second, turn, lap] = values.as_slice() else { return m.lose_track(e) };
-    let taken = if planted::is(Bug::ClaimAfterTicket) { first } else { second };
-    let (mode, taken) = (m.mode(), TakenWord::from_bits(taken));
+    if let Some(result) = ends(m.op, e, At::Taking, values.as_slice(), (&m.started, &now)) {
+        m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
+        return Step::Done(result);
+    }
+    let Some((taken, turn, ticket)) = ticket_in(values.as_slice()) else {
+        return m.lose_track(e);
+    };
     if taken.is_high() && !planted::is(Bug::HighIsTicket) {
         return take_from_arbiter(m, e); // the arbiter alone gives such a number out
     }
-    has_ticket(e, mode, taken.next(lap), m.started);
-    e.fair.turn = TurnWord::from_bits(turn);
-    let (until_s, ticket) = (e.fair.claim_s, e.fair.ticket);
-    let barges = mode == Mode::Exclusive && planted::is(Bug::FairBarge);
-    let is_turn = e.fair.turn.serves(mode, ticket) || barges && e.fair.turn.nx() + 1 == ticket.tx;
+    let (mode, until_s) = (m.mode(), e.fair.claim_s);
+    has_ticket(e, mode, ticket, m.started);
+    e.fair.turn = turn;
+    let is_turn = is_turn_of(turn, mode, ticket);
     match is_turn && claim_runs(e, until_s, now) {
         true => has_turn(m, e, until_s),
         false => not_yet(m, e, is_turn, now),
@@ -290,7 +359,7 @@ fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
 fn has_turn(m: &mut Machine, e: &mut LockEntry, until_s: u32) -> Step {
     m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
     if m.expire_s() <= CLAIM_LEASE_S_MAX {
-        return granted(m, e, until_s, m.started);
+        return Step::Done(granted(e, m.mode(), until_s, m.started));
     }
     let until_s = m.started.deadline(m.expire_s());
     m.phase = Phase::Fair(At::Lengthening { until_s });
@@ -302,21 +371,20 @@ fn lengthened(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, 
     let is_in_time = claim_runs(e, e.fair.claim_s, now);
     e.claims(until_s, m.started);
     match is_of_lap && is_in_time && e.fair.turn.nx() == e.fair.ticket.tx {
-        true => granted(m, e, until_s, m.started),
+        true => Step::Done(granted(e, m.mode(), until_s, m.started)),
         false => asks(m, e),
     }
 }
 
 /// `clock`: the one by which the lease counts.
-fn granted(m: &Machine, e: &mut LockEntry, until_s: u32, clock: Now) -> Step {
-    let mode = m.mode();
+fn granted(e: &mut LockEntry, mode: Mode, until_s: u32, clock: Now) -> OpResult {
     e.lease.time_s = until_s;
     if e.desc.tokens && !e.state.is_held() {
         e.token = Token::of_fair(mode, e.fair.ticket); // of a hold that begins
     }
     e.is_judged_by(&clock);
     let view = word_view(e, mode);
-    Step::Done(e.grant(mode, view))
+    e.grant(mode, view)
 }
 
 /// `is_turn`: it is the ticket's turn, but not known to be so in time.
@@ -536,7 +604,9 @@ pub(super) fn outcome(
         At::Lengthening { until_s } => lengthened(m, e, values, until_s, now),
         At::Parking { expect } => parking(m, e, expect, values, now),
         At::Extending { until_s } => extended(m, e, values, until_s, now),
-        At::Releasing { expect, had_turn } => releasing(m, e, (expect, had_turn), values, now),
+        At::Releasing { expect, had_turn } => {
+            releasing(m, e, (expect, had_turn), values.as_slice(), now)
+        }
         At::Parked | At::AsksRelease { .. } | At::Asks => m.lose_track(e),
     }
 }
