@@ -336,7 +336,7 @@ impl ClientLock {
 
     /// The server clock, as fresh as the operation needs it. In memory of this host a reading
     /// stands until the next tick.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn clock(&mut self, op: Op) -> Now {
         if self.entry.is_timeless(op) {
             self.last_now = self.local_coarse();
@@ -359,7 +359,9 @@ impl ClientLock {
     /// the clock leaves it unread, but for the horizon.
     #[inline(always)]
     pub(crate) fn clock_at_first(&mut self, op: Op) {
-        self.last_now.horizon_ns = self.pulse.horizon_ns();
+        if self.is_local && self.entry.is_timeless(op) {
+            self.last_now.horizon_ns = self.pulse.horizon_ns();
+        }
         if !self.is_unclocked(op) {
             self.clock(op);
         }
@@ -442,7 +444,8 @@ impl ClientLock {
         }
     }
 
-    fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
+    #[inline(always)]
+    pub(crate) fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {
             true => DATA_WAIT, // nothing is waited for
@@ -469,7 +472,7 @@ impl ClientLock {
     }
 
     /// Writes what the entry wants to have in the ledger.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_ledger(&mut self) {
         if let Some(write) = self.entry.take_ledger_write() {
             self.exec.write_ledger(self.entry.handle(), write);

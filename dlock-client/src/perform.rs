@@ -10,12 +10,12 @@
 
 use dlock_core::lock::{FirstOp, Op, OpResult};
 use dlock_core::memory::exec::Single;
-use dlock_core::memory::word_op::{Chain, Outcome};
+use dlock_core::memory::word_op::Outcome;
 use dlock_core::operation::{needs_clock, First, Follows, Operation, Started};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::threads::uncancelled;
 
-use crate::execute::{carry_out, Limit, CLOCK_WAIT};
+use crate::execute::{carry_out, Limit, CLOCK_WAIT, DATA_WAIT_NS};
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 /// Runs `op` on the lock in a slot that no other operation is under way on.
@@ -28,7 +28,7 @@ pub(crate) fn perform(
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if !held.is_local {
-        return uncancelled(|| perform_remotely(lock_slot, guard, op, limit));
+        return uncancelled(move || perform_remotely(lock_slot, guard, op, limit));
     }
     held.clock_at_first(op);
     begin(lock_slot, guard, op, limit)
@@ -38,9 +38,6 @@ pub(crate) fn perform(
 #[inline(always)]
 fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if let Some(status) = held.unfounded(op) {
-        return OpResult::of(status);
-    }
     let bounds = limit.bounds(held.last_now.local_ns);
     let first = held.entry.first_op(op, &held.last_now);
     let Some((word_op, first)) = first.filter(|_| held.last_now.local_ns < bounds.until_ns) else {
@@ -89,10 +86,14 @@ fn begin_with_more(
     limit: &Limit,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let bounds = limit.bounds(held.last_now.local_ns);
-    if held.last_now.local_ns < bounds.until_ns {
-        if let Some((chain, first)) = held.entry.first_chain(op, &held.last_now) {
-            return begin_with_chain(lock_slot, guard, op, limit, (&chain, first));
+    if let Some(status) = held.unfounded(op) {
+        return OpResult::of(status);
+    }
+    let local_ns = held.last_now.local_ns;
+    let until_ns = limit.bounds(local_ns).until_ns;
+    if local_ns < until_ns {
+        if let Some(first) = held.entry.first_turn(op, &held.last_now) {
+            return begin_with_turn(lock_slot, guard, op, limit, (first, until_ns));
         }
     }
     let (now, bounds) = held.clock_begun(op, limit);
@@ -112,16 +113,16 @@ fn begin_with_more(
 }
 
 #[inline(always)]
-fn begin_with_chain(
+fn begin_with_turn(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
     limit: &Limit,
-    (chain, first): (&Chain, FirstOp),
+    (first, until_ns): (FirstOp, u64),
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let local_ns = held.last_now.local_ns;
-    let outcome = held.execute(chain, limit.bounds(local_ns).chain_until_ns(local_ns));
+    let until_ns = until_ns.min(held.last_now.local_ns.saturating_add(DATA_WAIT_NS));
+    let outcome = held.execute_chain(&held.entry.chain_of(op), until_ns);
     if let Outcome::Done(values) = &outcome {
         if held.is_clock_as_read(needs_clock(op, &held.entry, held.last_now)) {
             let (values, now) = (values.as_slice(), &held.last_now);

@@ -38,7 +38,7 @@ impl LockEntry {
     /// takes more, or less.
     #[inline(always)]
     pub fn first_op(&self, op: Op, now: &Now) -> Option<(WordOp, FirstOp)> {
-        if !self.fits(op, now) || self.counts(op) {
+        if self.lock_type == LockType::Fair || !self.fits(op, now) || self.counts(op) {
             return None;
         }
         match self.lock_type {
@@ -54,19 +54,19 @@ impl LockEntry {
         }
     }
 
-    /// The first effect of an operation that is to begin, if one chain decides it.
-    #[inline]
-    pub fn first_chain(&mut self, op: Op, now: &Now) -> Option<(Chain, FirstOp)> {
-        if !self.fits(op, now) {
+    /// The first effect of an operation on a fair lock that is to begin: [a chain](Self::chain_of).
+    #[inline(always)]
+    pub fn first_turn(&mut self, op: Op, now: &Now) -> Option<FirstOp> {
+        if self.lock_type != LockType::Fair || !self.fits(op, now) {
             return None;
         }
-        match self.lock_type {
-            LockType::Fair => {
-                let (at, chain) = fair::first(op, self, now)?;
-                Some((chain, FirstOp(Phase::Fair(at))))
-            }
-            _ => self.first_op(op, now).map(|(word_op, first)| (Chain::one(word_op), first)),
-        }
+        Some(FirstOp(Phase::Fair(fair::first(op, self, now)?)))
+    }
+
+    /// The chain of a [first turn](Self::first_turn).
+    #[inline(always)]
+    pub fn chain_of(&self, op: Op) -> Chain {
+        fair::first_chain(op, self)
     }
 
     /// Whether it begins with a first effect: it takes what it has nothing of, or ends a hold, and
@@ -123,7 +123,7 @@ impl LockEntry {
     }
 
     /// The same of a chain that found `values`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ends_by(
         &mut self,
         op: Op,

@@ -62,10 +62,14 @@ impl First {
         if self.bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Follows::Done(OpResult::of(Status::BadResponse));
         }
-        match entry.first_chain(self.op, &now) {
-            Some((chain, first)) => {
+        if let Some((word_op, first)) = entry.first_op(self.op, &now) {
+            *self = Self::after(entry, self.op, first, now, self.bounds);
+            return Follows::Post(Chain::one(word_op));
+        }
+        match entry.first_turn(self.op, &now) {
+            Some(first) => {
                 *self = Self::after(entry, self.op, first, now, self.bounds);
-                Follows::Post(chain)
+                Follows::Post(entry.chain_of(self.op))
             }
             None => self.begin_with_more(entry, now),
         }
@@ -90,9 +94,9 @@ impl First {
         Some(lease::told(entry, op, result, *now))
     }
 
-    /// The same of a [first chain](LockEntry::first_chain), which has found `values`. What is to be
+    /// The same of a [chain](LockEntry::first_turn), which has found `values`. What is to be
     /// written to the ledger is that of a release.
-    #[inline]
+    #[inline(always)]
     pub fn ended_by(
         entry: &mut LockEntry,
         op: Op,
@@ -153,7 +157,8 @@ impl First {
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
         if let (Outcome::Done(values), Some(first)) = (&outcome, self.machine.first_op()) {
             let (begun, values) = (self.machine.started(), values.as_slice());
-            if let Some(result) = Self::ended_by(entry, self.op, first, values, &begun, &now) {
+            let ended = Self::ended_by(entry, self.op, first, values, &begun, &now);
+            if let Some(result) = ended {
                 return Follows::Done(result);
             }
         }

@@ -102,23 +102,33 @@ pub(super) enum At {
 
 /// The first effect of an acquire without a ticket, or of a release; `None`: it is another, or the
 /// arbiter's.
-#[inline]
-pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<(At, Chain)> {
+#[inline(always)]
+pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<At> {
     match op {
-        Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
+        Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => {
             let is_new = matches!(e.state, EntryState::Initialized | EntryState::Unlocked);
-            (is_new && !e.fair.diverted).then(|| {
-                let until_s = claims_ticket(e, expire_s, *now);
-                (At::Taking, taking(e, mode, until_s))
-            })
+            if !is_new || e.fair.diverted {
+                return None;
+            }
+            claims_ticket(e, expire_s, *now);
+            Some(At::Taking)
         }
         Op::Unlock if e.state.is_held() => release::passes(e, held_mode(e), false, *now),
         Op::Unlock | Op::Extend { .. } => None,
     }
 }
 
+/// The chain of the [first](first) effect.
+#[inline(always)]
+pub(super) fn first_chain(op: Op, e: &LockEntry) -> Chain {
+    match op {
+        Op::TryLock { mode, .. } | Op::Lock { mode, .. } => taking(e, mode),
+        Op::Unlock | Op::Extend { .. } => release::passing(e, held_mode(e)),
+    }
+}
+
 /// What the first effect has decided; `None`: there is more to do, and nothing has changed.
-#[inline]
+#[inline(always)]
 pub(super) fn ends(
     op: Op,
     e: &mut LockEntry,
@@ -197,6 +207,7 @@ fn ticketed(mode: Mode) -> EntryState {
 }
 
 /// The end of what is claimed for a lease that begins now.
+#[inline]
 fn claim_for(expire_s: u32, now: Now) -> u32 {
     match planted::is(Bug::ClaimShort) {
         true => now.time.seconds(),
@@ -204,15 +215,18 @@ fn claim_for(expire_s: u32, now: Now) -> u32 {
     }
 }
 
+#[inline]
 fn claim(e: &LockEntry, mode: Mode, until_s: u32) -> LedgerEntry {
     LedgerEntry::claim(mode, e.stamp).with_deadline_s(until_s, e.anchor_s)
 }
 
+#[inline]
 fn claim_op(e: &LockEntry, mode: Mode, until_s: u32) -> WordOp {
     WordOp::WriteLedger { handle: e.handle, value: claim(e, mode, until_s).into_bits() }
 }
 
 /// Whether what the ledger claims until `until_s` surely runs.
+#[inline]
 fn claim_runs(e: &LockEntry, until_s: u32, now: Now) -> bool {
     let is_same_clock = e.fair.claim_clock == now.discontinuities;
     is_same_clock && !now.maybe_expired(until_s) || planted::is(Bug::ClaimOverTrusted)
@@ -271,29 +285,29 @@ impl LockEntry {
 }
 
 fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
-    let (mode, until_s) = (m.mode(), claims_ticket(e, m.expire_s(), m.started));
+    claims_ticket(e, m.expire_s(), m.started);
     if e.fair.diverted {
-        e.write(claim(e, mode, until_s));
+        e.write(claim(e, m.mode(), e.fair.claim_s));
         return take_from_arbiter(m, e);
     }
     m.phase = Phase::Fair(At::Taking);
-    Step::Chain(taking(e, mode, until_s))
+    Step::Chain(taking(e, m.mode()))
 }
 
-/// A ticket is to be taken, for a lease that begins at `started`: until when it is claimed.
-fn claims_ticket(e: &mut LockEntry, expire_s: u32, started: Now) -> u32 {
+/// A ticket is to be taken, for a lease that begins at `started`.
+#[inline]
+fn claims_ticket(e: &mut LockEntry, expire_s: u32, started: Now) {
     // no two claims look the same
     e.stamp = e.stamp.wrapping_add(1);
-    let until_s = claim_for(expire_s, started);
-    e.claims(until_s, started);
+    e.claims(claim_for(expire_s, started), started);
     e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
-    until_s
 }
 
-fn taking(e: &LockEntry, mode: Mode, until_s: u32) -> Chain {
+#[inline]
+fn taking(e: &LockEntry, mode: Mode) -> Chain {
     let add = WordOp::Faa { addr: e.w0(), add: TakenWord::addend(mode) };
     let look = WordOp::ReadPair { addr: e.turn_addr() };
-    let claim = claim_op(e, mode, until_s);
+    let claim = claim_op(e, mode, e.fair.claim_s);
     match planted::is(Bug::ClaimAfterTicket) {
         true => Chain::one(add).then(claim).then(look),
         false => Chain::one(claim).then(add).then(look),
@@ -301,6 +315,7 @@ fn taking(e: &LockEntry, mode: Mode, until_s: u32) -> Chain {
 }
 
 /// The tickets that were taken before, the turn, and the ticket, which [`taking`] has found.
+#[inline]
 fn ticket_in(values: &[u64]) -> Option<(TakenWord, TurnWord, Ticket)> {
     let &[first, second, turn, lap] = values else { return None };
     let taken = if planted::is(Bug::ClaimAfterTicket) { first } else { second };
@@ -308,6 +323,7 @@ fn ticket_in(values: &[u64]) -> Option<(TakenWord, TurnWord, Ticket)> {
     Some((taken, TurnWord::from_bits(turn), taken.next(lap)))
 }
 
+#[inline]
 fn is_turn_of(turn: TurnWord, mode: Mode, ticket: Ticket) -> bool {
     let barges = mode == Mode::Exclusive && planted::is(Bug::FairBarge);
     turn.serves(mode, ticket) || barges && turn.nx() + 1 == ticket.tx
@@ -347,6 +363,7 @@ fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
     }
 }
 
+#[inline]
 fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
     e.fair.ticket = ticket;
     e.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
@@ -377,6 +394,7 @@ fn lengthened(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, 
 }
 
 /// `clock`: the one by which the lease counts.
+#[inline]
 fn granted(e: &mut LockEntry, mode: Mode, until_s: u32, clock: Now) -> OpResult {
     e.lease.time_s = until_s;
     if e.desc.tokens && !e.state.is_held() {

@@ -28,9 +28,9 @@ pub(super) fn release(
 ) -> Step {
     let had_turn = had_turn && !planted::is(Bug::HadTurnForgotten);
     if m.rounds < CAS_ROUNDS_MAX {
-        if let Some((at, chain)) = passes(e, mode, had_turn, now) {
+        if let Some(at) = passes(e, mode, had_turn, now) {
             m.phase = Phase::Fair(at);
-            return Step::Chain(chain);
+            return Step::Chain(passing(e, mode));
         }
     }
     m.phase = Phase::Fair(At::AsksRelease { had_turn });
@@ -38,29 +38,37 @@ pub(super) fn release(
     Step::Request(Request::Release { handle: e.handle, mode, ticket })
 }
 
-/// The chain that passes the turn on; `None`: the release is the arbiter's.
-pub(super) fn passes(e: &LockEntry, mode: Mode, had_turn: bool, now: Now) -> Option<(At, Chain)> {
+/// The turn is to be passed on; `None`: the release is the arbiter's.
+#[inline]
+pub(super) fn passes(e: &LockEntry, mode: Mode, had_turn: bool, now: Now) -> Option<At> {
     let (turn, ticket) = (e.fair.turn, e.fair.ticket);
     let is_late = e.maybe_over(now) && !planted::is(Bug::LateReleaseByClient);
     let is_told = turn.told() && !planted::is(Bug::ToldIgnored);
     if is_late || is_told || turn.nx() != ticket.tx || e.asks_at_once() {
         return None;
     }
-    let says_none = says_none(e, mode);
+    Some(At::Releasing { expect: turn, had_turn: had_turn && says_none(e, mode) })
+}
+
+/// The chain that passes it on.
+#[inline]
+pub(super) fn passing(e: &LockEntry, mode: Mode) -> Chain {
+    let turn = e.fair.turn;
     let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
     let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
-    if says_none {
+    if says_none(e, mode) {
         let none = LedgerEntry::new().into_bits();
         chain = chain.then(WordOp::WriteLedger { handle: e.handle, value: none });
     }
     if e.tells_taken() {
         chain = chain.then(WordOp::Read { addr: e.w0() });
     }
-    Some((At::Releasing { expect: turn, had_turn: had_turn && says_none }, chain))
+    chain
 }
 
-/// What [`passes`] has decided, if nothing else is to be done: nobody sleeps on the word, and it
+/// What [`passing`] has decided, if nothing else is to be done: nobody sleeps on the word, and it
 /// tells the readers inside.
+#[inline]
 pub(super) fn ends(
     e: &mut LockEntry,
     expect: TurnWord,
@@ -75,6 +83,7 @@ pub(super) fn ends(
 }
 
 /// The turn, and the tickets taken: if they are not read, as they were seen last.
+#[inline]
 fn found_in(e: &LockEntry, values: &[u64]) -> Option<(TurnWord, TakenWord)> {
     let (&found, &last) = (values.first()?, values.last()?);
     let taken = if e.tells_taken() { TakenWord::from_bits(last) } else { e.fair.taken };
@@ -82,6 +91,7 @@ fn found_in(e: &LockEntry, values: &[u64]) -> Option<(TurnWord, TakenWord)> {
 }
 
 /// The turn was as expected, and has passed on.
+#[inline]
 fn passed(
     e: &mut LockEntry,
     mode: Mode,
@@ -139,6 +149,7 @@ pub(in crate::lock) fn had_turn(phase: Phase) -> bool {
     }
 }
 
+#[inline]
 pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
     match e.state {
         EntryState::SharedLocked => Mode::Shared,
@@ -148,17 +159,20 @@ pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
 
 /// Whether the chain of a release says *none* itself. Where nothing takes effect late, and of a
 /// share, the entry is written after the last compare-and-swap.
+#[inline]
 fn says_none(e: &LockEntry, mode: Mode) -> bool {
     mode == Mode::Exclusive && !e.means.parks
 }
 
 /// The turn has passed on, by this client or by another one; `e.fair.turn` is the word after it.
+#[inline]
 pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.claims_nothing();
     passed_on(e, mode, now)
 }
 
 /// The same if the ledger says *none* already.
+#[inline]
 fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.fair.claim_s = 0;
     // as long as the next in line has to claim its turn
