@@ -15,7 +15,7 @@ use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::lock::{Half, Op, OpResult};
 use dlock_core::memory::exec::{Executor, Posted};
 use dlock_core::memory::word_op::{Chain, Outcome, WordAddr};
-use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
+use dlock_core::operation::{needs_clock, Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
 use dlock_core::wire::message::{LockType, Reply, Request};
 use dlock_core::wire::status::Status;
@@ -59,6 +59,11 @@ impl Limit {
     /// Of a call that waits for no grant, and ends then at the latest, after 5 s at most.
     pub(crate) fn ending(deadline: Instant) -> Self {
         Self::since(deadline.checked_sub(DATA_WAIT).unwrap_or(deadline).min(Instant::now()))
+    }
+
+    /// The same, of a call that began at `start_ns` if nothing was waited for before.
+    pub(crate) fn from(&self, start_ns: u64) -> Self {
+        Self { start_ns: self.start_ns.or(Some(start_ns)), ..*self }
     }
 
     /// How much time is left.
@@ -331,7 +336,7 @@ impl ClientLock {
 
     /// The server clock, as fresh as the operation needs it. In memory of this host a reading
     /// stands until the next tick.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn clock(&mut self, op: Op) -> Now {
         if self.entry.is_timeless(op) {
             self.last_now = self.local_coarse();
@@ -348,6 +353,32 @@ impl ClientLock {
         }
         self.last_now.horizon_ns = self.pulse.horizon_ns();
         self.last_now
+    }
+
+    /// As [`clock`](Self::clock), for a first effect on memory of this host: what decides nothing by
+    /// the clock leaves it unread, but for the horizon.
+    #[inline(always)]
+    pub(crate) fn clock_at_first(&mut self, op: Op) {
+        if self.is_local && self.entry.is_timeless(op) {
+            self.last_now.horizon_ns = self.pulse.horizon_ns();
+        }
+        if !self.is_unclocked(op) {
+            self.clock(op);
+        }
+    }
+
+    #[inline(always)]
+    fn is_unclocked(&self, op: Op) -> bool {
+        let is_local = self.is_local && self.entry.is_timeless(op);
+        is_local && !needs_clock(op, &self.entry, self.last_now)
+    }
+
+    /// The clock from before the first effect, for what that does not decide, and the bounds.
+    pub(crate) fn clock_begun(&mut self, op: Op, limit: &Limit) -> (Now, Bounds) {
+        if self.is_unclocked(op) {
+            self.last_now = self.clock_unanswered();
+        }
+        (self.last_now, limit.bounds(self.last_now.local_ns))
     }
 
     #[inline(never)]
@@ -382,18 +413,23 @@ impl ClientLock {
         }
     }
 
+    /// Whether the clock for what follows an outcome is the last reading: no tick has passed since.
+    #[inline(always)]
+    pub(crate) fn is_clock_as_read(&self, is_needed: bool) -> bool {
+        let before_ns = self.last_now.local_ns;
+        let is_same_tick = || self.is_local && self.exec.local_coarse_ns(before_ns) == before_ns;
+        self.last_now.horizon_ns == self.pulse.horizon_ns() && (!is_needed || is_same_tick())
+    }
+
     /// The clock once more in one operation, as its kind of lock needs it.
     #[inline]
     fn clock_again(&mut self) -> Now {
-        let before_ns = self.last_now.local_ns;
-        let is_same_tick = self.is_local && self.exec.local_coarse_ns(before_ns) == before_ns;
-        if is_same_tick && self.last_now.horizon_ns == self.pulse.horizon_ns() {
-            return self.last_now; // most often, and nothing is written
+        if !self.is_clock_as_read(true) {
+            self.last_now = match self.entry.lock_type() {
+                LockType::Rw => self.local_coarse(),
+                LockType::Atomic | LockType::Fair => self.now_again(),
+            };
         }
-        self.last_now = match self.entry.lock_type() {
-            LockType::Rw => self.local_coarse(),
-            LockType::Atomic | LockType::Fair => self.now_again(),
-        };
         self.last_now
     }
 
@@ -408,7 +444,8 @@ impl ClientLock {
         }
     }
 
-    fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
+    #[inline(always)]
+    pub(crate) fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {
             true => DATA_WAIT, // nothing is waited for
@@ -435,8 +472,8 @@ impl ClientLock {
     }
 
     /// Writes what the entry wants to have in the ledger.
-    #[inline]
-    fn write_ledger(&mut self) {
+    #[inline(always)]
+    pub(crate) fn write_ledger(&mut self) {
         if let Some(write) = self.entry.take_ledger_write() {
             self.exec.write_ledger(self.entry.handle(), write);
         }

@@ -8,19 +8,18 @@
 //! A part of a call that may block runs [uncancelled]. A first chain on memory of this host does
 //! not block.
 
-use dlock_core::clock::Now;
-use dlock_core::lock::{Op, OpResult};
+use dlock_core::lock::{FirstOp, Op, OpResult};
 use dlock_core::memory::exec::Single;
 use dlock_core::memory::word_op::Outcome;
-use dlock_core::operation::{needs_clock, Bounds, First, Follows, Operation, Started};
+use dlock_core::operation::{needs_clock, First, Follows, Operation, Started};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::threads::uncancelled;
 
-use crate::execute::{carry_out, Limit, CLOCK_WAIT};
+use crate::execute::{carry_out, Limit, CLOCK_WAIT, DATA_WAIT_NS};
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 /// Runs `op` on the lock in a slot that no other operation is under way on.
-#[inline]
+#[inline(always)]
 pub(crate) fn perform(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
@@ -29,53 +28,75 @@ pub(crate) fn perform(
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if !held.is_local {
-        return uncancelled(|| perform_remotely(lock_slot, guard, op, limit));
+        return uncancelled(move || perform_remotely(lock_slot, guard, op, limit));
     }
-    let now = held.clock(op);
-    begin(lock_slot, guard, op, now, limit.bounds(now.local_ns))
+    held.clock_at_first(op);
+    begin(lock_slot, guard, op, limit)
 }
 
+/// The clock was read as [`ClientLock::clock_at_first`] does.
 #[inline(always)]
-fn begin(
+fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Limit) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let bounds = limit.bounds(held.last_now.local_ns);
+    let first = held.entry.first_op(op, &held.last_now);
+    let Some((word_op, first)) = first.filter(|_| held.last_now.local_ns < bounds.until_ns) else {
+        return begin_with_more(lock_slot, guard, op, limit);
+    };
+    let until_ns = bounds.chain_until_ns(held.last_now.local_ns);
+    let single = held.exec.execute_one(&word_op, until_ns);
+    if let Single::Done(old) = single {
+        // most often no tick of the clock lies between
+        if held.is_clock_as_read(needs_clock(op, &held.entry, held.last_now)) {
+            let now = &held.last_now;
+            if let Some(result) = First::ended(&mut held.entry, op, first, old, now, now) {
+                return result;
+            }
+        }
+    }
+    begun(lock_slot, guard, op, limit, (first, single.into()))
+}
+
+/// What the first effect has not decided, or not by the clock as it was before it.
+#[inline(never)]
+fn begun(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
-    now: Now,
-    bounds: Bounds,
+    limit: &Limit,
+    (first, outcome): (FirstOp, Outcome),
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if let Some(status) = held.unfounded(op) {
-        return OpResult::of(status);
-    }
-    let first = held.entry.first_op(op, &now).filter(|_| now.local_ns < bounds.until_ns);
-    let Some((word_op, first)) = first else {
-        return begin_with_more(lock_slot, guard, op, now, bounds);
+    let (begun, bounds) = held.clock_begun(op, limit);
+    let after = match outcome {
+        Outcome::Unknown => held.clock_unanswered(),
+        _ => held.clock_after(needs_clock(op, &held.entry, begun)),
     };
-    let single = held.exec.execute_one(&word_op, bounds.chain_until_ns(now.local_ns));
-    let after = match single {
-        Single::Unknown => held.clock_unanswered(),
-        _ => held.clock_after(needs_clock(op, &held.entry, now)),
-    };
-    if let Single::Done(old) = single {
-        if let Some(result) = First::ended(&mut held.entry, op, first, old, &now, &after) {
-            return result;
-        }
-    }
-    let mut first = First::after(&held.entry, op, first, now, bounds);
-    let follows = first.outcome(&mut held.entry, single.into(), after);
+    let mut first = First::after(&held.entry, op, first, begun, bounds);
+    let follows = first.outcome(&mut held.entry, outcome, after);
     go_on(lock_slot, guard, first, follows)
 }
 
-/// What one word operation does not decide.
+/// What does not begin with one word operation.
 #[inline(never)]
 fn begin_with_more(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
-    now: Now,
-    bounds: Bounds,
+    limit: &Limit,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    if let Some(status) = held.unfounded(op) {
+        return OpResult::of(status);
+    }
+    let local_ns = held.last_now.local_ns;
+    let until_ns = limit.bounds(local_ns).until_ns;
+    if local_ns < until_ns {
+        if let Some(first) = held.entry.first_turn(op, &held.last_now) {
+            return begin_with_turn(lock_slot, guard, op, limit, (first, until_ns));
+        }
+    }
+    let (now, bounds) = held.clock_begun(op, limit);
     let mut first = First::new(&held.entry, op, now, bounds);
     let follows = match first.begin(&mut held.entry) {
         Follows::Post(chain) => {
@@ -89,6 +110,30 @@ fn begin_with_more(
         follows => follows,
     };
     go_on(lock_slot, guard, first, follows)
+}
+
+#[inline(always)]
+fn begin_with_turn(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    limit: &Limit,
+    (first, until_ns): (FirstOp, u64),
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let until_ns = until_ns.min(held.last_now.local_ns.saturating_add(DATA_WAIT_NS));
+    let outcome = held.execute_chain(&held.entry.chain_of(op), until_ns);
+    if let Outcome::Done(values) = &outcome {
+        if held.is_clock_as_read(needs_clock(op, &held.entry, held.last_now)) {
+            let (values, now) = (values.as_slice(), &held.last_now);
+            let ended = First::ended_by(&mut held.entry, op, first, values, now, now);
+            if let Some(result) = ended {
+                held.write_ledger();
+                return result;
+            }
+        }
+    }
+    begun(lock_slot, guard, op, limit, (first, outcome))
 }
 
 #[inline(never)]
@@ -137,24 +182,23 @@ fn perform_remotely(
     limit: &Limit,
 ) -> OpResult {
     match guard.as_mut().and_then(|held| begins_remotely(held, op, limit)) {
-        Some((now, bounds)) => begin(lock_slot, guard, op, now, bounds),
+        Some(limit) => begin(lock_slot, guard, op, &limit),
         None => OpResult::of(Status::BadResponse),
     }
 }
 
-/// The clock and the bounds of a call where the clock may have to be asked for, and a chain is
-/// waited for. `None`: it has no time left, and does not begin; the clock is not waited for either.
-fn begins_remotely(held: &mut ClientLock, op: Op, limit: &Limit) -> Option<(Now, Bounds)> {
+/// Reads the clock where it may have to be asked for, and a chain is waited for; how long the call
+/// may take. `None`: it has no time left, and does not begin; the clock is not waited for either.
+fn begins_remotely(held: &mut ClientLock, op: Op, limit: &Limit) -> Option<Limit> {
     let (left, is_by_itself) = (limit.left(), held.entry.needs_no_server_clock(op));
     let may_ask = is_by_itself || left >= CLOCK_WAIT || held.exec.is_clock_ready();
     if left.is_zero() || !may_ask {
         return None;
     }
     if is_by_itself {
-        let now = held.clock(op);
-        return Some((now, limit.bounds(now.local_ns)));
+        return Some(limit.from(held.clock(op).local_ns));
     }
     let (came_ns, now) = held.exec.now_since();
     held.last_now = held.within_horizon(now);
-    Some((held.last_now, limit.bounds(came_ns)))
+    Some(limit.from(came_ns))
 }

@@ -77,16 +77,22 @@ impl Instance {
         self.single(lock, Op::Extend { mode, expire_s })
     }
 
-    #[inline]
-    pub(super) fn single(&self, lock: LockId, op: Op) -> OpResult {
+    #[inline(always)]
+    fn single(&self, lock: LockId, op: Op) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
         }
         if let Some((lock_slot, mut guard)) = self.at_once(lock) {
-            let result = self.run(lock_slot, &mut guard, op, &Limit::NOW);
-            return self.over(lock_slot, guard, op, result);
+            let result = perform(lock_slot, &mut guard, op, &Limit::NOW);
+            if result.status == Status::Success {
+                if matches!(op, Op::Unlock) {
+                    lock_slot.changed.notify_all();
+                }
+                return result; // most often
+            }
+            return self.concluded(lock_slot, guard, op, result);
         }
-        uncancelled(|| self.wait_for(lock, op, Instant::now(), false))
+        uncancelled(move || self.wait_for(lock, op, Instant::now(), false))
     }
 
     /// An operation that began at `start` and may wait for other threads and other clients.
@@ -97,8 +103,8 @@ impl Instance {
         }
         match self.locked_since(lock, start) {
             Ok((lock_slot, mut guard)) => {
-                let result = self.run(lock_slot, &mut guard, op, &Limit::since(start));
-                self.over(lock_slot, guard, op, result)
+                let result = perform(lock_slot, &mut guard, op, &Limit::since(start));
+                self.concluded(lock_slot, guard, op, result)
             }
             // the program does not ask for a release once more: the lock's slot is waited for again
             Err(Status::BadResponse)
@@ -110,23 +116,23 @@ impl Instance {
         }
     }
 
-    /// A release without a primary ends the hold here, if this client finds the successor by
+    /// A result is told. A release without a primary ends the hold here, if this client finds the successor by
     /// itself. The lock slot was locked all the time, so that it is no other thread's hold.
-    #[inline(always)]
-    fn over(
+    #[inline(never)]
+    fn concluded(
         &self,
         lock_slot: &LockSlot,
-        guard: LockSlotGuard<'_>,
+        mut guard: LockSlotGuard<'_>,
         op: Op,
         result: OpResult,
     ) -> OpResult {
+        let result = self.told(lock_slot, &mut guard, op, result);
         match matches!(op, Op::Unlock) && result.status.is_without_primary() {
             true => uncancelled(|| self.release_unheard(lock_slot, guard, result)),
             false => result,
         }
     }
 
-    #[inline]
     pub(super) fn run(
         &self,
         lock_slot: &LockSlot,
@@ -139,7 +145,6 @@ impl Instance {
     }
 
     /// Counts a result, and wakes those who may go on after it.
-    #[inline(always)]
     pub(super) fn told(
         &self,
         lock_slot: &LockSlot,

@@ -208,7 +208,7 @@ impl Instance {
     }
 
     /// The lock slot of a got lock, if no other thread operates on it, and the hint is right.
-    #[inline]
+    #[inline(always)]
     fn at_once(&self, id: LockId) -> Option<(&LockSlot, LockSlotGuard<'_>)> {
         let lock_slot = self.table.lock_slot(self.table.hint(id)?);
         let guard = lock_slot.try_lock()?;

@@ -10,9 +10,9 @@
 //! the read-write lock. Nothing of it is built before it is needed.
 
 use super::machine::Phase;
-use super::{atomic, rw, Doubt, LockEntry, Op, OpResult};
+use super::{atomic, fair, rw, Doubt, LockEntry, Op, OpResult};
 use crate::clock::Now;
-use crate::memory::word_op::WordOp;
+use crate::memory::word_op::{Chain, WordOp};
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode};
 
@@ -38,34 +38,60 @@ impl LockEntry {
     /// takes more, or less.
     #[inline(always)]
     pub fn first_op(&self, op: Op, now: &Now) -> Option<(WordOp, FirstOp)> {
+        if self.lock_type == LockType::Fair || !self.fits(op, now) || self.counts(op) {
+            return None;
+        }
+        match self.lock_type {
+            LockType::Atomic => {
+                let (at, word_op) = atomic::first(op, self, now)?;
+                Some((word_op, FirstOp(Phase::Atomic(at))))
+            }
+            LockType::Rw => {
+                let (at, word_op) = rw::first(op, self)?;
+                Some((word_op, FirstOp(Phase::Rw(at))))
+            }
+            LockType::Fair => None,
+        }
+    }
+
+    /// The first effect of an operation on a fair lock that is to begin: [a chain](Self::chain_of).
+    #[inline(always)]
+    pub fn first_turn(&mut self, op: Op, now: &Now) -> Option<FirstOp> {
+        if self.lock_type != LockType::Fair || !self.fits(op, now) {
+            return None;
+        }
+        Some(FirstOp(Phase::Fair(fair::first(op, self, now)?)))
+    }
+
+    /// The chain of a [first turn](Self::first_turn).
+    #[inline(always)]
+    pub fn chain_of(&self, op: Op) -> Chain {
+        fair::first_chain(op, self)
+    }
+
+    /// Whether it begins with a first effect: it takes what it has nothing of, or ends a hold, and
+    /// nothing is to be done before.
+    #[inline(always)]
+    fn fits(&self, op: Op, now: &Now) -> bool {
         let fits = match op {
             Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
-                self.refs == 0 && expire_s > 0 && mode == Mode::Exclusive
+                let is_first = mode == Mode::Exclusive || self.lock_type == LockType::Fair;
+                self.refs == 0 && expire_s > 0 && is_first
             }
             Op::Unlock => self.refs == 1,
             Op::Extend { .. } => false,
         };
-        // a chain, and no single word operation, takes a token, and counts the end of a hold
-        let counts = match op {
+        let is_settled = self.doubt == Doubt::None && !self.has_ledger_write();
+        fits && is_settled && !now.is_past_horizon()
+    }
+
+    /// A chain, and no single word operation, takes a token, and counts the end of a hold.
+    #[inline(always)]
+    fn counts(&self, op: Op) -> bool {
+        match op {
             Op::Unlock => self.counts_end && self.lock_type == LockType::Rw,
             _ => self.desc.tokens,
-        };
-        let is_settled = self.doubt == Doubt::None && !self.has_ledger_write();
-        if !fits || counts || !is_settled || now.is_past_horizon() {
-            return None;
         }
-        let (phase, word_op) = match self.lock_type {
-            LockType::Atomic => {
-                let (at, word_op) = atomic::first(op, self, now)?;
-                (Phase::Atomic(at), word_op)
-            }
-            LockType::Rw => {
-                let (at, word_op) = rw::first(op, self)?;
-                (Phase::Rw(at), word_op)
-            }
-            LockType::Fair => return None,
-        };
-        Some((word_op, FirstOp(phase)))
     }
 
     /// What a chain has found in the word that decides; a token that it took is the entry's.
@@ -94,5 +120,22 @@ impl LockEntry {
             Phase::Rw(at) => rw::ends(self, at, old, now),
             _ => None,
         }
+    }
+
+    /// The same of a chain that found `values`.
+    #[inline(always)]
+    pub(crate) fn ends_by(
+        &mut self,
+        op: Op,
+        first: FirstOp,
+        values: &[u64],
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
+        if let Phase::Fair(at) = first.0 {
+            return fair::ends(op, self, at, values, (begun, now));
+        }
+        let old = self.found(first, values)?;
+        self.ends(op, first, old, begun, now)
     }
 }

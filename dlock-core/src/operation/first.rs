@@ -62,10 +62,14 @@ impl First {
         if self.bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Follows::Done(OpResult::of(Status::BadResponse));
         }
-        match entry.first_op(self.op, &now) {
-            Some((word_op, first)) => {
+        if let Some((word_op, first)) = entry.first_op(self.op, &now) {
+            *self = Self::after(entry, self.op, first, now, self.bounds);
+            return Follows::Post(Chain::one(word_op));
+        }
+        match entry.first_turn(self.op, &now) {
+            Some(first) => {
                 *self = Self::after(entry, self.op, first, now, self.bounds);
-                Follows::Post(Chain::one(word_op))
+                Follows::Post(entry.chain_of(self.op))
             }
             None => self.begin_with_more(entry, now),
         }
@@ -87,6 +91,25 @@ impl First {
             return None;
         }
         let result = entry.ends(op, first, old, begun, now)?;
+        Some(lease::told(entry, op, result, *now))
+    }
+
+    /// The same of a [chain](LockEntry::first_turn), which has found `values`. What is to be
+    /// written to the ledger is that of a release.
+    #[inline(always)]
+    pub fn ended_by(
+        entry: &mut LockEntry,
+        op: Op,
+        first: FirstOp,
+        values: &[u64],
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
+        if now.is_past_horizon() || !first.runs(begun, now) {
+            return None;
+        }
+        let result = entry.ends_by(op, first, values, begun, now)?;
+        assert!(!entry.has_ledger_write() || op == Op::Unlock, "a grant is told at once");
         Some(lease::told(entry, op, result, *now))
     }
 
@@ -133,8 +156,8 @@ impl First {
     #[inline]
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
         if let (Outcome::Done(values), Some(first)) = (&outcome, self.machine.first_op()) {
-            let (begun, old) = (self.machine.started(), entry.found(first, values.as_slice()));
-            let ended = old.and_then(|old| Self::ended(entry, self.op, first, old, &begun, &now));
+            let (begun, values) = (self.machine.started(), values.as_slice());
+            let ended = Self::ended_by(entry, self.op, first, values, &begun, &now);
             if let Some(result) = ended {
                 return Follows::Done(result);
             }

@@ -20,13 +20,13 @@ use crate::planted::{self, Bug};
 use crate::wire::status::Status;
 
 /// Whether this result says that the caller holds the lock, and it does.
-#[inline]
+#[inline(always)]
 pub(super) fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
     says_held(op, result) && is_held(entry)
 }
 
 /// Whether this result says that the caller holds the lock.
-#[inline]
+#[inline(always)]
 pub(super) fn says_held(op: Op, result: &OpResult) -> bool {
     match (op, result.status) {
         (Op::TryLock { expire_s: 0, .. } | Op::Lock { expire_s: 0, .. }, _) => false,
@@ -42,14 +42,14 @@ pub(super) fn was_held(entry: &LockEntry, op: Op) -> bool {
 }
 
 /// Whether the entry is held.
-#[inline]
+#[inline(always)]
 pub(super) fn is_held(entry: &LockEntry) -> bool {
     matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked)
 }
 
 /// Whether the lease of this entry's hold still runs for sure; of a hold without one, whether the
 /// session's horizon has not passed.
-#[inline]
+#[inline(always)]
 pub fn runs(entry: &LockEntry, now: Now) -> bool {
     match entry.deadline_s() {
         deadline_s if is_endless(deadline_s) => !now.is_past_horizon(),
@@ -77,7 +77,7 @@ pub(super) fn is_over(entry: &LockEntry, op: Op, result: &OpResult, now: Now) ->
 /// # Panics
 /// If it says success for a lease that may be over: the caller would rely on a lock that is
 /// another's.
-#[inline]
+#[inline(always)]
 pub(super) fn told(entry: &LockEntry, op: Op, result: OpResult, now: Now) -> OpResult {
     let is_late = is_grant(entry, op, &result) && !runs(entry, now);
     assert!(!is_late || planted::is(Bug::LateSuccess), "success means a running lease");

@@ -24,6 +24,7 @@
 //! second. If a tick then falls on the same nanosecond as one a second before, that second is
 //! missed, which is less than the shortest lease ([`dlock_core::operation::lease`]).
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::NS;
@@ -72,11 +73,13 @@ struct Suspended {
     /// CLOCK_REALTIME − CLOCK_MONOTONIC when it was measured (0: never), and CLOCK_BOOTTIME −
     /// CLOCK_MONOTONIC; both modulo 2^64.
     known: Published<2>,
+    /// CLOCK_REALTIME − CLOCK_BOOTTIME of the same measurement, modulo 2^64; 0: never.
+    ahead_ns: AtomicU64,
 }
 
 impl Suspended {
     const fn new() -> Self {
-        Self { known: Published::zero() }
+        Self { known: Published::zero(), ahead_ns: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -93,10 +96,9 @@ impl Suspended {
 
     #[inline]
     fn boot_coarse_again_ns(&self, before_ns: u64, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
-        let [apart_ns, suspended_ns] = self.known.get();
-        let is_ahead_ns = apart_ns.wrapping_sub(suspended_ns);
+        let ahead_ns = self.ahead_ns.load(Ordering::Relaxed);
         let real_ns = read(libc::CLOCK_REALTIME_COARSE);
-        if apart_ns != 0 && real_ns == before_ns.wrapping_add(is_ahead_ns) {
+        if ahead_ns != 0 && real_ns == before_ns.wrapping_add(ahead_ns) {
             return before_ns;
         }
         self.boot_coarse_ns(read)
@@ -118,6 +120,8 @@ impl Suspended {
                 // The lower bound, so that no coarse reading is ahead of the exact clock.
                 let suspended_ns = boot_ns.wrapping_sub(after_ns);
                 self.known.update(|_| (Some([apart_before_ns, suspended_ns]), ()));
+                let ahead_ns = apart_before_ns.wrapping_sub(suspended_ns);
+                self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
                 break;
             }
         }

@@ -100,6 +100,60 @@ pub(super) enum At {
     Asks,
 }
 
+/// The first effect of an acquire without a ticket, or of a release; `None`: it is another, or the
+/// arbiter's.
+#[inline(always)]
+pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<At> {
+    match op {
+        Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => {
+            let is_new = matches!(e.state, EntryState::Initialized | EntryState::Unlocked);
+            if !is_new || e.fair.diverted {
+                return None;
+            }
+            claims_ticket(e, expire_s, *now);
+            Some(At::Taking)
+        }
+        Op::Unlock if e.state.is_held() => release::passes(e, held_mode(e), false, *now),
+        Op::Unlock | Op::Extend { .. } => None,
+    }
+}
+
+/// The chain of the [first](first) effect.
+#[inline(always)]
+pub(super) fn first_chain(op: Op, e: &LockEntry) -> Chain {
+    match op {
+        Op::TryLock { mode, .. } | Op::Lock { mode, .. } => taking(e, mode),
+        Op::Unlock | Op::Extend { .. } => release::passing(e, held_mode(e)),
+    }
+}
+
+/// What the first effect has decided; `None`: there is more to do, and nothing has changed.
+#[inline(always)]
+pub(super) fn ends(
+    op: Op,
+    e: &mut LockEntry,
+    at: At,
+    values: &[u64],
+    (begun, now): (&Now, &Now),
+) -> Option<OpResult> {
+    match (at, op) {
+        (At::Taking, Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s }) => {
+            let (taken, turn, ticket) = ticket_in(values)?;
+            let until_s = e.fair.claim_s;
+            let is_ticket = !taken.is_high() || planted::is(Bug::HighIsTicket);
+            let is_turn = is_ticket && is_turn_of(turn, mode, ticket);
+            if !is_turn || expire_s > CLAIM_LEASE_S_MAX || !claim_runs(e, until_s, *now) {
+                return None;
+            }
+            has_ticket(e, mode, ticket, *begun);
+            e.fair.turn = turn;
+            Some(granted(e, mode, until_s, *begun))
+        }
+        (At::Releasing { expect, .. }, Op::Unlock) => release::ends(e, expect, values, *now),
+        _ => None,
+    }
+}
+
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     use EntryState as S;
     match m.op {
@@ -153,6 +207,7 @@ fn ticketed(mode: Mode) -> EntryState {
 }
 
 /// The end of what is claimed for a lease that begins now.
+#[inline]
 fn claim_for(expire_s: u32, now: Now) -> u32 {
     match planted::is(Bug::ClaimShort) {
         true => now.time.seconds(),
@@ -160,15 +215,18 @@ fn claim_for(expire_s: u32, now: Now) -> u32 {
     }
 }
 
+#[inline]
 fn claim(e: &LockEntry, mode: Mode, until_s: u32) -> LedgerEntry {
     LedgerEntry::claim(mode, e.stamp).with_deadline_s(until_s, e.anchor_s)
 }
 
+#[inline]
 fn claim_op(e: &LockEntry, mode: Mode, until_s: u32) -> WordOp {
     WordOp::WriteLedger { handle: e.handle, value: claim(e, mode, until_s).into_bits() }
 }
 
 /// Whether what the ledger claims until `until_s` surely runs.
+#[inline]
 fn claim_runs(e: &LockEntry, until_s: u32, now: Now) -> bool {
     let is_same_clock = e.fair.claim_clock == now.discontinuities;
     is_same_clock && !now.maybe_expired(until_s) || planted::is(Bug::ClaimOverTrusted)
@@ -227,24 +285,48 @@ impl LockEntry {
 }
 
 fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
-    let (mode, expire_s, started) = (m.mode(), m.expire_s(), m.started);
-    // no two claims look the same
-    e.stamp = e.stamp.wrapping_add(1);
-    let until_s = claim_for(expire_s, started);
-    e.claims(until_s, started);
-    e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
+    claims_ticket(e, m.expire_s(), m.started);
     if e.fair.diverted {
-        e.write(claim(e, mode, until_s));
+        e.write(claim(e, m.mode(), e.fair.claim_s));
         return take_from_arbiter(m, e);
     }
     m.phase = Phase::Fair(At::Taking);
+    Step::Chain(taking(e, m.mode()))
+}
+
+/// A ticket is to be taken, for a lease that begins at `started`.
+#[inline]
+fn claims_ticket(e: &mut LockEntry, expire_s: u32, started: Now) {
+    // no two claims look the same
+    e.stamp = e.stamp.wrapping_add(1);
+    e.claims(claim_for(expire_s, started), started);
+    e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
+}
+
+#[inline]
+fn taking(e: &LockEntry, mode: Mode) -> Chain {
     let add = WordOp::Faa { addr: e.w0(), add: TakenWord::addend(mode) };
     let look = WordOp::ReadPair { addr: e.turn_addr() };
-    let claim = claim_op(e, mode, until_s);
-    Step::Chain(match planted::is(Bug::ClaimAfterTicket) {
+    let claim = claim_op(e, mode, e.fair.claim_s);
+    match planted::is(Bug::ClaimAfterTicket) {
         true => Chain::one(add).then(claim).then(look),
         false => Chain::one(claim).then(add).then(look),
-    })
+    }
+}
+
+/// The tickets that were taken before, the turn, and the ticket, which [`taking`] has found.
+#[inline]
+fn ticket_in(values: &[u64]) -> Option<(TakenWord, TurnWord, Ticket)> {
+    let &[first, second, turn, lap] = values else { return None };
+    let taken = if planted::is(Bug::ClaimAfterTicket) { first } else { second };
+    let taken = TakenWord::from_bits(taken);
+    Some((taken, TurnWord::from_bits(turn), taken.next(lap)))
+}
+
+#[inline]
+fn is_turn_of(turn: TurnWord, mode: Mode, ticket: Ticket) -> bool {
+    let barges = mode == Mode::Exclusive && planted::is(Bug::FairBarge);
+    turn.serves(mode, ticket) || barges && turn.nx() + 1 == ticket.tx
 }
 
 fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
@@ -261,23 +343,27 @@ fn take_anew(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 }
 
 fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let &[first, second, turn, lap] = values.as_slice() else { return m.lose_track(e) };
-    let taken = if planted::is(Bug::ClaimAfterTicket) { first } else { second };
-    let (mode, taken) = (m.mode(), TakenWord::from_bits(taken));
+    if let Some(result) = ends(m.op, e, At::Taking, values.as_slice(), (&m.started, &now)) {
+        m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
+        return Step::Done(result);
+    }
+    let Some((taken, turn, ticket)) = ticket_in(values.as_slice()) else {
+        return m.lose_track(e);
+    };
     if taken.is_high() && !planted::is(Bug::HighIsTicket) {
         return take_from_arbiter(m, e); // the arbiter alone gives such a number out
     }
-    has_ticket(e, mode, taken.next(lap), m.started);
-    e.fair.turn = TurnWord::from_bits(turn);
-    let (until_s, ticket) = (e.fair.claim_s, e.fair.ticket);
-    let barges = mode == Mode::Exclusive && planted::is(Bug::FairBarge);
-    let is_turn = e.fair.turn.serves(mode, ticket) || barges && e.fair.turn.nx() + 1 == ticket.tx;
+    let (mode, until_s) = (m.mode(), e.fair.claim_s);
+    has_ticket(e, mode, ticket, m.started);
+    e.fair.turn = turn;
+    let is_turn = is_turn_of(turn, mode, ticket);
     match is_turn && claim_runs(e, until_s, now) {
         true => has_turn(m, e, until_s),
         false => not_yet(m, e, is_turn, now),
     }
 }
 
+#[inline]
 fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
     e.fair.ticket = ticket;
     e.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
@@ -290,7 +376,7 @@ fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
 fn has_turn(m: &mut Machine, e: &mut LockEntry, until_s: u32) -> Step {
     m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
     if m.expire_s() <= CLAIM_LEASE_S_MAX {
-        return granted(m, e, until_s, m.started);
+        return Step::Done(granted(e, m.mode(), until_s, m.started));
     }
     let until_s = m.started.deadline(m.expire_s());
     m.phase = Phase::Fair(At::Lengthening { until_s });
@@ -302,21 +388,21 @@ fn lengthened(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, 
     let is_in_time = claim_runs(e, e.fair.claim_s, now);
     e.claims(until_s, m.started);
     match is_of_lap && is_in_time && e.fair.turn.nx() == e.fair.ticket.tx {
-        true => granted(m, e, until_s, m.started),
+        true => Step::Done(granted(e, m.mode(), until_s, m.started)),
         false => asks(m, e),
     }
 }
 
 /// `clock`: the one by which the lease counts.
-fn granted(m: &Machine, e: &mut LockEntry, until_s: u32, clock: Now) -> Step {
-    let mode = m.mode();
+#[inline]
+fn granted(e: &mut LockEntry, mode: Mode, until_s: u32, clock: Now) -> OpResult {
     e.lease.time_s = until_s;
     if e.desc.tokens && !e.state.is_held() {
         e.token = Token::of_fair(mode, e.fair.ticket); // of a hold that begins
     }
     e.is_judged_by(&clock);
     let view = word_view(e, mode);
-    Step::Done(e.grant(mode, view))
+    e.grant(mode, view)
 }
 
 /// `is_turn`: it is the ticket's turn, but not known to be so in time.
@@ -536,7 +622,9 @@ pub(super) fn outcome(
         At::Lengthening { until_s } => lengthened(m, e, values, until_s, now),
         At::Parking { expect } => parking(m, e, expect, values, now),
         At::Extending { until_s } => extended(m, e, values, until_s, now),
-        At::Releasing { expect, had_turn } => releasing(m, e, (expect, had_turn), values, now),
+        At::Releasing { expect, had_turn } => {
+            releasing(m, e, (expect, had_turn), values.as_slice(), now)
+        }
         At::Parked | At::AsksRelease { .. } | At::Asks => m.lose_track(e),
     }
 }

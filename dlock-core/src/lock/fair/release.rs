@@ -5,7 +5,7 @@ use super::view::released_view;
 use super::{At, EntryState, Half, LockEntry, Machine, OpResult, Phase, Step};
 use crate::clock::Now;
 use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S};
-use crate::memory::word_op::{Chain, Values, WordOp};
+use crate::memory::word_op::{Chain, WordOp};
 use crate::memory::words::{LedgerEntry, TakenWord, TurnWord};
 use crate::planted::{self, Bug};
 use crate::wire::message::{Mode, Request};
@@ -26,58 +26,107 @@ pub(super) fn release(
     had_turn: bool,
     now: Now,
 ) -> Step {
-    let (turn, ticket) = (e.fair.turn, e.fair.ticket);
     let had_turn = had_turn && !planted::is(Bug::HadTurnForgotten);
+    if m.rounds < CAS_ROUNDS_MAX {
+        if let Some(at) = passes(e, mode, had_turn, now) {
+            m.phase = Phase::Fair(at);
+            return Step::Chain(passing(e, mode));
+        }
+    }
+    m.phase = Phase::Fair(At::AsksRelease { had_turn });
+    let ticket = Some(e.fair.ticket);
+    Step::Request(Request::Release { handle: e.handle, mode, ticket })
+}
+
+/// The turn is to be passed on; `None`: the release is the arbiter's.
+#[inline]
+pub(super) fn passes(e: &LockEntry, mode: Mode, had_turn: bool, now: Now) -> Option<At> {
+    let (turn, ticket) = (e.fair.turn, e.fair.ticket);
     let is_late = e.maybe_over(now) && !planted::is(Bug::LateReleaseByClient);
     let is_told = turn.told() && !planted::is(Bug::ToldIgnored);
-    let is_arbiters = is_late || is_told || turn.nx() != ticket.tx || e.asks_at_once();
-    if is_arbiters || m.rounds >= CAS_ROUNDS_MAX {
-        m.phase = Phase::Fair(At::AsksRelease { had_turn });
-        return Step::Request(Request::Release { handle: e.handle, mode, ticket: Some(ticket) });
+    if is_late || is_told || turn.nx() != ticket.tx || e.asks_at_once() {
+        return None;
     }
-    let says_none = says_none(e, mode);
-    m.phase = Phase::Fair(At::Releasing { expect: turn, had_turn: had_turn && says_none });
+    Some(At::Releasing { expect: turn, had_turn: had_turn && says_none(e, mode) })
+}
+
+/// The chain that passes it on.
+#[inline]
+pub(super) fn passing(e: &LockEntry, mode: Mode) -> Chain {
+    let turn = e.fair.turn;
     let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
     let mut chain = Chain::one(WordOp::Cas { addr, expect: turn.into_bits(), swap });
-    if says_none {
+    if says_none(e, mode) {
         let none = LedgerEntry::new().into_bits();
         chain = chain.then(WordOp::WriteLedger { handle: e.handle, value: none });
     }
     if e.tells_taken() {
         chain = chain.then(WordOp::Read { addr: e.w0() });
     }
-    Step::Chain(chain)
+    chain
+}
+
+/// What [`passing`] has decided, if nothing else is to be done: nobody sleeps on the word, and it
+/// tells the readers inside.
+#[inline]
+pub(super) fn ends(
+    e: &mut LockEntry,
+    expect: TurnWord,
+    values: &[u64],
+    now: Now,
+) -> Option<OpResult> {
+    let (found, taken) = found_in(e, values)?;
+    let mode = held_mode(e);
+    let tells = mode == Mode::Exclusive || !e.means.asks_readers || taken.mx() <= expect.nx();
+    let is_all = found == expect && !expect.parked() && tells;
+    is_all.then(|| passed(e, mode, (expect, taken), now))
+}
+
+/// The turn, and the tickets taken: if they are not read, as they were seen last.
+#[inline]
+fn found_in(e: &LockEntry, values: &[u64]) -> Option<(TurnWord, TakenWord)> {
+    let (&found, &last) = (values.first()?, values.last()?);
+    let taken = if e.tells_taken() { TakenWord::from_bits(last) } else { e.fair.taken };
+    Some((TurnWord::from_bits(found), taken))
+}
+
+/// The turn was as expected, and has passed on.
+#[inline]
+fn passed(
+    e: &mut LockEntry,
+    mode: Mode,
+    (expect, taken): (TurnWord, TakenWord),
+    now: Now,
+) -> OpResult {
+    (e.fair.turn, e.fair.taken) = (expect.done(mode), taken);
+    if expect.parked() && !planted::is(Bug::ParkedUnwoken) {
+        e.fair.wakes = Some(match mode {
+            Mode::Exclusive => Half::High,
+            Mode::Shared => Half::Low,
+        });
+    }
+    if mode == Mode::Exclusive {
+        e.pace.followed(e.fair.taken.mx() > e.fair.turn.nx());
+    }
+    match says_none(e, mode) {
+        true => passed_on(e, mode, now),
+        false => released(e, mode, now),
+    }
 }
 
 pub(super) fn releasing(
     m: &mut Machine,
     e: &mut LockEntry,
     (expect, had_turn): (TurnWord, bool),
-    values: Values,
+    values: &[u64],
     now: Now,
 ) -> Step {
     let mode = held_mode(e);
-    let found = TurnWord::from_bits(values[0]);
-    if e.tells_taken() {
-        let Some(&taken) = values.as_slice().last() else { return m.lose_track(e) };
-        e.fair.taken = TakenWord::from_bits(taken);
-    }
+    let Some((found, taken)) = found_in(e, values) else { return m.lose_track(e) };
     if found == expect {
-        e.fair.turn = expect.done(mode);
-        if expect.parked() && !planted::is(Bug::ParkedUnwoken) {
-            e.fair.wakes = Some(match mode {
-                Mode::Exclusive => Half::High,
-                Mode::Shared => Half::Low,
-            });
-        }
-        if mode == Mode::Exclusive {
-            e.pace.followed(e.fair.taken.mx() > e.fair.turn.nx());
-        }
-        return match says_none(e, mode) {
-            true => Step::Done(passed_on(e, mode, now)),
-            false => Step::Done(released(e, mode, now)),
-        };
+        return Step::Done(passed(e, mode, (expect, taken), now));
     }
+    e.fair.taken = taken;
     m.rounds += 1;
     e.fair.turn = found;
     if found.nx() != e.fair.ticket.tx {
@@ -102,6 +151,7 @@ pub(in crate::lock) fn had_turn(phase: Phase) -> bool {
     }
 }
 
+#[inline]
 pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
     match e.state {
         EntryState::SharedLocked => Mode::Shared,
@@ -111,17 +161,20 @@ pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
 
 /// Whether the chain of a release says *none* itself. Where nothing takes effect late, and of a
 /// share, the entry is written after the last compare-and-swap.
+#[inline]
 fn says_none(e: &LockEntry, mode: Mode) -> bool {
     mode == Mode::Exclusive && !e.means.parks
 }
 
 /// The turn has passed on, by this client or by another one; `e.fair.turn` is the word after it.
+#[inline]
 pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.claims_nothing();
     passed_on(e, mode, now)
 }
 
 /// The same if the ledger says *none* already.
+#[inline]
 fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.fair.claim_s = 0;
     // as long as the next in line has to claim its turn

@@ -54,7 +54,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
                 return goes_on(m, e, mode);
             }
             e.fair.ticket = ticket.unwrap_or(e.fair.ticket);
-            granted(m, e, deadline_s, now)
+            Step::Done(granted(e, m.mode(), deadline_s, now))
         }
         Reply::Queued { .. } | Reply::Cancelled { .. } if m.is_reentry(e) => m.lose_track(e),
         Reply::Queued { word, ticket } => {

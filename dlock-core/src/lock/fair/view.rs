@@ -7,6 +7,7 @@ use crate::memory::words::{FairView, TakenWord};
 use crate::wire::message::{Mode, Request};
 use crate::wire::status::Status;
 
+#[inline]
 fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
     View::Fair {
         nx: numbers.nx(),
@@ -19,12 +20,14 @@ fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
 }
 
 /// Shares that are not done, if no exclusive ticket tells them apart.
+#[inline]
 fn open_shares(e: &LockEntry) -> Option<u32> {
     let Fair { taken, turn, .. } = e.fair;
     (taken.mx() <= turn.nx()).then(|| taken.ms().saturating_sub(turn.ns()))
 }
 
 /// The lock after an operation that leaves it held. Of readers: this client is among them.
+#[inline]
 pub(super) fn word_view(e: &LockEntry, mode: Mode) -> View {
     let readers = match mode {
         Mode::Exclusive => 0,
@@ -33,6 +36,7 @@ pub(super) fn word_view(e: &LockEntry, mode: Mode) -> View {
     view(e, FairView::of(e.fair.taken, e.fair.turn), readers)
 }
 
+#[inline]
 pub(super) fn released_view(e: &LockEntry, mode: Mode) -> View {
     let readers = match mode {
         Mode::Exclusive => 0,
