@@ -197,7 +197,7 @@ typedef struct dlock_client_info {
     uint32_t client_id;       /* the number of the client at its primary */
     uint64_t epoch;           /* the incarnation of the primary: it grows */
     uint64_t horizon_left_ns; /* how long holds may be relied on without another answer */
-    uint32_t fabric;          /* DLOCK_FABRIC_ */
+    uint32_t fabric;          /* DLOCK_FABRIC_AUTO: none, it looks for its primary */
     uint32_t reserved;
 } dlock_client_info;
 
