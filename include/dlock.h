@@ -35,8 +35,10 @@
  * Time. A call that may wait takes timeout_ns: how long, in nanoseconds from now, or
  * DLOCK_FOREVER. 0 does what needs no waiting. After that time it returns DLOCK_E_TIMED_OUT, and
  * after dlock_cancel_fire() DLOCK_E_CANCELLED, also if the primary stands still. It is not known
- * then whether the operation takes effect, unless its function says more.
- * Leases are in milliseconds.
+ * then whether the operation takes effect, unless its function says more. Acquire and release
+ * take no thread; another call that is given less than the library's own bound (40 s to open and
+ * to close, 10 s else) or a cancel handle is made by a thread of the library, which costs some ten
+ * microseconds. Leases are in milliseconds.
  *
  * Threads. Every function may be called from every thread at any time. A hold belongs to the
  * client, not to the thread that has acquired it. No function is a cancellation point.
@@ -195,7 +197,7 @@ typedef struct dlock_client_info {
     uint32_t client_id;       /* the number of the client at its primary */
     uint64_t epoch;           /* the incarnation of the primary: it grows */
     uint64_t horizon_left_ns; /* how long holds may be relied on without another answer */
-    uint32_t fabric;          /* DLOCK_FABRIC_ */
+    uint32_t fabric;          /* DLOCK_FABRIC_AUTO: none, it looks for its primary */
     uint32_t reserved;
 } dlock_client_info;
 
@@ -398,7 +400,8 @@ dlock_error dlock_queue_new(dlock_queue *queue);
 dlock_error dlock_queue_get_fd(dlock_queue queue, int *fd);
 
 /* Begins to acquire the lock, as dlock_acquire() does, and returns. The result comes as an event,
- * also if the time is over or the request is cancelled.
+ * also if the request is cancelled or its time is over; then up to 5 s later if the primary stands
+ * still.
  *   DLOCK_E_TOO_MANY  nothing was begun, and no event comes; so with the codes of all calls */
 dlock_error dlock_acquire_start(dlock_queue queue, dlock_lock lock,
                                 const dlock_acquire_options *options, uint64_t timeout_ns,

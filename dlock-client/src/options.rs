@@ -120,9 +120,9 @@ impl Config {
     ///
     /// With this, or with the environment variable `DLOCK_PRIMARIES`, a client finds its primary
     /// again by itself: it notices that the primary is gone, comes back to it or to the first of
-    /// these addresses at which a primary is, claims its locks, and goes on; blocking acquires wait
-    /// meanwhile, all other calls are [`NotReady`](crate::Error::NotReady). One address, that of
-    /// the primary itself, is enough where it is started again. With an empty list the program
+    /// these addresses at which a primary is, claims its locks, and goes on; acquires that may wait
+    /// do so meanwhile, all other calls are [`NotReady`](crate::Error::NotReady). One address, that
+    /// of the primary itself, is enough where it is started again. With an empty list the program
     /// comes back by itself (`Instance::reinit`); the environment does not matter.
     #[must_use]
     pub fn primaries(self, primaries: impl IntoIterator<Item = impl Into<Address>>) -> Self {

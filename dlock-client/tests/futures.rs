@@ -11,10 +11,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use common::site::Site;
 use common::{client, eventually, fabrics, server};
 use dlock_client::Mode::{Exclusive, Shared};
 use dlock_client::Wait::No;
-use dlock_client::{Client, Error, FabricChoice, Lock, LockType, Mode, OwnedGuard};
+use dlock_client::{Client, Config, Error, FabricChoice, Lock, LockType, Mode, OwnedGuard};
 
 const LEASE: Duration = Duration::from_secs(600);
 const LONG: Duration = Duration::from_secs(300);
@@ -441,6 +442,42 @@ fn futures_at_a_frozen_primary_end_and_can_be_dropped() {
                 acquire(&b.fair_lock("free").unwrap(), Exclusive).wait(No).owned().map(drop);
             other.is_ok() && block_on(acquire(&lock, Exclusive)).map(drop).is_ok()
         });
+    }
+}
+
+#[test]
+fn futures_wait_for_the_successor_of_their_primary() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("futures-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+        let [a, b] = [(); 2].map(|()| Client::with_config(&config, &at.ip().to_string()).unwrap());
+        let waker = Waker::from(Unpark::here());
+        let mut context = Context::from_waker(&waker);
+        for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+            let name = format!("{lock_type:?}");
+            let [mine, other] =
+                [&a, &b].map(|client| client.lock_with_tokens(&name, lock_type).unwrap());
+            let guard = acquire(&mine, Exclusive).owned().unwrap();
+            let token = guard.token();
+            let mut early = Box::pin(acquire(&other, Exclusive).wait(LONG).into_future());
+            let mut dropped = Box::pin(acquire(&other, Exclusive).wait(LONG).into_future());
+            assert!(early.as_mut().poll(&mut context).is_pending());
+            site.stop();
+            let mut late = Box::pin(acquire(&other, Exclusive).wait(LONG).into_future());
+            assert!(late.as_mut().poll(&mut context).is_pending());
+            assert!(dropped.as_mut().poll(&mut context).is_pending());
+            let short = acquire(&other, Exclusive).wait(Duration::from_millis(50));
+            assert!(block_on(short).is_err(), "it ends at its time");
+            drop(dropped);
+            site.start();
+            drop(guard);
+            let first = block_on(early).unwrap();
+            assert!(token.is_some() && first.token() > token);
+            first.unlock().unwrap();
+            block_on(late).unwrap().unlock().unwrap();
+            acquire(&mine, Exclusive).wait(LONG).guard().unwrap().unlock().unwrap();
+        }
     }
 }
 

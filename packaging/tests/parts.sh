@@ -62,7 +62,7 @@ rpm_root() {
     done
     # The files of the behaviour document, by package.
     (cd "$into" && ls -l usr/lib64/libdlock{c,s,m}.so.0.0.1 usr/lib64/libdlock{c,s,m}.so{,.0} \
-        usr/include/ub/umdk/ulock/dlock/dlock_{client_api,server_api,types}.h \
+        usr/include/ub/umdk/ulock/dlock/dlock{,_client_api,_server_api,_types}.h \
         usr/bin/dlock_{primary,client,client_object}_test usr/bin/dlock usr/bin/dlockd \
         etc/dlock/dlockd.toml usr/lib/systemd/system/dlockd.service usr/lib/sysusers.d/dlock.conf)
     for name in usr/lib64/libdlock{c,s,m}.so.0.0.1 usr/bin/dlock usr/bin/dlockd \

@@ -81,12 +81,27 @@ int main(int argc, char **argv)
     FIRED(dlock_client_ping(two, DLOCK_FOREVER, fire_soon()));
     ENDS(dlock_client_open(HOST, &options, short_ns, NONE, &late));
     FIRED(dlock_client_open(HOST, &options, DLOCK_FOREVER, fire_soon(), &late));
+    dlock_queue queue;
+    dlock_event event;
+    DLOCK_INIT(&event);
+    OK(dlock_queue_new(&queue));
+    double start = seconds_now();
+    OK(dlock_acquire_start(queue, b, NULL, short_ns, NONE, NULL));
+    OK(dlock_queue_next(queue, AMPLE, NONE, &event));
+    CHECK(event.status == DLOCK_E_TIMED_OUT || event.status == DLOCK_E_DISCONNECTED);
+    CHECK_WITHIN(start, 10);
+    printf("  a request of 0.1 s ended after %.1f s\n", seconds_now() - start);
+    OK(dlock_acquire_start(queue, b, NULL, DLOCK_FOREVER, fire_soon(), NULL));
+    OK(dlock_queue_next(queue, AMPLE, NONE, &event));
+    EQ(event.status, DLOCK_E_CANCELLED);
+    was_fired();
+    OK(dlock_queue_close(queue));
     /* What reaches the primary's memory by itself needs no answer. */
     dlock_error added = dlock_object_add(object, 1, short_ns, NONE, &value);
     CHECK(added == DLOCK_OK || added == DLOCK_E_TIMED_OUT);
     dlock_error extended = dlock_hold_extend(hold, 60000, short_ns, NONE);
     CHECK(extended == DLOCK_OK || extended == DLOCK_E_TIMED_OUT);
-    double start = seconds_now();
+    start = seconds_now();
     dlock_error released = dlock_release(hold, short_ns, NONE);
     CHECK(released == DLOCK_OK || released == DLOCK_E_TIMED_OUT || released == DLOCK_E_BUSY);
     CHECK_WITHIN(start, SOON);

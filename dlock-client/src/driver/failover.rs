@@ -91,6 +91,19 @@ struct State {
     is_over: bool,
 }
 
+impl State {
+    /// [`Watch::has_moved_by_now`], since the question `asked`.
+    fn has_moved(&self, moves: u64, asked: u64) -> Option<bool> {
+        match () {
+            () if self.is_over => Some(false),
+            () if self.is_away => None,
+            () if self.moves > moves => Some(true),
+            () if self.answered > asked => Some(false),
+            () => None,
+        }
+    }
+}
+
 impl Watch {
     pub(crate) fn new(plan: Plan) -> Self {
         let (owner, state, changed) = (Owner::current(), Mutex::default(), Condvar::new());
@@ -127,24 +140,29 @@ impl Watch {
         self.state.lock().moves
     }
 
+    /// Has the driver ask whether there is a primary, because a call has failed as calls fail
+    /// without one; returns the number of the last question before.
+    pub(crate) fn doubts(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.is_doubted = true;
+        self.call();
+        state.asked
+    }
+
+    /// As [`has_moved`](Self::has_moved), without waiting; `None`: it is not known yet.
+    pub(crate) fn has_moved_by_now(&self, moves: u64, asked: u64) -> Option<bool> {
+        self.state.lock().has_moved(moves, asked)
+    }
+
     /// Whether a call that has failed as calls fail without a primary is worth a second try:
     /// whether the client has come back more than `moves` times. Waits for that until `deadline`,
     /// but not once the primary has answered.
     pub(crate) fn has_moved(&self, moves: u64, deadline: Instant) -> bool {
+        let asked = self.doubts();
         let mut state = self.state.lock();
-        let asked = state.asked;
-        state.is_doubted = true;
-        self.call();
         loop {
-            if state.is_over {
-                return false;
-            }
-            if !state.is_away {
-                match () {
-                    () if state.moves > moves => return true,
-                    () if state.answered > asked => return false,
-                    () => {}
-                }
+            if let Some(has_moved) = state.has_moved(moves, asked) {
+                return has_moved;
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 return false;

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   New ─▶ Queued (behind other guards of this client) ─▶ Under (an answer is out) ─▶ Over
+//!    ◀─── Away (the primary is gone, and the client looks for its successor) ◀──┘
 //!   advance_wait: as far as it comes without waiting for its turn, or an answer
 //!   cancel_wait:  from any of them to Over; nothing is held or queued then
 //! ```
@@ -32,6 +33,8 @@ use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 
 /// Until a lock slot, a clock or an executor that is in use is looked at again.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Until an acquire without a primary looks for one again.
+const AWAY_LOOK: Duration = Duration::from_millis(20);
 /// Until a chain is asked for again of which no answer tells.
 const CHAIN_LOOK: Duration = Duration::from_micros(100);
 /// Times that it is asked for at once: some microseconds, as long as a round trip takes.
@@ -56,6 +59,8 @@ pub(crate) struct GuardWait {
     read: Option<(Now, Arc<Pulse>)>,
     /// The lock had a ticket when its turn came: a thread's, which asks for it once more.
     had_ticket: bool,
+    /// How often the client had come back to a primary when the acquire began.
+    moves: u64,
 }
 
 /// What the operation under way is for.
@@ -70,7 +75,16 @@ enum Purpose {
 
 enum Stage {
     New,
-    Queued { lock_slot: LockSlotIndex, turn: Turn },
+    /// An acquire of a client that finds the successor of its primary has failed for want of one;
+    /// it begins again there. `asked`: the question since which a primary may have answered.
+    Away {
+        attempt: Attempt,
+        asked: u64,
+    },
+    Queued {
+        lock_slot: LockSlotIndex,
+        turn: Turn,
+    },
     Under(Box<Under>),
     Over,
 }
@@ -134,6 +148,7 @@ impl GuardWait {
             is_cancelled: false,
             read: None,
             had_ticket: false,
+            moves: 0,
         }
     }
 
@@ -193,6 +208,7 @@ impl GuardWait {
                     left
                 }
             }
+            Stage::Away { .. } => AWAY_LOOK,
             _ => self.deadline.saturating_duration_since(Instant::now()),
         };
         let exec = match &self.stage {
@@ -228,6 +244,35 @@ impl Instance {
     /// one by now. `tasks` is nudged when another call may bring it further.
     pub(crate) fn advance_wait(&self, wait: &mut GuardWait, tasks: &Arc<Tasks>) -> Option<Attempt> {
         wait.is_busy = false;
+        let Some(watch) = self.watch() else { return self.advance_here(wait, tasks) };
+        match wait.stage {
+            Stage::Away { attempt, .. } if wait.is_cancelled => return Some(attempt),
+            Stage::Away { attempt, asked } => match watch.has_moved_by_now(wait.moves, asked) {
+                Some(true) => {
+                    wait.stage = Stage::New;
+                    wait.limit = Limit::to(Instant::now(), wait.deadline);
+                }
+                None if Instant::now() < wait.deadline => return None,
+                Some(false) | None => return Some(attempt),
+            },
+            _ => {}
+        }
+        if matches!(wait.stage, Stage::New) {
+            wait.moves = watch.moves();
+        }
+        let attempt = self.advance_here(wait, tasks)?;
+        let is_acquire = !matches!(wait.purpose, Purpose::End(_));
+        let is_without = attempt.0.status.is_without_primary();
+        if is_acquire && is_without && !wait.is_cancelled && Instant::now() < wait.deadline {
+            wait.stage = Stage::Away { attempt, asked: watch.doubts() };
+            wait.purpose = Purpose::Take;
+            return None;
+        }
+        Some(attempt)
+    }
+
+    /// The same at one primary.
+    fn advance_here(&self, wait: &mut GuardWait, tasks: &Arc<Tasks>) -> Option<Attempt> {
         match wait.stage {
             Stage::New if wait.is_cancelled => {
                 wait.stage = Stage::Over;
@@ -244,7 +289,7 @@ impl Instance {
             }
             Stage::Queued { lock_slot, turn } => self.take_turn(wait, lock_slot, Some(turn), tasks),
             Stage::Under(_) => self.take_answer(wait),
-            Stage::Over => None,
+            Stage::Away { .. } | Stage::Over => None,
         }
     }
 

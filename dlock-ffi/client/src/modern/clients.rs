@@ -18,6 +18,10 @@ use super::failure::{invalid, run, Failure};
 use super::handles;
 use super::waiting::{deliver, in_time, Until};
 
+/// The wait of a client that is opened without a time.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+/// The wait of a client that is opened ends so long after the call.
+const LATE: Duration = Duration::from_secs(1);
 /// A control call with its turn takes no longer.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
@@ -141,8 +145,8 @@ pub unsafe extern "C" fn dlock_client_open(
 
 fn open(host: String, config: Config, until: &Until) -> Result<Client, Failure> {
     until.goes_on()?;
-    // without a wait it looks for no primary that recovers
-    let config = config.wait(until.left().unwrap_or(Duration::from_secs(3_600)));
+    // without a wait it looks for no primary that recovers; `until` ends the call before that
+    let config = config.wait(until.left().map_or(FOREVER, |left| left.saturating_add(LATE)));
     let work = move || Client::with_config(&config, &host).map_err(Failure::from);
     let leave = |client: Client| {
         if let Err(error) = client.leave() {
@@ -172,7 +176,8 @@ pub unsafe extern "C" fn dlock_client_get_info(
             fabric: match client.instance().fabric() {
                 "shm" => DLOCK_FABRIC_SHM,
                 "tcp" => DLOCK_FABRIC_TCP,
-                _ => DLOCK_FABRIC_VERBS,
+                "verbs" | "sealed" => DLOCK_FABRIC_VERBS,
+                _ => DLOCK_FABRIC_AUTO,
             },
             ..Plain::zeroed()
         };

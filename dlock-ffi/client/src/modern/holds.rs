@@ -16,8 +16,8 @@ use super::failure::{invalid, run, Failure};
 use super::handles;
 use super::waiting::{block_on, deliver, in_time, Until};
 
-/// An operation on a hold takes no longer, with the wait for other threads.
-pub(crate) const OPERATION_WAIT: Duration = Duration::from_secs(4 * LOCK_WAIT_S);
+/// An operation on a hold or an object takes no longer.
+pub(crate) const OPERATION_WAIT: Duration = Duration::from_secs(2 * LOCK_WAIT_S);
 /// How long a call without a time waits for another one with the same hold.
 pub(crate) const BUSY_WAIT_NS: u64 = LOCK_WAIT_S * 1_000_000_000;
 

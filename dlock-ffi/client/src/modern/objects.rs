@@ -5,18 +5,16 @@ use std::os::raw::c_void;
 use std::time::Duration;
 
 use ::dlock_client::{Client, Error, Object};
-use dlock_core::limits::LOCK_WAIT_S;
 
 use super::abi::*;
 use super::failure::{run, Failure};
 use super::handles;
+use super::holds::OPERATION_WAIT;
 use super::locks::{close, name, OPEN_WAIT};
 use super::waiting::{deliver, in_time, Until};
 
 /// The lease of an object whose options name none.
 const LEASE_DEFAULT: Duration = Duration::from_secs(30);
-/// An operation on a value takes no longer.
-const OPERATION_WAIT: Duration = Duration::from_secs(2 * LOCK_WAIT_S);
 
 /// `dlock_error dlock_object_open(dlock_client client, const void *name, size_t name_len,
 /// const dlock_object_options *options, uint64_t timeout_ns, dlock_cancel cancel,
