@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A first effect, [`First`] and [`Operation`], side by side: the same chains, ledger entries, requests, results
-//! and readings of the clock, whatever is found on the way.
+//! A first effect, [`First`] and [`Operation`], side by side: the same chains, ledger entries,
+//! requests, results and readings of the clock, whatever is found on the way.
 
 use super::super::{needs_clock, First, Follows};
 use super::*;
