@@ -355,8 +355,8 @@ impl ClientLock {
         self.last_now
     }
 
-    /// As [`clock`](Self::clock), for a first effect on memory of this host: what decides nothing by
-    /// the clock leaves it unread, but for the horizon.
+    /// As [`clock`](Self::clock), for a first effect on memory of this host: what decides nothing
+    /// by the clock leaves it unread, but for the horizon.
     #[inline(always)]
     pub(crate) fn clock_at_first(&mut self, op: Op) {
         if self.is_local && self.entry.is_timeless(op) {

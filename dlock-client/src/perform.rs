@@ -2,8 +2,9 @@
 //! A call up to its first chain, which decides most of them.
 //!
 //! ```text
-//!   perform ─▶ First: one chain, a ledger write ─▶ result
-//!                └▶ Operation: execute::carry_out
+//!   perform ─▶ first effect: one chain ─▶ result
+//!                └▶ First: one chain, a ledger write ─▶ result
+//!                     └▶ Operation: execute::carry_out
 //! ```
 //! A part of a call that may block runs [uncancelled]. A first chain on memory of this host does
 //! not block.
@@ -87,7 +88,7 @@ fn begin_with_more(
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if let Some(status) = held.unfounded(op) {
-        return OpResult::of(status);
+        return OpResult::of(status); // of a lock that is held: none of the others
     }
     let local_ns = held.last_now.local_ns;
     let until_ns = limit.bounds(local_ns).until_ns;
@@ -112,6 +113,7 @@ fn begin_with_more(
     go_on(lock_slot, guard, first, follows)
 }
 
+/// A fair lock.
 #[inline(always)]
 fn begin_with_turn(
     lock_slot: &LockSlot,

@@ -404,10 +404,10 @@ run_on() { # FABRIC
         test_case "valgrind/$fabric/two_process" checked "$built/two_process" \
             "$built/dlock_primary_test"
         [ "$fabric" = shm ] || return
-        test_case "callgrind/shm/atomic" instructions_of a 1130
-        test_case "callgrind/shm/rw" instructions_of r 1060
-        test_case "callgrind/shm/fair" instructions_of f 2630
-        test_case "callgrind/shm/fair_shared" instructions_of s 2660
+        test_case "callgrind/shm/atomic" instructions_of a 905
+        test_case "callgrind/shm/rw" instructions_of r 832
+        test_case "callgrind/shm/fair" instructions_of f 2040
+        test_case "callgrind/shm/fair_shared" instructions_of s 2073
         return
     fi
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \

@@ -116,8 +116,9 @@ impl Instance {
         }
     }
 
-    /// A result is told. A release without a primary ends the hold here, if this client finds the successor by
-    /// itself. The lock slot was locked all the time, so that it is no other thread's hold.
+    /// A result is told. A release without a primary ends the hold here, if this client finds the
+    /// successor by itself. The lock slot was locked all the time, so that it is no other thread's
+    /// hold.
     #[inline(never)]
     fn concluded(
         &self,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first effect of an operation, where that is one word operation: it decides most of them.
+//! The first effect of an operation: it decides most of them.
 //!
 //! ```text
-//!   first_op ─▶ compare-and-swap ─ the word was as expected ─▶ ends: the result
-//!           │                    └ another ─▶ the machine goes on from there
-//!           └▶ None: the machine begins
+//!   first_op   ─▶ compare-and-swap ─┬ as expected ─▶ ends: the result
+//!   first_turn ─▶ chain, fair locks ┤
+//!            │                      └ not so ─▶ the machine goes on from there
+//!            └▶ None: the machine begins
 //! ```
 //! The machine is made of the same functions, [`atomic::first`] and [`atomic::ends`], or those of
-//! the read-write lock. Nothing of it is built before it is needed.
+//! the other locks. Nothing of it is built before it is needed.
 
 use super::machine::Phase;
 use super::{atomic, fair, rw, Doubt, LockEntry, Op, OpResult};
@@ -16,8 +17,8 @@ use crate::memory::word_op::{Chain, WordOp};
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode};
 
-/// What is done by the first effect of an operation that one word operation decides if no other
-/// client interferes.
+/// What is done by the first effect of an operation, which decides it if no other client
+/// interferes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstOp(pub(super) Phase);
 

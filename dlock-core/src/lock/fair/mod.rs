@@ -26,14 +26,13 @@
 
 mod release;
 mod reply;
+mod take;
 mod view;
 
 use super::machine::Phase;
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
-use crate::limits::{
-    CLAIM_LEASE_S_MAX, FAIR_GRACE_S, PARK_AFTER_NS, TRIES_MAX, TRY_SAME_HOLD_NS_MAX,
-};
+use crate::limits::{CLAIM_LEASE_S_MAX, PARK_AFTER_NS, TRIES_MAX, TRY_SAME_HOLD_NS_MAX};
 use crate::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
@@ -44,6 +43,7 @@ use crate::wire::status::Status;
 use release::{give_up, release, releasing};
 pub(super) use release::{had_turn, held_mode, released};
 pub(super) use reply::reply;
+use take::{claims_ticket, has_ticket, is_turn_of, take, take_anew, taken, taking, ticket_in};
 use view::{ticket_view, word_view};
 
 /// What an entry knows of a fair lock.
@@ -282,93 +282,6 @@ impl LockEntry {
         self.fair.turn = TurnWord::from_bits(turn);
         Some(lap == self.fair.ticket.lap)
     }
-}
-
-fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
-    claims_ticket(e, m.expire_s(), m.started);
-    if e.fair.diverted {
-        e.write(claim(e, m.mode(), e.fair.claim_s));
-        return take_from_arbiter(m, e);
-    }
-    m.phase = Phase::Fair(At::Taking);
-    Step::Chain(taking(e, m.mode()))
-}
-
-/// A ticket is to be taken, for a lease that begins at `started`.
-#[inline]
-fn claims_ticket(e: &mut LockEntry, expire_s: u32, started: Now) {
-    // no two claims look the same
-    e.stamp = e.stamp.wrapping_add(1);
-    e.claims(claim_for(expire_s, started), started);
-    e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
-}
-
-#[inline]
-fn taking(e: &LockEntry, mode: Mode) -> Chain {
-    let add = WordOp::Faa { addr: e.w0(), add: TakenWord::addend(mode) };
-    let look = WordOp::ReadPair { addr: e.turn_addr() };
-    let claim = claim_op(e, mode, e.fair.claim_s);
-    match planted::is(Bug::ClaimAfterTicket) {
-        true => Chain::one(add).then(claim).then(look),
-        false => Chain::one(claim).then(add).then(look),
-    }
-}
-
-/// The tickets that were taken before, the turn, and the ticket, which [`taking`] has found.
-#[inline]
-fn ticket_in(values: &[u64]) -> Option<(TakenWord, TurnWord, Ticket)> {
-    let &[first, second, turn, lap] = values else { return None };
-    let taken = if planted::is(Bug::ClaimAfterTicket) { first } else { second };
-    let taken = TakenWord::from_bits(taken);
-    Some((taken, TurnWord::from_bits(turn), taken.next(lap)))
-}
-
-#[inline]
-fn is_turn_of(turn: TurnWord, mode: Mode, ticket: Ticket) -> bool {
-    let barges = mode == Mode::Exclusive && planted::is(Bug::FairBarge);
-    turn.serves(mode, ticket) || barges && turn.nx() + 1 == ticket.tx
-}
-
-fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
-    e.fair.diverted = true;
-    let (mode, expire_s) = (m.mode(), m.expire_s());
-    ask(m, Request::TakeTicket { handle: e.handle, mode, expire_s })
-}
-
-/// After a place was lost, or where the lanes have started again.
-fn take_anew(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    e.end(EntryState::Initialized);
-    m.started = now;
-    take(m, e)
-}
-
-fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    if let Some(result) = ends(m.op, e, At::Taking, values.as_slice(), (&m.started, &now)) {
-        m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
-        return Step::Done(result);
-    }
-    let Some((taken, turn, ticket)) = ticket_in(values.as_slice()) else {
-        return m.lose_track(e);
-    };
-    if taken.is_high() && !planted::is(Bug::HighIsTicket) {
-        return take_from_arbiter(m, e); // the arbiter alone gives such a number out
-    }
-    let (mode, until_s) = (m.mode(), e.fair.claim_s);
-    has_ticket(e, mode, ticket, m.started);
-    e.fair.turn = turn;
-    let is_turn = is_turn_of(turn, mode, ticket);
-    match is_turn && claim_runs(e, until_s, now) {
-        true => has_turn(m, e, until_s),
-        false => not_yet(m, e, is_turn, now),
-    }
-}
-
-#[inline]
-fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
-    e.fair.ticket = ticket;
-    e.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
-    e.lease.time_s = started.time.seconds();
-    e.doubt = super::Doubt::None;
 }
 
 /// It is the ticket's turn, as an operation has shown that was posted while the claim ran; the
