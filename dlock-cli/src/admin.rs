@@ -77,6 +77,11 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
     Ok(failure::OK)
 }
 
+/// Has the primary at its admin socket do something; its answer.
+pub fn ask(admin: &Admin, question: Value) -> Result<Value, Failure> {
+    Endpoint::find(admin.socket.as_deref())?.ask(question)
+}
+
 struct Endpoint {
     stream: BufReader<UnixStream>,
     shown: String,
@@ -209,11 +214,11 @@ fn cell(value: &Value) -> String {
 fn status_rows(status: &Value) -> Vec<Vec<String>> {
     let of = |what: &str, max: &str| format!("{} of {}", cell(&status[what]), cell(&status[max]));
     let state = match status["recovering"].as_bool() {
-        Some(true) => "recovering: waits for clients",
-        _ => "ready",
+        Some(true) => "recovering: waits for clients".to_string(),
+        _ => drain_state(&status["drain"]),
     };
     let mut rows = vec![
-        row(&["state", state]),
+        row(&["state", &state]),
         row(&["address", &cell(&status["address"])]),
         row(&["version", &cell(&status["version"])]),
         row(&["process", &cell(&status["pid"])]),
@@ -240,6 +245,23 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
         ends.iter().enumerate().filter(|(place, end)| *place == 0 || end["is_near"] == true);
     rows.extend(shown.map(|(_, end)| row(&["TLS until", &ending(end)])));
     rows
+}
+
+/// What is left of a drain.
+fn drain_state(drain: &Value) -> String {
+    let reaching = drain["reaching_memory"].as_u64().unwrap_or(0);
+    match (drain["idle"].as_bool(), &drain["held"]) {
+        (None, _) => "ready".into(),
+        (Some(true), _) => "drained: no lock is held, and none is given".into(),
+        (_, Value::String(name)) => {
+            format!("draining: no lock is given; held is {:?}, and perhaps others", name)
+        }
+        _ if reaching > 0 => format!(
+            "draining: no lock is given; {reaching} clients without a session horizon reach the \
+             memory themselves: end them, or dlock remove"
+        ),
+        _ => "draining: no lock is given".into(),
+    }
 }
 
 fn ending(end: &Value) -> String {

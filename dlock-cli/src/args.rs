@@ -9,28 +9,8 @@ use dlock_bench::Bench;
 pub use dlock_cli_common::place::{drop_empty_variables, fabric_name, Fabric, Where};
 use dlock_core::wire::message::{LockType, Mode};
 
+use crate::help::*;
 use crate::out;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0    success
-  1    something failed, or a property that was to be shown did not hold;
-       doctor: RDMA cannot be used
-  2    the command line is wrong
-  69   the primary (or its admin socket) cannot be reached, or refuses
-  75   exec: the lock was not got within --wait, or lost before COMMAND could
-       start
-  76   exec: the lock was lost while the command ran
-  126  exec: the command cannot be run;  127: it was not found
-  128+N  exec: the command was ended by signal N
-  any other  exec: the exit code of the command";
-
-const EXAMPLES: &str = "\
-Examples:
-  dlock demo                                   see what it does, in 20 seconds
-  dlock exec backup --wait 0 -- ./backup.sh    run it unless it runs already
-  dlock locks --json                           who holds what, for programs
-  dlock bench --quick                          how fast it is here";
 
 /// Distributed locks: a guided tour, measurements, and a look into a running primary.
 #[derive(Debug, Parser)]
@@ -86,10 +66,6 @@ impl TlsFlags {
     }
 }
 
-fn concat_help() -> String {
-    format!("{EXAMPLES}\n\n{EXIT_CODES}")
-}
-
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -110,12 +86,30 @@ pub enum Command {
     Locks(Admin),
     /// Lists the clients of a running primary.
     Clients(Admin),
+    /// Removes a client: it is asked to leave, then fenced.
+    #[command(after_help = REMOVE_HELP)]
+    Remove(Remove),
+    /// Breaks a lock: removes the clients that hold it.
+    #[command(after_help = REMOVE_HELP)]
+    Break(Break),
+    /// Removes all clients, or those that have departed.
+    #[command(after_help = REMOVE_HELP)]
+    Reset(Reset),
+    /// Has a primary give no lock any more, and stop when none is held.
+    #[command(after_help = DRAIN_HELP)]
+    Drain(Drain),
     /// Says whether this host can use RDMA, what `auto` chooses, and what to do about problems.
     #[command(after_help = DOCTOR_HELP)]
     Doctor(Doctor),
     /// Runs a command while holding a lock, and ends with the command's exit code.
     #[command(after_help = EXEC_HELP)]
     Exec(Exec),
+    /// Holds a lock in the background, until dlock release; prints the id of the hold.
+    #[command(after_help = HOLD_HELP)]
+    Hold(HoldArgs),
+    /// Gives a lock back that dlock hold has got, and says how long it was held.
+    #[command(after_help = HOLD_HELP)]
+    Release(ReleaseArgs),
     /// Makes a private CA, certificates for primaries and clients, and the list of revoked ones.
     #[command(after_help = CERTS_HELP)]
     Certs(Certs),
@@ -123,61 +117,6 @@ pub enum Command {
     #[command(hide = true)]
     Role(Role),
 }
-
-const RECOVER_HELP: &str = "\
-A primary whose predecessor died serves no client until each client of the
-predecessor has come back and said what it holds, has ended, or has been away
-beyond its session horizon and the deadline. A client without a horizon
-(DLOCK_HORIZON_S=forever) cannot know that its locks are given to others: it is
-waited for without end.
---now gives up those that are not here. Be sure that they have ended, or cannot
-reach what the locks protect: what they hold may be given to others at once.";
-
-const PROMOTE_HELP: &str = "\
-Be sure that the old primary has ended, or that no client can reach it: two
-primaries would give a lock to two clients. It is refused while the old primary
-answers. On the same host none of this is needed: a standby sees that the
-process has ended.";
-
-const DOCTOR_HELP: &str = "\
-Exit codes: 0 RDMA can be used (with --device: on that device), 1 it cannot.
-dlock works without RDMA, too, so that 1 is no failure where none is wanted.
-
-Without RDMA hardware, any network interface of Linux can play the device
-(SoftRoCE):
-  modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0      as root";
-
-const EXEC_HELP: &str = "\
-The lock is extended while the command runs and released when it ends. If the
-primary is away for longer than the lease, the command is ended with SIGTERM,
-then with SIGKILL, in time before the lease is over: SIGTERM comes a sixth of
-the lease (1.5 s to 5 s) and another half second before its end. If the primary
-says that the lock is lost, SIGKILL comes at once. --on-lost warn lets the
-command run on. At a successor of the primary the command runs on: --address
-A,B, or DLOCK_PRIMARIES, says where one may be.
-SIGINT, SIGTERM and SIGHUP are passed on to the command, unless dlock was
-started with the signal ignored (nohup).
-
-Examples:
-  dlock exec backup -- ./backup.sh            wait for the lock, then run
-  dlock exec backup --wait 0 -- ./backup.sh   exit with 75 if somebody holds it
-  dlock exec catalog --type rw --mode shared -- ./read.sh
-  dlock exec turn --type fair --wait 60 -- ./step.sh  in order of arrival
-
-Exit codes: the command's; 69 no primary, 75 not got, 76 lost, 126/127 cannot be
-run.";
-
-const CERTS_HELP: &str = "\
-Keep ca.key off the hosts of the cluster: it can issue a certificate for every
-name. A host needs ca.crt, ca.crl, and the .crt and .key of its own. Primaries
-and clients refuse every peer when ca.crl is out of date: 'dlock certs revoke'
-without a NAME issues it anew.
-
-Examples:
-  dlock certs init                             a CA in ./certs
-  dlock certs server node1 --host node1.example --host 192.0.2.7
-  dlock certs client backup
-  dlock certs revoke backup                    then copy ca.crl to all hosts";
 
 /// [`LockType`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -241,6 +180,87 @@ pub struct Admin {
     pub json: bool,
 }
 
+/// Arguments of the commands that change something at a running primary.
+#[derive(Debug, clap::Args)]
+pub struct Operator {
+    #[command(flatten)]
+    pub admin: Admin,
+    /// Not at an admin socket, but over TLS at this primary: IP, IP:PORT or HOST:PORT. Needs a
+    /// certificate to which a rule of the primary gives the right admin.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    pub address: Option<dlock_client::Address>,
+}
+
+/// How clients are removed.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Mercy {
+    /// Seconds in which they may leave, or give the lock back, before they are fenced.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub grace: u32,
+    /// End their leases at once, too.
+    #[arg(long)]
+    pub now: bool,
+}
+
+/// Arguments of `remove`.
+#[derive(Debug, clap::Args)]
+pub struct Remove {
+    /// The client's id, as dlock clients and dlock locks have it.
+    pub client: u32,
+    #[command(flatten)]
+    pub mercy: Mercy,
+    #[command(flatten)]
+    pub operator: Operator,
+}
+
+/// Arguments of `break`.
+#[derive(Debug, clap::Args)]
+pub struct Break {
+    /// The name of the lock.
+    pub name: OsString,
+    /// Only if this client holds it.
+    #[arg(long, value_name = "ID")]
+    pub client: Option<u32>,
+    #[command(flatten)]
+    pub mercy: Mercy,
+    #[command(flatten)]
+    pub operator: Operator,
+}
+
+/// Which clients `reset` removes.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct Which {
+    /// Clients without a session: what they hold is kept for their return.
+    #[arg(long)]
+    pub departed: bool,
+    /// All clients.
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// Arguments of `reset`.
+#[derive(Debug, clap::Args)]
+pub struct Reset {
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub mercy: Mercy,
+    #[command(flatten)]
+    pub operator: Operator,
+}
+
+/// Arguments of `drain`.
+#[derive(Debug, clap::Args)]
+pub struct Drain {
+    /// End the drain: clients get locks again.
+    #[arg(long)]
+    pub undo: bool,
+    #[command(flatten)]
+    pub operator: Operator,
+}
+
 /// Arguments of `recover`.
 #[derive(Debug, clap::Args)]
 pub struct Recover {
@@ -280,15 +300,64 @@ pub struct Exec {
     /// Seconds to wait for the lock; 0: try once. Without it: as long as it takes.
     #[arg(long, value_name = "SECONDS")]
     pub wait: Option<u32>,
-    /// What to do with the command when the lock is lost.
-    #[arg(long, value_enum, default_value = "kill")]
+    /// When the lock is lost: `kill` ends COMMAND; `warn` says so and lets it run; any other text
+    /// ends it, and then runs that as a command of the shell, with DLOCK_NAME, DLOCK_TOKEN and
+    /// DLOCK_REASON.
+    #[arg(long, default_value = "kill", value_name = "kill|warn|CMD")]
     pub on_lost: OnLost,
+    /// Of dlock hold: run without a terminal, and write here how it ended.
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub outcome: Option<PathBuf>,
     /// Where the primary is.
     #[command(flatten)]
     pub place: Where,
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Arguments of `hold`.
+#[derive(Debug, clap::Args)]
+pub struct HoldArgs {
+    /// Name of the lock: 1 to 512 bytes, the same for all that exclude each other.
+    #[arg(required_unless_present = "list")]
+    pub name: Option<OsString>,
+    /// List the holds of this user.
+    #[arg(long, conflicts_with = "name")]
+    pub list: bool,
+    /// With --list: print JSON.
+    #[arg(long, requires = "list")]
+    pub json: bool,
+    /// Kind of lock. All users of a name must say the same.
+    #[arg(long = "type", value_enum, default_value = "atomic")]
+    pub kind: Type,
+    /// Alone, or together with other readers.
+    #[arg(long, value_enum, default_value = "exclusive")]
+    pub mode: Hold,
+    /// Seconds, at least 4, after which others may take the lock if this host does not answer.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(4..=86_400))]
+    pub lease: u32,
+    /// Seconds to wait for the lock; 0: try once. Without it: as long as it takes.
+    #[arg(long, value_name = "SECONDS")]
+    pub wait: Option<u32>,
+    /// Where the primary is.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// Arguments of `release`.
+#[derive(Debug, clap::Args)]
+pub struct ReleaseArgs {
+    /// What dlock hold has printed.
+    pub hold: String,
+}
+
+/// Arguments of the hidden `role held`.
+#[derive(Debug, clap::Args)]
+pub struct Held {
+    /// Where it can be asked.
+    #[arg(long)]
+    pub socket: PathBuf,
 }
 
 /// Arguments of `certs`.
@@ -387,12 +456,33 @@ pub struct CertsRevoke {
 }
 
 /// What becomes of the command of `exec` when its lock is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnLost {
     /// End it: SIGTERM, then SIGKILL, before the lease is over.
     Kill,
     /// Say so and let it run; the exit code is 76 if it succeeds.
     Warn,
+    /// End it, then run this command of the shell.
+    Run(String),
+}
+
+impl OnLost {
+    /// Whether the command is ended.
+    pub fn stops(&self) -> bool {
+        *self != Self::Warn
+    }
+}
+
+impl std::str::FromStr for OnLost {
+    type Err = std::convert::Infallible;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        Ok(match word {
+            "kill" => Self::Kill,
+            "warn" => Self::Warn,
+            command => Self::Run(command.to_string()),
+        })
+    }
 }
 
 /// Arguments of the hidden `role`.
@@ -437,6 +527,8 @@ pub enum Part {
     Keeper(Keeper),
     /// Becomes the COMMAND of `dlock exec`.
     Start(Start),
+    /// Is the COMMAND of `dlock hold`.
+    Held(Held),
     /// Obeys commands on its standard input.
     Client {
         /// Where the primary is.
@@ -506,8 +598,18 @@ mod tests {
     /// Nothing wraps them.
     #[test]
     fn what_follows_the_options_in_a_help_fits_a_terminal_of_80_columns() {
-        let all =
-            [EXAMPLES, EXIT_CODES, RECOVER_HELP, PROMOTE_HELP, DOCTOR_HELP, EXEC_HELP, CERTS_HELP];
+        let all = [
+            EXAMPLES,
+            EXIT_CODES,
+            RECOVER_HELP,
+            REMOVE_HELP,
+            DRAIN_HELP,
+            PROMOTE_HELP,
+            DOCTOR_HELP,
+            EXEC_HELP,
+            HOLD_HELP,
+            CERTS_HELP,
+        ];
         for line in all.iter().flat_map(|text| text.lines()) {
             assert!(line.chars().count() <= 80, "{line}");
         }

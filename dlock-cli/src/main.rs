@@ -4,7 +4,9 @@
 //! ```text
 //!   args.rs     what can be said on the command line
 //!   exec/       runs a command while holding a lock
+//!   hold.rs     holds a lock across commands
 //!   admin.rs    asks a running dlockd: status, locks, clients
+//!   act.rs      has a primary take away what clients hold, or drain
 //!   doctor.rs   whether this host can use RDMA
 //!   certs/      a private CA: certificates, keys and the list of revoked ones
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
@@ -15,12 +17,15 @@
 //! and the benchmark start for themselves.
 #![forbid(unsafe_code)]
 
+mod act;
 mod admin;
 mod args;
 mod certs;
 mod demo;
 mod doctor;
 mod exec;
+mod help;
+mod hold;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -46,8 +51,14 @@ fn main() -> ExitCode {
         Command::Recover(args) => admin::run(&args.admin, admin::Query::Recovery { now: args.now }),
         Command::Locks(admin) => admin::run(&admin, admin::Query::Locks),
         Command::Clients(admin) => admin::run(&admin, admin::Query::Clients),
+        Command::Remove(args) => act::remove(&args),
+        Command::Break(args) => act::break_lock(&args),
+        Command::Reset(args) => act::reset(&args),
+        Command::Drain(args) => act::drain(&args),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Exec(exec) => exec::run(&exec),
+        Command::Hold(args) => hold::hold(&args),
+        Command::Release(args) => hold::release(&args),
         Command::Certs(certs) => certs::run(&certs),
         Command::Role(role) => demo::role::run(&role),
     };

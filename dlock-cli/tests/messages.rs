@@ -154,6 +154,15 @@ fn dlock_and_the_logs_say_what_the_table_of_messages_has() {
     });
     messages.compare("lock table full, the log", &log);
 
+    said_by(role_primary(&folder, "removing", &[]), |line| {
+        let address = line.strip_prefix("listening ").expect("it says where it listens");
+        let all = format!("--socket '{}'; exec sleep 60", folder.at("removing"));
+        let reset = format!("\"$0\" reset --all --now {all}");
+        let exec = ["exec", "--lease=600", "--wait", "20", "--address", address, "x", "--"];
+        let output = dlock(&[&exec[..], &["sh", "-c", &reset, DLOCK]].concat());
+        messages.compare("removed by an operator", &text(&output.stderr));
+    });
+
     if Command::new("strace").arg("-V").output().is_err() {
         eprintln!("skipped: strace, which refuses threads to a program, is not installed");
         return messages.finish(&["no more processes", "no failover thread"]);

@@ -236,6 +236,18 @@ impl Client {
         Error::check(self.instance().reinit(ip))
     }
 
+    /// Releases everything that this client and its clones hold; returns how many locks that were.
+    /// The guards of these holds fail with an error from then on, no more.
+    ///
+    /// # Errors
+    /// The first release that failed; the others were released all the same.
+    ///
+    /// # Latency
+    /// One release for each lock.
+    pub fn unlock_all(&self) -> Result<usize, Error> {
+        self.instance().unlock_all().map_err(Error::of)
+    }
+
     /// Leaves: the primary releases all that this client and its clones hold, at once. Dropping
     /// the last clone without leaving is a disconnect: the primary keeps it for a while.
     ///

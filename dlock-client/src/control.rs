@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use dlock_core::clock::ServerTime;
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
@@ -34,6 +35,7 @@ use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::tls::session::{Socket, TlsSession};
 use dlock_fabric::tls::Tls;
 
+use crate::ask::ask;
 use crate::driver::heartbeat::Pulse;
 use crate::host::{connected, Address, Unreached};
 use crate::refused::{is_retry, level_of, reason, refused, sealed};
@@ -86,13 +88,15 @@ pub(crate) struct Control {
     /// The level at which the log says that the peer is no primary, or refuses this client.
     level: log::Level,
     /// Why the peer cannot be used.
-    why: Option<String>,
+    pub(crate) why: Option<String>,
     /// The horizon that the answers extend.
     pulse: Option<Arc<Pulse>>,
     /// Heartbeats of the library that are not answered yet: their numbers, and when they were sent.
     beats: VecDeque<(Seq, u64)>,
     /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
+    /// Until when an operator wants something of the client back, as the log has said.
+    asked: ServerTime,
 }
 
 /// The beginning of what a peer that speaks TLS answers to plain frames: an alert (RFC 8446).
@@ -239,29 +243,6 @@ impl Patience {
     }
 }
 
-/// Asks whether there is a primary at this address, without being its client: connecting and the
-/// answer may take `wait` together.
-///
-/// # Errors
-/// The reason why there is no answer, in a few words.
-pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Result<Heard, String> {
-    let deadline = Instant::now() + wait;
-    let patience = Patience { until: Some(deadline), ..Patience::OF_CALL };
-    let connected = Control::connect(peer, patience, log::Level::Debug, tls);
-    let mut control = connected.map_err(|unreached| unreached.why)?;
-    let why = match control.call(ControlRequest::Heartbeat, deadline) {
-        Ok(ControlReply::Alive { recovering: true, .. }) => return Ok(Heard::Recovers),
-        Ok(ControlReply::Error(Status::NotReady)) => "it is not ready",
-        Ok(_) => return Ok(Heard::Serves),
-        Err(CallError::Transport) if Instant::now() < deadline => "it has closed the connection",
-        Err(CallError::Transport) => "it is stopped or busy: it has taken the connection alone",
-        Err(CallError::Foreign | CallError::Protocol) => {
-            "it is no dlock primary, or one that wants TLS (DLOCK_TLS_CA)"
-        }
-    };
-    Err(control.why.unwrap_or_else(|| why.into()))
-}
-
 impl Control {
     /// Connects, and shakes hands if there is TLS, each within [`Patience::connect`]; a failure is
     /// logged at this level.
@@ -306,6 +287,7 @@ impl Control {
             pulse: None,
             beats,
             heard: None,
+            asked: ServerTime(0),
         })
     }
 
@@ -355,6 +337,9 @@ impl Control {
         let sent_ns = boot_ns();
         let answer =
             self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline, silence));
+        if let Ok(reply) = &answer {
+            self.tell_of_operator(reply);
+        }
         match (&answer, &self.pulse) {
             (Ok(reply), Some(pulse)) if was_heard(reply) => pulse.answered(sent_ns),
             (Err(CallError::Foreign), _) => {
@@ -447,9 +432,22 @@ impl Control {
                 continue;
             }
             self.heard = Some((seq, Heard::of(reply)));
+            self.tell_of_operator(reply);
             if let (ControlReply::Alive { .. }, Some(pulse)) = (reply, &self.pulse) {
                 pulse.answered(sent_ns);
             }
+        }
+    }
+
+    /// Tells in the log, once, that an operator wants something back.
+    fn tell_of_operator(&mut self, reply: &ControlReply) {
+        let ControlReply::Alive { now, asked, .. } = *reply else { return };
+        if std::mem::replace(&mut self.asked, asked) != asked && asked > now {
+            log::warn!(
+                "an operator wants back what this client holds: it is removed in {} s unless it \
+                 has released that or left; the primary's log says which lock, and who wants it",
+                (asked.0 - now.0) / dlock_core::clock::NS
+            );
         }
     }
 
@@ -684,7 +682,10 @@ mod tests {
     #[test]
     fn a_call_sends_the_heartbeat_that_is_due_before_its_own_request() {
         let now = dlock_core::clock::ServerTime(1);
-        let alive = reply(1, ControlReply::Alive { now, recovering: false, until: now });
+        let alive = reply(
+            1,
+            ControlReply::Alive { now, recovering: false, until: now, asked: ServerTime(0) },
+        );
         let refused = ControlReply::Error(Status::Error); // extends nothing
         let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
         let mut control = connect(addr).unwrap();

@@ -27,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod ask;
 mod attach;
 mod backoff;
 mod client;

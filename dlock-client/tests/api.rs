@@ -52,6 +52,30 @@ fn a_guard_whose_lease_ended_says_that_the_lock_is_lost() {
 }
 
 #[test]
+fn everything_that_a_client_holds_is_released_at_once() {
+    let server = server();
+    for fabric in fabrics() {
+        let (a, b) = (client(&server, fabric), client(&server, fabric));
+        let names = ["all-1", "all-2"];
+        let mine = names.map(|name| a.atomic_lock(name).unwrap());
+        let shared = a.rw_lock("all-3").unwrap();
+        a.fair_lock("all-4").unwrap(); // it is not held
+        let guards = mine.each_ref().map(|lock| lock.acquire(Exclusive).guard().unwrap());
+        let reads = shared.acquire(Shared).guard().unwrap();
+        assert_eq!(a.unlock_all(), Ok(3));
+        assert_eq!(a.unlock_all(), Ok(0), "nothing is held any more");
+        for name in names {
+            let other = b.atomic_lock(name).unwrap();
+            other.acquire(Exclusive).wait(No).guard().unwrap().unlock().unwrap();
+        }
+        let writer = b.rw_lock("all-3").unwrap();
+        writer.acquire(Exclusive).wait(No).guard().unwrap().unlock().unwrap();
+        assert!(guards.into_iter().all(|guard| guard.unlock().is_err()));
+        assert!(reads.unlock().is_err());
+    }
+}
+
+#[test]
 fn guards_of_one_client_exclude_each_other() {
     let server = server();
     for fabric in fabrics() {

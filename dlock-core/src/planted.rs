@@ -51,6 +51,28 @@ bugs! {
     HostClockTrusted =
         "host-clock-trusted",
         "a client on the primary's host learns the server clock from an exchange";
+    RemovedReturns =
+        "removed-returns",
+        "a client that an operator has removed does not come back to its leases";
+    RemovedLeaseEnds =
+        "removed-lease-ends",
+        "a lease of a client that an operator has removed lasts, unless it is to end at once";
+    GraceIgnored =
+        "grace-ignored",
+        "a client has the time in which an operator wants something back";
+    GivenBackRemoved =
+        "given-back-removed",
+        "a client that has given the lock back in time is not removed for it";
+    AdminUnchecked = "admin-unchecked", "to operate the primary over the network needs a right";
+    DrainTakes = "drain-takes", "in a drain no client takes a lock by itself";
+    DrainQueues = "drain-queues", "in a drain no client is queued";
+    DrainKeepsWaits = "drain-keeps-waits", "a drain ends what clients wait for";
+    DrainLapses =
+        "drain-lapses",
+        "a drain leaves a client where it is that would lose what has no lease";
+    IdleTooSoon =
+        "idle-too-soon",
+        "a primary is not idle while a client may take locks without it";
     OrphansEnd =
         "orphans-end",
         "leases of a process that may live outlast its connections";
@@ -388,6 +410,12 @@ pub const OF_LAPS: &[Bug] = &[Bug::HighIsTicket, Bug::LapOverEntries];
 
 /// Rules that unit tests alone find broken: no schedule of the simulator comes to what they need.
 pub const OF_UNITS: &[Bug] = &[
+    Bug::RemovedReturns,
+    Bug::GraceIgnored,
+    Bug::GivenBackRemoved,
+    Bug::AdminUnchecked,
+    Bug::DrainLapses,
+    Bug::IdleTooSoon,
     Bug::FenceUnchecked,
     Bug::MixedClaimsStay,
     Bug::GrantedAtKept,

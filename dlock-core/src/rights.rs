@@ -392,6 +392,11 @@ impl Access {
         self.is_open() || needed.into_iter().filter(is_needed).all(gives)
     }
 
+    /// The first name in a client's certificate.
+    pub(crate) fn first_name(&self, client: ClientId) -> Option<&str> {
+        self.standing(client)?.names.first().map(String::as_str)
+    }
+
     /// The quotas of a client's identity.
     pub fn quotas(&self, client: ClientId) -> Quotas {
         self.standing(client).map(|standing| standing.quotas).unwrap_or_default()

@@ -129,8 +129,7 @@ impl Server {
         let tls = config.tls.clone();
         let info = ServerInfo { address, epoch, started, clock, offers: offers_told, tls };
         let host = device.map(|(host, _)| host);
-        let awaited: Vec<_> =
-            clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();
+        let awaited = clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();
         let (roster, receipts) = Roster::start(keeper, clients.clone())
             .map_err(|source| StartError::thread("roster", source))?;
         roster.tell(Change::Started);
@@ -230,16 +229,25 @@ impl Server {
     }
 
     /// Loads the certificates, keys and revocation lists again, as it does by itself when a file
-    /// has changed: later connections use them, and those that are open go on, but for those
-    /// whose certificates are revoked: their clients are removed. What cannot be used changes
-    /// nothing, and is logged. Without TLS nothing is done.
+    /// has changed: later connections use them, and clients whose certificates are revoked are
+    /// removed. What cannot be used changes nothing, and is logged. Without TLS nothing is done.
     ///
     /// # Latency
     /// As long as reading the files takes, and decrypting the key: up to seconds.
     pub fn reload_tls(&self) {
-        let Some(tls) = self.tls.clone() else { return };
-        secure::reload(&tls);
-        let mailbox = self.mailbox.clone();
+        self.tls_loader()();
+        self.judge_again();
+    }
+
+    /// Loads the files of TLS again, on any thread; [`judge_again`](Self::judge_again) follows.
+    pub fn tls_loader(&self) -> impl FnOnce() + Send + 'static {
+        let tls = self.tls.clone();
+        move || tls.iter().for_each(secure::reload)
+    }
+
+    /// Judges the peers of all connections by the revocation lists that are loaded.
+    pub fn judge_again(&self) {
+        let (Some(tls), mailbox) = (self.tls.clone(), self.mailbox.clone()) else { return };
         self.control.spawn(async move { secure::sweep(&tls, &mailbox).await });
     }
 
@@ -266,6 +274,11 @@ impl Server {
     /// Waits until it has ended although it was not stopped; why is in the log.
     pub async fn ended(&self) {
         self.ended.notified().await;
+    }
+
+    /// Waits until nothing is held in a drain (`dlock drain`): it may be stopped.
+    pub async fn idle(&self) {
+        self.mailbox.idle().await;
     }
 
     /// Waits until the control thread and the command thread have both answered: they serve, or the

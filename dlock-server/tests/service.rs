@@ -121,6 +121,39 @@ fn a_service_is_ready_alive_reloading_and_stopping() {
     assert!(service.process.wait().unwrap().success());
 }
 
+/// It is a pipe to which no process writes.
+#[test]
+fn a_configuration_that_cannot_be_read_holds_up_no_end() {
+    let folder = Folder::new("unread");
+    let config = folder.0.join("dlockd.toml");
+    std::fs::write(&config, "").unwrap();
+    let mut service = Service::start("unread-service", &["--config", config.to_str().unwrap()]);
+    assert!(service.told_but_pings().starts_with("READY=1\n"));
+    std::fs::remove_file(&config).unwrap();
+    let made = Command::new("mkfifo").arg(&config).status().unwrap();
+    assert!(made.success());
+    for _ in 0..2 {
+        service.signal(Signal::HUP);
+        assert!(service.told_but_pings().starts_with("RELOADING=1\n"));
+    }
+    service.signal(Signal::TERM);
+    assert_eq!(service.told_but_pings(), "STOPPING=1\n");
+    assert!(service.process.wait().unwrap().success());
+}
+
+#[test]
+fn a_primary_that_is_drained_stops_by_itself_and_well() {
+    let folder = Folder::new("drained");
+    let socket = folder.0.join("admin");
+    let option = format!("--admin-socket={}", socket.display());
+    let mut service = Service::start("drained-service", &[&option]);
+    assert!(service.told_but_pings().starts_with("READY=1\n"));
+    let mut admin = UnixStream::connect(&socket).unwrap();
+    admin.write_all(b"{\"cmd\":\"drain\",\"on\":true}\n").unwrap();
+    assert_eq!(service.told_but_pings(), "STOPPING=1\n");
+    assert!(service.process.wait().unwrap().success());
+}
+
 #[test]
 fn a_notification_socket_without_a_file_is_told() {
     let name = format!("dlock-abstract-{}", std::process::id());

@@ -39,8 +39,14 @@ complete -c dlock -n "__fish_dlock_needs_command" -f -a "recover" -d 'Says how f
 complete -c dlock -n "__fish_dlock_needs_command" -f -a "promote" -d 'Has a primary in waiting take the place of the one that it waits for'
 complete -c dlock -n "__fish_dlock_needs_command" -f -a "locks" -d 'Lists the locks of a running primary'
 complete -c dlock -n "__fish_dlock_needs_command" -f -a "clients" -d 'Lists the clients of a running primary'
+complete -c dlock -n "__fish_dlock_needs_command" -f -a "remove" -d 'Removes a client: it is asked to leave, then fenced'
+complete -c dlock -n "__fish_dlock_needs_command" -f -a "break" -d 'Breaks a lock: removes the clients that hold it'
+complete -c dlock -n "__fish_dlock_needs_command" -f -a "reset" -d 'Removes all clients, or those that have departed'
+complete -c dlock -n "__fish_dlock_needs_command" -f -a "drain" -d 'Has a primary give no lock any more, and stop when none is held'
 complete -c dlock -n "__fish_dlock_needs_command" -f -a "doctor" -d 'Says whether this host can use RDMA, what `auto` chooses, and what to do about problems'
 complete -c dlock -n "__fish_dlock_needs_command" -f -a "exec" -d 'Runs a command while holding a lock, and ends with the command\'s exit code'
+complete -c dlock -n "__fish_dlock_needs_command" -f -a "hold" -d 'Holds a lock in the background, until dlock release; prints the id of the hold'
+complete -c dlock -n "__fish_dlock_needs_command" -f -a "release" -d 'Gives a lock back that dlock hold has got, and says how long it was held'
 complete -c dlock -n "__fish_dlock_needs_command" -f -a "certs" -d 'Makes a private CA, certificates for primaries and clients, and the list of revoked ones'
 complete -c dlock -n "__fish_dlock_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c dlock -n "__fish_dlock_using_subcommand demo" -l fabric -d 'How lock operations travel in the tour' -r -f -a "auto\t''
@@ -118,6 +124,56 @@ complete -c dlock -n "__fish_dlock_using_subcommand clients" -l tls-key-password
 complete -c dlock -n "__fish_dlock_using_subcommand clients" -l json -d 'Print JSON, one document, instead of a table'
 complete -c dlock -n "__fish_dlock_using_subcommand clients" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand clients" -s h -l help -d 'Print help'
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l grace -d 'Seconds in which they may leave, or give the lock back, before they are fenced' -r
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l address -d 'Not at an admin socket, but over TLS at this primary: IP, IP:PORT or HOST:PORT. Needs a certificate to which a rule of the primary gives the right admin' -r
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l now -d 'End their leases at once, too'
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -l json -d 'Print JSON, one document, instead of a table'
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand remove" -s h -l help -d 'Print help'
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l client -d 'Only if this client holds it' -r
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l grace -d 'Seconds in which they may leave, or give the lock back, before they are fenced' -r
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l address -d 'Not at an admin socket, but over TLS at this primary: IP, IP:PORT or HOST:PORT. Needs a certificate to which a rule of the primary gives the right admin' -r
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l now -d 'End their leases at once, too'
+complete -c dlock -n "__fish_dlock_using_subcommand break" -l json -d 'Print JSON, one document, instead of a table'
+complete -c dlock -n "__fish_dlock_using_subcommand break" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand break" -s h -l help -d 'Print help'
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l grace -d 'Seconds in which they may leave, or give the lock back, before they are fenced' -r
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l address -d 'Not at an admin socket, but over TLS at this primary: IP, IP:PORT or HOST:PORT. Needs a certificate to which a rule of the primary gives the right admin' -r
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l departed -d 'Clients without a session: what they hold is kept for their return'
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l all -d 'All clients'
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l now -d 'End their leases at once, too'
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -l json -d 'Print JSON, one document, instead of a table'
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand reset" -s h -l help -d 'Print help'
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l socket -d 'The admin socket of dlockd (`admin_socket` in its configuration) [default: that of the one primary of this user or of the service]' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l address -d 'Not at an admin socket, but over TLS at this primary: IP, IP:PORT or HOST:PORT. Needs a certificate to which a rule of the primary gives the right admin' -r
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l undo -d 'End the drain: clients get locks again'
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -l json -d 'Print JSON, one document, instead of a table'
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand drain" -s h -l help -d 'Print help'
 complete -c dlock -n "__fish_dlock_using_subcommand doctor" -l device -d 'Whether this RDMA device can be used (a name as in `rdma link`)' -r
 complete -c dlock -n "__fish_dlock_using_subcommand doctor" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand doctor" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
@@ -134,8 +190,8 @@ complete -c dlock -n "__fish_dlock_using_subcommand exec" -l mode -d 'Alone, or 
 shared\t'With other readers (rw and fair locks)'"
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l lease -d 'Seconds, at least 4, after which others may take the lock if this host does not answer; COMMAND is dead by then' -r
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l wait -d 'Seconds to wait for the lock; 0: try once. Without it: as long as it takes' -r
-complete -c dlock -n "__fish_dlock_using_subcommand exec" -l on-lost -d 'What to do with the command when the lock is lost' -r -f -a "kill\t'End it: SIGTERM, then SIGKILL, before the lease is over'
-warn\t'Say so and let it run; the exit code is 76 if it succeeds'"
+complete -c dlock -n "__fish_dlock_using_subcommand exec" -l on-lost -d 'When the lock is lost: `kill` ends COMMAND; `warn` says so and lets it run; any other text ends it, and then runs that as a command of the shell, with DLOCK_NAME, DLOCK_TOKEN and DLOCK_REASON' -r
+complete -c dlock -n "__fish_dlock_using_subcommand exec" -l outcome -d 'Of dlock hold: run without a terminal, and write here how it ended' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l address -d 'Where the primary is: IP, IP:PORT or HOST:PORT, IPv6 in brackets before a port; with commas between them: where it and its successors are. Without it: what DLOCK_PRIMARIES says, else 127.0.0.1:21616' -r
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l fabric -d 'How lock operations travel; auto: the first of verbs, shm, sealed and tcp that works from here' -r -f -a "auto\t''
 verbs\t''
@@ -149,6 +205,35 @@ complete -c dlock -n "__fish_dlock_using_subcommand exec" -l tls-crl -d 'The rev
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
 complete -c dlock -n "__fish_dlock_using_subcommand exec" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l type -d 'Kind of lock. All users of a name must say the same' -r -f -a "atomic\t'One holder, with a lease'
+rw\t'One writer or many readers, without a lease'
+fair\t'One writer or many readers, with a lease, in order of arrival'"
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l mode -d 'Alone, or together with other readers' -r -f -a "exclusive\t'Alone'
+shared\t'With other readers (rw and fair locks)'"
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l lease -d 'Seconds, at least 4, after which others may take the lock if this host does not answer' -r
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l wait -d 'Seconds to wait for the lock; 0: try once. Without it: as long as it takes' -r
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l address -d 'Where the primary is: IP, IP:PORT or HOST:PORT, IPv6 in brackets before a port; with commas between them: where it and its successors are. Without it: what DLOCK_PRIMARIES says, else 127.0.0.1:21616' -r
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l fabric -d 'How lock operations travel; auto: the first of verbs, shm, sealed and tcp that works from here' -r -f -a "auto\t''
+verbs\t''
+shm\t''
+sealed\t''
+tcp\t''"
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l list -d 'List the holds of this user'
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -l json -d 'With --list: print JSON'
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand hold" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c dlock -n "__fish_dlock_using_subcommand release" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand release" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand release" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand release" -l tls-crl -d 'The revocation lists of the CAs (PEM); DLOCK_TLS_CRL' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand release" -l tls-key-password-file -d 'The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE' -r -F
+complete -c dlock -n "__fish_dlock_using_subcommand release" -s v -l verbose -d 'Say more on standard error; twice and three times: still more'
+complete -c dlock -n "__fish_dlock_using_subcommand release" -s h -l help -d 'Print help'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-ca -d 'Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-cert -d 'This client\'s certificate and its chain (PEM); DLOCK_TLS_CERT' -r -F
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and not __fish_seen_subcommand_from init server client revoke list help" -l tls-key -d 'The private key of the certificate (PEM); DLOCK_TLS_KEY' -r -F
@@ -218,17 +303,23 @@ complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subco
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "revoke" -d 'Puts certificates on the list of revoked ones, and issues the list anew'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "list" -d 'Lists the CA, its list and all certificates: until when they are valid, what is revoked'
 complete -c dlock -n "__fish_dlock_using_subcommand certs; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "demo" -d 'A guided tour of about 20 seconds: starts a primary and clients as processes of their own, and checks everything it claims. Needs no configuration and no privileges'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "bench" -d 'Measures lock cycles, batches, hand-over and objects, beside the raw baseline'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "status" -d 'Says how a running primary is'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "recover" -d 'Says how far a primary is that recovers what its predecessor\'s clients hold'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "promote" -d 'Has a primary in waiting take the place of the one that it waits for'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "locks" -d 'Lists the locks of a running primary'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "clients" -d 'Lists the clients of a running primary'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "doctor" -d 'Says whether this host can use RDMA, what `auto` chooses, and what to do about problems'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "exec" -d 'Runs a command while holding a lock, and ends with the command\'s exit code'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "certs" -d 'Makes a private CA, certificates for primaries and clients, and the list of revoked ones'
-complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients doctor exec certs help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "demo" -d 'A guided tour of about 20 seconds: starts a primary and clients as processes of their own, and checks everything it claims. Needs no configuration and no privileges'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "bench" -d 'Measures lock cycles, batches, hand-over and objects, beside the raw baseline'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "status" -d 'Says how a running primary is'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "recover" -d 'Says how far a primary is that recovers what its predecessor\'s clients hold'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "promote" -d 'Has a primary in waiting take the place of the one that it waits for'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "locks" -d 'Lists the locks of a running primary'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "clients" -d 'Lists the clients of a running primary'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "remove" -d 'Removes a client: it is asked to leave, then fenced'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "break" -d 'Breaks a lock: removes the clients that hold it'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "reset" -d 'Removes all clients, or those that have departed'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "drain" -d 'Has a primary give no lock any more, and stop when none is held'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "doctor" -d 'Says whether this host can use RDMA, what `auto` chooses, and what to do about problems'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "exec" -d 'Runs a command while holding a lock, and ends with the command\'s exit code'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "hold" -d 'Holds a lock in the background, until dlock release; prints the id of the hold'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "release" -d 'Gives a lock back that dlock hold has got, and says how long it was held'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "certs" -d 'Makes a private CA, certificates for primaries and clients, and the list of revoked ones'
+complete -c dlock -n "__fish_dlock_using_subcommand help; and not __fish_seen_subcommand_from demo bench status recover promote locks clients remove break reset drain doctor exec hold release certs help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "init" -d 'Makes a CA (ca.crt, ca.key) and its empty list of revoked certificates (ca.crl)'
 complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "server" -d 'Makes certificate and key of a primary: NAME.crt and NAME.key'
 complete -c dlock -n "__fish_dlock_using_subcommand help; and __fish_seen_subcommand_from certs" -f -a "client" -d 'Makes certificate and key of a client: NAME.crt and NAME.key'

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_client::raw::Instance;
-use dlock_client::{Address, Client, ClientConfig, Config, Error, TlsUse, PRIMARIES_VARIABLE};
+use dlock_client::{
+    Address, Client, ClientConfig, Config, Error, TlsUse, PRIMARIES_VARIABLE, TLS_CA_VARIABLE,
+};
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::session::ADDRESSES_MAX;
 use dlock_core::wire::fabric::FabricKind;
@@ -60,9 +62,13 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
             }
             Error::VersionMismatch => "install the same release on client and primary",
             Error::Denied => DENIED,
-            _ => {
+            _ if speaks_tls() => {
                 "dlock -v and the primary's log tell more: with TLS, one side may refuse the \
                  certificate of the other (revoked, out of date, of another CA)"
+            }
+            _ => {
+                "dlock -v tells more: the name of a host that is not known, a call that this \
+                 system refuses, or a peer that is no primary; so may the primary's log"
             }
         };
         Failure::new(UNAVAILABLE, cause, remedy)
@@ -101,6 +107,11 @@ impl Where {
         }
         Ok(addresses)
     }
+}
+
+/// Whether TLS is asked for, by options or the environment.
+pub fn speaks_tls() -> bool {
+    std::env::var_os(TLS_CA_VARIABLE).is_some_and(|path| !path.is_empty())
 }
 
 /// Whether this host has an RDMA port that `auto` takes.

@@ -34,6 +34,7 @@ use crate::args::{Part, Role, Where};
 use crate::connect;
 use crate::exec;
 use crate::failure::{self, Failure};
+use crate::hold;
 use crate::out;
 
 /// The lease of the loops, which the tour does not let run out.
@@ -67,6 +68,7 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
         Part::Client { place, primaries } => client(place, primaries),
         Part::Keeper(keeper) => exec::keeper(keeper),
         Part::Start(start) => exec::start(start),
+        Part::Held(held) => hold::held(held),
     }
 }
 

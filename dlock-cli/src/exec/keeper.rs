@@ -24,7 +24,7 @@ use dlock_client::{Client, Error, Guard, Lock, LockType, Mode, Wait};
 use super::keeper_watch::Watch;
 use super::times;
 use super::{lease, GIVEN_UP, LOST, RELEASE_MAX, TOKEN, UNTIL};
-use crate::args::{Exec, Keeper, OnLost};
+use crate::args::{Exec, Keeper};
 use crate::connect;
 use crate::failure::{self, Failure};
 use crate::logging;
@@ -149,9 +149,13 @@ fn find(client: &Client, exec: &Exec) -> Result<Lock, Failure> {
             Error::Other(_) => "a lock of this name and another type exists: say its --type",
             Error::Denied => failure::DENIED,
             Error::NoResource => failure::NO_ROOM,
-            Error::Removed | Error::Disconnected | Error::NotReady => {
+            Error::Removed | Error::Disconnected | Error::NotReady if connect::speaks_tls() => {
                 "the primary has ended this session: its log says why (a certificate that is \
                  revoked or over, a reload, its end)"
+            }
+            Error::Removed | Error::Disconnected | Error::NotReady => {
+                "the primary has ended this session, or gives no lock (dlock drain): its log says \
+                 why"
             }
             _ => "dlock -v tells more; so does the primary's log",
         };
@@ -177,6 +181,11 @@ fn not_got(exec: &Exec, error: Error) -> Failure {
         Error::Held | Error::TimedOut | Error::Lost => {
             let remedy = "wait longer (--wait), or see who holds it: dlock locks";
             Failure::new(failure::NOT_GOT, cause, remedy)
+        }
+        Error::NotReady => {
+            let remedy = "the primary gives no lock now, or is away: dlock status says which \
+                          (a recovery, a drain)";
+            Failure::new(failure::UNAVAILABLE, cause, remedy)
         }
         _ => {
             Failure::new(failure::UNAVAILABLE, cause, "look whether the primary runs: dlock status")
@@ -255,7 +264,7 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
 /// COMMAND has ended.
 fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) -> bool {
     log::info!("the primary's successor has refused the lock");
-    if exec.on_lost != OnLost::Kill {
+    if !exec.on_lost.stops() {
         return false;
     }
     let stop_time = times::stop_time(lease(exec));
@@ -334,9 +343,9 @@ fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
     watch.lost();
     tell(LOST, error);
     // the recovery of a successor does not wait for a COMMAND that cannot be killed, or runs on
-    let wait = match exec.on_lost {
-        OnLost::Kill => times::stop_time(lease(exec)) + LATE_MAX,
-        OnLost::Warn => Duration::ZERO,
+    let wait = match exec.on_lost.stops() {
+        true => times::stop_time(lease(exec)) + LATE_MAX,
+        false => Duration::ZERO,
     };
     if !ends_within(wait, events) {
         while let Ok(Event::Refused(_)) = events.recv() {} // COMMAND is still there

@@ -27,7 +27,7 @@ use super::keeper::Event;
 use super::processes::{self, Processes};
 use super::times::{self, StopTimes, Timer};
 use super::{lease, ENDED, RELEASE_MAX, STARTED};
-use crate::args::{Keeper, OnLost};
+use crate::args::Keeper;
 use crate::failure;
 
 /// Between two looks at processes that SIGKILL was sent to.
@@ -64,7 +64,7 @@ impl Watch {
         let release = tells.clone();
         let reader = Arc::clone(&watch);
         thread::Builder::new().name("supervisor".into()).spawn(move || reader.read(&release))?;
-        if exec.on_lost == OnLost::Kill {
+        if exec.on_lost.stops() {
             let timer = Arc::clone(&watch);
             thread::Builder::new().name("timer".into()).spawn(move || timer.run(processes))?;
         }

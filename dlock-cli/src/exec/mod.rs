@@ -51,12 +51,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use dlock_core::limits::DESC_LEN_MAX;
+use rustix::process::setsid;
 
-use crate::args::{Exec, Hold, OnLost, Type};
+use crate::args::{Exec, Hold, Type};
 use crate::failure::{self, Failure};
 
 pub use keeper::run as keeper;
 pub use start::run as start;
+pub use supervisor::own_program;
 
 /// What the keeper says: the lock is held at least until then, CLOCK_BOOTTIME in nanoseconds.
 const UNTIL: &str = "until";
@@ -79,7 +81,13 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Runs `dlock exec`; the exit code.
 pub fn run(exec: &Exec) -> Result<u8, Failure> {
     check(exec)?;
-    supervisor::run(exec)
+    let Some(outcome) = &exec.outcome else { return supervisor::run(exec) };
+    let _ = setsid(); // it is the first of its session already, or leaves that of the terminal
+    let result = supervisor::run(exec);
+    let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
+    // the one who asks finds no outcome, and no process: the lock is lost as far as it knows
+    fs::write(outcome, format!("{code}\n")).map_err(Failure::plain)?;
+    result
 }
 
 fn check(exec: &Exec) -> Result<(), Failure> {
@@ -97,7 +105,7 @@ fn check(exec: &Exec) -> Result<(), Failure> {
         let cause = "an atomic lock has no readers";
         return Err(Failure::new(failure::USAGE, cause, "--type rw or --type fair"));
     }
-    if exec.on_lost == OnLost::Kill && lease(exec) < times::LEASE_MIN {
+    if exec.on_lost.stops() && lease(exec) < times::LEASE_MIN {
         let (min, stop) = (times::LEASE_MIN, times::stop_time(times::LEASE_MIN));
         let cause =
             format!("--lease must be at least {min:?}: stopping COMMAND takes up to {stop:?}");

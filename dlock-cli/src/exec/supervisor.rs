@@ -62,6 +62,9 @@ pub fn run(exec: &Exec) -> Result<u8, Failure> {
     }
     let code = supervisor.start().and_then(|()| supervisor.watch());
     supervisor.dismiss_keeper(None);
+    if let OnLost::Run(command) = &exec.on_lost {
+        supervisor.run_on_lost(command);
+    }
     code
 }
 
@@ -126,6 +129,8 @@ struct Supervisor<'a> {
     token: Option<u64>,
     /// Why the lock is lost.
     lost: Option<String>,
+    /// Why COMMAND has lost it, once it was told.
+    reason: Option<String>,
     /// A successor of the primary has refused the lock, and waits for the end of COMMAND.
     is_given_up: bool,
     command: Option<Pid>,
@@ -153,6 +158,7 @@ impl<'a> Supervisor<'a> {
             times: None,
             token: None,
             lost: None,
+            reason: None,
             is_given_up: false,
             is_alone: false,
             command: None,
@@ -186,9 +192,9 @@ impl<'a> Supervisor<'a> {
                 return Err(too_late());
             }
             // `warn`: COMMAND is not stopped, so that it needs no time for it
-            let latest = |times: StopTimes| match self.exec.on_lost {
-                OnLost::Kill => times.term_ns,
-                OnLost::Warn => times.end_ns,
+            let latest = |times: StopTimes| match self.exec.on_lost.stops() {
+                true => times.term_ns,
+                false => times.end_ns,
             };
             let has_time = self.times.is_some_and(|times| times::now_ns() < latest(times));
             if has_time && !self.is_alone {
@@ -215,9 +221,9 @@ impl<'a> Supervisor<'a> {
             // Before the start: a signal that comes right after it must not end this process.
             self.wakes.watch(number)?;
         }
-        let before_ns = match (self.times, self.exec.on_lost) {
-            (Some(times), OnLost::Kill) => times.term_ns,
-            (Some(times), OnLost::Warn) => times.end_ns,
+        let before_ns = match (self.times, self.exec.on_lost.stops()) {
+            (Some(times), true) => times.term_ns,
+            (Some(times), false) => times.end_ns,
             (None, _) => return Err(too_late()),
         };
         let mut command = own_program()?;
@@ -261,14 +267,14 @@ impl<'a> Supervisor<'a> {
                     return Ok(exit_code(status));
                 }
             }
-            let until_ns = match self.exec.on_lost {
-                OnLost::Kill => times.term_ns,
-                OnLost::Warn => times.end_ns,
+            let until_ns = match self.exec.on_lost.stops() {
+                true => times.term_ns,
+                false => times.end_ns,
             };
             if self.lost.is_some() || now_ns >= until_ns {
-                return match self.exec.on_lost {
-                    OnLost::Kill => self.stop(times.brought_forward(now_ns, lease(self.exec))),
-                    OnLost::Warn => self.run_on(),
+                return match self.exec.on_lost.stops() {
+                    true => self.stop(times.brought_forward(now_ns, lease(self.exec))),
+                    false => self.run_on(),
                 };
             }
             self.next_event(Some(until_ns));
@@ -311,11 +317,23 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn tell_loss(&self, result: &str) {
+    fn tell_loss(&mut self, result: &str) {
         let stopped = self.stopped_keeper();
         let cause = self.lost.as_deref().or(stopped.as_deref());
         let cause = cause.unwrap_or("the primary did not extend its lease in time");
         logging::say(format_args!("the lock is lost ({cause}): {result}"));
+        self.reason = Some(cause.to_string());
+    }
+
+    /// Runs what `--on-lost` names, in the place of this process: signals mean to it what they mean
+    /// to any program. Returns only if that fails.
+    fn run_on_lost(&self, command: &str) {
+        let Some(reason) = &self.reason else { return };
+        let script = format!("sh -c \"$DLOCK_ON_LOST\"; exit {}", failure::LOST);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).env("DLOCK_ON_LOST", command).env("DLOCK_REASON", reason);
+        self.tells_command(&mut shell);
+        logging::say(format_args!("--on-lost: sh: {}", shell.exec()));
     }
 
     /// That the process which holds the lock is stopped, if it is: the primary is not to blame.
@@ -507,7 +525,7 @@ impl Keeper {
 }
 
 /// This program, by its path as long as it is there.
-fn own_program() -> Result<Command, Failure> {
+pub fn own_program() -> Result<Command, Failure> {
     const LINK: &str = "/proc/self/exe";
     let path = std::env::current_exe().map_err(|error| {
         let cause = format!("this program is not found, to be started again ({LINK}): {error}");

@@ -19,9 +19,10 @@ use dlock_fabric::os::threads::uncancelled;
 
 use super::new_session::To;
 use super::{done, Instance};
+use crate::ask::ask;
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{ask, Control, Patience, ShutdownHandle};
+use crate::control::{Control, Patience, ShutdownHandle};
 use crate::driver::failover::{look_after, Ended, Watch, FAILOVER_WAIT};
 use crate::execute::{left_ns, settle, Limit};
 use crate::host::{address, Address, Unreached};

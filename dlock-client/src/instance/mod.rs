@@ -17,6 +17,7 @@ mod locks;
 mod membership;
 mod new_session;
 mod objects;
+mod operate;
 mod waits;
 
 #[cfg(test)]

@@ -99,6 +99,11 @@ pub(super) fn join(
         let peer = control.peer();
         said.log(level, format!("the primary at {peer} refuses this client: {status}"));
     }
+    if let (ControlReply::Removed { by }, Some(client)) = (&reply, expected) {
+        let what = "what it held is lost, and may be given to others; it has to begin anew";
+        let line = format!("client {client} was removed by an operator, {by:?}: {what}");
+        said.log(log::Level::Error, line);
+    }
     let session = session::accept(reply, expected)?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
     let (primary, tls, until_attached) = (control.peer(), tls.as_ref(), patience.until);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What one client has of one lock, as the lock's word, its ledger entry and the queues tell.
 
-use super::{fair, Arbiter, LockRef, LockState};
+use super::{atomic, fair, rw, Arbiter, LockRef, LockState, Sent};
 use crate::clock::ServerTime;
 use crate::ids::{ClientId, Handle, Slot};
 use crate::locks::Had;
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
-use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
+use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TurnWord};
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode};
+use crate::wire::status::Status;
 
 impl Arbiter {
     /// What the client has of this lock. Something of which it is not known what it is counts as
@@ -71,6 +72,60 @@ impl Arbiter {
             (Had::Nothing | Had::Expired, true) => Had::Unleased,
             (had, _) => had,
         }
+    }
+
+    /// Whether the client holds this lock, or may: not one that is queued, nor one whose lease is
+    /// over. Of a fair lock a client may hold it that claims a turn and whose ticket is not known.
+    pub(crate) fn may_hold(
+        &self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        lock: LockRef<'_>,
+        client: ClientId,
+        handle: Handle,
+    ) -> bool {
+        let is_something =
+            matches!(self.had(now, mem, lock, client, handle), Had::Unleased | Had::Leased(_));
+        let state = self.locks.get(&lock.slot);
+        let is_queued = state.is_some_and(|state| state.has_queued(client));
+        let is_place = lock.lock_type == LockType::Fair
+            && state.is_some_and(|state| {
+                let turn = TurnWord::from_bits(mem.read(WordAddr::new(lock.slot, Word::W1)));
+                state.fair.is_before_its_turn(client, turn)
+            });
+        is_something && !is_queued && !is_place
+    }
+
+    /// Ends everything that clients wait for at this lock: nobody gets it any more.
+    pub(crate) fn end_waits(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        lock: LockRef<'_>,
+        out: &mut Vec<Sent>,
+    ) {
+        if planted::is(Bug::DrainKeepsWaits) {
+            return;
+        }
+        self.with(now, mem, lock, out, |ctx, state| {
+            let held_back = std::mem::take(&mut state.fair.held_back);
+            let callers = state.queue.drain(..).map(|waiter| waiter.caller);
+            let callers: Vec<_> =
+                callers.chain(held_back.into_values().map(|one| one.from)).collect();
+            if callers.is_empty() {
+                return;
+            }
+            for from in callers {
+                ctx.denied(from, Status::NotReady);
+                state.fair.waits_no_more(from.client);
+                state.fair.begins_grace(from.client, now);
+            }
+            match lock.lock_type {
+                LockType::Atomic => atomic::waits_dropped(ctx, state),
+                LockType::Rw => rw::advance(ctx, state),
+                LockType::Fair => fair::tick(ctx, state),
+            }
+        });
     }
 
     /// Whether a ledger entry that a client is to write claims a fair lock for longer than its

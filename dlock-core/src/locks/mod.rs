@@ -15,6 +15,7 @@
 mod awaited;
 mod chain;
 mod counting;
+mod drain;
 mod holds;
 mod recovery;
 mod rights;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 pub use crate::arbiter::Sent;
 use awaited::Awaited;
 pub use awaited::{Known, Laggard, Progress, Recovered, TELLING_S};
+pub use drain::Draining;
 pub(crate) use holds::Had;
 pub use holds::{Lapse, Lapsed, LAPSE_SLICE, LOOKS_MAX};
 pub use snapshot::{ClientSnapshot, LockSnapshot};
@@ -102,6 +104,8 @@ pub struct Locks {
     /// The claims, until the recovery is over.
     claims: BTreeMap<(Slot, ClientId), Claimed>,
     leaving: Leaving,
+    /// No client gets a lock any more.
+    drain: Option<drain::Drain>,
     /// Waits of ended channels that are still to be dropped.
     deaf: StaleWaits,
     /// Clients whose word operations will be executed by another party (the primary or the client),
@@ -134,6 +138,7 @@ impl Locks {
             removed: BTreeSet::new(),
             claims: BTreeMap::new(),
             leaving: Leaving::default(),
+            drain: None,
             deaf: StaleWaits::default(),
             changing: BTreeMap::new(),
             work: 0,
@@ -287,7 +292,7 @@ impl Locks {
             return ControlReply::Error(Status::NotReady);
         }
         match request {
-            R::Init { .. } | R::Reinit { .. } => ControlReply::Error(Status::Error),
+            R::Init { .. } | R::Reinit { .. } | R::Operate(_) => ControlReply::Error(Status::Error),
             R::ReinitDone => self.reinit_done(mem, client),
             R::Deinit => {
                 // The objects of a client that leaves stay: every client may destroy them.
@@ -295,8 +300,8 @@ impl Locks {
                 ControlReply::Done
             }
             R::Heartbeat => {
-                let until = ServerTime(0); // the membership fills it in
-                ControlReply::Alive { now, recovering: self.recovering, until }
+                let (until, asked) = (ServerTime(0), ServerTime(0)); // the membership tells them
+                ControlReply::Alive { now, recovering: self.recovering, until, asked }
             }
             R::GetLocks(descs) => {
                 mem.visited(self.quota_work(client));
@@ -451,7 +456,10 @@ impl Locks {
         let lock_type = lock.lock_type;
         let before = out.len();
         let name = self.registry.locks.by_slot(lock.slot).map_or(&[][..], |lock| lock.name());
-        let may = may_request(&mut self.access, &self.arbiter, client, name, &request);
+        let may = match self.refuses(&request) {
+            true => Err(Status::NotReady),
+            false => may_request(&mut self.access, &self.arbiter, client, name, &request),
+        };
         if let Err(status) = may {
             out.push(Sent { client, seq, reply: Reply::Denied { status, word: 0 } });
             return;
@@ -487,7 +495,10 @@ impl Locks {
         let is_busy = self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty();
         match is_busy {
             true => Some(ServerTime(0)),
-            false => self.arbiter.next_wakeup().into_iter().chain(self.recovery_is_over()).min(),
+            false => {
+                let others = self.recovery_is_over().into_iter().chain(self.next_drain());
+                self.arbiter.next_wakeup().into_iter().chain(others).min()
+            }
         }
     }
 

@@ -37,6 +37,23 @@ impl Locks {
         self.access.allows_everything(client)
     }
 
+    /// The name of a client for the log, if a rule gives it the right to operate the primary: with
+    /// an empty prefix, or for one lock with a prefix of its name. Without rules no client may do
+    /// that over the network.
+    ///
+    /// # Errors
+    /// `Denied`.
+    pub(crate) fn operator(&mut self, client: ClientId, lock: &[u8]) -> Result<String, Status> {
+        if self.access.is_open() && !planted::is(Bug::AdminUnchecked) {
+            return Err(Status::Denied);
+        }
+        if !planted::is(Bug::AdminUnchecked) {
+            self.access.check(client, Right::Admin, lock)?;
+        }
+        let name = self.access.first_name(client).unwrap_or_default();
+        Ok(format!("client {client} ({name:?})"))
+    }
+
     /// Takes the refusals, for want of a right or because of a quota, since the last call; for the
     /// log.
     pub fn take_refusals(&mut self) -> Vec<Refusal> {
@@ -109,6 +126,11 @@ impl Locks {
         what: What,
         word_op: &WordOp,
     ) -> Result<(), Status> {
+        if let What::Lock(_, lock_type) = what {
+            if self.refuses_op(client, lock_type, word_op) {
+                return Err(Status::NotReady);
+            }
+        }
         if self.access.is_open() || planted::is(Bug::RightUnchecked) {
             return Ok(());
         }

@@ -120,7 +120,7 @@ impl Locks {
         while gone.is_none() && mem.work() < budget {
             let looked = self.look(now, &mut mem, out);
             let dropped = self.drop_next_deaf_wait(now, &mut mem, out);
-            let told = self.tell_next(&mut mem);
+            let told = self.tell_next(&mut mem) || self.drain_next(now, &mut mem, out);
             let Some((client, at)) = self.leaving.turn() else {
                 if looked || dropped || told {
                     continue;

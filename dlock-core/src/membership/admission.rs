@@ -207,6 +207,7 @@ impl Membership {
         locks.add_client(client)?;
         locks.enters(client, identity, names);
         self.members.insert(client, Member::new(secret, wanted.control));
+        self.removers.remove(&client);
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
             if let Some(until) = locks.promised_until(client) {
@@ -254,6 +255,9 @@ impl Membership {
         let has_session = member.has_session();
         let was_cut_off = matches!(member.state, State::Fenced(_) | State::Ending(_));
         match member.state {
+            _ if member.is_barred && !planted::is(Bug::RemovedReturns) => {
+                return Err(Status::ClientRemoved);
+            }
             // If it came back it would keep others waiting again, and its horizon would begin anew.
             State::Fenced(Exit::Hindered) => return Err(Status::NotReady),
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
@@ -396,6 +400,8 @@ impl Membership {
         }
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
+            // A client that reaches the memory itself could take locks.
+            _ if locks.is_draining() => Status::NotReady,
             // A client that maps the memory could touch words that its rights do not cover.
             _ if !locks.may_map(attach.client) => Status::Denied,
             // This memory cannot refuse chains, so no client may reach it in recovery.

@@ -176,6 +176,7 @@ impl Membership {
     pub(super) fn undo(&mut self, client: ClientId, exit: Exit) {
         self.with(client, |member| {
             member.state = State::Undoing;
+            member.asked = None;
             assert!(member.control.is_none(), "a member is removed whose connection is served");
         });
         self.tasks.push_back(Task::Undo { client, exit });

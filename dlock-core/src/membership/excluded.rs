@@ -6,9 +6,10 @@
 
 use super::member::Member;
 use super::{Exit, Membership};
+use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::locks::Locks;
-use crate::wire::fabric::{Executes, FabricKind};
+use crate::planted::{self, Bug};
 
 /// A connection of a member, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,15 +45,31 @@ impl Membership {
     /// Applies changed rules: removes clients that reach the memory themselves, but no longer have
     /// rights to all of it.
     pub(crate) fn rules_changed(&mut self, locks: &Locks) {
-        let reaches = |fabric: FabricKind| fabric.executes() != Executes::Primary;
         let is_out = |(client, member): (&ClientId, &Member)| {
-            let prepared = member.prepared.and_then(|prepared| prepared.fabric);
-            let fabrics = member.fabric.into_iter().chain(prepared);
-            (fabrics.into_iter().any(reaches) && !locks.may_map(*client)).then_some(*client)
+            (member.reaches_memory() && !locks.may_map(*client)).then_some(*client)
         };
         let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
         for client in out {
             self.cut_off(client, Exit::Restricted);
         }
+    }
+
+    /// Has clients that reach the memory themselves come back over a fabric whose chains the
+    /// primary executes: in a drain it refuses some of them. A client without a horizon stays,
+    /// since it would lose what it has without a lease.
+    pub(crate) fn drains(&mut self) {
+        let is_out = |(client, member): (&ClientId, &Member)| {
+            let keeps_all = member.bounded > ServerTime(0) || planted::is(Bug::DrainLapses);
+            (member.reaches_memory() && keeps_all).then_some(*client)
+        };
+        let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
+        for client in out {
+            self.cut_off(client, Exit::Drained);
+        }
+    }
+
+    /// Clients that may take locks without the primary.
+    pub fn reaching_memory(&self) -> usize {
+        self.members.values().filter(|member| member.may_act_on_memory()).count()
     }
 }

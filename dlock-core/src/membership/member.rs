@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One member: its state, its session, and the session that is to replace it.
 
-use super::Exit;
+use super::{Asked, Exit};
 use crate::clock::ServerTime;
 use crate::ids::Identity;
 use crate::planted::{self, Bug};
@@ -125,6 +125,10 @@ pub(super) struct Member {
     pub(super) lags: bool,
     /// The reason to remove the client as soon as the lapse under way is done.
     pub(super) condemned: Option<Exit>,
+    /// What an operator has asked the client for.
+    pub(super) asked: Option<Asked>,
+    /// Whether an operator has removed the client: it may not come back.
+    pub(super) is_barred: bool,
     /// Whether the grace after the connection ended is over, and the command channel was closed.
     pub(super) is_quiet: bool,
     /// The member's deadline in the list of deadlines.
@@ -153,6 +157,8 @@ impl Member {
             owes_claims: false,
             lags: false,
             condemned: None,
+            asked: None,
+            is_barred: false,
             is_quiet: false,
             due: None,
         }
@@ -187,6 +193,21 @@ impl Member {
     pub(super) fn has_session(&self) -> bool {
         let may_act = matches!(self.state, State::Present | State::Absent { .. });
         may_act && (self.control.is_some() || self.channel.is_some())
+    }
+
+    /// Whether a session of the client reaches the memory itself.
+    pub(super) fn reaches_memory(&self) -> bool {
+        let prepared = self.prepared.and_then(|prepared| prepared.fabric);
+        let mut fabrics = self.fabric.into_iter().chain(prepared);
+        fabrics.any(|fabric| fabric.executes() != Executes::Primary)
+    }
+
+    /// Whether the client reaches the memory itself and was not fenced.
+    pub(super) fn may_act_on_memory(&self) -> bool {
+        use State as S;
+        let is_fenced =
+            matches!(self.state, S::Fenced(_) | S::Lapsing(_) | S::Lingering { .. } | S::Undoing);
+        self.reaches_memory() && !is_fenced
     }
 
     /// Whether every process that has mapped the memory for this client has ended (`false` if none

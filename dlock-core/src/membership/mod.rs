@@ -72,9 +72,11 @@ mod member;
 mod prepared;
 mod recovering;
 mod rules;
+mod taken;
 mod task;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, Opened};
 pub(crate) use ending::Fencing;
@@ -83,6 +85,8 @@ pub use files::{FILES_PER_CLIENT, FILES_PER_MAPPING};
 pub use member::{Ending, State};
 pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
 pub use rules::{Orphans, Rules};
+pub(crate) use taken::Asked;
+pub use taken::REMEMBERED_MAX;
 pub use task::Exit;
 pub(crate) use task::Task;
 
@@ -151,6 +155,8 @@ pub struct Membership {
     processes: u64,
     /// Descriptors that members take because processes have mapped the memory for them.
     mapping_files: u64,
+    /// Which operator has removed a client.
+    removers: BTreeMap<ClientId, Arc<str>>,
 }
 
 impl Membership {
@@ -166,6 +172,7 @@ impl Membership {
             looked_at: None,
             processes: 0,
             mapping_files: 0,
+            removers: BTreeMap::new(),
         }
     }
 
@@ -222,8 +229,10 @@ impl Membership {
         let mut reply = locks.control(now, mem, client, request, out);
         self.is_given(client, &reply);
         self.with(client, |member| member.heard(now));
-        if let (ControlReply::Alive { until, .. }, Some(told)) = (&mut reply, self.until(client)) {
-            *until = told;
+        if let (ControlReply::Alive { until, asked, .. }, Some(told)) =
+            (&mut reply, self.until(client))
+        {
+            (*until, *asked) = (told, self.asked_until(client).unwrap_or(ServerTime(0)));
         }
         if locks.has_told_all(client) {
             self.with(client, |member| member.owes_claims = false);
@@ -318,11 +327,6 @@ impl Membership {
         } else if let State::Ending(_) = member.state {
             self.tasks.push_back(Task::Fence { client });
         }
-    }
-
-    /// An operator removes a client: everything of it ends, leases too.
-    pub(crate) fn remove(&mut self, client: ClientId) {
-        self.end(client, Ending::All(Exit::Operator));
     }
 
     /// A client that keeps others waiting and may be [cut off](Self::hinders) for it, if there is
@@ -425,7 +429,7 @@ impl Membership {
     /// Acts on a member whose deadline has passed. `at`: every request that had come by then was
     /// read.
     fn is_due(&mut self, at: ServerTime, client: ClientId) {
-        if self.give_up_late(at, client) {
+        if self.give_up_late(at, client) || self.ask_is_over(at, client) {
             return;
         }
         let Some(member) = self.members.get(&client) else { return };
@@ -550,5 +554,9 @@ fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
         State::Lingering { until } => Some(until),
         State::Ending(_) | State::Lapsing(_) | State::Undoing => None,
     };
-    earlier(of_state, member.prepared.map(|prepared| prepared.ends))
+    let of_others = earlier(
+        member.prepared.map(|prepared| prepared.ends),
+        member.asked.as_ref().map(|asked| asked.until),
+    );
+    earlier(of_state, of_others)
 }

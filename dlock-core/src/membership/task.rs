@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tasks that the membership gives to the primary, and the reasons why a member ends.
 
+use super::Asked;
 use crate::ids::ClientId;
 use crate::roster::Change;
 use crate::wire::control::FabricKind;
@@ -32,6 +33,12 @@ pub(crate) enum Task {
     Keep(Change),
     Revoke {
         client: ClientId,
+    },
+    /// The time is over that an operator has given the client: check whether it has what it was
+    /// asked for.
+    Judge {
+        client: ClientId,
+        asked: Asked,
     },
     /// The client is fenced: check whether it has something.
     Look {
@@ -70,12 +77,16 @@ pub enum Exit {
     NoMemory,
     /// The client left.
     Left,
-    /// An operator removed the client.
+    /// An operator removed the client; its leases last until their ends.
     Operator,
+    /// An operator removed the client, and its leases with it.
+    OperatorNow,
     /// The client's processes have ended.
     Died,
     /// The client's certificate was revoked.
     Revoked,
+    /// The client reaches the memory itself, and is to come back over another fabric for a drain.
+    Drained,
     /// New rules no longer allow the client all of the memory that it reaches.
     Restricted,
 }
@@ -92,8 +103,10 @@ impl std::fmt::Display for Exit {
             Exit::NoMemory => "there is no memory for it",
             Exit::Left => "it has left",
             Exit::Operator => "an operator has removed it",
+            Exit::OperatorNow => "an operator has removed it, and its leases",
             Exit::Died => "its process has ended",
             Exit::Revoked => "its certificate was revoked",
+            Exit::Drained => "locks are not given any more, and it reached the memory itself",
             Exit::Restricted => "the new rules do not allow it all of the memory that it reaches",
         })
     }

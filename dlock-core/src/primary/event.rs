@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What happens to a primary, and what it wants done.
 
+use std::sync::Arc;
+
 use crate::clock::ServerTime;
 use crate::ids::{ClientId, Handle, Seq};
 use crate::locks::{Known, Recovered, Sent};
@@ -9,7 +11,7 @@ use crate::memory::word_op::{Chain, Outcome};
 use crate::memory::words::LedgerEntry;
 use crate::rights::Rule;
 use crate::roster::Change;
-use crate::wire::control::{Attach, ControlReply, ControlRequest};
+use crate::wire::control::{Act, Attach, ControlReply, ControlRequest, Whose};
 use crate::wire::message::Request;
 use crate::wire::status::Status;
 
@@ -47,8 +49,8 @@ pub enum Event {
     Revoked { client: ClientId, connection: Connection },
     /// These rules from now on; none: everything is allowed.
     Rules(Vec<Rule>),
-    /// An operator removes a client: everything of it ends, leases too.
-    Remove { client: ClientId },
+    /// An operator, whose name for the log is `by`, wants this done on this host.
+    Operate { act: Act, by: Arc<str> },
 
     /// A connection wants to be a client's command channel: [`Effect::Attached`] is the answer.
     Attach { attach: Attach, joining: Joining },
@@ -80,6 +82,15 @@ pub enum Event {
     Collect,
     /// All counters begin at 0.
     ClearCounters,
+}
+
+impl Event {
+    #[doc(hidden)] // for tests of other rules
+    pub fn removes(client: ClientId) -> Self {
+        let whose = Whose::Client(client);
+        let act = Act::TakeAway { whose, grace_s: 0, now: true };
+        Self::Operate { act, by: Arc::from("an operator") }
+    }
 }
 
 /// Something to be done outside, in the order in which it comes.
@@ -131,6 +142,10 @@ pub enum Effect {
     Lapses { client: ClientId },
     /// For the log: everything that this client has is undone.
     Removes { client: ClientId, exit: Exit },
+    /// For the log: an operator has asked for this, which concerns these clients.
+    Operated { act: Act, by: Arc<str>, clients: Vec<ClientId> },
+    /// Nothing is held, and no client gets a lock: the primary may be stopped.
+    Idle,
     /// For the log: the recovery is over.
     Recovered(Recovered),
 }

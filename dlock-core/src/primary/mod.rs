@@ -16,11 +16,12 @@
 //! events can be kept in a log, and applied elsewhere.
 
 mod event;
+mod operator;
 
 use std::collections::VecDeque;
 
 pub use crate::locks::{
-    ClientSnapshot, Known, LockSnapshot, PrimaryConfig, Progress, Recovered, Sent,
+    ClientSnapshot, Draining, Known, LockSnapshot, PrimaryConfig, Progress, Recovered, Sent,
 };
 pub use event::{Effect, Event};
 
@@ -33,6 +34,7 @@ use crate::membership::{
 };
 use crate::memory::word_op::{Chain, Outcome, WordOp};
 use crate::memory::words::LedgerEntry;
+use crate::planted::{self, Bug};
 use crate::rights::Refusal;
 use crate::wire::control::{Attach, ControlRequest, FabricKind, Offers, UNLIMITED};
 use crate::wire::fabric::Executes;
@@ -56,6 +58,10 @@ pub struct Primary {
     undone_at_once: u32,
     /// Work units of upkeep since they were last asked for.
     upkeep: u32,
+    /// Whom the last act of an operator concerned.
+    operated: Vec<ClientId>,
+    /// It was told that nothing is held in a drain.
+    was_idle: bool,
 }
 
 /// The rest of an event, after everything that its beginning entails.
@@ -81,6 +87,8 @@ impl Primary {
             is_gated: false,
             undone_at_once: rules.undone_at_once,
             upkeep: 0,
+            operated: Vec::new(),
+            was_idle: false,
         }
     }
 
@@ -126,7 +134,7 @@ impl Primary {
                 locks.set_rules(rules);
                 members.rules_changed(locks);
             }
-            Event::Remove { client } => members.remove(client),
+            Event::Operate { act, by } => _ = self.operate(now, mem, act, by),
 
             Event::Attach { attach, joining } => {
                 let client = attach.client;
@@ -178,6 +186,7 @@ impl Primary {
         if std::mem::replace(&mut self.is_gated, is_recovering) != is_recovering {
             self.effects.push_back(Effect::Gate { is_closed: is_recovering });
         }
+        self.tell_idle();
         if let Some((recovered, change)) = self.members.take_recovered(&mut self.locks) {
             self.effects.extend([Effect::Recovered(recovered), Effect::Keep(change)]);
         }
@@ -204,6 +213,10 @@ impl Primary {
             Task::Revoke { client } => {
                 effects.extend(locks.is_recovering().then_some(Effect::Unfenced { client }));
                 Effect::Revoke { client }
+            }
+            Task::Judge { client, asked } => {
+                let has = asked.lock.is_none_or(|lock| locks.has_still(now, mem, client, lock));
+                return members.judged(client, &asked, has || planted::is(Bug::GivenBackRemoved));
             }
             Task::Look { client } => {
                 let has_something = locks.has_something(now, mem, client);
@@ -237,6 +250,10 @@ impl Primary {
                     }
                     opened => Next::Tell(Effect::Opened { control: caller.control, opened }),
                 }
+            }
+            Next::Serve { client, control, request: ControlRequest::Operate(act) } => {
+                let reply = self.operate_for(now, mem, (client, control), act);
+                Next::Tell(Effect::Answer { control, reply })
             }
             Next::Serve { client, control, request } => {
                 let who = (client, control);
@@ -433,7 +450,7 @@ impl Primary {
 
     /// What a client is told of: not of memory in which it may not do everything.
     pub fn offers(&self, client: ClientId, offers: &Offers) -> Offers {
-        let may_map = self.locks.may_map(client);
+        let may_map = self.locks.may_map(client) && !self.locks.is_draining();
         let is_for = |kind: FabricKind| may_map || kind.executes() == Executes::Primary;
         let others = FabricKind::ALL.into_iter().filter(|&kind| !is_for(kind));
         others.fold(offers.clone(), Offers::without)

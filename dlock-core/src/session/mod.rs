@@ -85,6 +85,7 @@ pub fn accept(reply: ControlReply, expected: Option<ClientId>) -> Result<Session
     let session = match reply {
         ControlReply::Session(session) => session,
         ControlReply::Error(status) => return Err(refusal(status)),
+        ControlReply::Removed { .. } => return Err(Status::ClientRemoved),
         _ => return Err(Status::BadResponse),
     };
     if !(VERSION_MIN..=VERSION).contains(&session.version) {

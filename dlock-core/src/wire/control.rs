@@ -168,6 +168,45 @@ pub enum ControlRequest {
     ObjectRelease(ObjectId),
     /// Destroy an object. Answered by `Done`.
     ObjectDestroy(ObjectId),
+    /// Operate the primary, which needs the right to do that. Answered by `Operated`.
+    Operate(Act),
+}
+
+/// What an operator wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Have clients give back what they hold, and fence those that do not.
+    TakeAway {
+        /// Which clients.
+        whose: Whose,
+        /// The time that they are given, seconds.
+        grace_s: u32,
+        /// Their leases end with them; else each at its end.
+        now: bool,
+    },
+    /// Give no lock to a client any more; or do so again.
+    Drain {
+        /// Whether no lock is given.
+        is_on: bool,
+    },
+}
+
+/// From which clients something is taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// This one.
+    Client(ClientId),
+    /// Those that hold the lock of this name; if one is named, that one alone.
+    Holders {
+        /// 1 to 512 bytes.
+        name: Vec<u8>,
+        /// That client.
+        client: Option<ClientId>,
+    },
+    /// Those without a control connection.
+    Departed,
+    /// All.
+    All,
 }
 
 /// A lock as the primary gives it to a client.
@@ -265,6 +304,8 @@ pub enum ControlReply {
         recovering: bool,
         /// See [`Terms::until`]; 0: the peer is no client, and is promised nothing.
         until: ServerTime,
+        /// Until when an operator wants something of the client back; 0: nothing.
+        asked: ServerTime,
     },
     /// One result per lock asked for.
     Locks(Vec<Result<LockGrant, Status>>),
@@ -274,6 +315,13 @@ pub enum ControlReply {
     Created(ObjectId),
     /// The object.
     Object(ObjectGrant),
+    /// Done, for so many clients.
+    Operated(u32),
+    /// The answer to `Reinit` of a client that an operator has removed: as `ClientRemoved`.
+    Removed {
+        /// The operator: at most 255 bytes.
+        by: String,
+    },
 }
 
 /// The first frame of a connection that is to become a client's command channel.

@@ -326,7 +326,7 @@ fn a_client_is_told_to_wait_for_its_lapse_unless_it_must_go_altogether() {
         }
     };
     assert_eq!(answer(&mut site), Err(Status::NotReady));
-    site.tell(Event::Remove { client: peer.id });
+    site.tell(Event::removes(peer.id));
     assert_eq!(answer(&mut site), Err(Status::ClientRemoved));
     let kept = Lapsed { ended: true, until: Some(START.plus_ns(900 * NS)) };
     site.primary.parts().0.lapsed(START, peer.id, kept);
@@ -390,8 +390,8 @@ fn a_client_for_which_there_is_no_memory_goes() {
 fn a_stranger_is_no_member() {
     let mut site = Site::new();
     let stranger = ClientId::new(77).unwrap();
-    site.handle(Event::Remove { client: stranger });
-    assert_eq!(site.effects, []);
+    site.handle(Event::removes(stranger));
+    assert!(matches!(&site.effects[..], [Effect::Operated { clients, .. }] if clients.is_empty()));
     let secret = Secret([7; 16]);
     let attach = Attach { client: stranger, secret, fabric: Tcp, verbs: None };
     let refused = site.primary.parts().0.finish_attach(&attach, Joining::over(Tcp)).map(drop);

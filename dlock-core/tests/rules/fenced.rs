@@ -122,7 +122,7 @@ fn a_session_that_was_prepared_counts_for_the_horizon_of_who_is_fenced() {
 fn who_is_fenced_and_ends_is_undone_at_once() {
     type End = fn(&mut Site, Peer);
     let ends: [(End, Exit); 2] = [
-        (|site, peer| _ = site.handle(Event::Remove { client: peer.id }), Exit::Operator),
+        (|site, peer| _ = site.handle(Event::removes(peer.id)), Exit::OperatorNow),
         (|site, peer| site.die(peer), Exit::Died),
     ];
     for (end, exit) in ends {
@@ -315,7 +315,7 @@ fn is_waited_for(site: &mut Site, horizon_s: u32, adds: bool) -> Peer {
     let [stays, gone] = [(); 2].map(|()| site.join(Verbs, horizon_s));
     is_between(site, stays, 1, adds);
     is_between(site, gone, 2, !adds);
-    site.handle(Event::Remove { client: gone.id });
+    site.handle(Event::removes(gone.id));
     site.settle();
     stays
 }

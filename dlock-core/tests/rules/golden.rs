@@ -61,6 +61,15 @@ fn control_frames() -> Vec<Frame> {
         R::ObjectGet { name: b"o".to_vec(), lease_s: 5 },
         R::ObjectRelease(ObjectId(7)),
         R::ObjectDestroy(ObjectId(7)),
+        R::Operate(Act::TakeAway {
+            whose: Whose::Holders { name: b"lock".to_vec(), client: Some(client()) },
+            grace_s: 9,
+            now: true,
+        }),
+        R::Operate(Act::TakeAway { whose: Whose::Client(client()), grace_s: 0, now: false }),
+        R::Operate(Act::TakeAway { whose: Whose::Departed, grace_s: 0, now: false }),
+        R::Operate(Act::TakeAway { whose: Whose::All, grace_s: 0, now: false }),
+        R::Operate(Act::Drain { is_on: true }),
     ];
     requests.into_iter().map(|r| Frame::Control(Seq(1), r)).collect()
 }
@@ -88,11 +97,13 @@ fn control_replies() -> Vec<Frame> {
         R::Error(Status::VersionMismatch),
         R::Session(session),
         R::Done,
-        R::Alive { now: ServerTime(4), recovering: true, until: UNTIL },
+        R::Alive { now: ServerTime(4), recovering: true, until: UNTIL, asked: ServerTime(6) },
         R::Locks(vec![Ok(grant), Err(Status::Error)]),
         R::Statuses(vec![Status::Success, Status::LockNotGet]),
         R::Created(object),
         R::Object(ObjectGrant { object, handle: HANDLE, slot, generation }),
+        R::Operated(3),
+        R::Removed { by: "uid 0".to_string() },
     ];
     replies.into_iter().map(|r| Frame::ControlReply(Seq(1), r)).collect()
 }
@@ -198,15 +209,22 @@ const GOLDEN: &str = "
 444c010110000000|01000000000000000901006f05000000
 444c01010d000000|01000000000000000a07000000
 444c01010d000000|01000000000000000b07000000
+444c01011b000000|01000000000000000c000104006c6f636b01040302010900000001
+444c010114000000|01000000000000000c0000040302010000000000
+444c010110000000|01000000000000000c00020000000000
+444c010110000000|01000000000000000c00030000000000
+444c01010b000000|01000000000000000c0101
 444c01810d000000|0100000000000000000e200000
 444c01814e000000|010000000000000001010403020130313233343536373839616263646566020000000000000003000\
 000040000000000000000030004736f636b010002000a000000050000000000000001000000
 444c018109000000|010000000000000002
-444c01811a000000|0100000000000000030400000000000000010807060504030201
+444c018122000000|01000000000000000304000000000000000108070605040302010600000000000000
 444c018126000000|01000000000000000402004d00000003000000050000000807060504030201010101ffffffff
 444c018112000000|010000000000000005020000000001200000
 444c01810d000000|01000000000000000607000000
 444c01811d000000|0100000000000000070700000003000000050000000800000000000000
+444c01810d000000|01000000000000000803000000
+444c01810f000000|010000000000000009057569642030
 444c010215000000|040302013031323334353637383961626364656601
 444c010238000000|040302013031323334353637383961626364656602070000000c0b0a0030313233343536373839616\
 2636465660e0d031000200000010000

@@ -194,7 +194,7 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
             assert_eq!(site.control(peer, ControlRequest::Deinit), ControlReply::Done);
         }
         Operator => {
-            site.handle(Event::Remove { client: peer.id });
+            site.handle(Event::removes(peer.id));
             site.settle();
         }
     }

@@ -37,4 +37,5 @@ mod remembered;
 mod replies;
 mod rights;
 mod slices;
+mod taken;
 mod told;

@@ -77,7 +77,15 @@ fn every_answer_that_says_so_extends_the_horizon_and_silence_ends_at_it() {
         site.until(START.plus_ns(second * NS));
         let reply = site.control(peer, ControlRequest::Heartbeat);
         let until = site.now.plus_ns(10 * NS);
-        assert_eq!(reply, ControlReply::Alive { now: site.now, recovering: false, until });
+        assert_eq!(
+            reply,
+            ControlReply::Alive {
+                now: site.now,
+                recovering: false,
+                until,
+                asked: dlock_core::clock::ServerTime(0)
+            }
+        );
     }
     let until = START.plus_ns(30 * NS);
     site.until(dlock_core::clock::ServerTime(until.0 - 1));
@@ -373,7 +381,7 @@ fn run(g: &mut Gen) {
                 holder.is_condemned = true;
             }
             (11, Some(holder)) if g.below(8) == 0 => {
-                site.handle(Event::Remove { client: holder.peer.id });
+                site.handle(Event::removes(holder.peer.id));
                 site.settle();
                 holder.is_condemned = true;
             }

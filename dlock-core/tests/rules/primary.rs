@@ -110,7 +110,7 @@ impl World {
             Effect::Send(sent) => Some(sent),
             _ => None,
         };
-        self.handle(Event::Remove { client }).into_iter().filter_map(sent).collect()
+        self.handle(Event::removes(client)).into_iter().filter_map(sent).collect()
     }
 }
 

@@ -294,11 +294,11 @@ fn whatever_ends_a_member_ends_what_is_prepared_before_anything_is_undone() {
         let new = site.ask_back(old).unwrap();
         assert_eq!(site.attach(new), Status::Success);
         site.effects.clear();
-        site.handle(Event::Remove { client: old.id });
+        site.handle(Event::removes(old.id));
         site.settle();
         let client = old.id;
         let place = |wanted: Effect| site.effects.iter().position(|e| *e == wanted);
-        let undone = place(Effect::Removes { client, exit: Exit::Operator }).unwrap();
+        let undone = place(Effect::Removes { client, exit: Exit::OperatorNow }).unwrap();
         for control in [old.control, new.control] {
             assert!(place(Effect::CloseControl { client, control }) < Some(undone));
         }

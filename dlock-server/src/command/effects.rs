@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 
 use super::turns::Who;
 use super::{Core, Process, Worker};
+use crate::observe::acts;
 use crate::observe::log_limit::{limited, Cause};
 
 impl Worker {
@@ -75,6 +76,8 @@ impl Worker {
                 self.core.memory.set_gate(is_closed.then_some(Status::NotReady));
             }
             Effect::Forget { client } => self.forget(client),
+            Effect::Operated { .. } => acts::log_of(&effect),
+            Effect::Idle => self.inbox.is_idle(),
             Effect::Hinders { .. }
             | Effect::Lags { .. }
             | Effect::Unfenced { .. }

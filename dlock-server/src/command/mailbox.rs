@@ -77,8 +77,8 @@ pub(crate) type Query = Box<dyn FnOnce(&Primary, &mut Memory) + Send>;
 /// A connection of a client, and what its peer has shown.
 pub(crate) type ShownBy = (ClientId, Connection, Arc<Shown>);
 
-/// Where the answer to an `Init` or `Reinit` goes.
-pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
+/// Where the answer to an `Init` or `Reinit` goes: the session, or the reply that refuses it.
+pub(crate) type Opening = oneshot::Sender<Result<Session, ControlReply>>;
 
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
@@ -144,6 +144,8 @@ struct Shared {
     why: Mutex<Option<String>>,
     /// The command thread wants to know what has come.
     listen: Notify,
+    /// Nothing is held, and no client gets a lock.
+    idle: Notify,
 }
 
 impl Shared {
@@ -177,6 +179,7 @@ pub(crate) fn mailbox(
         stop: AtomicBool::new(false),
         why: Mutex::new(None),
         listen: Notify::new(),
+        idle: Notify::new(),
     });
     let mailbox = Mailbox { queue: sender, shared: shared.clone(), counters, device };
     (mailbox, Inbox { queue: receiver, shared })
@@ -231,6 +234,11 @@ impl Mailbox {
         self.shared.listen.notified().await;
     }
 
+    /// Waits until nothing is held in a drain.
+    pub(crate) async fn idle(&self) {
+        self.shared.idle.notified().await;
+    }
+
     /// Counts one event, without asking the command thread.
     pub(crate) fn count(&self, counter: Counter) {
         self.counters.count(counter);
@@ -280,6 +288,11 @@ impl Inbox {
     /// Asks for [`primary::Event::Listened`], behind everything that has come by now.
     pub(crate) fn listen(&self) {
         self.shared.listen.notify_one();
+    }
+
+    /// Tells that nothing is held in a drain.
+    pub(crate) fn is_idle(&self) {
+        self.shared.idle.notify_one();
     }
 
     /// Whether the command thread is to end.

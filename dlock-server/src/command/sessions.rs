@@ -35,7 +35,7 @@ impl Worker {
             Ok(draws) => draws,
             Err(error) => {
                 limited!(Cause::NoResource, Level::Error, "no client can be let in: {error}");
-                let _ = who.reply.send(Err(Status::Error));
+                let _ = who.reply.send(Err(ControlReply::Error(Status::Error)));
                 return;
             }
         };
@@ -48,7 +48,7 @@ impl Worker {
         match opened {
             Ok(Opened::Admitted(admission)) => {
                 let entered = self.enter(admission, &who.request, who.link);
-                let _ = who.reply.send(entered);
+                let _ = who.reply.send(entered.map_err(ControlReply::Error));
             }
             Ok(Opened::Wait) => {
                 // One per connection, and those are counted. A place becomes free when one is
@@ -61,7 +61,8 @@ impl Worker {
                     let capacity = self.capacity;
                     limited!(Cause::NoResource, Level::Warn, "a client is refused: {capacity}");
                 }
-                let _ = who.reply.send(Err(status));
+                let refusal = self.core.primary.refusal(&who.request, status);
+                let _ = who.reply.send(Err(refusal));
             }
         }
     }

@@ -196,7 +196,8 @@ async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
     let look = Event::look(Vec::new(), |one, _| one.locks().is_recovering());
     match mailbox.ask_unless_out(look).await {
         Ok(Some(recovering)) => {
-            ControlReply::Alive { now: clock.now(), recovering, until: ServerTime(0) }
+            let none = ServerTime(0);
+            ControlReply::Alive { now: clock.now(), recovering, until: none, asked: none }
         }
         Ok(None) | Err(_) => ControlReply::Error(Status::NotReady),
     }
@@ -251,7 +252,7 @@ impl Session {
             Ok(Ok(session)) => session,
             // another primary may have its place, and know the client
             Ok(Err(_)) if !self.receipts.may_answer() => return,
-            Ok(Err(status)) => return wire::refuse(&mut self.stream, seq, status).await,
+            Ok(Err(reply)) => return wire::refuse_by(&mut self.stream, seq, reply).await,
             Err(_) => return,
         };
         let client = session.client;

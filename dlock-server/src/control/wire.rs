@@ -158,7 +158,16 @@ pub(super) async fn refuse(
     seq: Seq,
     status: Status,
 ) {
-    part(stream, &Frame::ControlReply(seq, ControlReply::Error(status))).await;
+    refuse_by(stream, seq, ControlReply::Error(status)).await;
+}
+
+/// As [`refuse`], by a reply that says more than a status.
+pub(super) async fn refuse_by(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    seq: Seq,
+    reply: ControlReply,
+) {
+    part(stream, &Frame::ControlReply(seq, reply)).await;
 }
 
 /// Tells a peer on the Unix socket, or one that wants to attach, why it is not served.

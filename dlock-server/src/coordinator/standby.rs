@@ -46,7 +46,7 @@ use crate::coordinator::file::{has_ended, list_of, owner, resolved, signature, O
 use crate::coordinator::Place;
 use crate::error::StartError;
 use crate::observe::admin_socket::AdminSocket;
-use crate::observe::json_lines::{self, failure, Answers};
+use crate::observe::json_lines::{self, failure, Answers, Asker};
 use crate::server::{listen, Server};
 
 /// Between two looks whether the process of the primary has ended.
@@ -458,7 +458,7 @@ enum Question {
 }
 
 impl Answers for Post {
-    async fn reply(&self, line: &[u8]) -> Value {
+    async fn reply(&self, line: &[u8], _: Asker) -> Value {
         let now_ns = boot_ns();
         match serde_json::from_slice(line) {
             Ok(Question::Status {}) => {

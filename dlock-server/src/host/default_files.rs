@@ -9,6 +9,7 @@
 //!                  $XDG_RUNTIME_DIR/dlock/PORT.sock
 //!                  /run/user/UID/dlock/PORT.sock
 //!                  /tmp/dlock-UID/PORT.sock          ($TMPDIR in place of /tmp)
+//!   holds          holds/ beside the admin sockets (`dlock hold`)
 //! ```
 //! The socket of a standby is PORT-standby.sock, also once it has taken the place of its primary.
 //! The port is in the name, since primaries on different ports have different clients. The machine
@@ -120,6 +121,16 @@ impl DefaultFiles {
             return Err(format!("{}: longer than {SOCKET_PATH_MAX} bytes", path.display()));
         }
         Ok(path)
+    }
+
+    /// The folder of the holds of `dlock hold`, which is made.
+    ///
+    /// # Errors
+    /// Why there is none, as of an admin socket.
+    pub fn holds(&self) -> Result<PathBuf, String> {
+        let folder = self.admin_socket("holds")?.with_extension("");
+        self.own_folder(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
+        Ok(folder)
     }
 
     /// The admin sockets that primaries of this user have made without being told where. Those of

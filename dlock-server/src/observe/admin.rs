@@ -20,6 +20,11 @@
 //!      "word":"…","holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
 //!   {"cmd":"clients","after":0,"max":100}
 //!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
+//!   {"cmd":"remove","client":5,"grace_s":9,"now":false}      grace_s, now: optional
+//!   {"cmd":"break","name_hex":"61","client":5,"grace_s":9}   client: that holder alone; optional
+//!   {"cmd":"reset","all":false}                              all: not the departed alone
+//!   {"cmd":"drain","on":true}
+//!     {"ok":true,"clients":[5,6]}            the clients that this concerns
 //!   a primary in waiting (`coordinator/standby.rs`) answers {"cmd":"status"} and {"cmd":"promote"}
 //!   anything else
 //!     {"ok":false,"error":"…"}
@@ -34,9 +39,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::counters::TABLE;
-use dlock_core::ids::{Epoch, LockId};
+use dlock_core::ids::{ClientId, Epoch, LockId};
 use dlock_core::memory::words::{AtomicWord, RwWord};
-use dlock_core::primary::{self, ClientSnapshot, LockSnapshot, Primary};
+use dlock_core::primary::{self, ClientSnapshot, Draining, LockSnapshot, Primary};
+use dlock_core::wire::control::Act;
 use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::message::LockType;
 use dlock_fabric::tls::Tls;
@@ -44,7 +50,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};
 use tokio::net::UnixListener;
 
-use super::json_lines::{self, failure};
+use super::acts::{self, Asked};
+use super::json_lines::{self, failure, Asker};
 use crate::command::mailbox::{Event, Mailbox};
 use crate::control::recovery;
 use crate::control::table::Table;
@@ -106,7 +113,13 @@ pub(crate) async fn serve(
 }
 
 impl json_lines::Answers for Endpoint {
-    async fn reply(&self, line: &[u8]) -> Value {
+    async fn reply(&self, line: &[u8], asker: Asker) -> Value {
+        if let Ok(asked) = serde_json::from_slice::<Asked>(line) {
+            return match asked.act() {
+                Ok(act) => self.operate(act, asker).await,
+                Err(wrong) => failure(&wrong),
+            };
+        }
         let answer =
             match serde_json::from_slice(line) {
                 Ok(Question::Status {}) => self.status().await,
@@ -119,10 +132,7 @@ impl json_lines::Answers for Endpoint {
                 Ok(Question::Clients { after, max }) => self.clients(after, page(max)).await,
                 Err(error) => return failure(&error.to_string()),
             };
-        answer.unwrap_or_else(|| match self.mailbox.is_out() {
-            true => failure("the primary waits for its RDMA device, which does not work"),
-            false => failure("the primary is stopping"),
-        })
+        answer.unwrap_or_else(|| self.is_away())
     }
 }
 
@@ -144,13 +154,14 @@ fn tls_ends(tls: &Tls) -> Value {
 
 impl Endpoint {
     async fn status(&self) -> Option<Value> {
-        let (progress, totals, config, stats) = self
+        let (progress, totals, config, stats, draining) = self
             .look(Some(primary::Event::Collect), |primary, _| {
                 let locks = primary.locks();
                 let counters = TABLE.iter().zip(locks.counters().read());
                 let stats: Map<String, Value> =
                     counters.map(|(info, n)| (info.name.into(), n.to_string().into())).collect();
-                (locks.progress(), locks.totals(), locks.config().clone(), stats)
+                let draining = draining(primary);
+                (locks.progress(), locks.totals(), locks.config().clone(), stats, draining)
             })
             .await?;
         let recovering = progress.is_some();
@@ -164,6 +175,7 @@ impl Endpoint {
             "uptime_s": self.info.started.elapsed().as_secs(),
             "recovering": recovering,
             "recovery": recovery::value(progress, self.info.clock.now()),
+            "drain": draining,
             "connections": self.table.len(),
             "clients": clients,
             "clients_max": config.clients_max,
@@ -199,6 +211,31 @@ impl Endpoint {
         Some(json!({ "ok": true, "given_up": missing }))
     }
 
+    /// Has the primary do what an operator wants.
+    async fn operate(&self, act: Act, asker: Asker) -> Value {
+        let by = acts::name_of(asker).into();
+        let operate = primary::Event::Operate { act, by };
+        // It would be done when the device is back, and may not be wanted any more then.
+        if self.mailbox.is_out() {
+            return self.is_away();
+        }
+        let look = Event::look(vec![operate], |one, _| one.operated().to_vec());
+        match self.mailbox.ask(look).await {
+            Ok(clients) => {
+                let clients: Vec<u32> = clients.into_iter().map(ClientId::get).collect();
+                json!({ "ok": true, "clients": clients })
+            }
+            Err(_) => self.is_away(),
+        }
+    }
+
+    fn is_away(&self) -> Value {
+        match self.mailbox.is_out() {
+            true => failure("the primary waits for its RDMA device, which does not work"),
+            false => failure("the primary is stopping"),
+        }
+    }
+
     async fn locks(&self, after: i32, max: usize) -> Option<Value> {
         let look = move |primary: &Primary, memory: &mut Memory| {
             primary.locks().locks_snapshot(memory, LockId(after), max + 1)
@@ -227,6 +264,21 @@ impl Endpoint {
         let look = Event::look(first.into_iter().collect(), look);
         self.mailbox.ask_unless_out(look).await.ok().flatten()
     }
+}
+
+/// How far a drain is; null: there is none.
+fn draining(primary: &Primary) -> Value {
+    let Some(draining) = primary.locks().draining() else { return Value::Null };
+    let held = match draining {
+        Draining::Held(lock) => primary.locks().name_of(lock),
+        Draining::EndsWaits | Draining::Idle => None,
+    };
+    let reaching_memory = primary.members().reaching_memory();
+    json!({
+        "idle": draining == Draining::Idle && reaching_memory == 0,
+        "held": held.map(|name| String::from_utf8_lossy(name).into_owned()),
+        "reaching_memory": reaching_memory,
+    })
 }
 
 fn page(max: Option<usize>) -> usize {

@@ -30,10 +30,18 @@ const DISCARDED_MAX: u64 = 64 * 1024;
 /// How long a connection may be silent, and a reply unread.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
 
+/// The process at the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub(crate) uid: u32,
+    /// `None`: it is not in this process's namespace.
+    pub(crate) pid: Option<i32>,
+}
+
 /// A part that answers operators.
 pub(crate) trait Answers: Send + Sync + 'static {
     /// The answer to a line.
-    fn reply(&self, line: &[u8]) -> impl Future<Output = Value> + Send;
+    fn reply(&self, line: &[u8], asker: Asker) -> impl Future<Output = Value> + Send;
 }
 
 /// An answer that says why there is none.
@@ -137,6 +145,8 @@ async fn converse(
     endpoint: &impl Answers,
     silent: &Silent<'_>,
 ) -> io::Result<()> {
+    let peer = stream.peer_cred()?;
+    let asker = Asker { uid: peer.uid(), pid: peer.pid().filter(|&pid| pid > 0) };
     let (read, mut write) = stream.split();
     let mut lines = BufReader::new(read);
     loop {
@@ -148,7 +158,7 @@ async fn converse(
         }
         let whole = line.ends_with(b"\n");
         let mut reply = match whole {
-            true => endpoint.reply(&line).await.to_string(),
+            true => endpoint.reply(&line, asker).await.to_string(),
             false => failure("the request is longer than 4096 bytes, or has no end").to_string(),
         };
         reply.push('\n');

@@ -368,7 +368,7 @@ impl World {
     /// Nothing of clients stays behind once they are gone.
     fn end(mut self) {
         for client in self.live.clone() {
-            self.handle(Event::Remove { client });
+            self.handle(Event::removes(client));
             self.upkeep();
         }
         let (clients, locks, _) = self.primary.locks().totals();

@@ -8,9 +8,9 @@ use dlock_core::memory::words::{LedgerEntry, Ticket};
 use dlock_core::token::Token;
 use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{
-    Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
+    Act, Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
     LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, Terms, VerbsAttach,
-    VerbsAttached, VerbsEndpoint, VerbsRegion, VERSION,
+    VerbsAttached, VerbsEndpoint, VerbsRegion, Whose, VERSION,
 };
 use dlock_core::wire::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
 use dlock_core::wire::status::Status;
@@ -82,6 +82,15 @@ fn requests(client: ClientId) -> Vec<Frame> {
         R::ObjectGet { name: b"o".to_vec(), lease_s: 5 },
         R::ObjectRelease(ObjectId(7)),
         R::ObjectDestroy(ObjectId(7)),
+        R::Operate(Act::TakeAway {
+            whose: Whose::Holders { name: b"lock".to_vec(), client: Some(client) },
+            grace_s: 9,
+            now: true,
+        }),
+        R::Operate(Act::TakeAway { whose: Whose::Client(client), grace_s: 0, now: false }),
+        R::Operate(Act::TakeAway { whose: Whose::Departed, grace_s: 0, now: false }),
+        R::Operate(Act::TakeAway { whose: Whose::All, grace_s: 0, now: false }),
+        R::Operate(Act::Drain { is_on: true }),
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::Control(SEQ, r)).collect();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
@@ -122,11 +131,18 @@ fn replies(client: ClientId) -> Vec<Frame> {
         C::Error(Status::VersionMismatch),
         C::Session(session),
         C::Done,
-        C::Alive { now: ServerTime(9), recovering: true, until: ServerTime(9) },
+        C::Alive {
+            now: ServerTime(9),
+            recovering: true,
+            until: ServerTime(9),
+            asked: ServerTime(9),
+        },
         C::Locks(vec![Ok(grant), Err(Status::ServerNoResource)]),
         C::Statuses(vec![Status::Success, Status::Fail]),
         C::Created(object),
         C::Object(ObjectGrant { object, handle: HANDLE, slot, generation: Generation(3) }),
+        C::Operated(3),
+        C::Removed { by: "uid 0".to_string() },
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::ControlReply(SEQ, r)).collect();
     let (status, slots) = (Status::Success, 100);

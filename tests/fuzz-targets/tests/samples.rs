@@ -17,8 +17,8 @@ type Seen = BTreeSet<(&'static str, usize)>;
 /// How many variants each has.
 const VARIANTS: [(&str, usize); 8] = [
     ("frame", 9),
-    ("control request", 12),
-    ("control reply", 8),
+    ("control request", 13),
+    ("control reply", 10),
     ("request", 13),
     ("reply", 6),
     ("word_op", 5),
@@ -74,6 +74,7 @@ fn control_request(request: &R) -> usize {
         R::ObjectGet { .. } => 9,
         R::ObjectRelease(_) => 10,
         R::ObjectDestroy(_) => 11,
+        R::Operate(_) => 12,
     }
 }
 
@@ -87,6 +88,8 @@ fn control_reply(reply: &C) -> usize {
         C::Statuses(_) => 5,
         C::Created(_) => 6,
         C::Object(_) => 7,
+        C::Operated(_) => 8,
+        C::Removed { .. } => 9,
     }
 }
 

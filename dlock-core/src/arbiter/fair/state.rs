@@ -88,8 +88,8 @@ pub(super) struct Passed {
 
 /// A client that asks for a ticket, while the lanes are high.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct HeldBack {
-    pub(super) from: Caller,
+pub(in crate::arbiter) struct HeldBack {
+    pub(in crate::arbiter) from: Caller,
     pub(super) mode: Mode,
     pub(super) since: ServerTime,
 }
@@ -99,7 +99,7 @@ pub(in crate::arbiter) struct FairState {
     pub(super) records: BTreeMap<ClientId, Record>,
     pub(super) head: Option<Head>,
     pub(super) passed: Option<Passed>,
-    pub(super) held_back: BTreeMap<ClientId, HeldBack>,
+    pub(in crate::arbiter) held_back: BTreeMap<ClientId, HeldBack>,
     /// Since when, when that was seen last, and the stamp of the entry.
     pub(super) in_the_way: BTreeMap<ClientId, (ServerTime, ServerTime, u32)>,
     /// Something was undone, and the lock was not idle since.
@@ -121,6 +121,12 @@ impl FairState {
 
     pub(in crate::arbiter) fn holds_back(&self, client: ClientId) -> bool {
         self.held_back.contains_key(&client)
+    }
+
+    /// Whether the client has a ticket whose turn has not come.
+    pub(in crate::arbiter) fn is_before_its_turn(&self, client: ClientId, turn: TurnWord) -> bool {
+        let record = self.records.get(&client);
+        record.is_some_and(|r| !turn.is_past(r.ticket) && !turn.serves(r.mode, r.ticket))
     }
 
     /// When to look again, since clients change what they have without a message.
@@ -193,7 +199,7 @@ impl FairState {
     }
 
     /// Its wait has ended, its ticket stays.
-    pub(super) fn waits_no_more(&mut self, client: ClientId) {
+    pub(in crate::arbiter) fn waits_no_more(&mut self, client: ClientId) {
         if let Some(record) = self.records.get_mut(&client) {
             if record.status == Status::Waiting {
                 record.status = Status::Kept;
@@ -202,7 +208,7 @@ impl FairState {
     }
 
     /// A ticket that is kept is from now on kept for a grace.
-    pub(super) fn begins_grace(&mut self, client: ClientId, now: ServerTime) {
+    pub(in crate::arbiter) fn begins_grace(&mut self, client: ClientId, now: ServerTime) {
         let kept = self.records.get_mut(&client).filter(|r| r.status == Status::Kept);
         if let Some(record) = kept {
             record.since.get_or_insert(now);

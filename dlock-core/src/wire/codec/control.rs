@@ -7,8 +7,8 @@ use crate::clock::ServerTime;
 use crate::ids::Epoch;
 use crate::token::Token;
 use crate::wire::control::{
-    Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Place,
-    Secret, Session, Terms,
+    Act, Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Place,
+    Secret, Session, Terms, Whose,
 };
 use crate::wire::fabric::{Offers, OFFERS_MAX};
 use crate::wire::message::LockType;
@@ -49,6 +49,7 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
         9 => R::ObjectGet { name: r.name()?, lease_s: lease(r)? },
         10 => R::ObjectRelease(r.object()?),
         11 => R::ObjectDestroy(r.object()?),
+        12 => R::Operate(act(r)?),
         _ => return Err(FrameError::Invalid("control request")),
     })
 }
@@ -100,6 +101,10 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
             w.u8(11);
             w.i32(object.0);
         }
+        R::Operate(act) => {
+            w.u8(12);
+            put_act(w, act);
+        }
     }
 }
 
@@ -131,6 +136,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<ControlReply> {
             now: ServerTime(r.u64()?),
             recovering: r.bool("recovering")?,
             until: ServerTime(r.u64()?),
+            asked: ServerTime(r.u64()?),
         },
         4 => R::Locks(list(r, 5, lock_result)?),
         5 => R::Statuses(list(r, 4, Reader::status)?),
@@ -141,6 +147,10 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<ControlReply> {
             slot: r.slot()?,
             generation: r.generation()?,
         }),
+        8 => R::Operated(r.u32()?),
+        9 => R::Removed {
+            by: String::from_utf8(r.short_bytes()?).map_err(|_| FrameError::Invalid("operator"))?,
+        },
         _ => return Err(FrameError::Invalid("control reply")),
     })
 }
@@ -157,11 +167,12 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &ControlReply) {
             put_session(w, session);
         }
         R::Done => w.u8(2),
-        R::Alive { now, recovering, until } => {
+        R::Alive { now, recovering, until, asked } => {
             w.u8(3);
             w.u64(now.0);
             w.bool(*recovering);
             w.u64(until.0);
+            w.u64(asked.0);
         }
         R::Locks(results) => {
             w.u8(4);
@@ -182,6 +193,64 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &ControlReply) {
             w.u32(grant.slot.0);
             w.u64(grant.generation.0);
         }
+        R::Operated(clients) => {
+            w.u8(8);
+            w.u32(*clients);
+        }
+        R::Removed { by } => {
+            w.u8(9);
+            let fits = (0..=by.len().min(255)).rev().find(|&end| by.is_char_boundary(end));
+            w.short_bytes(&by.as_bytes()[..fits.unwrap_or(0)]);
+        }
+    }
+}
+
+fn act(r: &mut Reader<'_>) -> Read<Act> {
+    Ok(match r.u8()? {
+        0 => Act::TakeAway { whose: whose(r)?, grace_s: r.u32()?, now: r.bool("now")? },
+        1 => Act::Drain { is_on: r.bool("drain")? },
+        _ => return Err(FrameError::Invalid("act")),
+    })
+}
+
+fn put_act(w: &mut Writer<'_>, act: &Act) {
+    match act {
+        Act::TakeAway { whose, grace_s, now } => {
+            w.u8(0);
+            put_whose(w, whose);
+            w.u32(*grace_s);
+            w.bool(*now);
+        }
+        Act::Drain { is_on } => {
+            w.u8(1);
+            w.bool(*is_on);
+        }
+    }
+}
+
+fn whose(r: &mut Reader<'_>) -> Read<Whose> {
+    Ok(match r.u8()? {
+        0 => Whose::Client(r.client()?),
+        1 => Whose::Holders { name: r.name()?, client: r.option("holder", Reader::client)? },
+        2 => Whose::Departed,
+        3 => Whose::All,
+        _ => return Err(FrameError::Invalid("whose")),
+    })
+}
+
+fn put_whose(w: &mut Writer<'_>, whose: &Whose) {
+    match whose {
+        Whose::Client(client) => {
+            w.u8(0);
+            w.client(*client);
+        }
+        Whose::Holders { name, client } => {
+            w.u8(1);
+            w.name(name);
+            w.option(*client, |w, client| w.client(client));
+        }
+        Whose::Departed => w.u8(2),
+        Whose::All => w.u8(3),
     }
 }
 

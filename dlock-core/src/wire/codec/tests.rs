@@ -11,177 +11,12 @@ use crate::wire::fabric::OFFERS_MAX;
 use crate::wire::message::*;
 use crate::wire::status::Status;
 
-/// A small generator of values (splitmix64): the same on every run.
-struct Gen(u64);
+use gen::Gen;
 
-impl Gen {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-    fn bool(&mut self) -> bool {
-        self.below(2) == 1
-    }
-    fn u16(&mut self) -> u16 {
-        self.next() as u16
-    }
-    fn u32(&mut self) -> u32 {
-        self.next() as u32
-    }
-    fn name(&mut self) -> Vec<u8> {
-        let len = [1, 2, 17, DESC_LEN_MAX][self.below(4)];
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        let len = [0, 1, 2, BATCH_MAX][self.below(4)];
-        (0..len).map(|_| item(self)).collect()
-    }
-    fn client(&mut self) -> ClientId {
-        ClientId::new(self.u32() & ClientId::MAX | 1).unwrap()
-    }
-    fn secret(&mut self) -> Secret {
-        Secret(std::array::from_fn(|_| self.next() as u8))
-    }
-    fn status(&mut self) -> Status {
-        Status::ALL[self.below(Status::ALL.len())]
-    }
-    fn refusal(&mut self) -> Status {
-        match self.status() {
-            Status::Success | Status::Done => Status::Fail,
-            status => status,
-        }
-    }
-    fn mode(&mut self) -> Mode {
-        [Mode::Exclusive, Mode::Shared][self.below(2)]
-    }
-    fn ticket(&mut self) -> Ticket {
-        Ticket { lap: self.next(), tx: self.u32(), ts: self.u32() }
-    }
-    fn wait(&mut self) -> WaitNumber {
-        WaitNumber(self.u32() & DETAIL_MAX)
-    }
-    fn handle(&mut self) -> Handle {
-        Handle(self.u32())
-    }
-    fn lease_s(&mut self) -> u32 {
-        self.u32() | 1
-    }
-    fn desc(&mut self) -> LockDesc {
-        let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][self.below(3)];
-        LockDesc { name: self.name(), lock_type, lease_s: self.u32(), tokens: self.bool() }
-    }
-    fn claim(&mut self) -> Claim {
-        let lock = LockId(self.u32() as i32);
-        let desc = self.desc();
-        let held = self.bool().then(|| HeldClaim {
-            mode: self.mode(),
-            is_queued: self.bool(),
-            left_ns: self.next(),
-            age_ms: self.u32(),
-            epoch: Epoch(self.next()),
-            deadline_s: self.u32(),
-            fair: self.bool().then(|| self.place()),
-            token: Token(self.next()),
-        });
-        Claim { lock, desc, held }
-    }
-    fn place(&mut self) -> Place {
-        Place { epoch: Epoch(self.next()), ticket: self.ticket() }
-    }
-    fn word_op(&mut self) -> WordOp {
-        let addr = WordAddr::from_index(self.u32());
-        match self.below(4) {
-            0 => WordOp::Cas { addr, expect: self.next(), swap: self.next() },
-            1 => WordOp::Faa { addr, add: self.next() },
-            2 => WordOp::Read { addr },
-            _ => WordOp::WriteLedger { handle: self.handle(), value: self.next() },
-        }
-    }
-    fn chain(&mut self) -> Chain {
-        let mut chain = Chain::one(self.word_op());
-        for _ in 0..self.below(CHAIN_OPS_MAX) {
-            chain = chain.then(self.word_op());
-        }
-        chain
-    }
-    fn outcome(&mut self) -> Outcome {
-        match self.below(3) {
-            0 => {
-                let mut values = Values::new();
-                for _ in 0..self.below(CHAIN_OPS_MAX + 1) {
-                    values.push(self.next());
-                }
-                Outcome::Done(values)
-            }
-            1 => Outcome::Unknown,
-            _ => Outcome::Refused(self.refusal()),
-        }
-    }
-    fn endpoint(&mut self) -> VerbsEndpoint {
-        VerbsEndpoint {
-            qp_num: self.u32() >> 8,
-            psn: self.u32() >> 8,
-            gid: self.secret().0,
-            lid: self.u16(),
-            mtu: 1 + self.below(5) as u8,
-            reads: self.next() as u8 | 1,
-        }
-    }
-    fn maybe_endpoint(&mut self) -> Option<VerbsEndpoint> {
-        self.bool().then(|| self.endpoint())
-    }
-    fn region(&mut self) -> VerbsRegion {
-        VerbsRegion { base: self.next() >> 1, bytes: self.next() >> 1, rkey: self.u32() }
-    }
-    fn verbs_attach(&mut self) -> VerbsAttach {
-        VerbsAttach {
-            chains: self.endpoint(),
-            messages: self.maybe_endpoint(),
-            ring_slots: [VERBS_RING_SLOTS_MIN, 9, VERBS_RING_SLOTS_MAX][self.below(3)],
-            message_bytes: [VERBS_MESSAGE_BYTES_MIN, VERBS_MESSAGE_BYTES_MAX][self.below(2)],
-        }
-    }
-    fn verbs_attached(&mut self) -> VerbsAttached {
-        let VerbsAttach { chains, messages, ring_slots, message_bytes } = self.verbs_attach();
-        let (slots, ledger) = (self.region(), self.region());
-        VerbsAttached { chains, messages, slots, ledger, ring_slots, message_bytes }
-    }
-    fn session(&mut self) -> Session {
-        let version = self.next() as u8;
-        let mut offers = Offers::none();
-        for (kind, place) in
-            [(FabricKind::Shm, &b"dlock-1-a"[..]), (FabricKind::Tcp, &[]), (FabricKind::Verbs, &[])]
-        {
-            if self.bool() {
-                offers = offers.with(kind, place);
-            }
-        }
-        Session {
-            version,
-            client: self.client(),
-            secret: self.secret(),
-            epoch: Epoch(self.next()),
-            anchor_s: self.u32(),
-            now: ServerTime(self.next()),
-            recovering: self.bool(),
-            offers,
-            terms: Terms {
-                horizon_s: self.u32(),
-                until: ServerTime(self.next()),
-                lapses: self.u32(),
-            },
-        }
-    }
-}
+mod gen;
 
-const CONTROL_REQUESTS: usize = 12;
-const CONTROL_REPLIES: usize = 8;
+const CONTROL_REQUESTS: usize = 13;
+const CONTROL_REPLIES: usize = 10;
 const REQUESTS: usize = 12;
 const REPLIES: usize = 6;
 
@@ -204,7 +39,8 @@ fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
         8 => R::ObjectCreate { name: g.name(), lease_s: g.lease_s(), init: g.next() },
         9 => R::ObjectGet { name: g.name(), lease_s: g.lease_s() },
         10 => R::ObjectRelease(ObjectId(g.u32() as i32)),
-        _ => R::ObjectDestroy(ObjectId(g.u32() as i32)),
+        11 => R::ObjectDestroy(ObjectId(g.u32() as i32)),
+        _ => R::Operate(g.act()),
     }
 }
 
@@ -218,6 +54,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
             now: ServerTime(g.next()),
             recovering: g.bool(),
             until: ServerTime(g.next()),
+            asked: ServerTime(g.next()),
         },
         4 => R::Locks(g.list(|g| {
             let grant = LockGrant {
@@ -232,12 +69,14 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
         })),
         5 => R::Statuses(g.list(Gen::status)),
         6 => R::Created(ObjectId(g.u32() as i32)),
-        _ => R::Object(ObjectGrant {
+        7 => R::Object(ObjectGrant {
             object: ObjectId(g.u32() as i32),
             handle: g.handle(),
             slot: Slot(g.u32()),
             generation: Generation(g.next()),
         }),
+        8 => R::Operated(g.u32()),
+        _ => R::Removed { by: "an operator".repeat(g.below(20)) },
     }
 }
 

@@ -40,7 +40,7 @@ fn help_width() -> usize {
 }
 
 /// Runs a dlock primary: locks and state objects for clients on this host and others.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = "dlockd", version = dlock_server::VERSION, after_help = AFTER_HELP)]
 #[command(term_width = help_width())]
 pub(crate) struct Args {

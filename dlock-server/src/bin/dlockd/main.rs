@@ -17,6 +17,7 @@ mod sink;
 mod tls;
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -102,7 +103,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
                 let config = settings.server;
                 let mut start = pin!(on_a_thread("start", || Server::start(config)));
                 tokio::select! {
-                    started = &mut start => started.map_err(no_start)?,
+                    started = &mut start => started.map_err(|error| no_thread(&error))?,
                     () = stopped(&mut terminate, &mut interrupt) => {
                         // one that has just begun to serve ends as any other
                         let _ = tokio::time::timeout(START_PATIENCE, start).await;
@@ -139,6 +140,8 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         manager.ready(&status.borrow());
         let mut watch = pin!(manager.watches(&server));
         let mut follow = pin!(manager.follows(&server, &serves, &status));
+        // one at a time: files that cannot be read hold up no signal that ends the primary
+        let (mut reload, mut is_due_again) = (None, false);
         let name = loop {
             tokio::select! {
                 () = comes(&mut terminate) => break "SIGTERM",
@@ -148,12 +151,25 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
                         break "SIGHUP";
                     }
                     manager.reloading();
-                    reload_rules(&server, args, &mut in_force);
-                    server.reload_tls();
-                    manager.ready(&status.borrow());
+                    match reload {
+                        Some(_) => is_due_again = true,
+                        None => reload = Some(Box::pin(read_again(args, &server))),
+                    }
+                }
+                read = async { reload.as_mut().expect("it is under way").await },
+                    if reload.is_some() =>
+                {
+                    reload = None;
+                    set_rules(&server, args, read, &mut in_force);
+                    server.judge_again();
+                    match std::mem::take(&mut is_due_again) {
+                        true => reload = Some(Box::pin(read_again(args, &server))),
+                        false => manager.ready(&status.borrow()),
+                    }
                 }
                 () = &mut watch => unreachable!("it pings without end"),
                 () = &mut follow => unreachable!("it follows without end"),
+                () = server.idle() => break "drained, and no lock is held",
                 () = server.ended() => {
                     return Err("the primary has ended by itself: see the log".to_string());
                 }
@@ -167,8 +183,8 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
     ended
 }
 
-/// The system refuses the thread that starts a primary.
-fn no_start(error: io::Error) -> String {
+/// The system refuses a thread.
+fn no_thread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock => "cannot start a thread: the limit of threads is reached; \
              raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end other \
@@ -194,12 +210,31 @@ async fn comes(signal: &mut Option<Signal>) {
     }
 }
 
+/// Reads the configuration and the files of TLS again, on a thread of its own.
+fn read_again(
+    args: &Args,
+    server: &Server,
+) -> impl Future<Output = Result<file::Settings, String>> + 'static {
+    let (args, load) = (args.clone(), server.tls_loader());
+    let read = move || {
+        let settings = args.settings();
+        load();
+        settings
+    };
+    async move { on_a_thread("reload", read).await.unwrap_or_else(|error| Err(no_thread(&error))) }
+}
+
 /// Takes the rules of the configuration file again. What could not be started with changes nothing;
 /// nor does a file without rules where there are some: it may be one that is just being written,
 /// and without rules every client may do everything.
-fn reload_rules(server: &Server, args: &Args, in_force: &mut InForce) {
+fn set_rules(
+    server: &Server,
+    args: &Args,
+    read: Result<file::Settings, String>,
+    in_force: &mut InForce,
+) {
     let Some(path) = args.config().map(|path| path.display()) else { return };
-    let set = args.settings().and_then(|settings| {
+    let set = read.and_then(|settings| {
         let read = InForce::of(&settings);
         if read.rules == 0 && in_force.rules > 0 {
             let what = "the file has none; only a restart takes all rules away";

@@ -377,6 +377,7 @@ impl World {
                 }
             }
             Fault::Jump => sys.guest_is_paused(c),
+            Fault::Operate if sys.may_revoke() => self.operates(c),
             Fault::Rules if sys.may_revoke() => self.set_rules(false),
             Fault::Lap => sys.lap(),
             Fault::Stray if may_go => sys.stray(c),

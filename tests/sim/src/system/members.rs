@@ -109,7 +109,8 @@ impl World {
                     self.tells(Event::Upkeep { budget: 0 });
                 }
             }
-            Effect::Removes { client, .. } => {
+            Effect::Removes { client, exit } => {
+                self.is_removed(client, exit);
                 self.sys.mix(0xfe ^ u64::from(client.get()));
                 let is_leaving = |one: &Primary| one.locks().is_leaving(client);
                 if self.primary.as_ref().is_some_and(is_leaving) && self.sys.rng.below(2) == 0 {
@@ -245,7 +246,7 @@ impl World {
                 }
             }
             Ask::Heartbeat => match self.call((id, conn), ControlRequest::Heartbeat) {
-                ControlReply::Alive { now, until, recovering } => {
+                ControlReply::Alive { now, until, recovering, .. } => {
                     Answer::Alive(now, until, recovering)
                 }
                 ControlReply::Error(status) => {

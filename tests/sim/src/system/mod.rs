@@ -33,6 +33,7 @@ mod members;
 mod memory;
 mod object;
 mod object_oracle;
+mod operators;
 mod oracle;
 mod pause;
 mod plan;

@@ -75,6 +75,8 @@ pub enum Fault {
     Jump,
     /// The primary reads other rules (only in the scenario `rules`).
     Rules,
+    /// An operator does something (only in the scenario `taken`).
+    Operate,
     /// The note of a share is lost with its channel; or a client is stopped, or ends, before the
     /// ticket that its ledger announces (only in the scenario `strays`).
     Stray,

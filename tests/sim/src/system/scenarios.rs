@@ -358,6 +358,33 @@ pub const SCENARIOS: &[Scenario] = &[
 
 /// Scenarios that `all` does not draw: each is run by itself, for what it alone can come to.
 pub const APART: &[Scenario] = &[
+    // operators that take away what clients hold, and drain the primary
+    Scenario {
+        name: "taken",
+        roams: 500,
+        fabrics: &[&[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[
+            F::Operate,
+            F::Operate,
+            F::Operate,
+            F::Operate,
+            F::Crash,
+            F::CrashPrimary,
+            F::Pause,
+            F::Freeze,
+            F::PartitionUp,
+            F::BreakControl,
+            F::BreakCommand,
+            F::Leave,
+            F::Slow,
+        ],
+        fault_every: 40,
+        overstay: 200,
+        churn: 50,
+        objects: &[0], // those of a removed client go with it, which its program does not expect
+        horizons: &[1, 2, 6],
+        ..CALM
+    },
     Scenario {
         name: "tokens",
         faults: ANYTHING,

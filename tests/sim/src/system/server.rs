@@ -280,8 +280,7 @@ impl World {
         if let Some(Err(why)) = members.map(|members| members.assert_consistent()) {
             self.sys.fail(why);
         }
-        self.waiters_bits();
-        self.readers_are_counted();
+        self.words_and_acts();
     }
 
     /// A channel whose client has not read for too long is dropped.
@@ -512,7 +511,7 @@ impl World {
     }
 
     /// The reader count of each word is at least the number of readers that rely on the lock.
-    fn readers_are_counted(&mut self) {
+    pub(super) fn readers_are_counted(&mut self) {
         let Some(primary) =
             self.primary.as_ref().filter(|primary| !primary.locks().is_recovering())
         else {
@@ -538,7 +537,7 @@ impl World {
     }
 
     /// The waiters bit of an atomic word: a client is queued. Of a read-write word: if one is.
-    fn waiters_bits(&mut self) {
+    pub(super) fn waiters_bits(&mut self) {
         let Some(primary) = &self.primary else { return };
         for l in 0..self.sys.plan.locks.len() {
             let Some(slot) = self.sys.slot_of(l, primary) else { continue };

@@ -34,6 +34,7 @@ impl World {
             return;
         }
         self.set_rules(true);
+        self.drain_ends();
         self.watches.iter_mut().for_each(|watch| watch.apart_until = 0);
         let sys = &mut self.sys;
         sys.calm = true;
@@ -195,12 +196,7 @@ impl World {
         let absent = nobodys.find(|&id| self.state(id).is_some_and(is_absent));
         if let Some(id) = absent {
             self.sys.log(|| format!("an operator removes {}", id.get()));
-            self.tells(Event::Remove { client: id });
-            if let Some(s) = self.sys.session(id) {
-                // an operator ends leases, too
-                let who = u64::from(s.client) << 32 | u64::from(s.inc);
-                self.sys.oracle.gone(who);
-            }
+            self.tells(Event::removes(id));
             self.finish_turn();
             self.schedule_tick();
         }

@@ -389,6 +389,8 @@ pub(crate) struct Sys {
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,
     pub law: super::rules::Law,
+    /// What operators have done.
+    pub operators: super::operators::Operators,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -431,6 +433,7 @@ impl Sys {
             tick_at: None,
             frozen_until: 0,
             put_off_until: 0,
+            operators: Default::default(),
             lanes_set: vec![false; plan.locks.len()],
             law: super::rules::Law::default(),
             active: [0; super::plan::FAULTS.len()],

@@ -64,8 +64,12 @@ impl Sys {
         self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
         self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
         let who = self.who(c);
-        if let Err(why) = self.is_lawful(c, l, result.status) {
+        let lawful = self.is_lawful(c, l, result.status);
+        if let Err(why) = lawful.and_then(|()| self.is_drained(c, l, result.status)) {
             self.fail(why);
+        }
+        if self.is_without_promise(c) {
+            return self.oracle.untold(l, who);
         }
         let t = &self.clients[c].threads[l];
         let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard);

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock hold`, `dlock release`: a lock held across separate commands of a shell.
+//!
+//! ```text
+//!   dlock hold ─▶ dlock exec --outcome ID.end NAME -- dlock role held --socket ID.sock
+//!     ◀── "held" ── that one, once the lock is held: prints ID
+//!   dlock release ID ── "release" ─▶ ID.sock: role held ends ─▶ exec releases the lock ─▶ ID.end
+//! ```
+//! It is `dlock exec` with a COMMAND that waits to be told to end: the keeper, the lease, failovers
+//! and what happens to processes that are stopped or killed are those of `exec`.
+//!
+//! | fault | what `dlock release` finds |
+//! |---|---|
+//! | the lock is lost, the keeper is killed | exec has ended COMMAND: ID.end says 76 |
+//! | exec or `role held` is killed | no ID.end that says 0, and nothing answers: lost |
+//! | the machine is restarted | the record is of another boot, or gone with the folder: lost |
+//! | a second release, another user | no record |
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+use dlock_fabric::os::fds::process_stat;
+use dlock_server::DefaultFiles;
+use serde_json::{json, Value};
+
+use crate::args::{Held, HoldArgs, ReleaseArgs};
+use crate::exec::own_program;
+use crate::failure::{self, Failure};
+use crate::{out, table};
+
+/// What `role held` says once it runs.
+const HELD: &str = "held";
+/// What it is told.
+const RELEASE: &[u8] = b"release\n";
+/// Which start of the system this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// How long a released lock's `dlock exec` may take to end: its keeper has 5 s.
+const ENDS_MAX: Duration = Duration::from_secs(10);
+/// Between two looks for that.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The files of one hold.
+struct Files {
+    folder: PathBuf,
+    id: String,
+}
+
+impl Files {
+    fn of(id: &str) -> Result<Self, Failure> {
+        let folder = folder()?;
+        match !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        {
+            true => Ok(Self { folder, id: id.to_string() }),
+            false => Err(unknown(id)),
+        }
+    }
+
+    fn at(&self, end: &str) -> PathBuf {
+        self.folder.join(format!("{}.{end}", self.id))
+    }
+
+    /// The record of the hold; `None`: there is none.
+    fn record(&self) -> Option<Value> {
+        serde_json::from_slice(&fs::read(self.at("json")).ok()?).ok()
+    }
+
+    /// The exit code of `dlock exec`; `None`: it has not ended, or was killed.
+    fn outcome(&self) -> Option<u8> {
+        fs::read_to_string(self.at("end")).ok()?.trim().parse().ok()
+    }
+
+    /// Whether the process that holds the lock answers.
+    fn is_held(&self) -> Option<UnixStream> {
+        UnixStream::connect(self.at("sock")).ok().filter(|_| self.outcome().is_none())
+    }
+
+    fn remove(&self) {
+        for end in ["json", "sock", "end", "log"] {
+            let _ = fs::remove_file(self.at(end)); // one may be missing
+        }
+    }
+
+    /// Why the lock is not held any more.
+    fn loss(&self, record: &Value) -> String {
+        let log = fs::read_to_string(self.at("log")).unwrap_or_default();
+        let told = log.lines().rfind(|line| line.contains("the lock is lost"));
+        match told {
+            Some(told) => told.trim_start_matches("dlock: ").to_string(),
+            None if record["boot"] != boot_id() => "the machine was restarted since".into(),
+            None => "the process that held it was killed".into(),
+        }
+    }
+}
+
+fn folder() -> Result<PathBuf, Failure> {
+    DefaultFiles::of_this_process().holds().map_err(|why| {
+        let remedy = "set XDG_RUNTIME_DIR to a folder of this user alone";
+        Failure::new(failure::FAILED, format!("no folder for holds: {why}"), remedy)
+    })
+}
+
+fn boot_id() -> String {
+    fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_string()
+}
+
+fn unknown(id: &str) -> Failure {
+    let cause = format!("this user has no hold '{}'", id.escape_debug());
+    let remedy = "dlock hold --list has them; one that was released is not among them";
+    Failure::new(failure::FAILED, cause, remedy)
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Runs `dlock hold`; the exit code.
+pub fn hold(args: &HoldArgs) -> Result<u8, Failure> {
+    match &args.name {
+        Some(name) => begin(args, name),
+        None => list(args.json),
+    }
+}
+
+fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
+    let files = Files::of(&format!("{:x}-{:x}", now_ms(), std::process::id()))?;
+    let log = fs::File::create(files.at("log")).map_err(Failure::plain)?;
+    let mut command = own_program()?;
+    let program = command.get_program().to_owned();
+    command.arg("exec").arg(name).arg("--outcome").arg(files.at("end"));
+    command.args(words(args));
+    command.arg("--").arg(program).args(["role", "held", "--socket"]).arg(files.at("sock"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut exec = command
+        .spawn()
+        .map_err(|error| Failure::not_started("the process that holds the lock", &error))?;
+    let mut line = String::new();
+    let output = exec.stdout.take().expect("it is a pipe");
+    let heard = BufReader::new(output).read_line(&mut line);
+    if heard.is_ok() && line.trim() == HELD {
+        let record = json!({
+            "name": name.to_string_lossy(),
+            "since_ms": now_ms(),
+            "pid": exec.id(),
+            "boot": boot_id(),
+        });
+        fs::write(files.at("json"), record.to_string()).map_err(Failure::plain)?;
+        out::print(&format!("{}\n", files.id));
+        return Ok(failure::OK);
+    }
+    let status = exec.wait().map_err(Failure::plain)?;
+    let said = fs::read_to_string(files.at("log")).unwrap_or_default();
+    files.remove();
+    let said = said.trim_start_matches("dlock: ").trim_end().to_string();
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(failure::FAILED);
+    let mut failed = Failure::plain(said);
+    failed.code = if code == failure::OK { failure::FAILED } else { code };
+    Err(failed)
+}
+
+/// What `hold` was told, in the words of `exec`.
+fn words(args: &HoldArgs) -> Vec<String> {
+    let mut words = vec![format!("--lease={}", args.lease)];
+    let value = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+        value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    };
+    words.push(format!("--type={}", value(&|| args.kind.to_possible_value())));
+    words.push(format!("--mode={}", value(&|| args.mode.to_possible_value())));
+    words.extend(args.wait.map(|wait| format!("--wait={wait}")));
+    words.extend(args.place.address.iter().map(|address| format!("--address={address}")));
+    words.push(format!("--fabric={}", args.place.fabric.name()));
+    words
+}
+
+/// Runs `dlock release`; the exit code.
+pub fn release(args: &ReleaseArgs) -> Result<u8, Failure> {
+    let files = Files::of(&args.hold)?;
+    let record = files.record().ok_or_else(|| unknown(&args.hold))?;
+    let name = record["name"].as_str().unwrap_or_default().escape_debug().to_string();
+    let held_ms = now_ms().saturating_sub(record["since_ms"].as_u64().unwrap_or_default());
+    let told = files.is_held().and_then(|mut stream| {
+        stream.write_all(RELEASE).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok().filter(|_| answer.trim() == HELD)
+    });
+    let end = Instant::now() + ENDS_MAX;
+    // one that has just lost its lock is about to say so
+    let is_alive = || {
+        let pid = record["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        pid.and_then(process_stat).is_some_and(|process| !process.ended)
+    };
+    while is_alive() && files.outcome().is_none() && Instant::now() < end {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let is_released = told.is_some() && files.outcome() == Some(failure::OK);
+    let loss = (!is_released).then(|| files.loss(&record));
+    files.remove();
+    match loss {
+        None => {
+            let (s, ms) = (held_ms / 1_000, held_ms % 1_000);
+            out::print(&format!("released '{name}', held for {s}.{ms:03} s\n"));
+            Ok(failure::OK)
+        }
+        Some(loss) => {
+            let cause = format!("lock '{name}' was not held any more: {loss}");
+            let remedy = "what was done meanwhile may have been done beside another holder";
+            Err(Failure::new(failure::LOST, cause, remedy))
+        }
+    }
+}
+
+fn list(is_json: bool) -> Result<u8, Failure> {
+    let folder = folder()?;
+    let entries = fs::read_dir(&folder).map_err(Failure::plain)?.flatten();
+    let ids = entries
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".json").map(str::to_string));
+    let mut ids: Vec<String> = ids.collect();
+    ids.sort();
+    let mut rows = vec![vec!["hold".to_string(), "state".into(), "seconds".into(), "name".into()]];
+    let mut holds = Vec::new();
+    for id in ids {
+        let files = Files { folder: folder.clone(), id };
+        let Some(record) = files.record() else { continue };
+        let is_held = files.is_held().is_some();
+        let state =
+            if is_held { "held".to_string() } else { format!("lost: {}", files.loss(&record)) };
+        let held_s = now_ms().saturating_sub(record["since_ms"].as_u64().unwrap_or(0)) / 1_000;
+        let name = record["name"].as_str().unwrap_or_default();
+        holds.push(json!({ "hold": files.id, "name": name, "held": is_held, "seconds": held_s }));
+        rows.push(vec![files.id, state, held_s.to_string(), name.escape_debug().to_string()]);
+    }
+    match is_json {
+        true => out::json(&json!({ "holds": holds })),
+        false => out::print(&table::render(&rows)),
+    }
+    Ok(failure::OK)
+}
+
+/// The COMMAND of `dlock hold`: says that the lock is held, and ends when it is told to.
+pub fn held(args: &Held) -> Result<u8, Failure> {
+    let listener = listen(&args.socket).map_err(Failure::plain)?;
+    let said = writeln!(io::stdout(), "{HELD}").and_then(|()| io::stdout().flush());
+    said.map_err(Failure::plain)?; // the one who wanted it is gone: it is given back
+    loop {
+        let Ok((mut stream, _)) = listener.accept() else { continue };
+        let mut word = [0; RELEASE.len()];
+        let _ = stream.set_read_timeout(Some(ENDS_MAX)); // a peer that says nothing is left
+        if stream.read_exact(&mut word).is_ok() && word == RELEASE {
+            let _ = writeln!(stream, "{HELD}"); // one who does not hear it finds the outcome
+            return Ok(failure::OK);
+        }
+    }
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    UnixListener::bind(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_names_no_file_elsewhere() {
+        for id in ["", "../x", "a/b", "a.b", "a b"] {
+            assert!(Files::of(id).is_err(), "{id}");
+        }
+        assert!(Files::of("18c-1f").is_ok());
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock hold` and `dlock release`, as a script uses them; `dlock exec --on-lost CMD`.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{code, text, Primary, DLOCK};
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+
+/// What must not hang.
+const HANG: Duration = Duration::from_secs(100);
+
+/// A user, whose holds are in a folder of this test.
+struct User {
+    primary: Primary,
+    folder: PathBuf,
+}
+
+impl User {
+    fn new(name: &str) -> Self {
+        let primary = Primary::start_exactly(name, &[]);
+        let folder = std::env::temp_dir().join(format!("dlock-hold-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder); // of a run that was killed
+        std::fs::create_dir_all(&folder).unwrap();
+        Self { primary, folder }
+    }
+
+    fn dlock(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(DLOCK);
+        command.args(words).stdin(Stdio::null()).env("DLOCK_ADDRESS", &self.primary.address);
+        command.env("XDG_RUNTIME_DIR", &self.folder);
+        command.output().unwrap()
+    }
+
+    fn hold(&self, options: &[&str]) -> String {
+        let output = self.dlock(&[&["hold", "lock"], options].concat());
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        text(&output.stdout).trim().to_string()
+    }
+
+    fn try_lock(&self) -> i32 {
+        code(&self.dlock(&["exec", "lock", "--wait", "0", "--", "true"]))
+    }
+
+    /// The process of the only hold.
+    fn process(&self, hold: &str) -> Pid {
+        let record = self.folder.join(format!("dlock/holds/{hold}.json"));
+        let record: Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+        Pid::from_raw(record["pid"].as_i64().unwrap() as i32).unwrap()
+    }
+
+    fn listed(&self) -> Vec<Value> {
+        let output = self.dlock(&["hold", "--list", "--json"]);
+        let mut listed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        listed["holds"].as_array_mut().map(std::mem::take).unwrap()
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        for hold in self.listed() {
+            self.dlock(&["release", hold["hold"].as_str().unwrap()]);
+        }
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+    }
+}
+
+fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + HANG;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_lock_is_held_across_commands_until_it_is_released() {
+    let user = User::new("across");
+    let hold = user.hold(&[]);
+    assert_eq!(user.try_lock(), 75, "it is held");
+    let listed = user.listed();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((&listed[0]["hold"], &listed[0]["held"]), (&hold.as_str().into(), &true.into()));
+    let second = user.dlock(&["hold", "lock", "--wait", "0"]);
+    assert_eq!(code(&second), 75, "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("remedy: "), "{}", text(&second.stderr));
+    assert_eq!(user.listed().len(), 1, "what was not got is no hold");
+    let released = user.dlock(&["release", &hold]);
+    assert_eq!(code(&released), 0, "{}", text(&released.stderr));
+    let said = text(&released.stdout);
+    assert!(said.starts_with("released 'lock', held for "), "{said}");
+    assert_eq!(user.try_lock(), 0, "it is free at once");
+    let again = user.dlock(&["release", &hold]);
+    assert_eq!(code(&again), 1);
+    assert!(text(&again.stderr).contains("has no hold"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn a_hold_that_was_lost_is_told_by_its_release() {
+    let user = User::new("lost");
+    let hold = user.hold(&["--lease", "600"]);
+    let broken = user.dlock(&["break", "lock", "--now", "--socket", &user.primary.socket()]);
+    assert_eq!(code(&broken), 0, "{}", text(&broken.stderr));
+    eventually("it is lost", || user.listed()[0]["held"] == false);
+    let released = user.dlock(&["release", &hold]);
+    assert_eq!(code(&released), 76);
+    let said = text(&released.stderr);
+    assert!(said.contains("was not held any more: the lock is lost"), "{said}");
+    assert!(user.listed().is_empty());
+}
+
+#[test]
+fn a_hold_whose_process_was_killed_is_lost_and_its_lock_is_free() {
+    let user = User::new("killed");
+    let hold = user.hold(&[]);
+    kill_process(user.process(&hold), Signal::KILL).unwrap();
+    eventually("the lock is free", || user.try_lock() == 0);
+    let released = user.dlock(&["release", &hold]);
+    assert_eq!(code(&released), 76);
+    assert!(text(&released.stderr).contains("was killed"), "{}", text(&released.stderr));
+}
+
+#[test]
+fn what_is_to_be_run_on_a_loss_is_told_the_lock_and_why() {
+    let user = User::new("on-lost");
+    let told = user.folder.join("told");
+    let script = format!(
+        "echo \"$DLOCK_NAME $DLOCK_TOKEN $DLOCK_REASON\" > {0}.new; mv {0}.new {0}",
+        told.display()
+    );
+    let mut exec = Command::new(DLOCK);
+    exec.args(["exec", "lock", "--lease=600", "--on-lost", &script, "--"]);
+    exec.args(["sh", "-c", "echo running; exec sleep 600"]).env("XDG_RUNTIME_DIR", &user.folder);
+    exec.stdin(Stdio::null()).stdout(Stdio::piped()).env("DLOCK_ADDRESS", &user.primary.address);
+    let mut exec = exec.spawn().unwrap();
+    assert_eq!(common::first_line(exec.stdout.take().unwrap()), "running");
+    user.dlock(&["break", "lock", "--now", "--socket", &user.primary.socket()]);
+    assert_eq!(exec.wait().unwrap().code(), Some(76));
+    let told = std::fs::read_to_string(told).unwrap();
+    let words: Vec<&str> = told.split_whitespace().collect();
+    assert_eq!(words[0], "lock");
+    assert!(words[1].parse::<u64>().is_ok_and(|token| token > 0), "{told}");
+    assert!(words.len() > 3, "it says why: {told}");
+
+    let mut exec = Command::new(DLOCK);
+    let unused = user.folder.join("unused");
+    exec.args(["exec", "lock", "--on-lost", &format!("touch {}", unused.display()), "--", "true"]);
+    let ended = exec.env("DLOCK_ADDRESS", &user.primary.address).status().unwrap();
+    assert!(ended.success() && !unused.exists(), "nothing was lost");
+}

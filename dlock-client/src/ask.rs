@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A question to a primary whose client this process is not.
+
+use std::time::{Duration, Instant};
+
+use dlock_core::session::Heard;
+use dlock_core::wire::control::{ControlReply, ControlRequest};
+use dlock_core::wire::status::Status;
+use dlock_fabric::tls::Tls;
+
+use crate::control::{CallError, Control, Patience};
+use crate::host::Address;
+
+/// Asks whether there is a primary at this address, without being its client: connecting and the
+/// answer may take `wait` together.
+///
+/// # Errors
+/// The reason why there is no answer, in a few words.
+pub(crate) fn ask(peer: &Address, wait: Duration, tls: Option<&Tls>) -> Result<Heard, String> {
+    let deadline = Instant::now() + wait;
+    let patience = Patience { until: Some(deadline), ..Patience::OF_CALL };
+    let connected = Control::connect(peer, patience, log::Level::Debug, tls);
+    let mut control = connected.map_err(|unreached| unreached.why)?;
+    let why = match control.call(ControlRequest::Heartbeat, deadline) {
+        Ok(ControlReply::Alive { recovering: true, .. }) => return Ok(Heard::Recovers),
+        Ok(ControlReply::Error(Status::NotReady)) => "it is not ready",
+        Ok(_) => return Ok(Heard::Serves),
+        Err(CallError::Transport) if Instant::now() < deadline => "it has closed the connection",
+        Err(CallError::Transport) => "it is stopped or busy: it has taken the connection alone",
+        Err(CallError::Foreign | CallError::Protocol) => {
+            "it is no dlock primary, or one that wants TLS (DLOCK_TLS_CA)"
+        }
+    };
+    Err(control.why.unwrap_or_else(|| why.into()))
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything at once: releasing all that this client holds, and operating its primary.
+
+use dlock_core::wire::control::{Act, ControlReply, ControlRequest};
+use dlock_core::wire::status::Status;
+
+use super::Instance;
+use crate::control::Patience;
+
+impl Instance {
+    /// Releases everything that this client holds, and its tickets, however often it was entered;
+    /// returns how many locks were released. The client keeps its references of the locks. What
+    /// other threads take meanwhile may stay held.
+    ///
+    /// # Errors
+    /// The first of what [`unlock`](Self::unlock) has answered, but that a lock was not held. All
+    /// the others were released.
+    ///
+    /// # Latency
+    /// That of `unlock` for each lock that is held.
+    pub fn unlock_all(&self) -> Result<usize, Status> {
+        let (mut released, mut failed) = (0, None);
+        for (lock, _) in self.table.indices() {
+            loop {
+                match self.unlock(lock).status {
+                    Status::AlreadyLocked => {} // it is entered once more
+                    Status::Success => {
+                        released += 1;
+                        break;
+                    }
+                    Status::AlreadyUnlocked | Status::LockNotGet | Status::TicketToUnlock => break,
+                    status => {
+                        failed.get_or_insert(status);
+                        break;
+                    }
+                }
+            }
+        }
+        failed.map_or(Ok(released), Err)
+    }
+
+    /// Has the primary do what an operator wants; returns how many clients it concerns.
+    ///
+    /// # Errors
+    /// `Denied` (no rule gives this client's certificate the right `admin`), `NotReady`,
+    /// `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn administer(&self, act: Act) -> Result<u32, Status> {
+        match self.call_with(ControlRequest::Operate(act), Patience::OF_CALL)? {
+            ControlReply::Operated(clients) => Ok(clients),
+            _ => Err(Status::BadResponse),
+        }
+    }
+}

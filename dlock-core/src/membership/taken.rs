@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Taking away: an operator has clients give back what they hold, and fences those that do not.
+//!
+//! ```text
+//!   asked ──grace over──▶ judged ──has left, or has given the lock back──▶ nothing
+//!                            │
+//!                            ├─▶ cut off: fenced, and may not come back. What has no lease ends
+//!                            │   with its horizon, each lease at its end, then the client
+//!                            └─now─▶ fenced, and everything it has is undone, leases too
+//! ```
+//! The time given is a deadline like those of silence: a request that had come by then was read.
+//! So many clients end in the slices of [`Membership::tick`]. That a client is asked, or may not
+//! come back, is known to this primary alone: a successor knows its holds, and not that an operator
+//! wanted them back.
+
+use std::sync::Arc;
+
+use super::{Ending, Exit, Membership, State, Task};
+use crate::clock::ServerTime;
+use crate::ids::{ClientId, LockId};
+use crate::planted::{self, Bug};
+
+/// Removed clients whose operator is remembered, for the answer to their next `Reinit`.
+pub const REMEMBERED_MAX: usize = 1_000;
+
+/// An operator has asked a client to give back what it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// When the client is judged.
+    pub(crate) until: ServerTime,
+    /// The lock that it is to give back; `None`: it is to leave.
+    pub(crate) lock: Option<LockId>,
+    /// Its leases end with it.
+    pub(crate) now: bool,
+    /// Who the operator is.
+    pub(crate) by: Arc<str>,
+}
+
+impl Membership {
+    /// Clients that have no control connection.
+    pub(crate) fn departed(&self) -> Vec<ClientId> {
+        let is_here = |state| matches!(state, State::Present);
+        self.iter().filter(|&(_, state)| !is_here(state)).map(|(client, _)| client).collect()
+    }
+
+    /// An operator asks a client to give something back. Does nothing if the client is not known.
+    /// A later request takes the place of an earlier one.
+    pub(crate) fn asks(&mut self, client: ClientId, asked: Asked) {
+        self.with(client, |member| {
+            if member.state != State::Undoing {
+                member.asked = Some(asked);
+            }
+        });
+    }
+
+    /// Until when an operator has given a client time; `None`: it is not asked for anything.
+    pub fn asked_until(&self, client: ClientId) -> Option<ServerTime> {
+        self.members.get(&client)?.asked.as_ref().map(|asked| asked.until)
+    }
+
+    /// Has the client judged if the time that an operator has given it is over; returns whether it
+    /// is.
+    pub(crate) fn ask_is_over(&mut self, at: ServerTime, client: ClientId) -> bool {
+        let is_over = self.asked_until(client).is_some_and(|until| until <= at);
+        if is_over {
+            let asked = self.with(client, |member| member.asked.take()).flatten();
+            self.tasks.extend(asked.map(|asked| Task::Judge { client, asked }));
+        }
+        is_over
+    }
+
+    /// Handles the result of [`Task::Judge`]. `has`: the client has what it was asked for.
+    pub(crate) fn judged(&mut self, client: ClientId, asked: &Asked, has: bool) {
+        if !has || !self.members.contains_key(&client) {
+            return;
+        }
+        if self.removers.len() >= REMEMBERED_MAX {
+            self.removers.pop_first();
+        }
+        self.removers.insert(client, Arc::clone(&asked.by));
+        if asked.now {
+            return self.end(client, Ending::All(Exit::OperatorNow));
+        }
+        if planted::is(Bug::RemovedLeaseEnds) {
+            return self.end(client, Ending::All(Exit::Operator));
+        }
+        self.with(client, |member| member.is_barred = true);
+        self.cut_off(client, Exit::Operator);
+    }
+
+    /// The operator who has removed this client; `None`: none has, or it is long ago.
+    pub fn remover(&self, client: ClientId) -> Option<&str> {
+        let is_member = self.members.get(&client);
+        let is_removed = is_member.is_none_or(|member| member.is_barred || !member.may_return());
+        self.removers.get(&client).filter(|_| is_removed).map(|by| &**by)
+    }
+}

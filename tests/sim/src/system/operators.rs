@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An operator takes away what clients hold, or has the primary give no lock.
+
+use std::collections::BTreeSet;
+
+use dlock_core::clock::ServerTime;
+use dlock_core::ids::ClientId;
+use dlock_core::lock::Op;
+use dlock_core::membership::Exit;
+use dlock_core::primary::{Draining, Event, Primary};
+use dlock_core::wire::control::{Act, Whose};
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
+
+use super::control::desc;
+use super::plan::Fabric;
+use super::server::World;
+use super::state::Sys;
+
+/// What operators have done.
+#[derive(Clone, Debug, Default)]
+pub struct Operators {
+    /// A drain was asked for.
+    is_wanted: bool,
+    /// Since when no client waits in it, on the server clock.
+    since: Option<ServerTime>,
+    /// Clients that were removed with their leases. Until such a client knows that, nothing is
+    /// promised to it.
+    removed: BTreeSet<ClientId>,
+}
+
+impl World {
+    /// An operator does something, which may concern this client.
+    pub(super) fn operates(&mut self, c: usize) {
+        let (grace_s, now) = (self.sys.rng.pick(&[0, 0, 1, 4]), self.sys.rng.chance(500));
+        let id = self.sys.clients[c].id;
+        let l = self.sys.rng.below(self.sys.plan.locks.len() as u64) as usize;
+        let name = desc(&self.sys, c, l).name;
+        let client = id.filter(|_| self.sys.rng.chance(300));
+        let whose = match (self.sys.rng.below(8), id) {
+            (0 | 1, Some(id)) => Whose::Client(id),
+            (2..=4, _) => Whose::Holders { name, client },
+            (5, _) => Whose::Departed,
+            _ => return self.drains(!self.sys.operators.is_wanted),
+        };
+        self.acts(Act::TakeAway { whose, grace_s, now });
+    }
+
+    /// An operator begins a drain, or ends it.
+    pub(super) fn drains(&mut self, is_on: bool) {
+        self.sys.operators.is_wanted = is_on;
+        self.sys.operators.since = None;
+        self.acts(Act::Drain { is_on });
+    }
+
+    /// After the faults no drain goes on.
+    pub(super) fn drain_ends(&mut self) {
+        if self.sys.operators.is_wanted {
+            self.drains(false);
+        }
+    }
+
+    fn acts(&mut self, act: Act) {
+        if self.primary.is_none() {
+            return;
+        }
+        self.sys.log(|| format!("OPERATOR {act:?}"));
+        self.tells(Event::Operate { act, by: "an operator".into() });
+        self.finish_turn();
+        self.schedule_tick();
+    }
+
+    /// A client is removed. An operator ends leases, too, if that is said.
+    pub(super) fn is_removed(&mut self, client: ClientId, exit: Exit) {
+        if exit == Exit::OperatorNow {
+            self.sys.operators.removed.insert(client);
+            if let Some(s) = self.sys.session(client) {
+                let who = u64::from(s.client) << 32 | u64::from(s.inc);
+                self.sys.oracle.gone(who);
+            }
+        }
+    }
+
+    /// What holds after every turn of the primary: of words, and of operators.
+    pub(super) fn words_and_acts(&mut self) {
+        self.nothing_waits_in_a_drain();
+        self.waiters_bits();
+        self.readers_are_counted();
+    }
+
+    /// Once a drain has ended what clients wait for, none waits.
+    fn nothing_waits_in_a_drain(&mut self) {
+        let draining = self.primary.as_ref().and_then(|one| one.locks().draining());
+        let has_ended_waits = matches!(draining, Some(Draining::Held(_) | Draining::Idle));
+        if !has_ended_waits {
+            return self.sys.operators.since = None;
+        }
+        let now = self.sys.server_now();
+        self.sys.operators.since.get_or_insert(now);
+        for l in 0..self.sys.plan.locks.len() {
+            let waiters = |one: &Primary| {
+                let slot = self.sys.slot_of(l, one)?;
+                Some(one.locks().waiters(slot)).filter(|&waiters| waiters > 0)
+            };
+            if self.primary.as_ref().and_then(waiters).is_some() {
+                return self.sys.fail(format!("drain: a client waits for lock {l}"));
+            }
+        }
+    }
+}
+
+impl Sys {
+    /// Whether an operator has ended the leases of this client, which does not know that yet.
+    pub(super) fn is_without_promise(&self, c: usize) -> bool {
+        self.clients[c].id.is_some_and(|id| self.operators.removed.contains(&id))
+    }
+
+    /// In a drain a client does not get a lock for which the primary executes its chains. A ticket
+    /// of a fair lock that was taken before may come to its turn.
+    pub(super) fn is_drained(&self, c: usize, l: usize, status: Status) -> Result<(), String> {
+        let t = &self.clients[c].threads[l];
+        let asks = match t.op {
+            Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => expire_s > 0,
+            Op::Extend { .. } | Op::Unlock => false,
+        };
+        let is_new = t.entry.as_ref().is_some_and(|entry| entry.refs() == 1);
+        let began_in_it = |at: ServerTime| t.called.0 == self.epoch && t.called.1 > at;
+        let is_refused = self.operators.since.is_some_and(began_in_it) && t.fabric == Fabric::Tcp;
+        let gets = status == Status::Success && asks && is_new;
+        match gets && is_refused && self.plan.locks[l] != LockType::Fair {
+            true => Err(format!("drain: client {c} gets lock {l}")),
+            false => Ok(()),
+        }
+    }
+}
