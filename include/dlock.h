@@ -35,10 +35,9 @@
  * Time. A call that may wait takes timeout_ns: how long, in nanoseconds from now, or
  * DLOCK_FOREVER. 0 does what needs no waiting. After that time it returns DLOCK_E_TIMED_OUT, and
  * after dlock_cancel_fire() DLOCK_E_CANCELLED, also if the primary stands still. It is not known
- * then whether the operation takes effect, unless its function says more. Acquire and release
- * take no thread; another call that is given less than the library's own bound (40 s to open and
- * to close, 10 s else) or a cancel handle is made by a thread of the library, which costs some ten
- * microseconds. Leases are in milliseconds.
+ * then whether the operation takes effect, unless its function says more. A call that is given
+ * a cancel handle, or no more than DLOCK_S(40), may be made by a thread of the library, which costs
+ * some ten microseconds. Leases are in milliseconds.
  *
  * Threads. Every function may be called from every thread at any time. A hold belongs to the
  * client, not to the thread that has acquired it. No function is a cancellation point.

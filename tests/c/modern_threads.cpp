@@ -145,7 +145,7 @@ void cancelled(int port)
             expect(dlock_cancel_new(&cancel) == DLOCK_OK);
             current = cancel.id;
             random = random * 1103515245u + 12345u;
-            sleep_seconds((random >> 16) % 100 * 0.00002);
+            sleep_seconds((random >> 16) % 100 * 0.00002 * slowness());
             expect(dlock_cancel_fire(cancel) == DLOCK_OK);
             expect(dlock_cancel_close(cancel) == DLOCK_OK);
         }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::dlock_client::{AcquireFuture, Error, Lock, LockType, Mode, OwnedGuard, Wait, LEASE_MAX};
+use ::dlock_client::{
+    Acquire, AcquireFuture, Error, Lock, LockType, Mode, OwnedGuard, Wait, LEASE_MAX,
+};
 use dlock_core::limits::LOCK_WAIT_S;
 use parking_lot::RwLock;
 
@@ -16,8 +18,9 @@ use super::failure::{invalid, run, Failure};
 use super::handles;
 use super::waiting::{block_on, deliver, in_time, Until};
 
-/// An operation on a hold or an object takes no longer.
-pub(crate) const OPERATION_WAIT: Duration = Duration::from_secs(2 * LOCK_WAIT_S);
+/// An operation on a hold or an object takes no longer, with the wait for other threads; nor does
+/// an acquire beyond its own time.
+pub(crate) const OPERATION_WAIT: Duration = Duration::from_secs(4 * LOCK_WAIT_S);
 /// How long a call without a time waits for another one with the same hold.
 pub(crate) const BUSY_WAIT_NS: u64 = LOCK_WAIT_S * 1_000_000_000;
 
@@ -49,7 +52,11 @@ impl Wanted {
 
     /// The acquire, which has not begun.
     pub(crate) fn of_lock(self, lock: &Lock, until: &Until) -> AcquireFuture {
-        let wait = match (self.waits, until.left()) {
+        self.within(lock, until.left()).into_future()
+    }
+
+    fn within(self, lock: &Lock, left: Option<Duration>) -> Acquire<'_> {
+        let wait = match (self.waits, left) {
             (false, _) => Wait::No,
             (true, Some(left)) => Wait::For(left),
             (true, None) => Wait::Forever,
@@ -59,7 +66,19 @@ impl Wanted {
             Some(lease) => acquire.lease(lease),
             None => acquire,
         }
-        .into_future()
+    }
+
+    /// Acquires the lock: in this thread alone, as long as the end of the time is far away and the
+    /// call cannot be cancelled; else as a future, which can be ended at any moment.
+    fn hold(self, lock: &Lock, until: &Until) -> Result<OwnedGuard, Failure> {
+        if until.suffices_for(2 * OPERATION_WAIT) {
+            let left = until.left().map(|left| left.saturating_sub(OPERATION_WAIT));
+            match self.within(lock, left).owned() {
+                Err(Error::TimedOut) => {}
+                result => return Ok(result?),
+            }
+        }
+        Ok(block_on(self.of_lock(lock, until), until)??)
     }
 }
 
@@ -118,8 +137,7 @@ pub unsafe extern "C" fn dlock_acquire(
                 let until = Until::new(timeout_ns, cancel)?;
                 let lock = handles::find::<Lock>(lock.id)?;
                 let options = super::abi::options(options, "options")?;
-                let acquire = Wanted::of(&options, "options")?.of_lock(&lock, &until);
-                let guard = block_on(acquire, &until)??;
+                let guard = Wanted::of(&options, "options")?.hold(&lock, &until)?;
                 if !token.is_null() {
                     token.write_unaligned(self::token(&guard));
                 }
@@ -217,7 +235,10 @@ pub extern "C" fn dlock_release(
     run("dlock_release", || {
         let until = Until::new(timeout_ns, cancel)?;
         let guard = take(hold, &until)?;
-        finish(guard.unlock_async(), &until)
+        match until.suffices_for(2 * OPERATION_WAIT) {
+            true => guard.unlock().map_err(Failure::from),
+            false => finish(guard.unlock_async(), &until),
+        }
     })
 }
 

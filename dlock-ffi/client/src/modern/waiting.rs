@@ -142,7 +142,7 @@ impl Until {
     }
 
     /// Whether this surely gives an operation all the time that it may take.
-    fn suffices_for(&self, longest: Duration) -> bool {
+    pub(crate) fn suffices_for(&self, longest: Duration) -> bool {
         self.cancel.is_none() && self.left().is_none_or(|left| left >= longest)
     }
 
