@@ -269,7 +269,10 @@ impl World {
         self.nothing_stays_prepared();
         if let Some(primary) = &self.primary {
             self.sys.recovering = primary.locks().is_recovering();
-            let missing = primary.locks().progress().map(|progress| progress.missing);
+            // one that is being ended is judged by its horizon, when that begins
+            let ends = |id| matches!(self.state(id), Some(State::Ending(_)));
+            let progress = primary.locks().progress();
+            let missing = progress.map(|p| p.missing.into_iter().filter(|m| !ends(m.0)).collect());
             match missing {
                 Some(missing) => self.sys.missing = missing,
                 None => self.nobody_is_given_up_unheard(),
