@@ -35,22 +35,30 @@ static inline void must(dlock_error got, const char *what, int line)
         exit(1);
 }
 
+static char password_file[] = "/tmp/dlock-password-XXXXXX";
+
+static inline void remove_password_file(void)
+{
+    unlink(password_file);
+}
+
 /* With DLOCK_TEST_TLS in the environment: the files that fill_ssl_cfg() names. */
 static inline void fill_tls(dlock_client_options *options)
 {
-    static char ca[512], cert[512], key[512], password[] = "/tmp/dlock-password-XXXXXX";
+    static char ca[512], cert[512], key[512];
     static int has_file;
     if (getenv("DLOCK_TEST_TLS") == NULL)
         return;
     if (!has_file) {
-        int fd = mkstemp(password);
+        int fd = mkstemp(password_file);
         NEED(fd >= 0 && write(fd, tls_password, strlen(tls_password)) > 0 && close(fd) == 0);
+        NEED(atexit(remove_password_file) == 0);
         has_file = 1;
     }
     options->tls_ca = tls_file("ca.pem", ca, sizeof(ca));
     options->tls_cert = tls_file("cert.pem", cert, sizeof(cert));
     options->tls_key = tls_file("key.pem", key, sizeof(key));
-    options->tls_key_password_file = password;
+    options->tls_key_password_file = password_file;
 }
 
 static inline dlock_client open_client(int port)
