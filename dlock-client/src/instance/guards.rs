@@ -178,7 +178,7 @@ impl Instance {
         }
     }
 
-    /// Numbers a new hold, or gives the ticket up: without a guard there is none.
+    /// The number of the hold; or gives the ticket up: without a guard there is none.
     #[inline]
     pub(super) fn attempted(
         &self,
@@ -188,8 +188,7 @@ impl Instance {
     ) -> Attempt {
         let Some(held) = guard.as_mut() else { return (result, 0) };
         match result.status {
-            Status::Success => held.hold += 1,
-            Status::AlreadyLocked => {}
+            Status::Success | Status::AlreadyLocked => {}
             status if self.watch().is_some() && status.is_without_primary() => return (result, 0),
             _ if has_ticket(held.entry.state()) => {
                 self.give_up_in(lock_slot, guard);
@@ -197,25 +196,49 @@ impl Instance {
             }
             _ => {}
         }
-        (result, held.hold)
+        (result, held.entry.holds())
     }
 
     /// The lock slot of a lock that is held by the guard with this number.
     #[inline]
-    fn of_guard(
+    pub(super) fn of_guard(
         &self,
         lock: LockId,
         hold: u64,
     ) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
-        let (lock_slot, guard, limit) = self.idle(lock).map_err(|status| match status {
-            Status::Fail => Status::AlreadyUnlocked, // queued for anew: it was lost
-            status => status,
-        })?;
+        let (lock_slot, guard, limit) = match self.idle(lock) {
+            Err(Status::Fail) => self.after_renewal(lock, hold)?,
+            found => found?,
+        };
         match guard.as_ref() {
-            Some(held) if held.hold == hold && held.entry.refs() > 0 => {
+            Some(held) if held.entry.holds() == hold && held.entry.refs() > 0 => {
                 Ok((lock_slot, guard, limit))
             }
             _ => Err(Status::AlreadyUnlocked),
+        }
+    }
+
+    /// The lock slot of a hold once the answer to its renewal has come. `AlreadyUnlocked`: another
+    /// thread is queued for the lock anew, so the hold was lost.
+    #[cold]
+    fn after_renewal(
+        &self,
+        lock: LockId,
+        hold: u64,
+    ) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
+        let start = Instant::now();
+        let (lock_slot, mut guard) = self.opened(lock, start + DATA_WAIT)?;
+        loop {
+            let held = guard.as_ref().filter(|held| held.id == lock && held.entry.holds() == hold);
+            match held.filter(|held| held.entry.refs() > 0).map(|held| held.busy) {
+                None => return Err(Status::AlreadyUnlocked),
+                Some(Busy::No) => return Ok((lock_slot, guard, Limit::since(start))),
+                Some(Busy::Async) => return Err(self.refuse(ASYNC)),
+                Some(Busy::Waiting) => {}
+            }
+            if lock_slot.changed.wait_until(&mut guard, start + DATA_WAIT).timed_out() {
+                return Err(Status::BadResponse);
+            }
         }
     }
 
