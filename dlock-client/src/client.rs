@@ -20,6 +20,7 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 
 use crate::error::Error;
+use crate::events::Events;
 use crate::instance::Instance;
 use crate::lock::Lock;
 use crate::mutex::Mutex;
@@ -184,6 +185,16 @@ impl Client {
         Ok(Lock::new(reference, id, lock_type))
     }
 
+    /// The events of this client from now on: of all its locks, and of its primary. At most
+    /// `bound` of them wait ([`EVENTS_MAX`](crate::EVENTS_MAX) at most); what has no room is
+    /// counted ([`Event::Missed`](crate::Event::Missed)).
+    ///
+    /// While there are listeners, a hold is given up shortly before its lease ends, so that its
+    /// loss is told in time; one without a lease, before the horizon of the session.
+    pub fn events(&self, bound: usize) -> Events {
+        self.references.shared().events(None, bound, self.references.tasks())
+    }
+
     /// For a client that finds the successor of its primary by itself ([`Config::primaries`]): the
     /// client's thread calls `act` each time that a successor may have refused a hold of this
     /// client. [`Guard::is_known_lost`](crate::Guard::is_known_lost) says whether a hold is lost; a
@@ -233,7 +244,9 @@ impl Client {
     /// # Latency
     /// As `connect`.
     pub fn reconnect(&self, ip: &str) -> Result<(), Error> {
-        Error::check(self.instance().reinit(ip))
+        let status = self.instance().reinit(ip);
+        self.instance().tells_all(None);
+        Error::check(status)
     }
 
     /// Releases everything that this client and its clones hold; returns how many locks that were.

@@ -187,6 +187,11 @@ impl Guard<'_> {
         self.0.mode
     }
 
+    /// The number of the hold, by which events tell of it.
+    pub fn hold(&self) -> u64 {
+        self.0.number()
+    }
+
     /// The end of the lease in seconds since 1970 on the server clock, as last granted; `None` for
     /// a read-write lock, which has no lease.
     pub fn lease_end_s(&self) -> Option<u32> {
@@ -275,6 +280,11 @@ impl OwnedGuard {
     /// As [`Guard::mode`].
     pub fn mode(&self) -> Mode {
         self.0.mode
+    }
+
+    /// As [`Guard::hold`].
+    pub fn hold(&self) -> u64 {
+        self.0.number()
     }
 
     /// As [`Guard::lease_end_s`].

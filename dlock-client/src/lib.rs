@@ -36,6 +36,7 @@ mod control;
 mod denied;
 mod driver;
 mod error;
+mod events;
 mod execute;
 mod fabrics;
 mod guard;
@@ -65,6 +66,7 @@ pub use config::{
 };
 pub use dlock_core::counters::COUNTERS;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
+pub use dlock_core::lock::Loss;
 pub use dlock_core::token::Token;
 pub use dlock_core::wire::control::LockDesc;
 pub use dlock_core::wire::fabric::FabricKind;
@@ -75,7 +77,9 @@ pub use dlock_fabric::tls::{
 };
 pub use dlock_fabric::verbs::WordOpCounts;
 pub use driver::futures::FUTURES_MAX;
+pub use driver::renewals::Renew;
 pub use error::Error;
+pub use events::{Event, Events, HoldEvent, EVENTS_MAX};
 pub use guard::{Guard, OwnedGuard};
 pub use host::{Address, NoAddress};
 pub use lock::{Acquire, AcquireFuture, Lock, Wait, LEASE_DEFAULT, WAIT_DEFAULT};

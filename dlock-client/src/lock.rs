@@ -20,7 +20,9 @@ use dlock_core::wire::status::Status;
 
 use crate::client::lease_s;
 use crate::driver::futures::Acquiring;
+use crate::driver::renewals::{begin, Renew};
 use crate::error::Error;
+use crate::events::Events;
 use crate::guard::{Guard, Hold, Keep, OwnedGuard, RW_HAS_NO_LEASE};
 use crate::instance::GuardWait;
 use crate::mutex::Threads;
@@ -82,11 +84,16 @@ impl Lock {
         self.reference.threads()
     }
 
+    /// The events of this lock alone, as [`Client::events`](crate::Client::events).
+    pub fn events(&self, bound: usize) -> Events {
+        self.reference.shared().events(Some(self.id), bound, self.reference.tasks())
+    }
+
     /// Makes an acquire of the lock; [`Acquire::guard`], [`Acquire::owned`] or `.await` carries it
     /// out. An atomic lock has no shared mode: that is `Invalid`.
     #[inline]
     pub fn acquire(&self, mode: Mode) -> Acquire<'_> {
-        Acquire { lock: self, mode, lease: None, wait: Wait::For(WAIT_DEFAULT) }
+        Acquire { lock: self, mode, lease: None, wait: Wait::For(WAIT_DEFAULT), renew: None }
     }
 }
 
@@ -106,13 +113,14 @@ impl Lock {
 /// writer.unlock_async().await
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is acquired before `guard`, `owned` or `await`"]
 pub struct Acquire<'a> {
     lock: &'a Lock,
     mode: Mode,
     lease: Option<Duration>,
     wait: Wait,
+    renew: Option<Renew>,
 }
 
 impl<'a> Acquire<'a> {
@@ -131,6 +139,17 @@ impl<'a> Acquire<'a> {
         Self { wait: wait.into(), ..self }
     }
 
+    /// Has the library renew the lease until the lock is released, also over a failover.
+    ///
+    /// The lease is renewed after a third of it, and tried again while it runs. If it cannot be
+    /// renewed, the hold is lost shortly before the lease ends, and the next call of its guard
+    /// says so. A renewal belongs to the hold: guards that share it share the renewal, up to the
+    /// end of the last of them. A read-write lock has no lease: for it a renewal is `Invalid`.
+    #[inline]
+    pub fn renew(self, renew: Renew) -> Self {
+        Self { renew: Some(renew), ..self }
+    }
+
     /// Acquires the lock; the guard borrows it.
     ///
     /// # Errors
@@ -142,7 +161,8 @@ impl<'a> Acquire<'a> {
     /// at most beyond that.
     #[inline]
     pub fn guard(self) -> Result<Guard<'a>, Error> {
-        self.hold(self.lock.reference.instance()).map(Guard)
+        let keep = self.lock.reference.instance();
+        self.hold(keep).map(Guard)
     }
 
     /// Acquires the lock; the guard keeps it and its client, and can be moved.
@@ -153,7 +173,8 @@ impl<'a> Acquire<'a> {
     /// # Latency
     /// As `guard`.
     pub fn owned(self) -> Result<OwnedGuard, Error> {
-        self.hold(Arc::clone(&self.lock.reference)).map(OwnedGuard)
+        let keep = Arc::clone(&self.lock.reference);
+        self.hold(keep).map(OwnedGuard)
     }
 
     #[inline]
@@ -166,7 +187,11 @@ impl<'a> Acquire<'a> {
         };
         match result.status {
             Status::Success | Status::AlreadyLocked => {
-                Ok(Hold::new(keep, id, mode, number, result.view))
+                let hold = Hold::new(keep, id, mode, number, result.view);
+                if let Some(terms) = self.renew {
+                    begin(&self.lock.reference, &hold, expire_s, terms)?;
+                }
+                Ok(hold)
             }
             Status::Fail | Status::Again if self.wait != Wait::No => Err(Error::TimedOut),
             status => Err(Error::of(status)),
@@ -179,8 +204,8 @@ impl<'a> Acquire<'a> {
             (LockType::Atomic, _) if self.mode == Mode::Shared => {
                 Err(Error::Invalid("an atomic lock has no shared mode"))
             }
-            (LockType::Rw, None) => Ok(NO_LEASE),
-            (LockType::Rw, Some(_)) => Err(RW_HAS_NO_LEASE),
+            (LockType::Rw, None) if self.renew.is_none() => Ok(NO_LEASE),
+            (LockType::Rw, _) => Err(RW_HAS_NO_LEASE),
             (_, lease) => lease_s(lease.unwrap_or(LEASE_DEFAULT)),
         }
     }
@@ -203,6 +228,7 @@ impl IntoFuture for Acquire<'_> {
     fn into_future(self) -> AcquireFuture {
         AcquireFuture {
             wait: self.wait,
+            renew: self.renew.clone(),
             stage: match self.expire_s() {
                 Ok(expire_s) => Stage::New {
                     reference: Arc::clone(&self.lock.reference),
@@ -225,6 +251,7 @@ impl IntoFuture for Acquire<'_> {
 #[derive(Debug)]
 pub struct AcquireFuture {
     wait: Wait,
+    renew: Option<Renew>,
     stage: Stage,
 }
 
@@ -232,7 +259,7 @@ pub struct AcquireFuture {
 enum Stage {
     New { reference: Arc<Reference>, id: LockId, mode: Mode, expire_s: u32, wait: Duration },
     Refused(Error),
-    Waiting(Acquiring),
+    Waiting(Acquiring, u32),
     Over,
 }
 
@@ -240,21 +267,26 @@ impl Future for AcquireFuture {
     type Output = Result<OwnedGuard, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut acquiring = match std::mem::replace(&mut self.stage, Stage::Over) {
+        let (mut acquiring, expire_s) = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::New { reference, id, mode, expire_s, wait } => {
                 let wait = GuardWait::new(id, mode, expire_s, wait);
-                reference.tasks().acquire(Arc::clone(&reference), wait)?
+                (reference.tasks().acquire(Arc::clone(&reference), wait)?, expire_s)
             }
-            Stage::Waiting(acquiring) => acquiring,
+            Stage::Waiting(acquiring, expire_s) => (acquiring, expire_s),
             Stage::Refused(error) => return Poll::Ready(Err(error)),
             Stage::Over => return Poll::Pending, // polled after its end
         };
         let polled = Pin::new(&mut acquiring).poll(context);
         if polled.is_pending() {
-            self.stage = Stage::Waiting(acquiring);
+            self.stage = Stage::Waiting(acquiring, expire_s);
         }
         polled.map(|result| match result {
-            Ok(hold) => Ok(OwnedGuard(hold)),
+            Ok(hold) => {
+                if let Some(terms) = self.renew.take() {
+                    begin(&hold.reference(), &hold, expire_s, terms)?;
+                }
+                Ok(OwnedGuard(hold))
+            }
             Err(Error::TimedOut) if self.wait == Wait::No => Err(Error::Held),
             Err(error) => Err(error),
         })

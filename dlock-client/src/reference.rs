@@ -111,6 +111,14 @@ impl References {
         &self.instance
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        &self.tasks
+    }
+
     /// Gets a lock or an object from the primary and counts the reference. It is got again if
     /// another thread was giving it back.
     pub(crate) fn obtain(
@@ -166,6 +174,10 @@ pub(crate) struct Reference {
 impl Reference {
     #[inline]
     pub(crate) fn instance(&self) -> &Instance {
+        &self.references.instance
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Instance> {
         &self.references.instance
     }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use dlock_core::clock::{Now, ServerTime};
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
-use dlock_core::lock::{LockEntry, OpResult};
+use dlock_core::lock::{Listening, LockEntry, OpResult};
 use dlock_core::memory::exec::Executor;
 use dlock_core::session::Binding;
 use dlock_core::wire::status::Status;
@@ -58,8 +58,8 @@ pub(crate) struct ClientLock {
     /// The addresses of `entry`'s handle and slot.
     pub(crate) binding: Binding,
     pub(crate) busy: Busy,
-    /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
-    pub(crate) hold: u64,
+    /// What the listeners of the lock were told.
+    pub(crate) listening: Listening,
     /// Threads and futures that wait for a guard, in order, by their turns.
     pub(crate) queue: VecDeque<Turn>,
     /// The turn that was given out last.
@@ -92,7 +92,7 @@ impl ClientLock {
             pulse,
             binding: Binding::new(epoch),
             busy: Busy::No,
-            hold: 0,
+            listening: Listening::default(),
             queue: VecDeque::new(),
             last_turn: 0,
             index: 0,

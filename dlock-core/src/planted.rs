@@ -15,6 +15,27 @@ macro_rules! bugs {
 }
 
 bugs! {
+    RenewalOutlives =
+        "renewal-outlives",
+        "the renewal of a hold ends with the hold";
+    RenewedAfterUnlock =
+        "renewed-after-unlock",
+        "a hold whose end was asked for is not renewed, also if no primary has answered";
+    RenewalTriedOnce =
+        "renewal-tried-once",
+        "a renewal without an answer is tried again while the lease runs";
+    RenewalEndsWithSession =
+        "renewal-ends-with-session",
+        "a renewal goes on after a failover and in a new session";
+    RenewalUnbounded =
+        "renewal-unbounded",
+        "a lease is not renewed beyond the bound that its program has set";
+    LossUntold =
+        "loss-untold",
+        "a loss is told before the next grant";
+    LostUndeclared =
+        "lost-undeclared",
+        "a hold that cannot be renewed is given up before its lease ends";
     TokenBeforeCas =
         "token-before-cas",
         "the token of an atomic lock is taken after the word names its client";

@@ -29,6 +29,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::control::{LineMark, Patience, ShutdownHandle};
 use crate::driver::heartbeat::BUSY_RETRY_NS;
 use crate::driver::{aside, register, Handle, Next, Source, Work};
+use crate::events::Event;
 use crate::execute::left_ns;
 use crate::host::Address;
 use crate::instance::Instance;
@@ -398,6 +399,7 @@ impl Seeker {
                         if let Some((address, reason)) = failed {
                             self.reasons[address] = Some(reason);
                         }
+                        client.tells_all(None);
                     }
                 },
             }
@@ -439,6 +441,7 @@ impl Seeker {
                 );
                 watch.change(|state| state.moves += 1);
                 self.reasons.fill(None);
+                client.tells_of_primary(Event::Serving);
             }
             (true, Some(mut before)) => {
                 if before.said.elapsed() >= SAY_EVERY {
@@ -497,6 +500,9 @@ fn carry_out(
             let came = result.as_ref().map(|()| client.is_at_recovering());
             let came = came.map_err(|unreached| unreached.status);
             failover.came(boot_ns(), came);
+            if came == Ok(true) {
+                client.tells_of_primary(Event::Recovering);
+            }
             if matches!(task, Task::Anew { .. }) && came.is_ok() && client.may_have_lost() {
                 watch.refused(); // other clients may have the locks already
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The futures of one client, which the driver carries out.
+//! The futures of one client, and the renewals of its leases, which the driver carries out.
 //!
 //! ```text
 //!   future ─ begin: advance_wait once, in the thread that polls; over? its slot is filled
@@ -15,6 +15,7 @@
 //! wait, or releases the lock if the grant has come meanwhile. A guard that is in the slot already
 //! goes back to the driver, which releases it. The slot's mutex decides which of these it is.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
@@ -23,6 +24,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dlock_core::clock::Now;
+use dlock_core::ids::LockId;
+use dlock_core::lock::Due;
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
@@ -30,10 +33,12 @@ use dlock_fabric::os::fork::Owner;
 use parking_lot::Mutex;
 
 use crate::driver::heartbeat::Pulse;
+use crate::driver::renewals::{Renewed, Timers};
 use crate::driver::{self, aside, register, Handle, Next, Source};
 use crate::error::Error;
+use crate::execute::left_ns;
 use crate::guard::{released, Hold};
-use crate::instance::{GuardWait, LOOK_AGAIN};
+use crate::instance::{GuardWait, Instance, LOOK_AGAIN};
 use crate::reference::Reference;
 
 /// The most futures of one client that may wait at a time.
@@ -57,6 +62,8 @@ pub(crate) struct Tasks {
 #[derive(Default)]
 struct State {
     submitted: Vec<Work>,
+    /// Holds that are to be renewed from now on.
+    renewed: HashMap<LockId, Renewed>,
     /// The numbers of acquires submitted and not over, and of releases submitted and not over.
     acquires: usize,
     releases: usize,
@@ -66,14 +73,32 @@ struct State {
 
 /// One acquire or release that the driver carries out for a future.
 struct Work {
-    reference: Arc<Reference>,
+    keeps: Keeps,
     wait: GuardWait,
     slot: Where,
+}
+
+/// What a work keeps until it is over.
+enum Keeps {
+    /// The lock, got.
+    Reference(Arc<Reference>),
+    /// The client alone.
+    Instance(Arc<Instance>),
+}
+
+impl Keeps {
+    fn instance(&self) -> &Instance {
+        match self {
+            Self::Reference(reference) => reference.instance(),
+            Self::Instance(instance) => instance,
+        }
+    }
 }
 
 /// The slot in which the result is left.
 enum Where {
     Acquire(Arc<Slot<Result<Granted, Error>>>),
+    Renewal(Renewed),
     /// `None`: the result is not wanted.
     Release(Option<Arc<Slot<Result<(), Error>>>>),
 }
@@ -118,7 +143,8 @@ impl Tasks {
     ) -> Result<Acquiring, Error> {
         let slot = Arc::new(Slot::new());
         let acquiring = Acquiring { slot: Arc::clone(&slot), tasks: Arc::clone(self) };
-        match self.begin(Work { reference, wait, slot: Where::Acquire(slot) }) {
+        let keeps = Keeps::Reference(reference);
+        match self.begin(Work { keeps, wait, slot: Where::Acquire(slot) }) {
             Ok(()) => Ok(acquiring),
             Err(refused) => Err(refused.1),
         }
@@ -146,8 +172,8 @@ impl Tasks {
         slot: Option<Arc<Slot<Result<(), Error>>>>,
     ) -> Result<(), OwnedHold> {
         let wait = GuardWait::end(hold.lock(), hold.number());
-        let work = Work { reference: hold.reference(), wait, slot: Where::Release(slot) };
-        match self.begin(work) {
+        let keeps = Keeps::Reference(hold.reference());
+        match self.begin(Work { keeps, wait, slot: Where::Release(slot) }) {
             Ok(()) => {
                 hold.ends_elsewhere();
                 Ok(())
@@ -166,22 +192,40 @@ impl Tasks {
             return Err(Box::new((work, error)));
         }
         match work.advance(self) {
-            true => {
-                work.ends(self);
-                Ok(())
-            }
-            false => {
-                self.submit(work);
-                Ok(())
-            }
+            true => drop(work.ends(self)),
+            false => self.submit(work),
         }
+        Ok(())
     }
 
     fn submit(self: &Arc<Self>, work: Work) {
         let mut state = self.state.lock();
+        if self.is_carried_out(&mut state).is_err() {
+            drop(state);
+            return work.ends_here(self);
+        }
         state.submitted.push(work);
+    }
+
+    /// Has the driver renew a hold until it ends.
+    ///
+    /// # Errors
+    /// There is no driver, and none can be started.
+    pub(crate) fn renew(self: &Arc<Self>, renewed: Renewed) -> Result<(), Error> {
+        if !self.is_here() {
+            return Err(Error::Disconnected);
+        }
+        let mut state = self.state.lock();
+        self.is_carried_out(&mut state)?;
+        state.renewed.insert(renewed.lock, renewed);
+        Ok(())
+    }
+
+    /// Has the driver look at what is submitted, which follows.
+    fn is_carried_out(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         if let Some(work) = &state.work {
-            return work.call();
+            work.call();
+            return Ok(());
         }
         let registered = register(|work| {
             state.work = Some(work.clone());
@@ -190,17 +234,14 @@ impl Tasks {
                 tasks,
                 call: Arc::new(move || call.call()),
                 all: Vec::new(),
+                timers: Timers::default(),
                 session: None,
             })
         });
-        if let Err(error) = registered {
-            log::error!("no thread for futures: {error}");
-            let submitted = state.submitted.pop();
-            drop(state);
-            if let Some(work) = submitted {
-                work.ends_here(self);
-            }
-        }
+        registered.map_err(|error| {
+            log::error!("no thread for futures and renewals: {error}");
+            Error::Other(Status::Error)
+        })
     }
 }
 
@@ -209,6 +250,7 @@ impl State {
         let (count, max) = match slot {
             Where::Acquire(_) => (&mut self.acquires, FUTURES_MAX),
             Where::Release(_) => (&mut self.releases, RELEASES_MAX),
+            Where::Renewal(_) => return Ok(()),
         };
         if *count >= max {
             return Err(Error::TooManyFutures);
@@ -221,6 +263,7 @@ impl State {
         match slot {
             Where::Acquire(_) => self.acquires -= 1,
             Where::Release(_) => self.releases -= 1,
+            Where::Renewal(_) => {}
         }
     }
 }
@@ -230,25 +273,38 @@ struct Futures {
     tasks: Arc<Tasks>,
     call: OnAnswer,
     all: Vec<Work>,
+    /// The holds that are renewed, and not just now.
+    timers: Timers,
     /// The session whose answers the driver listens to.
     session: Option<Arc<dyn Executor>>,
 }
 
 impl driver::Work for Futures {
     fn turn(&mut self, _: bool) -> Next {
-        self.all.append(&mut self.tasks.state.lock().submitted);
+        let mut state = self.tasks.state.lock();
+        self.all.append(&mut state.submitted);
+        let renewed = std::mem::take(&mut state.renewed);
+        drop(state);
+        for renewed in renewed.into_values() {
+            self.timers.put(0, renewed);
+        }
+        self.begin_renewals();
         let mut waiting = Vec::with_capacity(self.all.len());
+        let mut ended = Vec::new();
         for mut work in self.all.drain(..) {
             match work.advance(&self.tasks) {
                 false => waiting.push(work),
-                true => work.ends(&self.tasks),
+                true => ended.extend(work.ends(&self.tasks)),
             }
         }
         self.all = waiting;
-        if self.all.is_empty() {
+        for renewed in ended {
+            self.timers.put(0, renewed);
+        }
+        if self.all.is_empty() && self.timers.next_ns().is_none() {
             self.listens_to(None);
             let mut state = self.tasks.state.lock();
-            if state.submitted.is_empty() {
+            if state.submitted.is_empty() && state.renewed.is_empty() {
                 state.work = None;
                 return Next::Over;
             }
@@ -258,6 +314,23 @@ impl driver::Work for Futures {
 }
 
 impl Futures {
+    /// Looks at the holds whose time has come; a renewal that is due is to be advanced.
+    fn begin_renewals(&mut self) {
+        let now_ns = boot_ns();
+        while let Some(renewed) = self.timers.take_due(now_ns) {
+            let Some(instance) = renewed.instance.upgrade() else { continue };
+            match instance.look_after_hold(&renewed) {
+                Due::Over | Due::Lost => {}
+                Due::At(at_ns) => self.timers.put(at_ns.max(now_ns + 1), renewed),
+                Due::Renew => {
+                    let wait = GuardWait::renewal(renewed.lock, renewed.hold);
+                    let (keeps, slot) = (Keeps::Instance(instance), Where::Renewal(renewed));
+                    self.all.push(Work { keeps, wait, slot });
+                }
+            }
+        }
+    }
+
     /// Listens to the session for which the futures wait; returns until when there is nothing to
     /// do.
     fn waits(&mut self) -> Next {
@@ -269,6 +342,9 @@ impl Futures {
                 earliest = earliest.min(LOOK_AGAIN); // poll the session before a reinit
             }
             session = Some(Arc::clone(exec));
+        }
+        if let Some(next_ns) = self.timers.next_ns() {
+            earliest = earliest.min(left_ns(next_ns));
         }
         let listening = self.listens_to(session);
         let source = match (listening, &self.session) {
@@ -302,7 +378,7 @@ impl Futures {
 impl Work {
     /// Advances the operation; returns whether it is over.
     fn advance(&mut self, tasks: &Arc<Tasks>) -> bool {
-        let instance = self.reference.instance();
+        let instance = self.keeps.instance();
         if matches!(&self.slot, Where::Acquire(slot) if slot.is_dropped()) {
             self.wait.cancel();
         }
@@ -315,8 +391,9 @@ impl Work {
                 let result = match (result.status, self.wait.read()) {
                     _ if self.wait.is_cancelled() => return true,
                     (Status::Success | Status::AlreadyLocked, Some((read, pulse))) => {
-                        let reference = Arc::clone(&self.reference);
-                        let hold = Hold::new(reference, lock, mode, number, result.view);
+                        let Keeps::Reference(reference) = &self.keeps else { return true };
+                        let keep = Arc::clone(reference);
+                        let hold = Hold::new(keep, lock, mode, number, result.view);
                         Ok(Granted { hold, read, pulse })
                     }
                     (Status::Fail | Status::Again, _) => Err(Error::TimedOut),
@@ -326,6 +403,7 @@ impl Work {
                     tasks.release_unwanted(unwanted.hold);
                 }
             }
+            Where::Renewal(_) => {}
             Where::Release(slot) => {
                 let result = released(result.status);
                 match slot {
@@ -350,15 +428,25 @@ impl Work {
         self.ends(tasks);
     }
 
-    /// Ends the work: drops its reference. If that is the last one, the lock is given back, which
-    /// takes a control call.
-    fn ends(self, tasks: &Tasks) {
+    /// Ends the work; returns the hold that goes on to be renewed.
+    fn ends(self, tasks: &Tasks) -> Option<Renewed> {
         tasks.state.lock().is_over(&self.slot);
-        if let Some(last) = Arc::into_inner(self.reference) {
-            // without a thread the lock is given back in this one
-            if let Err(error) = aside("dlock-futures", move || drop(last)) {
-                log::warn!("no thread to give a lock back: {error}");
-            }
+        if let Keeps::Reference(reference) = self.keeps {
+            give_back(reference);
+        }
+        match self.slot {
+            Where::Renewal(renewed) => Some(renewed),
+            Where::Acquire(_) | Where::Release(_) => None,
+        }
+    }
+}
+
+/// Drops a reference. If it is the last one, the lock is given back, which takes a control call.
+fn give_back(reference: Arc<Reference>) {
+    if let Some(last) = Arc::into_inner(reference) {
+        // without a thread the lock is given back in this one
+        if let Err(error) = aside("dlock-futures", move || drop(last)) {
+            log::warn!("no thread to give a lock back: {error}");
         }
     }
 }

@@ -13,6 +13,7 @@
 pub(crate) mod failover;
 pub(crate) mod futures;
 pub(crate) mod heartbeat;
+pub(crate) mod renewals;
 
 use std::io;
 use std::mem;

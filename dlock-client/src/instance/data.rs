@@ -154,6 +154,7 @@ impl Instance {
         result: OpResult,
     ) -> OpResult {
         let is_success = result.status == Status::Success;
+        self.tells(guard);
         if let Some(held) = guard.as_mut().filter(|_| !is_success) {
             uncancelled(|| self.refused(held, op, &result));
         }

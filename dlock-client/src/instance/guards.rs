@@ -178,7 +178,7 @@ impl Instance {
         }
     }
 
-    /// Numbers a new hold, or gives the ticket up: without a guard there is none.
+    /// The number of the hold; or gives the ticket up: without a guard there is none.
     #[inline]
     pub(super) fn attempted(
         &self,
@@ -188,8 +188,7 @@ impl Instance {
     ) -> Attempt {
         let Some(held) = guard.as_mut() else { return (result, 0) };
         match result.status {
-            Status::Success => held.hold += 1,
-            Status::AlreadyLocked => {}
+            Status::Success | Status::AlreadyLocked => {}
             status if self.watch().is_some() && status.is_without_primary() => return (result, 0),
             _ if has_ticket(held.entry.state()) => {
                 self.give_up_in(lock_slot, guard);
@@ -197,12 +196,12 @@ impl Instance {
             }
             _ => {}
         }
-        (result, held.hold)
+        (result, held.entry.holds())
     }
 
     /// The lock slot of a lock that is held by the guard with this number.
     #[inline]
-    fn of_guard(
+    pub(super) fn of_guard(
         &self,
         lock: LockId,
         hold: u64,
@@ -212,15 +211,15 @@ impl Instance {
             found => found?,
         };
         match guard.as_ref() {
-            Some(held) if held.hold == hold && held.entry.refs() > 0 => {
+            Some(held) if held.entry.holds() == hold && held.entry.refs() > 0 => {
                 Ok((lock_slot, guard, limit))
             }
             _ => Err(Status::AlreadyUnlocked),
         }
     }
 
-    /// The same of a lock on which an operation is under way: of a future that shares the lock, for
-    /// example. If this hold is over, the operation is not waited for.
+    /// The same of a lock on which an operation is under way: of a future that shares the lock, or
+    /// the renewal of the hold. If this hold is over, the operation is not waited for.
     #[cold]
     fn of_guard_in_use(
         &self,
@@ -234,7 +233,7 @@ impl Instance {
             let held = guard.as_ref().filter(|held| held.id == lock);
             let held = held.ok_or_else(|| self.not_got())?;
             match held.busy {
-                _ if held.hold != hold || held.entry.refs() == 0 => {
+                _ if held.entry.holds() != hold || held.entry.refs() == 0 => {
                     return Err(Status::AlreadyUnlocked);
                 }
                 Busy::No => return Ok((lock_slot, guard, Limit::since(start))),

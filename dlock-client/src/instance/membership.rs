@@ -36,6 +36,7 @@ use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Patience, CONTROL_WAIT};
 use crate::driver::heartbeat::look_after;
+use crate::events::Feeds;
 use crate::host::{address, Address, Unreached};
 use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
@@ -97,6 +98,7 @@ impl Instance {
             pending: Mutex::new(None),
             objects: RwLock::default(),
             stats: Stats::default(),
+            feeds: Feeds::default(),
             has_told: AtomicBool::new(false),
             has_refused: AtomicBool::new(false),
             said: LoggedOnce::default(),

@@ -10,6 +10,7 @@
 mod asynchronous;
 mod batch;
 mod data;
+mod events;
 mod failover;
 mod given_up;
 mod guards;
@@ -18,6 +19,7 @@ mod membership;
 mod new_session;
 mod objects;
 mod operate;
+mod renewals;
 mod waits;
 
 #[cfg(test)]
@@ -59,6 +61,7 @@ use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT};
 use crate::driver::failover::Watch;
 use crate::driver::heartbeat::{Pulse, SharedControl};
+use crate::events::Feeds;
 use crate::execute::{Limit, DATA_WAIT};
 use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
@@ -123,6 +126,8 @@ pub struct Instance {
     pending: Mutex<Option<asynchronous::Pending>>,
     objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
     stats: Stats,
+    /// Those who listen to it.
+    feeds: Feeds,
     /// Everything was told to the primary of the session: set by who tells it, under the read lock
     /// of `lifecycle`, and cleared with each session, under the write lock.
     has_told: AtomicBool,

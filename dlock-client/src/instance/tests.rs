@@ -59,6 +59,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         pending: Mutex::new(None),
         objects: RwLock::default(),
         stats: Stats::default(),
+        feeds: Feeds::default(),
         has_told: AtomicBool::new(false),
         has_refused: AtomicBool::new(false),
         said: LoggedOnce::default(),

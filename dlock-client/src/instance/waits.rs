@@ -71,6 +71,8 @@ enum Purpose {
     GiveUp(Attempt),
     /// The hold of this number ends.
     End(u64),
+    /// The lease of the hold of this number is renewed.
+    Renew(u64),
 }
 
 enum Stage {
@@ -158,6 +160,12 @@ impl GuardWait {
         Self { purpose: Purpose::End(hold), limit: Limit::NOW, ..wait }
     }
 
+    /// The renewal of the lease of a hold.
+    pub(crate) fn renewal(lock: LockId, hold: u64) -> Self {
+        let wait = Self::new(lock, Mode::Exclusive, 0, END_WAIT);
+        Self { purpose: Purpose::Renew(hold), limit: Limit::NOW, ..wait }
+    }
+
     /// Its caller has gone: what it took is given back.
     pub(crate) fn cancel(&mut self) {
         self.is_cancelled = true;
@@ -191,7 +199,7 @@ impl GuardWait {
     fn op(&self) -> Op {
         match self.purpose {
             Purpose::Take => Op::Lock { mode: self.mode, expire_s: self.expire_s },
-            Purpose::GiveUp(_) | Purpose::End(_) => Op::Unlock,
+            Purpose::GiveUp(_) | Purpose::End(_) | Purpose::Renew(_) => Op::Unlock,
         }
     }
 
@@ -218,8 +226,13 @@ impl GuardWait {
         (if self.is_busy { left.min(LOOK_AGAIN) } else { left }, exec)
     }
 
+    /// It has begun, and waits for nothing.
+    pub(super) fn is_over(&mut self) {
+        self.stage = Stage::Over;
+    }
+
     /// It goes on later.
-    fn is_put_off(&mut self) -> Option<Attempt> {
+    pub(super) fn is_put_off(&mut self) -> Option<Attempt> {
         self.is_busy = true;
         None
     }
@@ -284,6 +297,7 @@ impl Instance {
                 };
                 match wait.purpose {
                     Purpose::End(hold) => self.begin_end(wait, index, hold),
+                    Purpose::Renew(hold) => self.begin_renewal(wait, index, hold),
                     _ => self.take_turn(wait, index, None, tasks),
                 }
             }
@@ -353,7 +367,9 @@ impl Instance {
             None => return wait.is_put_off(),
             Some(Some(held)) if held.id == wait.lock => match held.busy {
                 Busy::Async => self.refuse(ASYNC),
-                _ if held.hold != hold || held.entry.refs() == 0 => Status::AlreadyUnlocked,
+                _ if held.entry.holds() != hold || held.entry.refs() == 0 => {
+                    Status::AlreadyUnlocked
+                }
                 Busy::No if is_ready(guard.as_ref()?) => {
                     return self.begin(wait, index, &mut guard?);
                 }
@@ -373,7 +389,7 @@ impl Instance {
         index: LockSlotIndex,
         guard: &mut LockSlotGuard<'_>,
     ) -> Option<Attempt> {
-        wait.stage = Stage::Over;
+        wait.is_over();
         let Some(held) = guard.as_mut() else { return Some((code(Status::LockNotGet), 0)) };
         let op = wait.op();
         if let Some(status) = held.unfounded(op) {
@@ -445,7 +461,7 @@ impl Instance {
     }
 
     /// From effect to effect, up to the result or the next wait.
-    fn carry_on(
+    pub(super) fn carry_on(
         &self,
         wait: &mut GuardWait,
         (index, guard): (LockSlotIndex, &mut LockSlotGuard<'_>),
@@ -495,11 +511,16 @@ impl Instance {
     ) -> Option<Attempt> {
         let lock_slot = self.table.lock_slot(index);
         let read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
+        if let Purpose::Renew(_) = wait.purpose {
+            self.tells(guard);
+            lock_slot.changed.notify_all(); // its caller is the library
+            return Some((result, 0));
+        }
         let result = self.told(lock_slot, guard, wait.op(), result);
         let is_without = result.status.is_without_primary();
         let Some(held) = guard.as_mut() else { return Some((result, 0)) };
         match wait.purpose {
-            Purpose::Take => {}
+            Purpose::Take | Purpose::Renew(_) => {}
             Purpose::GiveUp(attempt) => {
                 if is_without {
                     held.release_unheard(result.status); // it was claimed, and is not any more
@@ -518,8 +539,7 @@ impl Instance {
             }
         }
         wait.read = read;
-        held.hold += u64::from(result.status == Status::Success);
-        let attempt = (result, held.hold);
+        let attempt = (result, held.entry.holds());
         let is_held = matches!(result.status, Status::Success | Status::AlreadyLocked);
         let keeps_ticket = wait.had_ticket && self.watch().is_some() && is_without;
         let has_ticket = has_ticket(held.entry.state());
@@ -527,7 +547,7 @@ impl Instance {
         match is_held {
             true if wait.is_cancelled => {
                 log::debug!("lock {}: granted to a future that is gone, and released", wait.lock);
-                wait.purpose = Purpose::End(held.hold);
+                wait.purpose = Purpose::End(attempt.1);
             }
             false if has_ticket && !keeps_ticket => wait.purpose = Purpose::GiveUp(attempt),
             _ => return Some(attempt),
@@ -547,7 +567,7 @@ impl Instance {
 }
 
 /// Whether the clock and the executor of a lock are ready for its next step.
-fn is_ready(guard: &LockSlotGuard<'_>) -> bool {
+pub(super) fn is_ready(guard: &LockSlotGuard<'_>) -> bool {
     guard.as_ref().is_none_or(|held| held.exec.is_clock_ready() && held.exec.has_room())
 }
 

@@ -218,7 +218,7 @@ fn extended(op: Op, e: &mut LockEntry, later: u64, (begun, now): (&Now, &Now)) -
 
 fn not_extended(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
     if AtomicWord::from_bits(old).client() != e.me.get() {
-        return Step::Done(e.lost());
+        return Step::Done(e.lost_by(m));
     }
     m.rounds += 1;
     if m.rounds >= CAS_ROUNDS_MAX {

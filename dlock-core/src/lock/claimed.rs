@@ -141,6 +141,7 @@ impl LockEntry {
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
         self.lease.clock = NO_CLOCK;
+        self.renewal = self.renewal.filter(|_| !planted::is(Bug::RenewalEndsWithSession));
         self.counts_end = grant.tokens;
         self.see_lanes(grant.word);
         self.write = None;
@@ -233,7 +234,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
             e.lose();
             m.done(Status::Fail)
         }
-        Reply::Denied { .. } if is_held => Step::Done(e.lost()),
+        Reply::Denied { .. } if is_held => Step::Done(e.lost_by(m)),
         Reply::Denied { .. } => {
             e.end(EntryState::Initialized);
             match m.op {

@@ -32,6 +32,8 @@ pub struct Machine {
     pub(super) tries: Tries,
     /// The library asks what became of a claim: its program hears of a loss by its next operation.
     pub(super) is_confirm: bool,
+    /// The library renews the lease: its program hears of a loss by its next operation.
+    pub(super) is_renewal: bool,
     /// A release that leaves the lock held asks first whether it is held still.
     pub(super) is_partial: bool,
 }
@@ -55,6 +57,11 @@ impl Machine {
     /// Of an operation that is to begin.
     pub(crate) fn of(op: Op, now: Now) -> Self {
         Self::new(op, Phase::Idle, now)
+    }
+
+    /// The operation.
+    pub(crate) fn op(&self) -> Op {
+        self.op
     }
 
     /// The clock from before anything is posted.
@@ -87,6 +94,7 @@ impl Machine {
             requeued: false,
             tries: Tries::default(),
             is_confirm: false,
+            is_renewal: false,
             is_partial: false,
         }
     }
@@ -207,7 +215,7 @@ impl Machine {
     pub(super) fn resolved(&mut self, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
         if matches!(reply, Reply::Denied { status: Status::LockNotGet, .. }) {
             // who has not got a lock holds nothing of it
-            match self.is_confirm && e.state.is_held() {
+            match (self.is_confirm || self.is_renewal) && e.state.is_held() {
                 true => e.lose(), // its program is to hear of that
                 false => e.end(EntryState::Initialized),
             }
@@ -235,6 +243,9 @@ impl Machine {
     pub(super) fn lose_track(&mut self, e: &mut LockEntry) -> Step {
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
+        if matches!(self.op, Op::Unlock) {
+            e.end_is_wanted();
+        }
         if !matches!(self.phase, Phase::Resolving) {
             e.lease.may_be_endless |= e.state.is_held() && self.expire_s() == u32::MAX;
             match self.op {
@@ -255,6 +266,9 @@ impl Machine {
 
     /// Refused before anything was executed.
     pub(super) fn refused(&mut self, e: &mut LockEntry, status: Status) -> Step {
+        if matches!(self.op, Op::Unlock) {
+            e.end_is_wanted();
+        }
         // these do not tell what became of the hold: the client may come back to it
         let is_untold = matches!(status, Status::NotReady | Status::ClientRemoved);
         if !is_untold && matches!(self.op, Op::Unlock) && e.refs > 0 {

@@ -22,7 +22,10 @@ mod atomic;
 mod claimed;
 mod fair;
 mod first;
+mod heard;
+mod ledger;
 mod machine;
+mod renewal;
 mod rw;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,18 +35,21 @@ mod view;
 
 pub use fair::Half;
 pub use first::FirstOp;
+pub use heard::{Heard, Listening, Loss};
 pub use machine::Machine;
+pub use renewal::{Due, LOST_AHEAD_NS};
 pub use view::View;
 
 use fair::Fair;
 use machine::Phase;
+use renewal::Renewal;
 use tries::Pace;
-use validity::{Lease, NO_CLOCK};
+use validity::Lease;
 
 use crate::clock::Now;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use crate::memory::word_op::{Chain, Word, WordAddr};
-use crate::memory::words::{LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
+use crate::memory::words::{LedgerEntry, Ticket, DETAIL_MAX};
 use crate::planted::{self, Bug};
 use crate::token::Token;
 use crate::wire::control::{LockDesc, LockGrant};
@@ -170,6 +176,11 @@ pub struct LockEntry {
     /// Atomic, read-write, held: the word as last known.
     word: u64,
     lease: Lease,
+    /// The library renews the lease.
+    renewal: Option<Renewal>,
+    /// How many holds have begun; the last one that was lost, and why.
+    hold: u64,
+    loss: Option<(u64, Loss)>,
     /// Claimed, and not confirmed: the incarnation that granted or confirmed the hold last, and its
     /// deadline by the clock of that one.
     granted_at: Option<(Epoch, u32)>,
@@ -268,6 +279,9 @@ impl LockEntry {
             refs: 0,
             word: 0,
             lease: Lease::NONE,
+            renewal: None,
+            hold: 0,
+            loss: None,
             granted_at: None,
             fair: Fair::default(),
             cache: View::zero(lock_type),
@@ -289,28 +303,6 @@ impl LockEntry {
     pub fn may_want_tokens(&mut self, grant: &LockGrant, desc: &LockDesc) {
         self.desc.tokens |= desc.tokens;
         self.counts_end |= grant.tokens;
-    }
-
-    /// A new channel to the same primary: what the old one carried last may be lost, so the
-    /// ledger is told again what this client has. [`take_ledger_write`](Self::take_ledger_write)
-    /// has it. While an operation is under way the entry does not know: then it is called when that
-    /// is over.
-    pub fn rewrite_ledger(&mut self) {
-        use EntryState as S;
-        self.lease.clock = NO_CLOCK; // the new channel has an estimate of its own
-        let is_fair = self.lock_type == LockType::Fair;
-        let mode = match self.state {
-            _ if self.doubt != Doubt::None => return, // it is asked to be undone
-            S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
-            S::ExclusiveLocked if !is_fair => return self.clear_ledger_entry(), // the word names it
-            S::ExclusiveLocked | S::ExclusiveTicketed => Mode::Exclusive,
-            S::SharedLocked | S::SharedTicketed => Mode::Shared,
-        };
-        let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
-        self.write(match is_fair {
-            true => self.claimed_entry(mode),
-            false => held.with_detail(self.stamp),
-        });
     }
 
     /// The public id.
@@ -421,6 +413,7 @@ impl LockEntry {
     /// The lease of a grant may be over before its caller was told: as far as this client knows
     /// it holds nothing, and what it may have is undone before its next operation.
     pub fn give_back(&mut self) {
+        self.is_over_by(Loss::Expired);
         self.end(EntryState::Initialized);
         self.doubt = Doubt::Acquire;
     }
@@ -514,7 +507,13 @@ impl LockEntry {
             Mode::Exclusive => EntryState::ExclusiveLocked,
             Mode::Shared => EntryState::SharedLocked,
         };
-        let status = if self.refs > 0 { Status::AlreadyLocked } else { Status::Success };
+        let status = match self.refs {
+            0 => {
+                self.hold += 1;
+                Status::Success
+            }
+            _ => Status::AlreadyLocked,
+        };
         self.refs += 1;
         self.doubt = Doubt::None;
         self.cache = view;
@@ -531,6 +530,7 @@ impl LockEntry {
         self.granted_at = self.granted_at.filter(|_| planted::is(Bug::GrantedAtKept));
         self.doubt = Doubt::None;
         self.lease.may_be_endless = false;
+        self.renewal_ends();
         self.cache = View::zero(self.lock_type);
     }
 
@@ -542,35 +542,9 @@ impl LockEntry {
     }
 
     fn lost(&mut self) -> OpResult {
+        self.is_over_by(Loss::Unknown);
         self.end(EntryState::Initialized);
         OpResult::of(Status::Fail)
-    }
-
-    fn write_waiting(&mut self, wait: WaitNumber) {
-        let waiting = LedgerEntry::new().with_state(LedgerState::Waiting);
-        self.write(waiting.with_detail(wait.0));
-    }
-
-    /// To be written before anything follows.
-    fn write(&mut self, entry: LedgerEntry) {
-        self.write = Some(entry);
-    }
-
-    /// Of a share that is not in the count, a ticket that is done, or was never taken.
-    fn clear_ledger_entry(&mut self) {
-        let stamp = if self.lock_type == LockType::Rw { self.stamp } else { 0 };
-        self.write(LedgerEntry::new().with_detail(stamp));
-    }
-
-    /// The ledger entry to write now, once.
-    pub fn take_ledger_write(&mut self) -> Option<LedgerEntry> {
-        self.write.take()
-    }
-
-    /// Whether something is to be written to the ledger.
-    #[inline]
-    pub fn has_ledger_write(&self) -> bool {
-        self.write.is_some()
     }
 
     /// The primary executes the chains, and notes in the ledger what those on a read-write lock

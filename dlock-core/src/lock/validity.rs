@@ -7,7 +7,7 @@
 //!   another number, or another session ─▶ the hold may be over: extend and release ask for it
 //! ```
 
-use super::{Doubt, EntryState, LockEntry, Op, OpResult};
+use super::{Doubt, EntryState, LockEntry, Loss, Op, OpResult};
 use crate::clock::{Now, ServerTime};
 use crate::planted::{self, Bug};
 use crate::wire::message::LockType;
@@ -107,7 +107,11 @@ impl LockEntry {
                 return Some(OpResult::of(status));
             }
             _ if planted::is(Bug::UnheardForgotten) => self.end(S::Unlocked),
-            _ => self.give_back(),
+            _ => {
+                let loss = self.loss;
+                self.give_back();
+                self.loss = loss; // its program has asked for the end
+            }
         }
         Some(match is_sure {
             true => OpResult { status: Status::Success, view: Some(self.cache) },
@@ -180,14 +184,21 @@ impl LockEntry {
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
     /// believes to hold the lock is told by the next operation.
     pub fn lose(&mut self) {
+        self.lose_by(Loss::Conflict);
+    }
+
+    /// The hold is over for this reason: as by [`lose`](Self::lose).
+    pub(crate) fn lose_by(&mut self, loss: Loss) {
         if self.has_left() {
             return; // nothing is held, and that it is left is not forgotten
         }
+        self.is_over_by(loss);
         match self.state.is_held() {
             true => self.doubt = Doubt::Lost,
             false => self.end(EntryState::Initialized),
         }
         self.write = None;
+        self.renewal_ends();
     }
 
     /// Whether what the caller believes to hold was lost, and it was not told yet.
@@ -251,7 +262,7 @@ impl LockEntry {
             return false;
         }
         let is_held = self.state.is_held();
-        self.lose();
+        self.lose_by(Loss::Session);
         if !is_held && !planted::is(Bug::LapsedGrantKept) {
             // it may have been granted, with a lease that outlasts the session
             self.doubt = Doubt::Acquire;

@@ -28,6 +28,10 @@ impl Operation {
         if !planted::is(Bug::GivenUpKept) {
             self.machine.abandon(entry);
         }
+        if self.is_renewal() {
+            entry.rewrite_ledger(); // the channel that carried it may have been replaced
+            entry.has_renewed(status, now);
+        }
         self.stage = Stage::Undo(given_up);
     }
 
@@ -48,6 +52,9 @@ impl Operation {
 
     /// The machine has a result. A grant whose lease may be over is given back.
     pub(super) fn finish(&mut self, entry: &mut LockEntry, result: OpResult) {
+        if self.is_renewal() {
+            return self.has_renewed(entry, result);
+        }
         if !lease::is_over(entry, self.op, &result, self.now) {
             let result = lease::told(entry, self.op, result, self.now);
             self.stage = match result.status {

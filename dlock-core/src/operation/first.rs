@@ -60,6 +60,9 @@ impl First {
     pub fn begin(&mut self, entry: &mut LockEntry) -> Follows {
         let now = self.machine.started();
         if self.bounds.until_ns <= now.local_ns || now.is_past_horizon() {
+            if matches!(self.op, Op::Unlock) {
+                entry.end_is_wanted();
+            }
             return Follows::Done(OpResult::of(Status::BadResponse));
         }
         if let Some((word_op, first)) = entry.first_op(self.op, &now) {

@@ -3,6 +3,7 @@ mod by_primary;
 mod counting;
 mod fair;
 mod first;
+mod renewal;
 mod told;
 mod tries;
 

@@ -4,7 +4,7 @@
 
 use crate::clock::Now;
 use crate::ids::{ClientId, Epoch};
-use crate::lock::LockEntry;
+use crate::lock::{LockEntry, Loss};
 use crate::planted::{self, Bug};
 use crate::wire::control::{Claim, LockDesc, LockGrant};
 use crate::wire::message::Request;
@@ -51,7 +51,7 @@ impl Binding {
     /// Handles that the client has become a new one, without any holds: the hold is lost, and the
     /// lock is at no incarnation until it is got again.
     pub fn begins_anew(&mut self, entry: &mut LockEntry) {
-        entry.lose();
+        entry.lose_by(Loss::Session);
         *self = Self::new(NOWHERE);
     }
 
@@ -125,7 +125,10 @@ impl Binding {
                 entry.rebind(grant, anchor_s);
                 entry.is_of(me);
             }
-            false => *entry = LockEntry::new(me, anchor_s, desc.lock_type, grant, desc.clone()),
+            false => {
+                let new = LockEntry::new(me, anchor_s, desc.lock_type, grant, desc.clone());
+                *entry = new.after(entry);
+            }
         }
         *self = Self::new(epoch);
         Some(true)

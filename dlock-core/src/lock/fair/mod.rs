@@ -504,7 +504,7 @@ fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, no
     }
     if !is_of_lap || e.fair.turn.nx() != e.fair.ticket.tx {
         e.claims_nothing();
-        return Step::Done(e.lost());
+        return Step::Done(e.lost_by(m));
     }
     if expire_s > 0 {
         e.claims(until_s, m.started);

@@ -36,7 +36,7 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
             e.claims_nothing();
-            Step::Done(e.lost())
+            Step::Done(e.lost_by(m))
         }
         (Op::TryLock { mode, .. } | Op::Lock { mode, .. }, reply) => {
             acquire_reply(m, e, mode, reply, now)

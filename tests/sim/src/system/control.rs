@@ -537,6 +537,7 @@ impl Sys {
             let is_new = match &mut t.entry {
                 None => {
                     t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
+                    t.listener = Default::default();
                     true
                 }
                 Some(entry) => {

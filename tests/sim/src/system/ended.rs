@@ -3,6 +3,7 @@
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
+use dlock_core::operation::Operation;
 use dlock_core::session::{self, Failover, Heartbeats};
 use dlock_core::wire::status::Status;
 
@@ -94,11 +95,13 @@ impl Sys {
         }
         let result = self.unheard(c, l, result);
         self.told(c, l, result);
+        self.hears(c, l);
         let entry = self.clients[c].threads[l].entry.as_ref();
         if entry.is_some_and(LockEntry::is_to_be_undone) {
             self.leaves_in_doubt(c);
         }
         let t = self.thread(c, l);
+        let is_renewal = t.operation.as_ref().is_some_and(Operation::is_renewal);
         (t.operation, t.first, t.chain, t.outcome) = (None, None, None, None);
         (t.asked, t.answer, t.ping, t.pinged) = (None, None, None, false);
         (t.async_until, t.polled, t.judged) = (0, false, false);
@@ -119,7 +122,10 @@ impl Sys {
             }
             return self.control_wake(c);
         }
-        self.finished(c, l, result.status);
+        match is_renewal {
+            true => self.resumes(c, l),
+            false => self.finished(c, l, result.status),
+        }
     }
 
     /// A client that comes back by itself has released what it could not ask a primary to release.
@@ -148,7 +154,7 @@ impl Sys {
     }
 
     /// The clock that the lock's deadline is of, as the client knows it.
-    fn unheard_now(&self, c: usize, l: usize) -> Now {
+    pub(super) fn unheard_now(&self, c: usize, l: usize) -> Now {
         let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
         let horizon_ns = t.horizon_ns;
         match t.old_clock {

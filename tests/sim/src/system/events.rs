@@ -8,6 +8,8 @@ pub(crate) enum Ev {
     Step(u8, u16, u8, u32),
     /// A client's thread has waited long enough.
     Timer(u8, u16, u8, u32),
+    /// A hold that is renewed is looked at: client, incarnation, lock.
+    Renewal(u8, u16, u8),
     /// The CPU of a client executes the next word operation of its chain (shm).
     WordOp(u8, u16, u8, u32),
     /// The next unit of a client's channel arrives at the primary.

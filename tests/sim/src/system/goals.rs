@@ -205,6 +205,8 @@ impl Sys {
             Life::Up => 0,
             _ => self.rng.below(50_000_000),
         };
+        let at = self.now.saturating_add(ns + slowly);
+        self.thread(c, l).renewed.resumes_at(at);
         self.step_after(c, l, ns + slowly);
     }
 

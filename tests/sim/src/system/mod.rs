@@ -11,6 +11,7 @@
 //! [`Primary`](dlock_core::primary::Primary) are the real ones. One schedule is one call of
 //! [`run`]; the same seed gives the same trace on every build.
 
+mod apart;
 mod asynchronous;
 mod batch;
 mod bugs;
@@ -24,6 +25,7 @@ mod events;
 mod faults;
 mod first;
 mod goals;
+mod heard;
 mod horizon;
 mod jump;
 mod kept;
@@ -38,6 +40,7 @@ mod oracle;
 mod pause;
 mod plan;
 mod renewal;
+mod renewed;
 mod rng;
 mod rules;
 mod scenarios;
@@ -63,6 +66,7 @@ use dlock_core::session::Heartbeats;
 use dlock_core::wire::control::{LockGrant, Secret};
 use dlock_core::wire::status::Status;
 
+pub use apart::APART;
 #[cfg(feature = "planted")]
 pub use bugs::{plant, plantable, scenario_of};
 pub use bugs::{Bugs, DRIVER_BUGS};
@@ -71,7 +75,7 @@ pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
 pub use plan::{Fabric, Fault, Plan, FAULTS};
 pub use rng::Rng;
-pub use scenarios::{Scenario, APART, SCENARIOS};
+pub use scenarios::{Scenario, SCENARIOS};
 
 use server::World;
 use state::{Client, Doing, Ev, Goal, Life, Sys, Thread};
@@ -224,6 +228,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         chain: None,
         outcome: None,
         swept: false,
+        renewed: Default::default(),
+        listener: Default::default(),
     };
     Client {
         inc: 1,
@@ -351,6 +357,7 @@ impl Sys {
             Ev::Standby(_) => (18, 0),
             Ev::Operator => (19, 0),
             Ev::Straggle(c) => (20, c),
+            Ev::Renewal(c, ..) => (21, c),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
         };
@@ -362,7 +369,9 @@ impl Sys {
         let paused = |sys: &Sys, c: u8| sys.clients[usize::from(c)].paused_until;
         let process = match ev {
             Ev::Step(c, inc, ..) | Ev::Timer(c, inc, ..) | Ev::WordOp(c, inc, ..) => Some((c, inc)),
-            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) => Some((c, inc)),
+            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) | Ev::Renewal(c, inc, _) => {
+                Some((c, inc))
+            }
             Ev::Down(c) | Ev::ControlDown(c) => Some((c, self.clients[usize::from(c)].inc)),
             _ => None,
         };
@@ -397,6 +406,8 @@ impl Sys {
                     (_, Some(o)) => self.object_cpu_op(c, o),
                 }
             }
+            // as often as it lasts long
+            Ev::Renewal(c, _, l) => self.looks_at_renewal(c.into(), l.into()),
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
                 self.after(1_000, ev);

@@ -5,8 +5,9 @@ use dlock_core::clock::NS;
 use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::wire::message::LockType;
 
+use super::apart::APART;
 use super::rng::Rng;
-use super::scenarios::{APART, SCENARIOS};
+use super::scenarios::SCENARIOS;
 
 /// How a client's chains are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +191,10 @@ pub struct Plan {
     pub by_itself: bool,
     /// Most clients want tokens of most locks.
     pub tokens: bool,
+    /// Of a thousand grants, so many are renewed by the library.
+    pub renewed: u32,
+    /// Programs listen to what becomes of their holds.
+    pub listens: bool,
     /// Where the lanes of fair locks begin.
     pub lanes: (u32, u32),
     /// The server clock at the beginning, nanoseconds.
@@ -276,10 +281,15 @@ impl Plan {
             is_of_card: mix.contains(&Fabric::Verbs),
             by_itself: rng.chance(500),
             tokens: s.tokens,
+            renewed: s.renewed,
+            listens: s.listens,
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         };
         plan.prepares |= plan.start_ns % 2 == 1; // half of them
+        if plan.renewed > 0 && !plan.listens {
+            plan.tail = 0; // the checker knows how long an answer may take
+        }
         Some(plan)
     }
 }

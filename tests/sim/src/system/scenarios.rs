@@ -53,6 +53,10 @@ pub struct Scenario {
     pub(super) shares: bool,
     /// Most clients want tokens of most locks.
     pub(super) tokens: bool,
+    /// Of a thousand grants, so many are renewed by the library.
+    pub(super) renewed: u32,
+    /// Programs listen to what becomes of their holds.
+    pub(super) listens: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -61,9 +65,9 @@ use LockType::{Atomic, Fair, Rw};
 
 const ALL_TYPES: &[LockType] = &[Atomic, Rw, Fair];
 const LOCAL: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp]];
-const EVERY: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp], &[Verbs], &[Verbs, Tcp]];
+pub(super) const EVERY: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp], &[Verbs], &[Verbs, Tcp]];
 const REMOTE: &[&[Fabric]] = &[&[Tcp], &[Verbs], &[Verbs, Tcp]];
-const CALM: Scenario = Scenario {
+pub(super) const CALM: Scenario = Scenario {
     name: "calm",
     types: ALL_TYPES,
     fabrics: EVERY,
@@ -89,8 +93,10 @@ const CALM: Scenario = Scenario {
     standby: false,
     shares: false,
     tokens: false,
+    renewed: 0,
+    listens: false,
 };
-const ANYTHING: &[Fault] = &[
+pub(super) const ANYTHING: &[Fault] = &[
     F::Crash,
     F::CrashPrimary,
     F::Pause,
@@ -352,240 +358,6 @@ pub const SCENARIOS: &[Scenario] = &[
         fault_every: 40,
         overstay: 300,
         high_lanes: true,
-        ..CALM
-    },
-];
-
-/// Scenarios that `all` does not draw: each is run by itself, for what it alone can come to.
-pub const APART: &[Scenario] = &[
-    // operators that take away what clients hold, and drain the primary
-    Scenario {
-        name: "taken",
-        roams: 500,
-        fabrics: &[&[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
-        faults: &[
-            F::Operate,
-            F::Operate,
-            F::Operate,
-            F::Operate,
-            F::Crash,
-            F::CrashPrimary,
-            F::Pause,
-            F::Freeze,
-            F::PartitionUp,
-            F::BreakControl,
-            F::BreakCommand,
-            F::Leave,
-            F::Slow,
-        ],
-        fault_every: 40,
-        overstay: 200,
-        churn: 50,
-        objects: &[0], // those of a removed client go with it, which its program does not expect
-        horizons: &[1, 2, 6],
-        ..CALM
-    },
-    Scenario {
-        name: "tokens",
-        faults: ANYTHING,
-        fault_every: 90,
-        overstay: 200,
-        churn: 200,
-        tokens: true,
-        ..CALM
-    },
-    Scenario {
-        name: "tokens-few",
-        faults: &[F::CrashPrimary, F::Crash, F::Leave, F::BreakCommand, F::WallStep],
-        fault_every: 60,
-        churn: 300,
-        few: true,
-        reads: true,
-        tokens: true,
-        ..CALM
-    },
-    Scenario {
-        name: "tokens-laps",
-        types: &[Fair],
-        faults: &[F::Lap, F::Lap, F::Crash, F::BreakCommand],
-        fault_every: 60,
-        high_lanes: true,
-        tokens: true,
-        ..CALM
-    },
-    // clients that go over to another channel while their ledgers name tickets that have ended
-    Scenario {
-        name: "stale",
-        roams: 1_000,
-        types: &[Fair],
-        fabrics: &[&[Shm, Tcp], &[Verbs, Tcp]],
-        faults: &[F::BreakCommand, F::Slow, F::Pause],
-        fault_every: 15,
-        overstay: 600,
-        high_lanes: true,
-        ..CALM
-    },
-    // a fair lock whose turns clients pass by themselves, while others of them sleep
-    Scenario {
-        name: "looks",
-        types: &[Fair],
-        fabrics: &[&[Shm], &[Verbs], &[Verbs, Shm]],
-        faults: &[
-            F::Pause,
-            F::Pause,
-            F::Standstill,
-            F::Slow,
-            F::Crash,
-            F::BreakCommand,
-            F::CrashPrimary,
-        ],
-        fault_every: 60,
-        overstay: 100,
-        high_lanes: true,
-        ..CALM
-    },
-    // readers that are away for longer than what they have lasts, and come back
-    Scenario {
-        name: "away",
-        types: &[Fair],
-        fabrics: &[&[Verbs]],
-        faults: &[F::Freeze, F::Freeze, F::PartitionBoth],
-        fault_every: 50,
-        overstay: 600,
-        reads: true,
-        quiet: true,
-        horizons: &[1, 1, 2],
-        endless: &[0],
-        ..CALM
-    },
-    // clients that come back when what they had has lapsed, with notes and answers lost
-    Scenario {
-        name: "lapses",
-        types: &[Rw, Fair],
-        fabrics: &[&[Verbs], &[Verbs, Tcp]],
-        faults: &[F::Pause, F::Suspend, F::BreakControl],
-        fault_every: 30,
-        many: true,
-        horizons: &[1, 2],
-        ..CALM
-    },
-    // shares that a primary took for clients which have released them by themselves since
-    Scenario {
-        name: "strays",
-        roams: 1_000,
-        types: &[Fair],
-        fabrics: &[&[Shm, Tcp], &[Tcp], &[Verbs, Tcp]],
-        faults: &[F::Stray],
-        fault_every: 2,
-        overstay: 300,
-        reads: true,
-        horizons: &[1, 1, 2, 6],
-        ..CALM
-    },
-    // queue pairs that cannot be fenced for a while: chains that are under way go on
-    Scenario {
-        name: "unfenced",
-        roams: 300,
-        fabrics: &[&[Verbs], &[Verbs, Tcp]],
-        faults: &[F::Slow, F::Slow, F::Pause, F::BreakCommand, F::BreakControl, F::Revoke],
-        fault_every: 40,
-        overstay: 150,
-        horizons: &[1, 2, 6],
-        unfenced: 700,
-        ..CALM
-    },
-    // sessions that are prepared beside the ones that clients have, and take their place or not
-    Scenario {
-        name: "prepared",
-        roams: 500,
-        fabrics: EVERY,
-        faults: &[
-            F::Crash,
-            F::CrashPrimary,
-            F::Pause,
-            F::Freeze,
-            F::PartitionUp,
-            F::PartitionDown,
-            F::PartitionBoth,
-            F::BreakControl,
-            F::BreakCommand,
-            F::Revoke,
-            F::Leave,
-            F::Slow,
-        ],
-        fault_every: 50,
-        overstay: 150,
-        renews: 200,
-        ..CALM
-    },
-    // clients that may do this and that, and have so much, by rules that change
-    Scenario {
-        name: "rules",
-        roams: 300,
-        fabrics: &[&[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
-        faults: &[
-            F::Rules,
-            F::Rules,
-            F::Rules,
-            F::Crash,
-            F::CrashPrimary,
-            F::Pause,
-            F::BreakCommand,
-            F::BreakControl,
-            F::Leave,
-            F::Slow,
-        ],
-        fault_every: 40,
-        overstay: 100,
-        churn: 150,
-        objects: &[0, 1, 2],
-        horizons: &[1, 2, 6],
-        rules: true,
-        ..CALM
-    },
-    // clocks of clients that stand still, and are not told
-    Scenario {
-        name: "jumps",
-        types: &[Atomic, Fair],
-        fabrics: &[&[Tcp], &[Verbs], &[Verbs, Tcp]],
-        faults: &[F::Jump, F::Jump, F::WallStep, F::Suspend, F::Pause, F::BreakCommand, F::Slow],
-        fault_every: 40,
-        overstay: 500,
-        drift: true,
-        endless: &[0],
-        ..CALM
-    },
-    // a standby decides when it takes the place of the primary
-    Scenario {
-        name: "standby",
-        fabrics: &[&[Shm], &[Tcp], &[Verbs, Tcp]],
-        faults: &[
-            F::CrashPrimary,
-            F::Freeze,
-            F::Freeze,
-            F::Apart,
-            F::Promote,
-            F::Promote,
-            F::Pause,
-            F::Crash,
-        ],
-        fault_every: 60,
-        overstay: 200,
-        few: true,
-        horizons: &[1, 2, 6],
-        standby: true,
-        ..CALM
-    },
-    // clients that send more than their share, at a primary that serves in turns
-    Scenario {
-        name: "flood",
-        fabrics: &[&[Tcp], &[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
-        faults: &[F::Flood, F::Flood, F::Flood, F::Pause, F::BreakCommand, F::Crash, F::Freeze],
-        fault_every: 120,
-        overstay: 100,
-        churn: 50,
-        objects: &[0, 1],
-        shares: true,
         ..CALM
     },
 ];

@@ -266,6 +266,10 @@ pub(crate) struct Thread {
     pub attempts: u32,
     /// It has held its lock as the last of all.
     pub swept: bool,
+    /// What its program wants to have renewed.
+    pub renewed: super::renewed::Asked,
+    /// What its program has heard.
+    pub listener: super::heard::Listener,
 }
 
 /// The state of a client's process.

@@ -142,6 +142,8 @@ impl Sys {
         self.called_by_clock(c, l);
         let t = self.thread(c, l);
         let is_release = op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1);
+        t.renewed.ends(is_release);
+        t.listener.ends(is_release);
         self.oracle.called(l, who, self.now, is_release);
         let (Op::TryLock { expire_s, .. }
         | Op::Lock { expire_s, .. }

@@ -72,7 +72,12 @@ impl Sys {
             return self.oracle.untold(l, who);
         }
         let t = &self.clients[c].threads[l];
-        let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard);
+        let is_renewal = t.operation.as_ref().is_some_and(Operation::is_renewal);
+        if is_renewal && !self.renewal_told(c, l, result) {
+            return;
+        }
+        let t = &self.clients[c].threads[l];
+        let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard) && !is_renewal;
         if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
             if result.status == Status::Success {
                 self.oracle.confirmed(l, who); // what the program hears of is what it was told
@@ -127,6 +132,10 @@ impl Sys {
         if let Err(why) = verdict {
             self.fail(why);
         }
+        if !goes_on {
+            self.renewal_unwanted(c, l); // of an earlier hold
+            self.may_renew(c, l, op);
+        }
     }
 
     /// A release was told so, with so many holds left.
@@ -142,6 +151,9 @@ impl Sys {
         }
         // one that was not answered may have been carried out
         let is_unanswered = matches!(status, Status::BadResponse | Status::TimedOut);
+        // of a batch that has entered it before, too
+        let is_last = refs == 0 && status == Status::Success || refs == 1 && is_unanswered;
+        self.thread(c, l).listener.ends(is_last);
         if refs == 0 || refs == 1 && is_unanswered {
             self.oracle.untold(l, who);
         }

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a program hears without asking, on real fabrics: in order for each lock, a loss while the
+//! lease still runs, and before the next success.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::site::Site;
+use common::{client, fabrics, name, named, server, S, X};
+use dlock_client::{
+    Client, Config, Error, Event, Events, HoldEvent, Lock, LockType, Loss, Mode, Renew, Wait,
+};
+use HoldEvent::{Granted, Lost, RenewalFailing};
+
+const LEASE: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(30);
+const KINDS: [(LockType, Mode); 3] =
+    [(LockType::Atomic, X), (LockType::Fair, X), (LockType::Fair, S)];
+
+fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
+    match lock_type {
+        LockType::Atomic => client.atomic_lock(name),
+        LockType::Rw => client.rw_lock(name),
+        LockType::Fair => client.fair_lock(name),
+    }
+    .unwrap()
+}
+
+/// The next event, which is about this hold.
+fn next(events: &Events, of: (&Lock, u64)) -> HoldEvent {
+    match events.wait_for(SOON) {
+        Some(Event::Hold { lock, hold, what }) if (lock, hold) == (of.0.id(), of.1) => what,
+        other => panic!("{other:?} is not about {of:?}"),
+    }
+}
+
+fn try_it(other: &Client, name: &str, lock_type: LockType) -> Result<(), Error> {
+    let lock = lock(other, name, lock_type);
+    let guard = lock.acquire(X).lease(LEASE).wait(Wait::No).guard()?;
+    guard.unlock()
+}
+
+#[test]
+fn a_loss_is_told_while_the_lease_runs_and_a_release_is_none() {
+    let server = server();
+    for fabric in fabrics() {
+        for (lock_type, mode) in KINDS {
+            let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+            let name = format!("told {fabric:?} {lock_type:?} {mode:?}");
+            let held = lock(&mine, &name, lock_type);
+            let (all, its) = (mine.events(100), held.events(100));
+            held.acquire(mode).lease(LEASE).guard().unwrap().unlock().unwrap();
+            let guard = held.acquire(mode).lease(LEASE).guard().unwrap();
+            let hold = guard.hold();
+            assert_eq!(next(&all, (&held, hold - 1)), Granted, "the first one, which was released");
+            assert_eq!(next(&all, (&held, hold)), Granted);
+            assert_eq!(next(&all, (&held, hold)), Lost(Loss::Expired));
+            let is_taken = try_it(&other, &name, lock_type);
+            assert_eq!(is_taken, Err(Error::Held), "{name}: its lease runs still");
+            assert_eq!(guard.unlock(), Err(Error::Lost), "{name}");
+            let again = held.acquire(mode).lease(LEASE).wait(SOON).guard().unwrap();
+            assert!(again.hold() > hold);
+            assert_eq!(next(&all, (&held, again.hold())), Granted);
+            let heard: Vec<_> = std::iter::from_fn(|| its.try_next()).collect();
+            assert_eq!(heard.len(), 4, "{name}: {heard:?}");
+            again.unlock().unwrap();
+            assert_eq!(all.try_next(), None, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_read_write_lock_tells_its_grants_and_nothing_else_while_its_session_lasts() {
+    let server = server();
+    for fabric in fabrics() {
+        let mine = client(&server, fabric);
+        let held = lock(&mine, &format!("rw {fabric:?}"), LockType::Rw);
+        let events = held.events(10);
+        let guard = held.acquire(S).guard().unwrap();
+        assert_eq!(next(&events, (&held, guard.hold())), Granted);
+        assert_eq!(events.wait_for(2 * LEASE), None);
+        guard.unlock().unwrap();
+        assert_eq!(events.try_next(), None);
+    }
+}
+
+/// The primary is gone for a while, and for good.
+#[test]
+fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
+    const LEASE: Duration = Duration::from_secs(4);
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("events-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+        let config = config.silence(Duration::from_millis(200)).horizon(Duration::from_secs(60));
+        let mine = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        let held = lock(&mine, "held", LockType::Fair);
+        let guard = held.acquire(X).lease(LEASE).renew(Renew::new()).guard().unwrap();
+        let (events, its) = (mine.events(100), held.events(100));
+        site.stop();
+        let of = (&held, guard.hold());
+        assert_eq!(next(&its, of), Granted);
+        assert!(matches!(next(&its, of), RenewalFailing { left } if left > LEASE / 4));
+        site.start();
+        let mut heard: Vec<_> = std::iter::from_fn(|| match events.wait_for(SOON) {
+            Some(Event::Serving) | None => None,
+            event => event,
+        })
+        .collect();
+        heard.retain(|event| !matches!(event, Event::Hold { .. }));
+        assert_eq!(heard, [Event::Recovering], "over {}", fabric.name());
+        assert_eq!(its.wait_for(2 * LEASE), None, "it is renewed again");
+        site.stop();
+        assert!(matches!(next(&its, of), RenewalFailing { .. }));
+        assert_eq!(next(&its, of), Lost(Loss::Expired));
+        assert!(guard.is_known_lost());
+    }
+}
+
+const PORT: &str = "DLOCK_TEST_EVENTS_PORT";
+
+/// Does nothing but in a child of the test below, which stops it.
+#[test]
+fn a_client_that_is_stopped() {
+    let Ok(port) = std::env::var(PORT) else { return };
+    let config = Config::new().port(port.parse().unwrap()).fabric(named());
+    let mine = Client::with_config(&config, "127.0.0.1").unwrap();
+    let locks =
+        KINDS.map(|(lock_type, mode)| (lock(&mine, &kind(lock_type, mode), lock_type), mode));
+    let events = locks.each_ref().map(|(lock, _)| lock.events(100));
+    let guards = locks
+        .each_ref()
+        .map(|(lock, mode)| lock.acquire(*mode).lease(LEASE).renew(Renew::new()).guard().unwrap());
+    println!("\nheld");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    for ((mut guard, (lock, mode)), events) in guards.into_iter().zip(&locks).zip(&events) {
+        assert!(guard.check().is_err(), "another has had it");
+        let hold = guard.hold();
+        drop(guard);
+        let again = lock.acquire(*mode).lease(LEASE).wait(SOON).guard().unwrap();
+        // all that is told until now
+        let heard = std::iter::from_fn(|| events.try_next()).filter_map(|event| match event {
+            Event::Hold { hold, what, .. } => Some((hold, what)),
+            _ => None,
+        });
+        let heard: Vec<_> = heard.filter(|one| !matches!(one.1, RenewalFailing { .. })).collect();
+        let lost = heard.iter().position(|one| one.0 == hold && matches!(one.1, Lost(_)));
+        let granted = heard.iter().position(|one| *one == (again.hold(), Granted));
+        assert!(lost.is_some() && lost < granted, "{heard:?}");
+        again.unlock().unwrap();
+    }
+    println!("\ndone");
+}
+
+fn kind(lock_type: LockType, mode: Mode) -> String {
+    format!("stopped {lock_type:?} {mode:?}")
+}
+
+/// SIGSTOP for three times its lease, while another client has its locks; then SIGCONT.
+#[test]
+fn a_client_that_was_stopped_for_longer_than_its_lease_is_told_before_its_next_success() {
+    let server = server();
+    for fabric in fabrics() {
+        let other = client(&server, fabric);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_client_that_is_stopped", "--nocapture"])
+            .env(PORT, server.local_addr().port().to_string())
+            .env("DLOCK_TEST_FABRIC", name(fabric))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut says = |what: &str| lines.by_ref().map_while(Result::ok).any(|line| line == what);
+        assert!(says("held"));
+        let pid = child.id();
+        let signal = |name: &str| {
+            let kill = format!("kill -{name} {pid}");
+            assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        };
+        signal("STOP");
+        let begun = Instant::now();
+        for (lock_type, mode) in KINDS {
+            let lock = lock(&other, &kind(lock_type, mode), lock_type);
+            let guard = lock.acquire(X).lease(LEASE).wait(SOON).guard().unwrap();
+            guard.unlock().unwrap();
+        }
+        thread::sleep((3 * LEASE).saturating_sub(begun.elapsed()));
+        child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+        signal("CONT");
+        assert!(says("done"), "over {}", fabric.name());
+        assert!(child.wait().unwrap().success());
+    }
+}

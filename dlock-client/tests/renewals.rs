@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Leases that the library renews, on real fabrics: a hold lasts as long as its guard, also over a
+//! failover, and no longer; one that cannot be renewed is lost before its lease ends.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::site::Site;
+use common::{client, eventually, fabrics, server, S, X};
+use dlock_client::{Client, Config, Error, FabricChoice, LockType, Mode, Renew, Wait};
+
+const LEASE: Duration = Duration::from_secs(3);
+/// Longer than such a lease can last without a renewal: its deadline is in whole seconds.
+const LONGER: Duration = Duration::from_millis(4_500);
+
+/// What can be renewed.
+const KINDS: [(LockType, Mode); 3] =
+    [(LockType::Atomic, X), (LockType::Fair, X), (LockType::Fair, S)];
+
+fn lock(client: &Client, name: &str, lock_type: LockType) -> dlock_client::Lock {
+    match lock_type {
+        LockType::Atomic => client.atomic_lock(name),
+        LockType::Rw => client.rw_lock(name),
+        LockType::Fair => client.fair_lock(name),
+    }
+    .unwrap()
+}
+
+/// Takes the lock for another client, and releases it.
+fn taken(other: &Client, name: &str, lock_type: LockType) -> Result<(), Error> {
+    let lock = lock(other, name, lock_type);
+    let guard = lock.acquire(X).lease(LEASE).wait(Wait::No).guard()?;
+    guard.unlock()
+}
+
+/// Whether another client can have the lock now.
+fn is_free(other: &Client, name: &str, lock_type: LockType) -> bool {
+    match taken(other, name, lock_type) {
+        Err(Error::Held) => false,
+        result => result.map(|()| true).unwrap(),
+    }
+}
+
+fn each(test: &str, check: impl Fn(&str, FabricChoice, LockType, Mode) + Sync) {
+    thread::scope(|scope| {
+        for fabric in fabrics() {
+            for (lock_type, mode) in KINDS {
+                let name = format!("{test} {fabric:?} {lock_type:?} {mode:?}");
+                let check = &check;
+                scope.spawn(move || check(&name, fabric, lock_type, mode));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_hold_is_renewed_until_its_guard_ends_and_no_longer() {
+    let server = server();
+    each("renewed", |name, fabric, lock_type, mode| {
+        let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+        let held = lock(&mine, name, lock_type);
+        let mut guard = held.acquire(mode).lease(LEASE).renew(Renew::new()).guard().unwrap();
+        let begun = Instant::now();
+        while begun.elapsed() < LONGER {
+            // calls of the program, and renewals, do not disturb each other
+            guard.check().unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(!guard.is_known_lost(), "{name}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(LONGER); // without any call
+        assert!(!is_free(&other, name, lock_type), "{name}: it is held");
+        guard.unlock().unwrap();
+        eventually(5, "it is released", || is_free(&other, name, lock_type));
+        // the next hold was not asked to be renewed
+        let guard = held.acquire(mode).lease(LEASE).guard().unwrap();
+        thread::sleep(LONGER);
+        eventually(5, "its lease is over", || is_free(&other, name, lock_type));
+        assert!(guard.unlock().is_err(), "{name}");
+    });
+}
+
+#[test]
+fn a_renewal_ends_at_its_bound_and_the_hold_is_lost_before_its_lease() {
+    let server = server();
+    each("bounded", |name, fabric, lock_type, mode| {
+        let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+        let renew = Renew::new().at_most(LONGER);
+        let guard = lock(&mine, name, lock_type).acquire(mode).lease(LEASE).renew(renew).owned();
+        let guard = guard.unwrap();
+        thread::sleep(LONGER);
+        assert!(!guard.is_known_lost(), "{name}: it was renewed");
+        while !guard.is_known_lost() {
+            assert!(!is_free(&other, name, lock_type), "{name}: it is known before the end");
+            thread::sleep(Duration::from_millis(1));
+        }
+        eventually(8, "the lease ends", || is_free(&other, name, lock_type));
+        assert_eq!(guard.unlock(), Err(Error::Lost), "{name}");
+    });
+}
+
+#[test]
+fn a_program_that_says_no_is_not_renewed() {
+    let server = server();
+    each("alive", |name, fabric, lock_type, mode| {
+        let mine = client(&server, fabric);
+        let is_alive = Arc::new(AtomicBool::new(true));
+        let alive = Arc::clone(&is_alive);
+        let renew = Renew::new().while_alive(move || alive.load(Ordering::SeqCst));
+        let held = lock(&mine, name, lock_type);
+        let guard = held.acquire(mode).lease(LEASE).renew(renew).guard().unwrap();
+        thread::sleep(LONGER);
+        assert!(!guard.is_known_lost(), "{name}");
+        is_alive.store(false, Ordering::SeqCst);
+        eventually(8, "it is lost", || guard.is_known_lost());
+        assert_eq!(guard.unlock(), Err(Error::Lost), "{name}");
+    });
+}
+
+#[test]
+fn what_has_no_lease_is_not_renewed() {
+    let server = server();
+    let mine = client(&server, fabrics()[0]);
+    let rw = lock(&mine, "rw", LockType::Rw);
+    let refused = rw.acquire(X).renew(Renew::new()).guard();
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+}
+
+/// The primary is gone for longer than a renewal waits, and for less than the lease.
+#[test]
+fn a_renewal_goes_on_over_failovers() {
+    const LEASE: Duration = Duration::from_secs(4);
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("renewals-{}", fabric.name()));
+        let at = site.address();
+        let config = || {
+            let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+            config.silence(Duration::from_millis(200)).horizon(Duration::from_secs(30))
+        };
+        let ip = at.ip().to_string();
+        let [mine, other] = [0, 1].map(|_| Client::with_config(&config(), &ip).unwrap());
+        let locks = KINDS.map(|(lock_type, mode)| {
+            let name = format!("{lock_type:?} {mode:?}");
+            (lock(&mine, &name, lock_type), mode, name)
+        });
+        let guards: Vec<_> = locks
+            .iter()
+            .map(|(lock, mode, _)| {
+                lock.acquire(*mode).lease(LEASE).renew(Renew::new()).guard().unwrap()
+            })
+            .collect();
+        for _ in 0..3 {
+            site.stop();
+            thread::sleep(Duration::from_millis(500));
+            site.start();
+            thread::sleep(LEASE + Duration::from_secs(1));
+            for (guard, (lock, _, name)) in guards.iter().zip(&locks) {
+                assert!(!guard.is_known_lost(), "{name} over {}", fabric.name());
+                eventually(5, "it is served", || {
+                    let found = taken(&other, name, lock.lock_type());
+                    matches!(found, Err(Error::Held))
+                });
+            }
+        }
+        for guard in guards {
+            guard.unlock().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_future_that_is_renewed_stays_held() {
+    let server = server();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    for fabric in fabrics() {
+        let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+        let name = format!("future {fabric:?}");
+        let held = lock(&mine, &name, LockType::Fair);
+        let acquire = held.acquire(X).lease(LEASE).renew(Renew::new());
+        let guard = runtime.block_on(async { acquire.await }).unwrap();
+        thread::sleep(LONGER);
+        assert!(!is_free(&other, &name, LockType::Fair), "{name}");
+        runtime.block_on(guard.unlock_async()).unwrap();
+        eventually(5, "it is released", || is_free(&other, &name, LockType::Fair));
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A lease that the library renews for its program, and the end of one that it cannot renew.
+//!
+//! ```text
+//!   granted ─ a third of the lease ─▶ Renew ─ answered ─▶ a third of the lease ─▶ Renew …
+//!                                      │  ▲
+//!                       no answer, no primary: a pause that grows
+//!                                      └──┴─ LOST_AHEAD_NS before the end of the lease ─▶ Lost
+//! ```
+//! A renewal is an [extend](Op::Extend) that the library posts. It belongs to the hold for which it
+//! was asked for, and ends with it: the entry forgets it wherever the hold ends, and where its
+//! program has asked for the end and had no answer. A failover and a new session do not end the
+//! hold, so they do not end the renewal either. A renewal whose outcome is not waited for any
+//! longer is an extend whose answer was lost: the next operation learns from the word what it did.
+
+use super::{EntryState, LockEntry, Loss, Machine, Op, OpResult, Step};
+use crate::clock::{Now, NS};
+use crate::planted::{self, Bug};
+use crate::wire::message::Mode;
+use crate::wire::status::Status;
+
+/// How long before the end of its lease a hold that is not renewed is given up, nanoseconds: so
+/// that its program hears of the loss while the lease still runs.
+pub const LOST_AHEAD_NS: u64 = 50_000_000;
+/// The longest that the outcome of one renewal is waited for, nanoseconds, and the same as a part
+/// of the lease: an operation of the program on the same lock may have to wait for as long.
+const WAIT_NS_MAX: u64 = NS;
+const WAIT: u64 = 4;
+/// A lease is renewed after this part of it.
+const EVERY: u64 = 3;
+/// The first pause after a renewal without an answer, and the longest one, as parts of the lease.
+const PAUSES: (u64, u64) = (24, 6);
+
+/// The renewal of one hold. Times are on the client's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Renewal {
+    expire_s: u32,
+    /// No renewal begins after this.
+    until_ns: u64,
+    /// When the next one begins.
+    next_ns: u64,
+    /// Renewals without an answer since the last one that had one.
+    fails: u32,
+}
+
+/// What is to be done for a hold that is renewed, or whose program is to be told of its loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing any more: the hold is over, or was lost.
+    Over,
+    /// Nothing before this time of the client's own clock.
+    At(u64),
+    /// [`Operation::renew`](crate::operation::Operation::renew).
+    Renew,
+    /// The hold was given up just now: its lease, or the session's horizon, is about to end.
+    Lost,
+}
+
+impl Renewal {
+    fn lease_ns(&self) -> u64 {
+        u64::from(self.expire_s).saturating_mul(NS)
+    }
+
+    fn pause_ns(&self) -> u64 {
+        let (first, longest) = (self.lease_ns() / PAUSES.0, self.lease_ns() / PAUSES.1);
+        first.saturating_mul(1 << self.fails.min(8)).min(longest)
+    }
+}
+
+impl LockEntry {
+    /// Has the library renew the lease of the hold, by `expire_s` seconds each time, but not
+    /// beyond `max_ns` nanoseconds from now on. Called in one turn with the grant. A hold without
+    /// an end needs no renewal.
+    pub fn renews(&mut self, expire_s: u32, max_ns: u64, now: Now) {
+        if !self.state.is_held() || self.deadline_s() == u32::MAX || expire_s == 0 {
+            return;
+        }
+        let mut renewal = Renewal {
+            expire_s,
+            until_ns: now.local_ns.saturating_add(max_ns),
+            next_ns: 0,
+            fails: 0,
+        };
+        renewal.next_ns = now.local_ns.saturating_add(renewal.lease_ns() / EVERY);
+        self.renewal = Some(renewal);
+    }
+
+    /// Whether the library renews the lease of the hold.
+    pub fn is_renewed(&self) -> bool {
+        self.renewal.is_some()
+    }
+
+    /// What is to be done now for a hold that is renewed, or whose program is to be told of its
+    /// loss in time. `now`: by the clock that the deadline is of.
+    pub fn due(&mut self, is_listened_to: bool, now: Now) -> Due {
+        let is_endless = self.deadline_s() == u32::MAX;
+        if is_endless {
+            self.renewal = None; // a call of the program has made it a hold without an end
+        }
+        if self.hold().is_none() || self.renewal.is_none() && !is_listened_to {
+            return Due::Over;
+        }
+        let (end_ns, loss) = match is_endless {
+            true => (now.horizon_ns, Loss::Session),
+            false => (self.runs_until_ns(now), Loss::Expired),
+        };
+        let lost_ns = end_ns.saturating_sub(LOST_AHEAD_NS);
+        if now.local_ns >= lost_ns && !planted::is(Bug::LostUndeclared) {
+            self.lose_by(loss);
+            return Due::Lost;
+        }
+        let Some(renewal) = self.renewal else { return Due::At(lost_ns) };
+        let is_within = now.local_ns < renewal.until_ns || planted::is(Bug::RenewalUnbounded);
+        match is_within {
+            true if now.local_ns >= renewal.next_ns && now.is_past_horizon() => {
+                self.has_renewed(Status::NotReady, now); // past it nothing is posted
+                Due::At(self.renewal.map_or(lost_ns, |renewal| renewal.next_ns.min(lost_ns)))
+            }
+            true if now.local_ns >= renewal.next_ns => Due::Renew,
+            true => Due::At(renewal.next_ns.min(lost_ns)),
+            false => Due::At(lost_ns),
+        }
+    }
+
+    /// Whether the last renewal had no answer.
+    pub(super) fn is_renewal_failing(&self) -> bool {
+        self.renewal.is_some_and(|renewal| renewal.fails > 0)
+    }
+
+    /// When the hold is given up if it is not renewed.
+    fn lost_ns(&self, now: Now) -> u64 {
+        self.runs_until_ns(now).saturating_sub(LOST_AHEAD_NS)
+    }
+
+    /// The renewal that is due: its first step, and until when its outcome is waited for.
+    pub(crate) fn renew(&mut self, now: Now) -> Option<(Machine, Step, u64)> {
+        let renewal = self.renewal?;
+        let mode = match self.state {
+            EntryState::SharedLocked => Mode::Shared,
+            _ => Mode::Exclusive,
+        };
+        let op = Op::Extend { mode, expire_s: renewal.expire_s };
+        let mut machine = Machine { is_renewal: true, ..Machine::of(op, now) };
+        let step = self.first_step(&mut machine, now);
+        let wait_ns = (renewal.lease_ns() / WAIT).min(WAIT_NS_MAX);
+        let until_ns = now.local_ns.saturating_add(wait_ns).min(self.lost_ns(now));
+        Some((machine, step, until_ns))
+    }
+
+    /// Its program does not want to go on now: it is asked again, as after a renewal without an
+    /// answer.
+    pub fn renewal_declined(&mut self, now: Now) {
+        self.has_renewed(Status::NotReady, now);
+    }
+
+    /// A renewal has ended.
+    pub(crate) fn has_renewed(&mut self, status: Status, now: Now) {
+        let Some(renewal) = &mut self.renewal else { return };
+        let wait_ns = match status {
+            Status::Success => {
+                renewal.fails = 0;
+                renewal.lease_ns() / EVERY
+            }
+            _ => {
+                let pause_ns = renewal.pause_ns();
+                renewal.fails = renewal.fails.saturating_add(1);
+                pause_ns
+            }
+        };
+        renewal.next_ns = now.local_ns.saturating_add(wait_ns);
+        if status != Status::Success && planted::is(Bug::RenewalTriedOnce) {
+            renewal.until_ns = 0;
+        }
+    }
+
+    /// The hold is over: of its renewal nothing is left.
+    #[inline]
+    pub(super) fn renewal_ends(&mut self) {
+        if !planted::is(Bug::RenewalOutlives) {
+            self.renewal = None;
+        }
+    }
+
+    /// An operation has found that the hold is over. Its program hears of that from this operation,
+    /// or, if it is one of the library, from the next one.
+    pub(super) fn lost_by(&mut self, machine: &Machine) -> OpResult {
+        if !machine.is_renewal {
+            return self.lost();
+        }
+        let write = self.write.take(); // that nothing is claimed any more
+        self.lose_by(Loss::Unknown);
+        self.write = write;
+        OpResult::of(Status::Fail)
+    }
+
+    /// The program has asked for the end of the hold, and has no answer that tells of it: the hold
+    /// is not renewed any more.
+    pub(crate) fn end_is_wanted(&mut self) {
+        if self.refs <= 1 && !planted::is(Bug::RenewedAfterUnlock) {
+            self.renewal = None;
+        }
+    }
+}

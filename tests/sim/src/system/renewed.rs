@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Leases that the library renews: when, is decided by the entry (`dlock_core::lock::Due`), as in
+//! the library (`dlock-client/src/instance/renewals.rs`). Here is who asks for it, and the checker.
+//!
+//! ```text
+//!   told of a grant ─ asks ─▶ look ─ Renew ─▶ an operation of the library ─▶ look …
+//!                              └ every 50 ms: is the client well? does the lease run?
+//! ```
+//! The checker knows no pauses and no parts of a lease. A client that was well for the last half of
+//! its lease loses no hold; a hold is renewed only if its program has asked for that, has not asked
+//! for its end, and has set no bound that has passed; and no lease ends before its client knows.
+
+use dlock_core::clock::NS;
+use dlock_core::lock::{Due, LockEntry, Op, OpResult};
+use dlock_core::operation::{lease, Operation, Started};
+use dlock_core::wire::message::LockType;
+use dlock_core::wire::status::Status;
+
+use super::state::{Doing, Ev, Goal, Life, Sys};
+
+/// How often a hold is looked at, nanoseconds.
+const LOOK_NS: u64 = 50_000_000;
+/// A client that was not looked at for so long was stopped.
+const GAP_NS: u64 = 3 * LOOK_NS;
+/// Of a thousand renewals, so many have a bound.
+const BOUNDED: u32 = 200;
+/// Of a thousand renewals that are due, the program does not want so many.
+const DECLINED: u32 = 20;
+
+/// What a thread's program has asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// The hold is to be renewed.
+    is_wanted: bool,
+    /// By this number of seconds.
+    lease_s: u32,
+    /// No renewal begins after this, on the client's own clock.
+    until_ns: u64,
+    /// A look will come.
+    is_looked_at: bool,
+    /// When it was looked at last, and when the client was not well last.
+    looked: u64,
+    ill: u64,
+    /// When the program goes on, once the renewal under way is over.
+    resumes: u64,
+}
+
+impl Asked {
+    /// The program asks for the end of its hold.
+    pub(super) fn ends(&mut self, is_release: bool) {
+        self.is_wanted &= !is_release;
+    }
+
+    /// The program goes on then.
+    pub(super) fn resumes_at(&mut self, at: u64) {
+        self.resumes = at;
+    }
+}
+
+impl Sys {
+    /// The client was told that it has the lock: its program may have the lease renewed.
+    pub(super) fn may_renew(&mut self, c: usize, l: usize, op: Op) {
+        let (Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. }) = op else { return };
+        let has_lease = self.plan.locks[l] != LockType::Rw && expire_s < u32::MAX && expire_s > 0;
+        let is_wanted = self.plan.renewed > 0 && self.goal == Goal::Any && has_lease;
+        if !is_wanted || !self.rng.chance(self.plan.renewed) {
+            return self.looks_in_time(c, l);
+        }
+        let max_ns = match self.rng.chance(BOUNDED) {
+            true => self.rng.below(2 * NS * u64::from(expire_s)),
+            false => u64::MAX,
+        };
+        let (now, at) = (self.thread_now(c, l), self.now);
+        let t = self.thread(c, l);
+        let Some(entry) = t.entry.as_mut() else { return };
+        entry.renews(expire_s, max_ns, now);
+        let until_ns = now.local_ns.saturating_add(max_ns);
+        let is_looked_at = t.renewed.is_looked_at;
+        let resumes = t.renewed.resumes;
+        t.renewed = Asked {
+            is_wanted: true,
+            lease_s: expire_s,
+            until_ns,
+            is_looked_at,
+            looked: at,
+            ill: at,
+            resumes,
+        };
+        self.log(|| format!("client {c} lock {l} is to be renewed until {until_ns}"));
+        self.begins_to_look(c, l);
+    }
+
+    /// A hold that is not renewed is looked at if its program listens.
+    fn looks_in_time(&mut self, c: usize, l: usize) {
+        if self.plan.listens {
+            self.begins_to_look(c, l);
+        }
+    }
+
+    fn begins_to_look(&mut self, c: usize, l: usize) {
+        if !std::mem::replace(&mut self.thread(c, l).renewed.is_looked_at, true) {
+            self.looks_after(c, l, 1);
+        }
+    }
+
+    /// The program asks for the end of its hold, or the hold has ended.
+    pub(super) fn renewal_unwanted(&mut self, c: usize, l: usize) {
+        self.thread(c, l).renewed.is_wanted = false;
+    }
+
+    fn looks_after(&mut self, c: usize, l: usize, ns: u64) {
+        let inc = self.clients[c].inc;
+        self.after(ns, Ev::Renewal(c as u8, inc, l as u8));
+    }
+
+    /// Whether the client, its primary and what is between them work.
+    fn is_well(&self, c: usize, l: usize) -> bool {
+        let (client, now) = (&self.clients[c], self.now);
+        let t = &client.threads[l];
+        let is_served = self.alive && !self.recovering && self.frozen_until <= now;
+        let is_here = client.life == Life::Up && client.epoch == self.epoch && !client.is_mute;
+        let is_bound = self.is_connected(c, l) && t.epoch == self.epoch && t.old_clock.is_none();
+        let is_free = client.blocked_up.max(client.blocked_down).max(client.paused_until) <= now;
+        let is_heard = self.put_off_until <= now && client.up_last <= now + LOOK_NS;
+        is_served && is_here && is_bound && is_free && is_heard && !self.was_fenced(c)
+    }
+
+    /// Looks at a hold that is renewed.
+    pub(super) fn looks_at_renewal(&mut self, c: usize, l: usize) {
+        let is_idle = matches!(self.thread(c, l).doing, Doing::Idle);
+        let (at, is_well) = (self.now, self.is_well(c, l) && is_idle);
+        let renewed = &mut self.thread(c, l).renewed;
+        if !is_well || at > renewed.looked + GAP_NS {
+            renewed.ill = at;
+        }
+        renewed.looked = at;
+        if self.clients[c].life == Life::Leaving {
+            return self.thread(c, l).renewed = Asked::default(); // it gives everything up
+        }
+        if !is_idle {
+            return self.looks_again(c, l); // an operation is under way
+        }
+        let (now, listens) = (self.unheard_now(c, l), self.plan.listens);
+        let Some(entry) = self.thread(c, l).entry.as_mut() else { return self.looks_again(c, l) };
+        let was_held = entry.state().is_held() && !entry.is_lost();
+        if entry.deadline_s() == u32::MAX {
+            self.renewal_unwanted(c, l); // it has no end
+        }
+        let Some(entry) = self.thread(c, l).entry.as_mut() else { return };
+        let due = entry.due(listens, now);
+        let may_be_over = entry.state().is_held() && !entry.is_lost() && !lease::runs(entry, now);
+        let is_of_clock = !entry.is_of_another_clock(now) && !entry.is_unconfirmed();
+        let wanted = self.thread(c, l).renewed.is_wanted;
+        match due {
+            Due::Lost => self.could_not_renew(c, l),
+            Due::Over if wanted && was_held => {
+                self.fail(format!("renewal: client {c} forgets to renew lock {l}"));
+            }
+            Due::At(_) | Due::Renew if (wanted || listens) && may_be_over && is_of_clock => {
+                self.fail(format!(
+                    "renewal: the lease of client {c} of lock {l} is over, and it is not told"
+                ));
+            }
+            Due::Renew if self.rng.chance(DECLINED) => {
+                if let Some(entry) = self.thread(c, l).entry.as_mut() {
+                    entry.renewal_declined(now);
+                }
+                self.thread(c, l).renewed.ill = at;
+            }
+            Due::Renew => self.begins_renewal(c, l),
+            Due::At(_) | Due::Over => {}
+        }
+        self.looks_again(c, l);
+    }
+
+    fn looks_again(&mut self, c: usize, l: usize) {
+        if matches!(self.thread(c, l).doing, Doing::Idle) {
+            self.hears(c, l);
+        }
+        let listens = self.plan.listens;
+        let t = self.thread(c, l);
+        let is_renewed = t.entry.as_ref().is_some_and(LockEntry::is_renewed);
+        let is_heard = listens && t.entry.as_ref().is_some_and(|entry| entry.hold().is_some());
+        t.renewed.is_looked_at = t.renewed.is_wanted || is_renewed || is_heard;
+        if t.renewed.is_looked_at {
+            self.looks_after(c, l, LOOK_NS);
+        }
+    }
+
+    /// The hold was given up, since its lease is about to end.
+    fn could_not_renew(&mut self, c: usize, l: usize) {
+        let (who, now, at) = (self.who(c), self.thread_now(c, l), self.now);
+        self.log(|| format!("client {c} could not renew lock {l}"));
+        let renewed = self.thread(c, l).renewed;
+        let half_ns = u64::from(renewed.lease_s) * NS / 2;
+        let is_bounded = now.local_ns.saturating_add(half_ns) >= renewed.until_ns;
+        // where programs listen, answers may take seconds without a fault
+        let is_timely = !self.plan.listens;
+        if at - renewed.ill > half_ns && renewed.is_wanted && !is_bounded && is_timely {
+            let ill = renewed.ill;
+            self.fail(format!("renewal: client {c} loses lock {l}, and was well since {ill}"));
+        }
+        self.renewal_unwanted(c, l);
+        self.oracle.ended(l, who);
+    }
+
+    fn begins_renewal(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let renewed = self.thread(c, l).renewed;
+        if !renewed.is_wanted {
+            return self.fail(format!("renewal: nobody wants lock {l} of client {c} renewed"));
+        }
+        if now.local_ns >= renewed.until_ns {
+            return self.fail(format!("renewal: of lock {l} of client {c} beyond its bound"));
+        }
+        let Some(entry) = self.thread(c, l).entry.as_mut() else { return };
+        let Some(operation) = Operation::renew(entry, now) else { return };
+        let op = operation.op();
+        self.log(|| format!("client {c} lock {l}: renews by {op:?}"));
+        self.calls(c, l, op);
+        self.started(c, l, Started::Running(operation));
+    }
+
+    /// A renewal has this result. Whether the checker is told of it as of an extend: the library
+    /// relies on the hold for its program.
+    pub(super) fn renewal_told(&mut self, c: usize, l: usize, result: OpResult) -> bool {
+        let (who, now) = (self.who(c), self.thread_now(c, l));
+        let Some(entry) = self.clients[c].threads[l].entry.as_ref() else { return false };
+        if entry.is_lost() {
+            self.renewal_unwanted(c, l);
+            self.oracle.ended(l, who);
+            return false;
+        }
+        result.status == Status::Success && lease::runs(entry, now)
+    }
+
+    /// The program goes on as it would have without the renewal.
+    pub(super) fn resumes(&mut self, c: usize, l: usize) {
+        let at = self.thread(c, l).renewed.resumes;
+        let ns = at.saturating_sub(self.now).max(1);
+        self.step_after(c, l, ns);
+    }
+}
