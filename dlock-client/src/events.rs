@@ -33,9 +33,9 @@ pub enum Event {
     Hold {
         /// The lock.
         lock: LockId,
-        /// The number of the hold, which no other hold of the lock has:
-        /// [`Guard::hold`](crate::Guard::hold). An event of an earlier hold is late.
-        hold: u64,
+        /// The [generation](crate::Guard::generation) of the hold, which no other hold of the lock
+        /// has. An event of an earlier one is late.
+        generation: u64,
         /// What has become of it.
         what: HoldEvent,
     },
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     fn granted(hold: u64) -> Event {
-        Event::Hold { lock: LockId(1), hold, what: HoldEvent::Granted }
+        Event::Hold { lock: LockId(1), generation: hold, what: HoldEvent::Granted }
     }
 
     #[test]

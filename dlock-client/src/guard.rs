@@ -187,11 +187,6 @@ impl Guard<'_> {
         self.0.mode
     }
 
-    /// The number of the hold, by which events tell of it.
-    pub fn hold(&self) -> u64 {
-        self.0.number()
-    }
-
     /// The end of the lease in seconds since 1970 on the server clock, as last granted; `None` for
     /// a read-write lock, which has no lease.
     pub fn lease_end_s(&self) -> Option<u32> {
@@ -214,7 +209,7 @@ impl Guard<'_> {
     }
 
     /// The generation of the hold, which distinguishes it from the earlier and later holds of the
-    /// lock by this client. Shared holds that overlap have the same.
+    /// lock by this client, also in [events](crate::Event). Shared holds that overlap have the same.
     pub fn generation(&self) -> u64 {
         self.0.number()
     }
@@ -280,11 +275,6 @@ impl OwnedGuard {
     /// As [`Guard::mode`].
     pub fn mode(&self) -> Mode {
         self.0.mode
-    }
-
-    /// As [`Guard::hold`].
-    pub fn hold(&self) -> u64 {
-        self.0.number()
     }
 
     /// As [`Guard::lease_end_s`].

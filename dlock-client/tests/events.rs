@@ -33,7 +33,9 @@ fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
 /// The next event, which is about this hold.
 fn next(events: &Events, of: (&Lock, u64)) -> HoldEvent {
     match events.wait_for(SOON) {
-        Some(Event::Hold { lock, hold, what }) if (lock, hold) == (of.0.id(), of.1) => what,
+        Some(Event::Hold { lock, generation, what }) if (lock, generation) == (of.0.id(), of.1) => {
+            what
+        }
         other => panic!("{other:?} is not about {of:?}"),
     }
 }
@@ -55,7 +57,7 @@ fn a_loss_is_told_while_the_lease_runs_and_a_release_is_none() {
             let (all, its) = (mine.events(100), held.events(100));
             held.acquire(mode).lease(LEASE).guard().unwrap().unlock().unwrap();
             let guard = held.acquire(mode).lease(LEASE).guard().unwrap();
-            let hold = guard.hold();
+            let hold = guard.generation();
             assert_eq!(next(&all, (&held, hold - 1)), Granted, "the first one, which was released");
             assert_eq!(next(&all, (&held, hold)), Granted);
             assert_eq!(next(&all, (&held, hold)), Lost(Loss::Expired));
@@ -63,8 +65,8 @@ fn a_loss_is_told_while_the_lease_runs_and_a_release_is_none() {
             assert_eq!(is_taken, Err(Error::Held), "{name}: its lease runs still");
             assert_eq!(guard.unlock(), Err(Error::Lost), "{name}");
             let again = held.acquire(mode).lease(LEASE).wait(SOON).guard().unwrap();
-            assert!(again.hold() > hold);
-            assert_eq!(next(&all, (&held, again.hold())), Granted);
+            assert!(again.generation() > hold);
+            assert_eq!(next(&all, (&held, again.generation())), Granted);
             let heard: Vec<_> = std::iter::from_fn(|| its.try_next()).collect();
             assert_eq!(heard.len(), 4, "{name}: {heard:?}");
             again.unlock().unwrap();
@@ -81,7 +83,7 @@ fn a_read_write_lock_tells_its_grants_and_nothing_else_while_its_session_lasts()
         let held = lock(&mine, &format!("rw {fabric:?}"), LockType::Rw);
         let events = held.events(10);
         let guard = held.acquire(S).guard().unwrap();
-        assert_eq!(next(&events, (&held, guard.hold())), Granted);
+        assert_eq!(next(&events, (&held, guard.generation())), Granted);
         assert_eq!(events.wait_for(2 * LEASE), None);
         guard.unlock().unwrap();
         assert_eq!(events.try_next(), None);
@@ -102,7 +104,7 @@ fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
         let guard = held.acquire(X).lease(LEASE).renew(Renew::new()).guard().unwrap();
         let (events, its) = (mine.events(100), held.events(100));
         site.stop();
-        let of = (&held, guard.hold());
+        let of = (&held, guard.generation());
         assert_eq!(next(&its, of), Granted);
         assert!(matches!(next(&its, of), RenewalFailing { left } if left > LEASE / 4));
         site.start();
@@ -139,17 +141,17 @@ fn a_client_that_is_stopped() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
     for ((mut guard, (lock, mode)), events) in guards.into_iter().zip(&locks).zip(&events) {
         assert!(guard.check().is_err(), "another has had it");
-        let hold = guard.hold();
+        let hold = guard.generation();
         drop(guard);
         let again = lock.acquire(*mode).lease(LEASE).wait(SOON).guard().unwrap();
         // all that is told until now
         let heard = std::iter::from_fn(|| events.try_next()).filter_map(|event| match event {
-            Event::Hold { hold, what, .. } => Some((hold, what)),
+            Event::Hold { generation, what, .. } => Some((generation, what)),
             _ => None,
         });
         let heard: Vec<_> = heard.filter(|one| !matches!(one.1, RenewalFailing { .. })).collect();
         let lost = heard.iter().position(|one| one.0 == hold && matches!(one.1, Lost(_)));
-        let granted = heard.iter().position(|one| *one == (again.hold(), Granted));
+        let granted = heard.iter().position(|one| *one == (again.generation(), Granted));
         assert!(lost.is_some() && lost < granted, "{heard:?}");
         again.unlock().unwrap();
     }

@@ -56,7 +56,7 @@ impl Instance {
                     HoldEvent::RenewalFailing { left: Duration::from_nanos(left_ns) }
                 }
             };
-            self.feeds.tell(Event::Hold { lock: held.id, hold, what });
+            self.feeds.tell(Event::Hold { lock: held.id, generation: hold, what });
             if heard == Heard::Granted {
                 self.looks_after(held, hold);
             }
@@ -81,7 +81,8 @@ impl Instance {
                 continue;
             };
             if let Some(new) = new {
-                let event = Event::Hold { lock: held.id, hold, what: HoldEvent::Granted };
+                let event =
+                    Event::Hold { lock: held.id, generation: hold, what: HoldEvent::Granted };
                 self.feeds.tell_one(new, event);
                 self.looks_after(held, hold);
             }
