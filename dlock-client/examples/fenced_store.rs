@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A store that checks fencing tokens, and writers that may stand still for longer than their lease.
+//! A store that checks fencing tokens, and writers that may stand still beyond their lease.
 //!
 //! ```text
 //! dlockd &

@@ -161,8 +161,8 @@ impl Client {
         self.lock_of(name.as_ref(), lock_type, true)
     }
 
-    /// The mutex of this name, for threads: re-entrant, first come first served, with fencing tokens.
-    /// It is the fair lock of this name.
+    /// The mutex of this name, for threads: re-entrant, in the order of arrival, with fencing
+    /// tokens. It is the fair lock of this name.
     ///
     /// # Errors
     /// As [`atomic_lock`](Self::atomic_lock).

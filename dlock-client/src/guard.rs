@@ -209,7 +209,8 @@ impl Guard<'_> {
     }
 
     /// The generation of the hold, which distinguishes it from the earlier and later holds of the
-    /// lock by this client, also in [events](crate::Event). Shared holds that overlap have the same.
+    /// lock by this client, also in [events](crate::Event). Shared holds that overlap have the
+    /// same.
     pub fn generation(&self) -> u64 {
         self.0.number()
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lock for the threads of all programs: re-entrant within a thread, first come first served among
-//! the threads of one program, and a fair lock among programs.
+//! A lock for the threads of all programs: re-entrant within a thread, in the order of arrival
+//! among the threads of one program, and a fair lock among programs.
 //!
 //! ```text
 //!   thread ──lock()──▶ queue of this program's threads ──the first──▶ fair lock at the primary
 //!     │ is the owner: depth + 1, no message                                │
 //!     └──────────── the last guard of the owner is dropped ◀───────────────┘
 //! ```
-//! The hold is the owner's, not a guard's: it ends with the last guard of the thread, in whatever
-//! order they are dropped. Each hold is acquired at the primary: a thread that unlocks gives the
+//! The hold is the owner's, not a guard's: it ends with the last guard of the thread,
+//! which need not be the first. Each hold is acquired at the primary: a thread that unlocks gives the
 //! lock to the client that has waited longest, which may be another program's.
 
 use std::collections::VecDeque;

@@ -292,8 +292,8 @@ impl Instance {
         guard.as_ref()?.entry.token()
     }
 
-    /// The fencing token of what this client holds of the lock, as far as it knows; `None`: it holds
-    /// nothing, or has got the lock without tokens.
+    /// The fencing token of what this client holds of the lock, as far as it knows; `None`: it
+    /// holds nothing, or has got the lock without tokens.
     pub fn token(&self, lock: LockId) -> Option<Token> {
         let (_lock_slot, guard, _) = self.idle(lock).ok()?;
         guard.as_ref().filter(|held| held.entry.refs() > 0)?.entry.token()

@@ -60,8 +60,8 @@ pub struct Client {
     pub holds: Option<(Mode, u8)>,
     /// The program has called the release: it relies on nothing any more.
     pub releases: bool,
-    /// The compare-and-swap of its release found its own turn (of a share: while its lease ran). The
-    /// release is then a success, also if the arbiter answers that the place is gone.
+    /// The compare-and-swap of its release found its own turn (of a share: while its lease ran).
+    /// The release is then a success, also if the arbiter answers that the place is gone.
     pub had_turn: bool,
     /// A place was lost, and is taken anew once.
     pub anew: bool,

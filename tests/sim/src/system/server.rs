@@ -271,10 +271,8 @@ impl World {
             self.sys.recovering = primary.locks().is_recovering();
             // one that is being ended is judged by its horizon, when that begins
             let ends = |id| matches!(self.state(id), Some(State::Ending(_)));
-            let progress = primary.locks().progress();
-            let missing = progress.map(|p| p.missing.into_iter().filter(|m| !ends(m.0)).collect());
-            match missing {
-                Some(missing) => self.sys.missing = missing,
+            match primary.locks().progress().map(|progress| progress.missing.into_iter()) {
+                Some(all) => self.sys.missing = all.filter(|m| !ends(m.0)).collect(),
                 None => self.nobody_is_given_up_unheard(),
             }
         }
