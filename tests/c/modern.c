@@ -430,6 +430,32 @@ static void many(int port)
     OK(dlock_lock_close(last, AMPLE, NONE));
 }
 
+/* A lease that ends while another of many is waited for. */
+static void many_leases(int port)
+{
+    dlock_item items[2];
+    dlock_client one = open_client(port), two = open_client(port);
+    for (uint32_t type = DLOCK_TYPE_FAIR; type <= DLOCK_TYPE_ATOMIC; ++type) {
+        const char *names[2] = {type == DLOCK_TYPE_FAIR ? "lapses" : "lapses too", "waits"};
+        dlock_lock held = open_lock(two, names[1], DLOCK_TYPE_FAIR);
+        dlock_acquire_options options = wanted(DLOCK_EXCLUSIVE, 0, 3000);
+        dlock_hold hold;
+        OK(dlock_acquire(held, &options, AMPLE, NONE, &hold, NULL));
+        for (int i = 0; i < 2; ++i) {
+            DLOCK_INIT(&items[i]);
+            items[i].lock = open_lock(one, names[i], i == 0 ? type : DLOCK_TYPE_FAIR);
+            items[i].lease_ms = i == 0 ? 1000 : 60000;
+        }
+        IS(dlock_acquire_many(items, 2, AMPLE, NONE), DLOCK_E_LOST);
+        CHECK(items[0].status == DLOCK_E_LOST && items[0].hold.id == 0 && items[0].token == 0);
+        CHECK(items[1].status == DLOCK_OK && items[1].hold.id != 0);
+        OK(dlock_release_many(items, 2, AMPLE, NONE));
+        IS(dlock_release(hold, AMPLE, NONE), DLOCK_E_LOST);
+    }
+    OK(dlock_client_leave(one, AMPLE, NONE));
+    OK(dlock_client_leave(two, AMPLE, NONE));
+}
+
 static void objects(int port)
 {
     dlock_client one = open_client(port), two = open_client(port);
@@ -485,6 +511,7 @@ int main(void)
     sizes(port);
     misuse(port);
     many(port);
+    many_leases(port);
     objects(port);
     dserver_lib_deinit();
     return conclusion("modern");

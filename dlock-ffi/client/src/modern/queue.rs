@@ -26,7 +26,7 @@ use parking_lot::{Condvar, Mutex};
 use super::abi::*;
 use super::failure::{run, Failure};
 use super::handles;
-use super::holds::{abandon, insert, take, token, Wanted, BUSY_WAIT_NS};
+use super::holds::{abandon, insert, still_held, take, token, Wanted, BUSY_WAIT_NS};
 use super::waiting::{deliver, Registered, Until};
 
 /// The most requests of a queue whose events were not taken.
@@ -239,10 +239,7 @@ impl Request {
         let mut stage = self.stage.lock();
         let result = match std::mem::replace(&mut *stage, Stage::Taken) {
             Stage::New | Stage::Taken => return None, // a request is listed after its begin
-            Stage::Over(Ok(Some(guard)), Some(surely)) if Instant::now() >= surely => {
-                abandon(guard);
-                Err(Error::Lost.into())
-            }
+            Stage::Over(Ok(Some(guard)), surely) => still_held(guard, surely).map(Some),
             Stage::Over(result, _) => result,
             Stage::Under(mut future) => {
                 let waker = Waker::from(Arc::clone(self));
