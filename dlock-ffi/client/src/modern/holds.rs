@@ -2,6 +2,7 @@
 //! Holds of `dlock.h`: acquire, extend, release, one or many.
 
 use std::future::{Future, IntoFuture};
+use std::mem::offset_of;
 use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub(crate) fn of(options: &dlock_acquire_options, name: &str) -> Result<Self, Failure> {
         known_flags(options.flags, DLOCK_TRY, name)?;
+        unused(options.reserved, name)?;
         let mode = match options.mode {
             DLOCK_EXCLUSIVE => Mode::Exclusive,
             DLOCK_SHARED => Mode::Shared,
@@ -260,6 +262,7 @@ impl Items {
         }
         // SAFETY: as the caller vouches.
         let stride = unsafe { size_of_caller(at, "items") }?;
+        has_hold(stride, offset_of!(dlock_item, token), "items")?;
         Ok(Self { at, stride, count })
     }
 

@@ -65,6 +65,7 @@ fn open(
     until: &Until,
 ) -> Result<Lock, Failure> {
     known_flags(options.flags, DLOCK_NO_TOKENS, "options")?;
+    unused(options.reserved, "options")?;
     let lock_type = match options.r#type {
         DLOCK_TYPE_FAIR => LockType::Fair,
         DLOCK_TYPE_ATOMIC => LockType::Atomic,

@@ -12,6 +12,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::raw::{c_int, c_void};
 use std::pin::Pin;
@@ -376,6 +377,7 @@ pub unsafe extern "C" fn dlock_queue_next(
     run("dlock_queue_next", || {
         // SAFETY: the pointer is the caller's.
         let size = unsafe { size_of_caller(event, "event") }?;
+        has_hold(size, offset_of!(dlock_event, generation), "event")?;
         let until = Until::new(timeout_ns, cancel)?;
         let queue = handles::find::<Arc<Queue>>(queue.id)?;
         let (about, result) = loop {
