@@ -243,7 +243,9 @@ static void sizes(int port)
         uint64_t unknown[2];
     } larger;
     dlock_client client = open_client(port);
-    dlock_lock lock = open_lock(client, "sizes", DLOCK_TYPE_FAIR);
+    dlock_lock lock = open_lock(client, "sizes", DLOCK_TYPE_FAIR), other;
+    dlock_lock_options named;
+    dlock_item item;
     dlock_hold hold;
     dlock_queue queue;
     dlock_acquire_options older = wanted(DLOCK_EXCLUSIVE, 0, 0);
@@ -278,10 +280,26 @@ static void sizes(int port)
     CHECK(larger.unknown[0] == 0 && larger.unknown[1] == 0);
     OK(dlock_release_start(queue, larger.known.hold, &queue));
     memset(&larger, 0xEE, sizeof(larger));
-    larger.known.size = 24;
+    larger.known.size = 32; /* without room for a hold */
+    IS(dlock_queue_next(queue, AMPLE, NONE, &larger.known), DLOCK_E_SIZE);
+    larger.known.size = 40;
     OK(dlock_queue_next(queue, AMPLE, NONE, &larger.known));
     CHECK(larger.known.kind == DLOCK_EVENT_RELEASED && larger.known.user_data == &queue);
-    CHECK(larger.known.lock.id == UINT64_C(0xEEEEEEEEEEEEEEEE)); /* not in a struct of 24 bytes */
+    CHECK(larger.known.generation == UINT64_C(0xEEEEEEEEEEEEEEEE)); /* not in 40 bytes */
+    DLOCK_INIT(&item);
+    item.lock = lock;
+    item.size = 32;
+    IS(dlock_acquire_many(&item, 1, AMPLE, NONE), DLOCK_E_SIZE);
+    older.size = sizeof(older);
+    older.mode = DLOCK_EXCLUSIVE;
+    older.flags = DLOCK_TRY;
+    OK(dlock_acquire(lock, &older, AMPLE, NONE, &hold, NULL)); /* no hold was lost */
+    OK(dlock_release(hold, AMPLE, NONE));
+    older.reserved = 1;
+    IS(dlock_acquire(lock, &older, AMPLE, NONE, &hold, NULL), DLOCK_E_INVALID);
+    DLOCK_INIT(&named);
+    named.reserved = 1;
+    IS(dlock_lock_open(client, "sizes", 5, &named, AMPLE, NONE, &other), DLOCK_E_INVALID);
     OK(dlock_queue_close(queue));
 
     memset(&info, 0xEE, sizeof(info));
@@ -430,6 +448,32 @@ static void many(int port)
     OK(dlock_lock_close(last, AMPLE, NONE));
 }
 
+/* A lease that ends while another of many is waited for. */
+static void many_leases(int port)
+{
+    dlock_item items[2];
+    dlock_client one = open_client(port), two = open_client(port);
+    for (uint32_t type = DLOCK_TYPE_FAIR; type <= DLOCK_TYPE_ATOMIC; ++type) {
+        const char *names[2] = {type == DLOCK_TYPE_FAIR ? "lapses" : "lapses too", "waits"};
+        dlock_lock held = open_lock(two, names[1], DLOCK_TYPE_FAIR);
+        dlock_acquire_options options = wanted(DLOCK_EXCLUSIVE, 0, 3000);
+        dlock_hold hold;
+        OK(dlock_acquire(held, &options, AMPLE, NONE, &hold, NULL));
+        for (int i = 0; i < 2; ++i) {
+            DLOCK_INIT(&items[i]);
+            items[i].lock = open_lock(one, names[i], i == 0 ? type : DLOCK_TYPE_FAIR);
+            items[i].lease_ms = i == 0 ? 1000 : 60000;
+        }
+        IS(dlock_acquire_many(items, 2, AMPLE, NONE), DLOCK_E_LOST);
+        CHECK(items[0].status == DLOCK_E_LOST && items[0].hold.id == 0 && items[0].token == 0);
+        CHECK(items[1].status == DLOCK_OK && items[1].hold.id != 0);
+        OK(dlock_release_many(items, 2, AMPLE, NONE));
+        IS(dlock_release(hold, AMPLE, NONE), DLOCK_E_LOST);
+    }
+    OK(dlock_client_leave(one, AMPLE, NONE));
+    OK(dlock_client_leave(two, AMPLE, NONE));
+}
+
 static void objects(int port)
 {
     dlock_client one = open_client(port), two = open_client(port);
@@ -485,6 +529,7 @@ int main(void)
     sizes(port);
     misuse(port);
     many(port);
+    many_leases(port);
     objects(port);
     dserver_lib_deinit();
     return conclusion("modern");

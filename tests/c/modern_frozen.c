@@ -9,6 +9,14 @@
 /* A call of 100 ms ends in this time, on a busy machine. */
 #define SOON 2.5
 
+/* A call with a cancel handle that was fired, or without time. */
+#define AT_ONCE(call, want)          \
+    do {                             \
+        double begun = seconds_now(); \
+        IS(call, want);              \
+        CHECK_WITHIN(begun, SOON);   \
+    } while (0)
+
 #define ENDS(call)                                   \
     do {                                             \
         double begun = seconds_now();                \
@@ -65,14 +73,28 @@ int main(int argc, char **argv)
     dlock_hold hold = must_hold(a, NULL), other;
     dlock_object_options created;
     dlock_object object;
+    dlock_cancel fired;
     dlock_client_options options;
     DLOCK_INIT(&created);
     created.flags = DLOCK_CREATE;
     MUST(dlock_object_open(one, "frozen", 6, &created, AMPLE, NONE, &object));
     DLOCK_INIT(&options);
     options.port = (uint32_t)port;
+    dlock_client leaves = open_client(port);
+    dlock_lock closed[2] = {open_lock(two, "closed", DLOCK_TYPE_FAIR),
+                            open_lock(two, "closed too", DLOCK_TYPE_ATOMIC)};
+    dlock_lock left = open_lock(one, "left", DLOCK_TYPE_READ_WRITE);
+    dlock_object closed_object;
+    MUST(dlock_object_open(two, "closed", 6, &created, AMPLE, NONE, &closed_object));
+    must_hold(open_lock(leaves, "left", DLOCK_TYPE_READ_WRITE), NULL);
+    OK(dlock_cancel_new(&fired));
+    OK(dlock_cancel_fire(fired));
 
     stop_primary(primary);
+    /* What is closed is given back by a thread of the library. */
+    AT_ONCE(dlock_lock_close(closed[0], 0, NONE), DLOCK_E_TIMED_OUT);
+    AT_ONCE(dlock_lock_close(closed[1], DLOCK_FOREVER, fired), DLOCK_E_CANCELLED);
+    AT_ONCE(dlock_object_close(closed_object, 0, NONE), DLOCK_E_TIMED_OUT);
     ENDS(dlock_acquire(b, NULL, short_ns, NONE, &other, NULL));
     FIRED(dlock_acquire(b, NULL, DLOCK_FOREVER, fire_soon(), &other, NULL));
     ENDS(dlock_lock_open(one, "another", 7, NULL, short_ns, NONE, &opened));
@@ -105,6 +127,7 @@ int main(int argc, char **argv)
     dlock_error released = dlock_release(hold, short_ns, NONE);
     CHECK(released == DLOCK_OK || released == DLOCK_E_TIMED_OUT || released == DLOCK_E_BUSY);
     CHECK_WITHIN(start, SOON);
+    AT_ONCE(dlock_client_leave(leaves, 0, NONE), DLOCK_E_TIMED_OUT);
 
     continue_primary(primary);
     /* All that was given up is undone by the library. */
@@ -116,6 +139,8 @@ int main(int argc, char **argv)
     OK(dlock_release(other, AMPLE, NONE));
     opened = open_lock(one, "another", DLOCK_TYPE_FAIR);
     OK(dlock_release(must_hold(opened, NULL), AMPLE, NONE));
+    OK(dlock_acquire(left, NULL, DLOCK_S(30), NONE, &other, NULL)); /* its holder has left */
+    OK(dlock_release(other, AMPLE, NONE));
     OK(dlock_object_load(object, AMPLE, NONE, &value));
     CHECK(value <= 1);
     OK(dlock_client_leave(one, AMPLE, NONE));

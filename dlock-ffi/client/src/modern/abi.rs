@@ -283,6 +283,25 @@ pub(crate) fn known_flags(flags: u32, known: u32, name: &str) -> Result<(), Fail
     }
 }
 
+/// Whether the reserved field of a struct is 0, as a later version may give it a meaning.
+pub(crate) fn unused(reserved: u32, name: &str) -> Result<(), Failure> {
+    match reserved {
+        0 => Ok(()),
+        value => Err(invalid(format!("{name}->reserved is {value}, not 0"))),
+    }
+}
+
+/// Whether a struct of this size has room for its hold, which ends there: it would be lost else.
+pub(crate) fn has_hold(size: usize, end: usize, name: &str) -> Result<(), Failure> {
+    match size < end {
+        false => Ok(()),
+        true => Err(Failure::new(
+            DLOCK_E_SIZE,
+            format!("{name}->size is {size}: its hold needs {end} bytes"),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

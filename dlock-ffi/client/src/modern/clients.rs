@@ -16,7 +16,7 @@ use dlock_ffi_abi::args;
 use super::abi::*;
 use super::failure::{invalid, run, Failure};
 use super::handles;
-use super::waiting::{deliver, in_time, Until};
+use super::waiting::{deliver, in_any_case, in_time, Until};
 
 /// The wait of a client that is opened without a time.
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
@@ -212,7 +212,7 @@ pub extern "C" fn dlock_client_leave(
     run("dlock_client_leave", || {
         let until = Until::new(timeout_ns, cancel)?;
         let client = handles::remove::<Client>(client.id)?;
-        in_time(&until, CONTROL_WAIT, move || client.leave().map_err(Failure::from), drop)
+        in_any_case(&until, CONTROL_WAIT, move || client.leave().map_err(Failure::from), drop)
     })
 }
 

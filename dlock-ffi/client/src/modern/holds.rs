@@ -2,16 +2,18 @@
 //! Holds of `dlock.h`: acquire, extend, release, one or many.
 
 use std::future::{Future, IntoFuture};
+use std::mem::offset_of;
 use std::pin::{pin, Pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use ::dlock_client::{
     Acquire, AcquireFuture, Error, Lock, LockType, Mode, OwnedGuard, Wait, LEASE_MAX,
 };
 use dlock_core::limits::LOCK_WAIT_S;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::abi::*;
 use super::failure::{invalid, run, Failure};
@@ -38,6 +40,7 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub(crate) fn of(options: &dlock_acquire_options, name: &str) -> Result<Self, Failure> {
         known_flags(options.flags, DLOCK_TRY, name)?;
+        unused(options.reserved, name)?;
         let mode = match options.mode {
             DLOCK_EXCLUSIVE => Mode::Exclusive,
             DLOCK_SHARED => Mode::Shared,
@@ -113,10 +116,22 @@ pub(crate) fn take(hold: dlock_hold, until: &Until) -> Result<OwnedGuard, Failur
 /// Begins to release a hold that no caller waits for: a release that has begun goes on.
 pub(crate) fn abandon(guard: OwnedGuard) {
     let mut release = pin!(guard.unlock_async());
-    let mut context = Context::from_waker(std::task::Waker::noop());
+    let mut context = Context::from_waker(Waker::noop());
     if let Poll::Ready(Err(error)) = release.as_mut().poll(&mut context) {
         log::warn!("a hold that is not wanted: {error}");
     }
+}
+
+/// A hold that was granted before, and surely lasts until then; `None`: as long as its client.
+pub(crate) fn still_held(
+    guard: OwnedGuard,
+    surely: Option<Instant>,
+) -> Result<OwnedGuard, Failure> {
+    if surely.is_some_and(|surely| Instant::now() >= surely) {
+        abandon(guard);
+        return Err(Error::Lost.into());
+    }
+    Ok(guard)
 }
 
 /// `dlock_error dlock_acquire(dlock_lock lock, const dlock_acquire_options *options,
@@ -245,7 +260,7 @@ pub extern "C" fn dlock_release(
 /// Waits for a release, which begins in any case.
 fn finish(release: impl Future<Output = Result<(), Error>>, until: &Until) -> Result<(), Failure> {
     let mut release = pin!(release);
-    let mut context = Context::from_waker(std::task::Waker::noop());
+    let mut context = Context::from_waker(Waker::noop());
     match release.as_mut().poll(&mut context) {
         Poll::Ready(result) => result.map_err(Failure::from),
         Poll::Pending => block_on(release, until)?.map_err(Failure::from),
@@ -268,6 +283,7 @@ impl Items {
         }
         // SAFETY: as the caller vouches.
         let stride = unsafe { size_of_caller(at, "items") }?;
+        has_hold(stride, offset_of!(dlock_item, token), "items")?;
         Ok(Self { at, stride, count })
     }
 
@@ -299,7 +315,7 @@ impl Items {
 
 /// One of many operations under way.
 enum Many<T> {
-    Under(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+    Under(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>, Arc<Woken>),
     Over(Result<T, Failure>),
 }
 
@@ -307,17 +323,61 @@ impl<T> Many<T> {
     /// The operation, which has begun.
     fn begun(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         let mut future: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(future);
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        match future.as_mut().poll(&mut context) {
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(Arc::clone(&woken));
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => Self::Over(result.map_err(Failure::from)),
-            Poll::Pending => Self::Under(future),
+            Poll::Pending => Self::Under(future, woken),
         }
     }
 
+    /// Waits until the operation is over, and leaves its result in it.
+    fn wait(&self, until: &Until) -> Result<(), Failure> {
+        match self {
+            Self::Over(_) => Ok(()),
+            Self::Under(_, woken) => block_on(woken.as_ref(), until),
+        }
+    }
+
+    /// The result, which an operation that is over has at once.
     fn result(self, until: &Until) -> Result<T, Failure> {
         match self {
             Self::Over(result) => result,
-            Self::Under(future) => block_on(future, until)?.map_err(Failure::from),
+            Self::Under(mut future, _) => {
+                let mut context = Context::from_waker(Waker::noop());
+                match future.as_mut().poll(&mut context) {
+                    Poll::Ready(result) => result.map_err(Failure::from),
+                    Poll::Pending => block_on(future, until)?.map_err(Failure::from),
+                }
+            }
+        }
+    }
+}
+
+/// Whether an operation is over.
+#[derive(Default)]
+struct Woken {
+    is_woken: AtomicBool,
+    waiter: Mutex<Option<Waker>>,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::SeqCst);
+        if let Some(waiter) = self.waiter.lock().take() {
+            waiter.wake();
+        }
+    }
+}
+
+impl Future for &Woken {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        *self.waiter.lock() = Some(context.waker().clone());
+        match self.is_woken.load(Ordering::SeqCst) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     }
 }
@@ -353,14 +413,22 @@ pub unsafe extern "C" fn dlock_acquire_many(
             begun.push((lock, wanted));
         }
         until.is_uncancelled()?;
-        let begun: Vec<_> = begun
-            .into_iter()
-            .map(|(lock, wanted)| Many::begun(wanted.of_lock(&lock, &until)))
-            .collect();
+        let begin = |(lock, wanted): (Lock, Wanted)| {
+            let lease = wanted.lease_of(&lock);
+            let surely = lease.and_then(|lease| Instant::now().checked_add(lease));
+            (Many::begun(wanted.of_lock(&lock, &until)), surely)
+        };
+        let begun: Vec<_> = begun.into_iter().map(begin).collect();
+        // a hold is told only when all are over: its lease may end while another one waits
+        let _is_late = begun.iter().try_for_each(|(acquire, _)| acquire.wait(&until));
         let mut failures = Vec::new();
-        for (index, (acquire, mut item)) in begun.into_iter().zip(wanted).enumerate() {
+        for (index, ((acquire, surely), mut item)) in begun.into_iter().zip(wanted).enumerate() {
             (item.hold, item.token) = (Plain::zeroed(), 0);
-            match acquire.result(&until) {
+            let result = match acquire {
+                Many::Over(Ok(guard)) => still_held(guard, surely),
+                acquire => acquire.result(&until),
+            };
+            match result {
                 Ok(guard) => {
                     (item.status, item.token) = (DLOCK_OK, token(&guard));
                     item.hold = insert(guard);

@@ -11,7 +11,7 @@ use super::abi::*;
 use super::clients::CONTROL_WAIT;
 use super::failure::{invalid, run, Failure};
 use super::handles;
-use super::waiting::{deliver, in_time, Until};
+use super::waiting::{deliver, in_any_case, in_time, Until};
 
 /// The longest time of getting a lock or an object, or of giving it back: beside the call, other
 /// threads may be giving the same back.
@@ -65,6 +65,7 @@ fn open(
     until: &Until,
 ) -> Result<Lock, Failure> {
     known_flags(options.flags, DLOCK_NO_TOKENS, "options")?;
+    unused(options.reserved, "options")?;
     let lock_type = match options.r#type {
         DLOCK_TYPE_FAIR => LockType::Fair,
         DLOCK_TYPE_ATOMIC => LockType::Atomic,
@@ -103,5 +104,5 @@ pub(crate) fn close<T: Send + 'static>(last: T, until: &Until) -> Result<(), Fai
         drop(last);
         Ok(())
     };
-    in_time(until, OPEN_WAIT, work, drop)
+    in_any_case(until, OPEN_WAIT, work, drop)
 }

@@ -12,6 +12,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::raw::{c_int, c_void};
 use std::pin::Pin;
@@ -26,7 +27,7 @@ use parking_lot::{Condvar, Mutex};
 use super::abi::*;
 use super::failure::{run, Failure};
 use super::handles;
-use super::holds::{abandon, insert, take, token, Wanted, BUSY_WAIT_NS};
+use super::holds::{abandon, insert, still_held, take, token, Wanted, BUSY_WAIT_NS};
 use super::waiting::{deliver, Registered, Until};
 
 /// The most requests of a queue whose events were not taken.
@@ -239,10 +240,7 @@ impl Request {
         let mut stage = self.stage.lock();
         let result = match std::mem::replace(&mut *stage, Stage::Taken) {
             Stage::New | Stage::Taken => return None, // a request is listed after its begin
-            Stage::Over(Ok(Some(guard)), Some(surely)) if Instant::now() >= surely => {
-                abandon(guard);
-                Err(Error::Lost.into())
-            }
+            Stage::Over(Ok(Some(guard)), surely) => still_held(guard, surely).map(Some),
             Stage::Over(result, _) => result,
             Stage::Under(mut future) => {
                 let waker = Waker::from(Arc::clone(self));
@@ -379,6 +377,7 @@ pub unsafe extern "C" fn dlock_queue_next(
     run("dlock_queue_next", || {
         // SAFETY: the pointer is the caller's.
         let size = unsafe { size_of_caller(event, "event") }?;
+        has_hold(size, offset_of!(dlock_event, generation), "event")?;
         let until = Until::new(timeout_ns, cancel)?;
         let queue = handles::find::<Arc<Queue>>(queue.id)?;
         let (about, result) = loop {

@@ -222,10 +222,26 @@ pub(crate) fn in_time<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
 ) -> Result<T, Failure> {
+    if !until.suffices_for(longest) {
+        until.goes_on()?;
+    }
+    in_any_case(until, longest, work, undo)
+}
+
+/// As [`in_time`], of a work that begins also if there is no time for it: what it owns must not be
+/// dropped by the caller, if that may wait.
+///
+/// # Errors
+/// As `in_time`; with `DLOCK_E_TOO_MANY` and `DLOCK_E_NO_RESOURCE` the work has not begun.
+pub(crate) fn in_any_case<T: Send + 'static>(
+    until: &Until,
+    longest: Duration,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    undo: impl FnOnce(T) + Send + 'static,
+) -> Result<T, Failure> {
     if until.suffices_for(longest) {
         return work();
     }
-    until.goes_on()?;
     let permit = Permit::new()?;
     let answer = Arc::new(Answer { state: Mutex::new(None), sleep: Arc::default() });
     let told = Arc::clone(&answer);
@@ -408,6 +424,29 @@ mod tests {
         assert!(cancel.state.lock().wakers.is_empty());
         let later = block_on(std::future::ready(()), &waits);
         assert_eq!(later.unwrap_err().code, DLOCK_E_CANCELLED);
+    }
+
+    #[test]
+    fn a_work_for_which_there_is_no_time_begins_in_any_case_if_it_has_to() {
+        let caller = std::thread::current().id();
+        for (must_begin, cancel) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (tell, told) = std::sync::mpsc::channel();
+            let handle = Arc::new(Cancel::default());
+            handle.fire();
+            let until = until(Duration::ZERO, cancel.then_some(&handle));
+            let work = move || {
+                tell.send(std::thread::current().id()).unwrap();
+                Err::<(), _>(Failure::of(DLOCK_E_FAILED))
+            };
+            let result = match must_begin {
+                true => in_any_case(&until, LONG, work, drop),
+                false => in_time(&until, LONG, work, drop),
+            };
+            let late = if cancel { DLOCK_E_CANCELLED } else { DLOCK_E_TIMED_OUT };
+            let code = result.unwrap_err().code;
+            assert!(code == late || must_begin && code == DLOCK_E_FAILED, "{code}");
+            assert_eq!(told.recv().is_ok_and(|thread| thread != caller), must_begin);
+        }
     }
 
     #[test]
