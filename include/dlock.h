@@ -283,7 +283,11 @@ enum {
 
 /* dlock_acquire_options.flags */
 enum {
-    DLOCK_TRY = 1 /* do not wait for other holders: DLOCK_E_HELD */
+    DLOCK_TRY = 1,  /* do not wait for other holders: DLOCK_E_HELD */
+    DLOCK_RENEW = 2 /* the library renews the lease until the hold is released, also over a
+                     * failover; not of a read-write lock. If it cannot, the hold is
+                     * DLOCK_E_LOST shortly before the lease ends. A lease that is renewed says
+                     * nothing of whether the program goes on */
 };
 
 typedef struct dlock_acquire_options {

@@ -7,9 +7,10 @@
 //!     │ is the owner: depth + 1, no message                                │
 //!     └──────────── the last guard of the owner is dropped ◀───────────────┘
 //! ```
-//! The hold is the owner's, not a guard's: it ends with the last guard of the thread,
-//! which need not be the first. Each hold is acquired at the primary: a thread that unlocks gives the
-//! lock to the client that has waited longest, which may be another program's.
+//! The hold is the owner's, not a guard's: it ends with the last guard of the thread, which need
+//! not be the first. Its lease is renewed until then. Each hold is acquired at the primary: a
+//! thread that unlocks gives the lock to the client that has waited longest, which may be another
+//! program's.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -20,7 +21,7 @@ use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
 use parking_lot::Condvar;
 
-use crate::client::LEASE_MAX;
+use crate::driver::renewals::Renew;
 use crate::error::Error;
 use crate::guard::OwnedGuard;
 use crate::lock::{Lock, Wait};
@@ -122,8 +123,7 @@ impl Mutex {
                 }
                 (wait, _) => wait,
             };
-            // it ends with the horizon of the client, which the driver thread keeps moving
-            let hold = self.lock.acquire(Mode::Exclusive).lease(LEASE_MAX).wait(wait).owned();
+            let hold = self.lock.acquire(Mode::Exclusive).wait(wait).renew(Renew::new()).owned();
             match hold {
                 Ok(hold) => self.with_owner(|owner| owner.hold = Some(hold)),
                 Err(error) => {

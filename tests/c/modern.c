@@ -128,6 +128,26 @@ static void lost(int port, uint32_t type)
     OK(dlock_lock_close(b, AMPLE, NONE));
 }
 
+/* Two and a half times its lease. */
+static void renewed(int port, uint32_t type)
+{
+    dlock_client one = open_client(port), two = open_client(port);
+    const char *name = type == DLOCK_TYPE_FAIR ? "renewed, fair" : "renewed, atomic";
+    dlock_lock a = open_lock(one, name, type), b = open_lock(two, name, type);
+    dlock_acquire_options options = wanted(DLOCK_EXCLUSIVE, DLOCK_RENEW, 2000);
+    dlock_hold hold, other;
+    MUST(dlock_acquire(a, &options, AMPLE, NONE, &hold, NULL));
+    options.flags = DLOCK_TRY;
+    sleep_seconds(5.0);
+    OK(dlock_hold_check(hold, AMPLE, NONE));
+    IS(dlock_acquire(b, &options, AMPLE, NONE, &other, NULL), DLOCK_E_HELD);
+    OK(dlock_release(hold, AMPLE, NONE));
+    MUST(dlock_acquire(b, &options, AMPLE, NONE, &other, NULL));
+    OK(dlock_release(other, AMPLE, NONE));
+    OK(dlock_client_leave(one, AMPLE, NONE));
+    OK(dlock_client_leave(two, AMPLE, NONE));
+}
+
 struct firing {
     dlock_cancel cancel;
     pthread_t thread;
@@ -525,6 +545,8 @@ int main(void)
         ends(port, types[i]);
         if (types[i] != DLOCK_TYPE_READ_WRITE)
             lost(port, types[i]);
+        if (types[i] != DLOCK_TYPE_READ_WRITE && slowness() == 1) /* under valgrind 2 s are short */
+            renewed(port, types[i]);
     }
     sizes(port);
     misuse(port);

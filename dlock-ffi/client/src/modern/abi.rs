@@ -64,6 +64,7 @@ numbers! { u32:
     DLOCK_EXCLUSIVE = 0;
     DLOCK_SHARED = 1;
     DLOCK_TRY = 1;
+    DLOCK_RENEW = 2;
     DLOCK_EVENT_ACQUIRED = 1;
     DLOCK_EVENT_RELEASED = 2;
     DLOCK_CREATE = 1;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use ::dlock_client::{
-    Acquire, AcquireFuture, Error, Lock, LockType, Mode, OwnedGuard, Wait, LEASE_MAX,
+    Acquire, AcquireFuture, Error, Lock, LockType, Mode, OwnedGuard, Renew, Wait, LEASE_MAX,
 };
 use dlock_core::limits::LOCK_WAIT_S;
 use parking_lot::{Mutex, RwLock};
@@ -35,11 +35,12 @@ pub(crate) struct Wanted {
     mode: Mode,
     lease: Option<Duration>,
     waits: bool,
+    is_renewed: bool,
 }
 
 impl Wanted {
     pub(crate) fn of(options: &dlock_acquire_options, name: &str) -> Result<Self, Failure> {
-        known_flags(options.flags, DLOCK_TRY, name)?;
+        known_flags(options.flags, DLOCK_TRY | DLOCK_RENEW, name)?;
         unused(options.reserved, name)?;
         let mode = match options.mode {
             DLOCK_EXCLUSIVE => Mode::Exclusive,
@@ -50,7 +51,9 @@ impl Wanted {
             0 => None,
             ms => Some(lease(ms)),
         };
-        Ok(Self { mode, lease, waits: options.flags & DLOCK_TRY == 0 })
+        let (waits, is_renewed) =
+            (options.flags & DLOCK_TRY == 0, options.flags & DLOCK_RENEW != 0);
+        Ok(Self { mode, lease, waits, is_renewed })
     }
 
     /// The acquire, which has not begun.
@@ -64,7 +67,10 @@ impl Wanted {
             (true, Some(left)) => Wait::For(left),
             (true, None) => Wait::Forever,
         };
-        let acquire = lock.acquire(self.mode).wait(wait);
+        let mut acquire = lock.acquire(self.mode).wait(wait);
+        if self.is_renewed {
+            acquire = acquire.renew(Renew::new());
+        }
         match self.lease {
             Some(lease) => acquire.lease(lease),
             None => acquire,
