@@ -61,6 +61,8 @@ impl Store {
         if token < largest {
             return Ok(format!("refused: {token} is older than {largest}"));
         }
+        // before the write: one that fails in the middle may have replaced the value
+        tokens.insert(key.into(), token);
         // a name with a dot is no key; what is under it is left over from a crash
         let partial = self.folder.join(format!("{key}.new"));
         let mut file = File::create(&partial)?;
@@ -68,7 +70,6 @@ impl Store {
         file.sync_all()?;
         fs::rename(partial, self.folder.join(key))?;
         File::open(&self.folder)?.sync_all()?;
-        tokens.insert(key.into(), token);
         Ok("stored".into())
     }
 

@@ -11,6 +11,7 @@ mod fenced_store;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
@@ -155,5 +156,30 @@ fn a_late_write_is_refused_by_its_token() {
             }
         });
     }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// The value of a write that has failed may be there all the same.
+#[test]
+fn a_write_that_fails_keeps_older_ones_out() {
+    let folder = std::env::temp_dir().join(format!("dlock-fails-{}", std::process::id()));
+    let values = folder.join("values");
+    fs::create_dir_all(&values).unwrap();
+    let socket = folder.join("store").to_string_lossy().into_owned();
+    let mut store = Process::start(&["serve", &socket, &values.to_string_lossy()], "auto");
+    assert_eq!(store.hears(), "serves");
+    let stream = UnixStream::connect(&socket).unwrap();
+    let mut answers = BufReader::new(&stream).lines();
+    let mut put = |line: &str| {
+        writeln!(&stream, "{line}").unwrap();
+        answers.next().unwrap().unwrap()
+    };
+    assert_eq!(put("key 4 first"), "stored");
+    fs::remove_file(values.join("key")).unwrap();
+    fs::create_dir(values.join("key")).unwrap(); // in place of which no file comes
+    assert!(put("key 6 second").starts_with("failed: "));
+    fs::remove_dir(values.join("key")).unwrap();
+    assert_eq!(put("key 5 late"), "refused: 5 is older than 6");
+    assert_eq!(put("key 6 again"), "stored");
     fs::remove_dir_all(folder).unwrap();
 }

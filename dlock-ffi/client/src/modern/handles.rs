@@ -12,18 +12,18 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use ::dlock_client::{Client, Lock, Object};
 use dlock_fabric::os::fork::Owner;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::abi::*;
 use super::failure::Failure;
 use super::holds::Held;
 use super::queue::Queue;
-use super::waiting::Cancel;
+use super::waiting::{Calls, Cancel};
 
 const KIND_BITS: u32 = 4;
 /// Parts of a table, so that threads with different handles meet seldom.
@@ -47,15 +47,15 @@ macro_rules! kinds {
             /// The first count of this process; those below are its parent's.
             first: u64,
             /// The calls that threads carry out.
-            threads: AtomicUsize,
+            calls: Mutex<Calls>,
             $($field: Table<$type>,)*
         }
 
         impl Tables {
             fn new() -> Self {
                 let (owner, first) = (Owner::current(), NEXT.load(Ordering::Relaxed));
-                let threads = AtomicUsize::new(0);
-                Self { owner, first, threads, $($field: Table::default(),)* }
+                let calls = Mutex::default();
+                Self { owner, first, calls, $($field: Table::default(),)* }
             }
         }
 
@@ -141,9 +141,9 @@ fn tables() -> &'static Tables {
     }
 }
 
-/// The number of calls that threads of this process carry out.
-pub(crate) fn threads() -> &'static AtomicUsize {
-    &tables().threads
+/// The calls that threads of this process carry out.
+pub(crate) fn calls() -> &'static Mutex<Calls> {
+    &tables().calls
 }
 
 /// Makes a handle for a value.

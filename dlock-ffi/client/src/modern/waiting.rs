@@ -8,11 +8,10 @@
 //!   dlock_cancel_fire ─▶ Cancel ─▶ wakes all that wait with it
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -222,17 +221,18 @@ pub(crate) fn in_time<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
 ) -> Result<T, Failure> {
-    if !until.suffices_for(longest) {
-        until.goes_on()?;
+    if until.suffices_for(longest) {
+        return work();
     }
-    in_any_case(until, longest, work, undo)
+    until.goes_on()?;
+    by_a_thread(until, Full::Refuses, work, undo)
 }
 
 /// As [`in_time`], of a work that begins also if there is no time for it: what it owns must not be
 /// dropped by the caller, if that may wait.
 ///
 /// # Errors
-/// As `in_time`; with `DLOCK_E_TOO_MANY` and `DLOCK_E_NO_RESOURCE` the work has not begun.
+/// As `in_time`; after `DLOCK_E_TOO_MANY` the work begins when one of the threads is free.
 pub(crate) fn in_any_case<T: Send + 'static>(
     until: &Until,
     longest: Duration,
@@ -242,20 +242,25 @@ pub(crate) fn in_any_case<T: Send + 'static>(
     if until.suffices_for(longest) {
         return work();
     }
-    let permit = Permit::new()?;
+    by_a_thread(until, Full::Keeps, work, undo)
+}
+
+fn by_a_thread<T: Send + 'static>(
+    until: &Until,
+    full: Full,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    undo: impl FnOnce(T) + Send + 'static,
+) -> Result<T, Failure> {
     let answer = Arc::new(Answer { state: Mutex::new(None), sleep: Arc::default() });
     let told = Arc::clone(&answer);
     let run = move || {
-        let _permit = permit;
         let panicked = |_| Err(Failure::of(DLOCK_E_INTERNAL));
         let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
         if let Some(Ok(unwanted)) = told.tell(result) {
             undo(unwanted);
         }
     };
-    if let Err(error) = spawn_without_signals("dlock-call", run) {
-        return Err(Failure::new(DLOCK_E_NO_RESOURCE, format!("no thread: {error}")));
-    }
+    begin(Box::new(run), full)?;
     match block_on(Answered(&answer), until) {
         Ok(result) => result,
         Err(late) => match answer.close() {
@@ -265,23 +270,56 @@ pub(crate) fn in_any_case<T: Send + 'static>(
     }
 }
 
-/// A call that a thread carries out counts as long as this lives.
-struct Permit(&'static AtomicUsize);
-
-impl Permit {
-    fn new() -> Result<Self, Failure> {
-        let permit = Self(handles::threads());
-        match permit.0.fetch_add(1, Ordering::Relaxed) {
-            THREADS_MAX.. => Err(Failure::of(DLOCK_E_TOO_MANY)),
-            _ => Ok(permit),
-        }
-    }
+/// The calls of a process that threads carry out.
+#[derive(Default)]
+pub(crate) struct Calls {
+    threads: usize,
+    /// Those that have to be carried out, and wait for a thread.
+    kept: VecDeque<Call>,
 }
 
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+type Call = Box<dyn FnOnce() + Send>;
+
+/// What becomes of a call for which there is no thread more.
+enum Full {
+    Refuses,
+    Keeps,
+}
+
+/// Has a thread carry the call out.
+///
+/// # Errors
+/// `DLOCK_E_TOO_MANY`, `DLOCK_E_NO_RESOURCE`.
+fn begin(call: Call, full: Full) -> Result<(), Failure> {
+    let calls = handles::calls();
+    let mut state = calls.lock();
+    if state.threads >= THREADS_MAX {
+        match full {
+            Full::Keeps => state.kept.push_back(call),
+            Full::Refuses => {
+                drop(state);
+                drop(call); // it may own the last reference to a lock
+            }
+        }
+        return Err(Failure::of(DLOCK_E_TOO_MANY));
     }
+    state.threads += 1;
+    drop(state);
+    let run = move || {
+        let mut next = Some(call);
+        while let Some(call) = next.take() {
+            let _ = catch_unwind(AssertUnwindSafe(call));
+            let mut state = calls.lock();
+            next = state.kept.pop_front();
+            if next.is_none() {
+                state.threads -= 1;
+            }
+        }
+    };
+    spawn_without_signals("dlock-call", run).map_err(|error| {
+        calls.lock().threads -= 1;
+        Failure::new(DLOCK_E_NO_RESOURCE, format!("no thread: {error}"))
+    })
 }
 
 /// The answer of a thread; `state`: its result, or `Closed`.
@@ -447,6 +485,28 @@ mod tests {
             assert!(code == late || must_begin && code == DLOCK_E_FAILED, "{code}");
             assert_eq!(told.recv().is_ok_and(|thread| thread != caller), must_begin);
         }
+    }
+
+    #[test]
+    fn a_work_that_has_to_begin_waits_for_one_of_the_threads() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = |name: &'static str| {
+            let tell = tell.clone();
+            move || tell.send((name, std::thread::current().id())).map_err(|_| Failure::of(0))
+        };
+        let soon = until(LONG / 2, None);
+        handles::calls().lock().threads = THREADS_MAX;
+        let refused = in_time(&soon, LONG, work("refused"), drop);
+        let kept = in_any_case(&soon, LONG, work("kept"), drop);
+        for result in [refused, kept] {
+            assert_eq!(result.unwrap_err().code, DLOCK_E_TOO_MANY);
+        }
+        assert!(told.try_recv().is_err());
+        handles::calls().lock().threads = 0;
+        in_time(&soon, LONG, work("next"), drop).unwrap();
+        let ran = [(); 2].map(|()| told.recv_timeout(Duration::from_secs(20)).expect("it runs"));
+        assert_eq!(ran.map(|(name, _)| name), ["next", "kept"]);
+        assert_eq!(ran[0].1, ran[1].1, "the same thread");
     }
 
     #[test]
