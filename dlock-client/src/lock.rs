@@ -79,6 +79,11 @@ impl Lock {
         self.lock_type
     }
 
+    /// Whether this process has got the lock: a forked child has not.
+    pub(crate) fn is_here(&self) -> bool {
+        self.reference.is_here()
+    }
+
     /// The threads of this program that use it as a [`Mutex`](crate::Mutex).
     pub(crate) fn threads(&self) -> &Threads {
         self.reference.threads()

@@ -82,7 +82,8 @@ impl Mutex {
     ///
     /// # Errors
     /// `Lost`: this thread has guards of a hold that was lost. It has to drop them first: nothing
-    /// that it goes on with is protected. `NotReady`, `Disconnected`, `Left`, `Removed`, `Denied`.
+    /// that it goes on with is protected. `NotReady`, `Disconnected` (also in a forked child),
+    /// `Left`, `Removed`, `Denied`.
     ///
     /// # Latency
     /// One round trip if the mutex is free, none over shared memory or for the owner; else as long
@@ -111,6 +112,9 @@ impl Mutex {
     /// As `lock`; 5 s at most beyond the limit.
     pub fn lock_for(&self, wait: impl Into<Wait>) -> Result<MutexGuard<'_>, Error> {
         let wait = wait.into();
+        if !self.lock.is_here() {
+            return Err(Error::Disconnected); // a forked child has no guards of its parent's
+        }
         let end = match wait {
             Wait::For(time) => Instant::now().checked_add(time),
             Wait::No | Wait::Forever => None,

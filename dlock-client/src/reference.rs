@@ -186,6 +186,11 @@ impl Reference {
         &self.references.tasks
     }
 
+    /// Whether this process has made the client: a forked child has not.
+    pub(crate) fn is_here(&self) -> bool {
+        self.references.tasks.is_here()
+    }
+
     pub(crate) fn key(&self) -> Key {
         self.key
     }

