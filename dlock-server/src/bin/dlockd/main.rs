@@ -246,17 +246,18 @@ fn set_rules(
         Ok(read) => read,
         Err(error) => return log::error!("the rules stay as they were: {error}"),
     };
+    if read.others != in_force.others {
+        let what = match read.others.tls == in_force.others.tls {
+            true => "",
+            false => ", among them which files are those of [tls]",
+        };
+        log::warn!(
+            "{path} has other settings than this primary was started with{what}: they do not \
+             count before it is started again"
+        );
+    }
     in_force.rules = read.rules;
     log::info!("the rules were read again: {} are in force", read.rules);
-    let what = match read.others.tls == in_force.others.tls {
-        _ if read.others == in_force.others => return,
-        true => "",
-        false => ", among them which files are those of [tls]",
-    };
-    log::warn!(
-        "{path} has other settings than this primary was started with{what}: they do not count \
-         before it is started again"
-    );
 }
 
 /// The settings of a primary that serves.
