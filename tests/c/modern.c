@@ -142,7 +142,7 @@ static void renewed(int port, uint32_t type)
     OK(dlock_hold_check(hold, AMPLE, NONE));
     IS(dlock_acquire(b, &options, AMPLE, NONE, &other, NULL), DLOCK_E_HELD);
     OK(dlock_release(hold, AMPLE, NONE));
-    MUST(dlock_acquire(b, &options, AMPLE, NONE, &other, NULL));
+    MUST(dlock_acquire(b, NULL, AMPLE, NONE, &other, NULL));
     OK(dlock_release(other, AMPLE, NONE));
     OK(dlock_client_leave(one, AMPLE, NONE));
     OK(dlock_client_leave(two, AMPLE, NONE));
