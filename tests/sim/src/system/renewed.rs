@@ -121,8 +121,10 @@ impl Sys {
         let is_here = client.life == Life::Up && client.epoch == self.epoch && !client.is_mute;
         let is_bound = self.is_connected(c, l) && t.epoch == self.epoch && t.old_clock.is_none();
         let is_free = client.blocked_up.max(client.blocked_down).max(client.paused_until) <= now;
+        // its control thread may have slept for longer than that
+        let is_within = client.clock.local(now).max(0) as u64 <= client.beats.horizon_ns();
         let is_heard = self.put_off_until <= now && client.up_last <= now + LOOK_NS;
-        is_served && is_here && is_bound && is_free && is_heard && !self.was_fenced(c)
+        is_served && is_here && is_bound && is_free && is_within && is_heard && !self.was_fenced(c)
     }
 
     /// Looks at a hold that is renewed.
