@@ -150,6 +150,9 @@ fn a_primary_that_is_drained_stops_by_itself_and_well() {
     assert!(service.told_but_pings().starts_with("READY=1\n"));
     let mut admin = UnixStream::connect(&socket).unwrap();
     admin.write_all(b"{\"cmd\":\"drain\",\"on\":true}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(admin).read_line(&mut answer).unwrap();
+    assert!(answer.contains("\"ok\":true"), "the one who drains it is answered: {answer:?}");
     assert_eq!(service.told_but_pings(), "STOPPING=1\n");
     assert!(service.process.wait().unwrap().success());
 }

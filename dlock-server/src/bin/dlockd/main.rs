@@ -41,6 +41,10 @@ const START_FAILED: u8 = 1;
 const CONFIG_WRONG: u8 = 2;
 /// How long a primary that is told to end while it starts may take to be there.
 const START_PATIENCE: Duration = Duration::from_secs(2);
+/// Why it stops.
+const DRAINED: &str = "drained, and no lock is held";
+/// How long the answer to a drain may take that ends the primary.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 /// How long a reader of standard output that stands still is waited for.
 const SAY_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -169,13 +173,16 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
                 }
                 () = &mut watch => unreachable!("it pings without end"),
                 () = &mut follow => unreachable!("it follows without end"),
-                () = server.idle() => break "drained, and no lock is held",
+                () = server.idle() => break DRAINED,
                 () = server.ended() => {
                     return Err("the primary has ended by itself: see the log".to_string());
                 }
             }
         };
         log::info!("{name}: stopping");
+        if name == DRAINED {
+            tokio::time::sleep(ANSWER_PATIENCE).await;
+        }
         manager.stopping();
         Ok(())
     });
