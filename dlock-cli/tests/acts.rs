@@ -10,14 +10,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{code, dlock, first_line, text, Primary, DLOCK};
+use common::{code, dlock, eventually, first_line, text, Primary, DLOCK};
 use dlock_core::rights::{Quotas, Right, Rule};
 use dlock_fabric::tls::{NoPassword, Tls, TlsFiles};
 use dlock_server::{Server, ServerConfig};
 use serde_json::Value;
-
-/// What must not hang.
-const HANG: Duration = Duration::from_secs(100);
 
 /// `dlock exec` whose command says that it runs, and then sleeps.
 fn holder(address: &str, options: &[&str]) -> Child {
@@ -59,14 +56,6 @@ fn holder_of(primary: &Primary) -> String {
 
 fn try_lock(primary: &Primary) -> i32 {
     code(&primary.exec(&["lock", "--wait", "0", "--", "true"]))
-}
-
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + HANG;
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

@@ -5,14 +5,10 @@ mod common;
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use common::{code, text, Primary, DLOCK};
+use common::{code, eventually, text, Primary, DLOCK};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
-
-/// What must not hang.
-const HANG: Duration = Duration::from_secs(100);
 
 /// A user, whose holds are in a folder of this test.
 struct User {
@@ -66,14 +62,6 @@ impl Drop for User {
             self.dlock(&["release", hold["hold"].as_str().unwrap()]);
         }
         let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
-    }
-}
-
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + HANG;
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

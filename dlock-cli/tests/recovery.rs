@@ -7,13 +7,9 @@ mod common;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use common::{code, dlock, first_line, own_address, text, DLOCK};
+use common::{code, dlock, eventually, first_line, own_address, text, DLOCK};
 use serde_json::Value;
-
-/// What must not hang.
-const HANG: Duration = Duration::from_secs(100);
 
 /// One host's primaries, one after the other, at the same address.
 struct Host {
@@ -100,14 +96,6 @@ impl Drop for Host {
             let _ = primary.wait(); // nothing to do if it is gone
         }
         let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
-    }
-}
-
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + HANG;
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{code, text, DLOCK};
+use common::{code, eventually, text, DLOCK};
 use rustix::process::{kill_process, Pid, Signal};
 
 /// That the test is in a network of its own.
@@ -163,14 +163,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill(); // it has ended, unless a test failed
         let _ = self.0.wait();
-    }
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::site::Site;
-use common::{client, fabrics, name, named, server, S, X};
+use common::{client, fabrics, name, named, server, signal, S, X};
 use dlock_client::{
     Client, Config, Error, Event, Events, HoldEvent, Lock, LockType, Loss, Mode, Renew, Wait,
 };
@@ -180,12 +180,7 @@ fn a_client_that_was_stopped_for_longer_than_its_lease_is_told_before_its_next_s
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut says = |what: &str| lines.by_ref().map_while(Result::ok).any(|line| line == what);
         assert!(says("held"));
-        let pid = child.id();
-        let signal = |name: &str| {
-            let kill = format!("kill -{name} {pid}");
-            assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-        };
-        signal("STOP");
+        signal(&child, "STOP");
         let begun = Instant::now();
         for (lock_type, mode) in KINDS {
             let lock = lock(&other, &kind(lock_type, mode), lock_type);
@@ -194,7 +189,7 @@ fn a_client_that_was_stopped_for_longer_than_its_lease_is_told_before_its_next_s
         }
         thread::sleep((3 * LEASE).saturating_sub(begun.elapsed()));
         child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
-        signal("CONT");
+        signal(&child, "CONT");
         assert!(says("done"), "over {}", fabric.name());
         assert!(child.wait().unwrap().success());
     }

@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{fabrics, name, on_verbs, server};
+use common::{fabrics, name, on_verbs, server, signal};
 use dlock_client::{Error, FabricChoice};
 
 const TYPES: [&str; 3] = ["atomic", "rw", "fair"];
@@ -76,11 +76,6 @@ impl Process {
         self.input = None;
         self.hears()
     }
-
-    fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    }
 }
 
 impl Drop for Process {
@@ -106,12 +101,12 @@ fn trial(socket: &str, folder: &Path, port: u16, fabric: FabricChoice, lock: &st
     };
     let (mut late, old) = writer();
     assert_eq!(late.writes("first"), "stored", "{key}");
-    late.signal("STOP");
+    signal(&late.child, "STOP");
     thread::sleep(PAUSE);
     let (mut next, new) = writer();
     assert!(new > old, "{key}: {new} after {old}");
     assert_eq!(next.writes("second"), "stored", "{key}");
-    late.signal("CONT");
+    signal(&late.child, "CONT");
     assert_eq!(late.writes("late"), format!("refused: {old} is older than {new}"), "{key}");
     let told = late.ends();
     match lock {

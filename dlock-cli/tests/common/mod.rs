@@ -5,8 +5,21 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub const DLOCK: &str = env!("CARGO_BIN_EXE_dlock");
+
+/// What must not hang.
+pub const HANG: Duration = Duration::from_secs(100);
+
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + HANG;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within {HANG:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
 
 pub fn dlock(arguments: &[&str]) -> Output {
     let mut command = Command::new(DLOCK);

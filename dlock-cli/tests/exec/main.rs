@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{code, dlock, text, Primary, DLOCK};
+use common::{code, dlock, eventually, text, Primary, DLOCK};
 use dlock_core::wire::fabric::FabricKind;
 use proxy::{Proxy, Stall};
 use rustix::process::{kill_process, Pid, Signal};
@@ -34,9 +34,6 @@ flock -n 9 || echo "$2" >>"$1/overlaps"
 while [ -d "$1" ] && [ ! -e "$1/$3" ]; do sleep 0.05; done
 : >"$1/end.$2"
 "#;
-
-/// What must not hang.
-const HANG: Duration = Duration::from_secs(100);
 
 struct Scene {
     folder: PathBuf,
@@ -128,14 +125,6 @@ impl Drop for Exec {
     fn drop(&mut self) {
         let _ = self.0.kill(); // it may have ended
         let _ = self.0.wait();
-    }
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + HANG;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}: not within {HANG:?}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 

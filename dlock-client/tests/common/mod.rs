@@ -150,6 +150,12 @@ pub fn status(result: OpResult) -> Status {
     result.status
 }
 
+/// Sends a process a signal: every shell has it, not every system as a program.
+pub fn signal(child: &Child, name: &str) {
+    let kill = format!("kill -{name} {}", child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+}
+
 /// Repeats a question until its answer is yes, for at most `seconds`.
 pub fn eventually(seconds: u64, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
@@ -195,7 +201,7 @@ impl ChildPrimary {
     /// Stops it, and waits until every thread of it has stopped.
     pub fn freeze(&self) {
         let pid = self.child.id().to_string();
-        self.signal("STOP");
+        signal(&self.child, "STOP");
         let is_stopped = |stat: String| {
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
             state == Some('T')
@@ -209,13 +215,7 @@ impl ChildPrimary {
 
     /// Lets it go on.
     pub fn thaw(&self) {
-        self.signal("CONT");
-    }
-
-    fn signal(&self, name: &str) {
-        // every shell has it, not every system as a program
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        signal(&self.child, "CONT");
     }
 
     pub fn client(&self, fabric: FabricChoice) -> Client {
