@@ -151,9 +151,6 @@ impl Sys {
         }
         // one that was not answered may have been carried out
         let is_unanswered = matches!(status, Status::BadResponse | Status::TimedOut);
-        // of a batch that has entered it before, too
-        let is_last = refs == 0 && status == Status::Success || refs == 1 && is_unanswered;
-        self.thread(c, l).listener.ends(is_last);
         if refs == 0 || refs == 1 && is_unanswered {
             self.oracle.untold(l, who);
         }
