@@ -355,8 +355,8 @@ typedef struct dlock_item {
 } dlock_item;
 
 /* Acquires many locks at the same time, as dlock_acquire() does; count is not bounded by what one
- * message holds. Each item has its status. What was acquired stays so if another item fails: two
- * programs that wait for locks of each other do so until the time is over.
+ * message holds. Each item has its status. An item that was acquired stays acquired if another one
+ * fails: two programs that wait for locks of each other wait until the time is over.
  *   DLOCK_OK  all items are held
  *   else the status of the first item that is not */
 dlock_error dlock_acquire_many(dlock_item *items, size_t count, uint64_t timeout_ns,

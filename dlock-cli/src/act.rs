@@ -34,7 +34,7 @@ pub fn break_lock(args: &Break) -> Result<u8, Failure> {
     act(&args.operator, whose_act(whose, args.mercy), &args.name.to_string_lossy())
 }
 
-/// Removes all clients, or those that have departed.
+/// Removes all clients, or all clients whose connections have ended.
 pub fn reset(args: &Reset) -> Result<u8, Failure> {
     let whose = if args.which.all { Whose::All } else { Whose::Departed };
     act(&args.operator, whose_act(whose, args.mercy), "")

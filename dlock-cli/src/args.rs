@@ -92,7 +92,7 @@ pub enum Command {
     /// Breaks a lock: removes the clients that hold it.
     #[command(after_help = REMOVE_HELP)]
     Break(Break),
-    /// Removes all clients, or those that have departed.
+    /// Removes all clients, or all clients whose connections have ended.
     #[command(after_help = REMOVE_HELP)]
     Reset(Reset),
     /// Has a primary give no lock any more, and stop when none is held.

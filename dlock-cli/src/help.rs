@@ -32,11 +32,12 @@ waited for without end.
 reach what the locks protect: what they hold may be given to others at once.";
 
 pub const REMOVE_HELP: &str = "\
-A removed client is fenced, and cannot come back as the one that it was. What it
-holds without a lease goes to others when its session horizon is over, and each
-lease at its end. With --now everything goes at once: be sure that the client
-does not write any more to what its locks protect, or that tokens refuse it. Its
-next call fails, and its log names who has asked; the primary's log does, too.
+A removed client is fenced; its program can connect only as a new client. A hold
+without a lease goes to others when the client's session horizon is over, and
+one with a lease when that ends. With --now everything goes at once: be sure
+that the client does not write any more to what its locks protect, or that
+tokens refuse it. Its next call fails, and its log names who has asked; the
+primary's log does, too.
 A failover forgets a removal that is not over: say it again.";
 
 pub const DRAIN_HELP: &str = "\

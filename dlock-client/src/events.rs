@@ -136,7 +136,7 @@ impl Feed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FeedNumber(u64);
 
-/// Those who listen to one client.
+/// The listeners of one client: a channel for each.
 #[derive(Default)]
 pub(crate) struct Feeds {
     is_any: AtomicBool,

@@ -226,7 +226,7 @@ fn tokens_increase_over_many_failovers() {
                 if lock_type == LockType::Atomic {
                     continue;
                 }
-                // a reader that stays over a failover, and one that comes after it
+                // one reader holds the lock over a failover, another one acquires it afterwards
                 let stays = acquire(&locks[0], S);
                 let shared = stays.token().unwrap();
                 grows(&kept, shared);

@@ -221,7 +221,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Has the driver look at what is submitted, which follows.
+    /// Wakes the driver, or starts it, for work that the caller adds to `state` next.
     fn is_carried_out(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         if let Some(work) = &state.work {
             work.call();

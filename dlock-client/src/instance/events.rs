@@ -63,8 +63,8 @@ impl Instance {
         }
     }
 
-    /// Tells what has become of all locks, if there are listeners: after something that may have
-    /// changed any of them. `new`: who does not know yet which holds there are.
+    /// Tells the listeners what has become of each lock: called after an event that may have
+    /// changed any of them. `new`: a listener that has just begun, and knows of no hold yet.
     pub(crate) fn tells_all(&self, new: Option<FeedNumber>) {
         if !self.feeds.is_any() {
             return;

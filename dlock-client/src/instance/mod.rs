@@ -126,7 +126,7 @@ pub struct Instance {
     pending: Mutex<Option<asynchronous::Pending>>,
     objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
     stats: Stats,
-    /// Those who listen to it.
+    /// The listeners of this client.
     feeds: Feeds,
     /// Everything was told to the primary of the session: set by who tells it, under the read lock
     /// of `lifecycle`, and cleared with each session, under the write lock.

@@ -42,7 +42,7 @@ pub enum Heard {
     Granted,
     /// It is over, though its program has not released it.
     Lost(Loss),
-    /// A renewal of its lease was not answered. Without another one that is, the hold is lost
+    /// A renewal of its lease was not answered. If no later renewal is answered, the hold is lost
     /// shortly before this time of the client's own clock.
     RenewalFailing {
         /// The end of the lease.
@@ -66,9 +66,9 @@ impl Listening {
         self.hold
     }
 
-    /// The next event, and the number of the hold that it is about. To be asked for until there is
-    /// none, in one turn with whatever may have changed the entry. `now`: by the clock that the
-    /// deadline is of.
+    /// The next event, and the number of the hold that it is about. The caller asks until there is
+    /// none, in the same turn as the operation that may have changed the entry. `now`: by the
+    /// clock that the deadline is of.
     pub fn next(&mut self, entry: &LockEntry, now: Now) -> Option<(u64, Heard)> {
         let has = entry.hold();
         let Some(known) = self.hold else {

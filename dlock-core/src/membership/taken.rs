@@ -4,8 +4,8 @@
 //! ```text
 //!   asked ──grace over──▶ judged ──has left, or has given the lock back──▶ nothing
 //!                            │
-//!                            ├─▶ cut off: fenced, and may not come back. What has no lease ends
-//!                            │   with its horizon, each lease at its end, then the client
+//!                            ├─▶ fenced, and may not come back. Its holds without a lease end
+//!                            │   with its horizon, its leases at their ends, then the client
 //!                            └─now─▶ fenced, and everything it has is undone, leases too
 //! ```
 //! The time given is a deadline like those of silence: a request that had come by then was read.
@@ -88,7 +88,8 @@ impl Membership {
         self.cut_off(client, Exit::Operator);
     }
 
-    /// The operator who has removed this client; `None`: none has, or it is long ago.
+    /// The operator who has removed this client. `None`: the client was not removed, or so long ago
+    /// that the primary has forgotten it.
     pub fn remover(&self, client: ClientId) -> Option<&str> {
         let is_member = self.members.get(&client);
         let is_removed = is_member.is_none_or(|member| member.is_barred || !member.may_return());

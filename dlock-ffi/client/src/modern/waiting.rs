@@ -274,7 +274,7 @@ fn by_a_thread<T: Send + 'static>(
 #[derive(Default)]
 pub(crate) struct Calls {
     threads: usize,
-    /// Those that have to be carried out, and wait for a thread.
+    /// Calls that must be carried out in any case, and wait for a thread.
     kept: VecDeque<Call>,
 }
 
