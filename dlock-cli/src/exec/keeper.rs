@@ -207,6 +207,7 @@ fn wait_for<'a>(
         match try_for(lock, exec, left.unwrap_or(LONG)) {
             Ok(mut held) => match extend(&mut held, client, lease(exec)) {
                 Ok(end_ns) if may_start(watch, end_ns, || held.is_known_lost()) => {
+                    log::info!("the lock is held");
                     return Ok((held, end_ns));
                 }
                 Ok(_) if may_go_on => {}
