@@ -30,7 +30,7 @@ use dlock_core::wire::control::{ControlReply, ControlRequest};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fds::is_open;
-use dlock_fabric::os::fork::NotInherited;
+use dlock_fabric::os::fork::{self, NotInherited};
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::tls::session::{Socket, TlsSession};
 use dlock_fabric::tls::Tls;
@@ -110,13 +110,13 @@ const BEATS_OUT_MAX: usize = 8;
 pub(crate) struct ShutdownHandle {
     stream: Arc<NotInherited<TcpStream>>,
     /// The process that has made it; in a forked child the connection is not used.
-    process: u32,
+    process: u64,
 }
 
 impl ShutdownHandle {
     /// Whether this process has made the connection.
     pub(crate) fn is_here(&self) -> bool {
-        self.process == std::process::id()
+        self.process == fork::process()
     }
 
     /// Sends as many bytes as there is room for; 0: none now.
@@ -271,7 +271,7 @@ impl Control {
         })?;
         let stream = ShutdownHandle {
             stream: Arc::new(NotInherited::new(stream)),
-            process: std::process::id(),
+            process: fork::process(),
         };
         let (received, beats) = (FrameBuffer::new(), VecDeque::new());
         Ok(Self {

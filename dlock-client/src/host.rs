@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::session::ADDRESSES_MAX;
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::fork;
 use dlock_fabric::os::net::not_connected;
 use dlock_fabric::os::threads::spawn_without_signals;
 use parking_lot::{Condvar, Mutex};
@@ -267,7 +268,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// The process that looks a name up, and the name: a forked child has no thread of its parent.
-type Question = (u32, String);
+type Question = (u64, String);
 
 struct Lookup {
     question: Question,
@@ -310,7 +311,7 @@ fn look_up_among(
     };
     let lookup = {
         let mut lookups = all.try_lock_until(deadline).ok_or_else(late)?;
-        let question: Question = (std::process::id(), name.into());
+        let question: Question = (fork::process(), name.into());
         match lookups.iter().find(|lookup| lookup.question == question) {
             Some(under_way) => Arc::clone(under_way),
             None => {

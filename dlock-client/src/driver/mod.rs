@@ -25,7 +25,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use dlock_core::memory::exec::Executor;
 use dlock_fabric::os::clock::boot_ns;
-use dlock_fabric::os::fork::Owner;
+use dlock_fabric::os::fork::{self, Owner};
 use dlock_fabric::os::threads::spawn_without_signals;
 use dlock_fabric::os::wake::{Wake, Watched};
 use parking_lot::Mutex;
@@ -83,7 +83,7 @@ impl Handle {
 }
 
 struct Driver {
-    process: u32,
+    process: u64,
     inbox: Mutex<Inbox>,
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 impl Driver {
     fn of_this_process() -> Arc<Self> {
         static DRIVER: ArcSwapOption<Driver> = ArcSwapOption::const_empty();
-        let process = std::process::id();
+        let process = fork::process();
         let is_mine = |driver: &Arc<Self>| driver.process == process;
         let before = DRIVER.rcu(|driver| match driver {
             Some(mine) if is_mine(mine) => Some(Arc::clone(mine)),

@@ -26,7 +26,8 @@ use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERSION_MIN};
 use dlock_core::wire::message::Request;
 use dlock_core::wire::status::Status;
-use dlock_fabric::{os::fds, Refuse};
+use dlock_fabric::os::{fds, fork};
+use dlock_fabric::Refuse;
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
@@ -85,7 +86,7 @@ impl Instance {
         joined.link.ask_the_time();
         let instance = Instance {
             id: joined.client,
-            process: std::process::id().into(),
+            process: fork::process().into(),
             config: config.clone(),
             wrap,
             gate: AtomicU8::new(OPEN),

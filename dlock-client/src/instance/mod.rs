@@ -35,7 +35,7 @@ mod waits_tests;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -47,6 +47,7 @@ use dlock_core::memory::exec::Executor;
 use dlock_core::session::{refusal, Call, Gate};
 use dlock_core::wire::control::{ControlReply, ControlRequest, Secret};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::fork;
 use dlock_fabric::verbs::WordOpCounts;
 use dlock_fabric::VerbsPath;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -109,7 +110,7 @@ fn gate(raw: u8) -> Gate {
 pub struct Instance {
     id: ClientId,
     /// The process whose client it is; a forked child has a copy of everything.
-    process: AtomicU32,
+    process: AtomicU64,
     config: ClientConfig,
     /// What tests put before the executor of each session.
     wrap: Option<Wrap>,
@@ -182,7 +183,7 @@ impl Instance {
     /// Whether this process has joined: a forked child of it has a copy of the secret, and must not
     /// take the session and the holds of its parent.
     fn is_here(&self) -> bool {
-        self.process.load(Ordering::Relaxed) == std::process::id()
+        self.process.load(Ordering::Relaxed) == fork::process()
     }
 
     /// The first rungs of every data-path call.

@@ -13,6 +13,7 @@ use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::wire::control::{LockDesc, LockGrant, ObjectGrant, Secret};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::fork;
 use parking_lot::{Mutex, RwLock};
 
 use super::*;
@@ -46,7 +47,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
     let me = ClientId::new(ME).unwrap();
     let instance = Instance {
         id: me,
-        process: std::process::id().into(),
+        process: fork::process().into(),
         config: ClientConfig::default(),
         wrap: None,
         gate: AtomicU8::new(OPEN),

@@ -11,7 +11,7 @@
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
 use crate::memory::atomic::{self, SharedWord};
@@ -26,23 +26,48 @@ pub struct Owner {
 impl Owner {
     /// The calling process.
     pub fn current() -> Self {
-        static PAGE: OnceLock<&'static SharedWord> = OnceLock::new();
-        static NO_PAGE: SharedWord = SharedWord::new(0);
-        let page = *PAGE.get_or_init(|| wiped_page().unwrap_or(&NO_PAGE));
-        let mark = u64::from(std::process::id());
-        if page.load() != mark {
-            page.store(mark);
-        }
-        Self { page, mark }
+        Self { page: page(), mark: process() }
     }
 
-    /// Whether the calling process is the owner, not a forked child of it. Where the kernel
-    /// cannot wipe pages (before Linux 4.14) every process counts as the owner.
+    /// Whether the calling process is the owner, not a forked child of it.
     #[inline]
     pub fn is_here(self) -> bool {
         self.page.load() == self.mark
     }
 }
+
+/// A number of the calling process that none of its ancestors has. A process id is no such number:
+/// in a PID namespace of its own a child may have its parent's.
+pub fn process() -> u64 {
+    /// A child goes on from its parent's count.
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let page = page();
+    match page.load() {
+        0 => {
+            let new = NEXT.fetch_add(1, Ordering::Relaxed);
+            match page.cas(0, new) {
+                0 => new,
+                of_another_thread => of_another_thread,
+            }
+        }
+        mark => mark,
+    }
+}
+
+/// The word that is 0 in a forked child that has not asked for its number yet.
+fn page() -> &'static SharedWord {
+    static PAGE: OnceLock<&'static SharedWord> = OnceLock::new();
+    PAGE.get_or_init(|| {
+        wiped_page().unwrap_or_else(|| {
+            watch_forks();
+            &UNWIPED
+        })
+    })
+}
+
+/// In place of the page where the kernel cannot wipe one (before Linux 4.14): `in_child` does, but
+/// not in a child that was made without the C library's `fork`.
+static UNWIPED: SharedWord = SharedWord::new(0);
 
 /// Sockets of one process that its children do not inherit. A session has two or three. Further
 /// sockets are inherited.
@@ -61,12 +86,7 @@ pub struct NotInherited<T: AsFd> {
 impl<T: AsFd> NotInherited<T> {
     /// Keeps the socket from forked children.
     pub fn new(socket: T) -> Self {
-        static HANDLER: Once = Once::new();
-        HANDLER.call_once(|| {
-            // If this fails for want of memory, children inherit the sockets.
-            // SAFETY: `in_child` does nothing but async-signal-safe system calls and stores.
-            let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+        watch_forks();
         let mark = socket.as_fd().as_raw_fd() + 1;
         let is_taken = |place: &&AtomicI32| {
             place.compare_exchange(0, mark, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -94,8 +114,19 @@ impl<T: AsFd> Drop for NotInherited<T> {
     }
 }
 
+/// Has [`in_child`] run in every child that the C library's `fork` makes from here on.
+fn watch_forks() {
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        // If this fails for want of memory, children inherit the sockets.
+        // SAFETY: `in_child` does nothing but async-signal-safe system calls and stores.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
 /// Runs in every forked child before any other code.
 extern "C" fn in_child() {
+    UNWIPED.store(0);
     let mut null: RawFd = -1;
     for place in &SOCKETS {
         let mark = place.swap(0, Ordering::SeqCst);
@@ -209,5 +240,32 @@ mod tests {
         assert!(libc::WIFEXITED(status));
         assert_eq!(libc::WEXITSTATUS(status), 0);
         assert!(owner.is_here());
+    }
+
+    /// In a PID namespace of its own a child may have its parent's process id.
+    #[test]
+    fn a_forked_child_has_another_number_than_all_its_ancestors() {
+        let mine = process();
+        assert_eq!(process(), mine);
+        // SAFETY: the children call only `fork`, `waitpid` and `_exit` beside atomics of memory
+        // that is there.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let childs = process();
+                let grandchild = libc::fork();
+                if grandchild == 0 {
+                    libc::_exit(i32::from([mine, childs].contains(&process())));
+                }
+                let mut status = 1;
+                libc::waitpid(grandchild, &mut status, 0);
+                libc::_exit(i32::from(childs == mine || status != 0));
+            }
+            let mut status = 1;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        };
+        assert_eq!(status, 0);
+        assert_eq!(process(), mine);
     }
 }

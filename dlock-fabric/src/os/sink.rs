@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
+use crate::os::fork;
 use crate::os::sys::{deadline_in, poll_until};
 use crate::os::threads::spawn_without_signals;
 
@@ -80,7 +81,7 @@ struct Sink {
 
 /// The queue of one process.
 struct Queue {
-    process: u32,
+    process: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -145,8 +146,7 @@ impl Sink {
     fn flush(&'static self, wait: Duration) -> bool {
         let until = deadline_in(wait);
         let loaded = self.queue.load();
-        let Some(queue) = loaded.as_ref().filter(|queue| queue.process == std::process::id())
-        else {
+        let Some(queue) = loaded.as_ref().filter(|queue| queue.process == fork::process()) else {
             return true;
         };
         // Not `lock`: a thread that panicked while it holds the lock would wait for itself.
@@ -168,7 +168,7 @@ impl Sink {
 
     /// The queue of this process.
     fn mine(&'static self) -> Arc<Queue> {
-        let process = std::process::id();
+        let process = fork::process();
         let is_mine = |queue: &&Arc<Queue>| queue.process == process;
         if let Some(queue) = self.queue.load().as_ref().filter(is_mine) {
             return Arc::clone(queue);

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use dlock_core::limits::SERVERS_MAX;
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::fork;
 use dlock_ffi_abi::code;
 use dlock_server::{Server, ServerConfig};
 use parking_lot::Mutex;
@@ -30,7 +31,7 @@ struct Library {
     /// Distinguishes this library from one that is initialised later.
     incarnation: u64,
     /// The process in which the threads of its primaries run.
-    process: u32,
+    process: u64,
 }
 
 struct State {
@@ -45,7 +46,7 @@ static STATE: Mutex<State> = Mutex::new(State { library: None, last_id: 0, incar
 impl State {
     /// The library, if it is initialised in this process.
     fn library(&mut self) -> Option<&mut Library> {
-        self.library.as_mut().filter(|library| library.process == std::process::id())
+        self.library.as_mut().filter(|library| library.process == fork::process())
     }
 
     /// Reserves a place; else the number of running primaries, or `None` if the library is not
@@ -84,7 +85,7 @@ pub(crate) fn start_library(servers_max: u32) -> bool {
         return false;
     }
     state.incarnations += 1;
-    let (incarnation, process) = (state.incarnations, std::process::id());
+    let (incarnation, process) = (state.incarnations, fork::process());
     let library = Library { servers_max, servers: HashMap::new(), incarnation, process };
     std::mem::forget(state.library.replace(library)); // a parent's: its threads are not here
     true

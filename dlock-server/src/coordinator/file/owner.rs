@@ -28,6 +28,7 @@ use dlock_core::roster::place::{
 };
 use dlock_core::roster::Process;
 use dlock_fabric::os::fds::process_stat;
+use dlock_fabric::os::fork;
 use dlock_fabric::os::named;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
@@ -53,7 +54,7 @@ pub(crate) struct Ownership {
     /// The signature that was in the file before this primary's.
     before: Option<Signature>,
     /// Whose lock it is: a child that a fork has made must not take it away.
-    process: u32,
+    process: u64,
 }
 
 #[derive(Debug)]
@@ -69,7 +70,7 @@ struct Held {
 impl Drop for Ownership {
     /// A child between its fork and its program, which has the descriptor, too, keeps no lock.
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.process == fork::process() {
             let held = self.held();
             unlock(&held.file);
             held.name.iter().for_each(Name::give_up);
@@ -126,7 +127,7 @@ impl Ownership {
     /// Of this file, which is at this path or is to be put there.
     fn unsigned(file: File, path: PathBuf, list: &Path) -> io::Result<Self> {
         let held = Mutex::new(Held { file, folder: open_folder(&path)?, name: None });
-        Ok(Self { held, path, before: signature(list), process: std::process::id() })
+        Ok(Self { held, path, before: signature(list), process: fork::process() })
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
