@@ -136,7 +136,8 @@ pub enum Effect {
     /// For the log: a client has not told a recovering primary everything in time. `until`: when it
     /// is given up; `None`: it is waited for all the same.
     Lags { client: ClientId, until: Option<ServerTime> },
-    /// For the log: a recovery does not wait for this client, which cannot be fenced.
+    /// For the log: this client, which an operator has removed or a recovery does not wait for,
+    /// cannot be fenced now.
     Unfenced { client: ClientId },
     /// For the log: what this client has without a lease is ended.
     Lapses { client: ClientId },

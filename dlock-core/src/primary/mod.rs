@@ -211,7 +211,8 @@ impl Primary {
             }
             Task::Keep(change) => Effect::Keep(change),
             Task::Revoke { client } => {
-                effects.extend(locks.is_recovering().then_some(Effect::Unfenced { client }));
+                let is_told = locks.is_recovering() || members.remover(client).is_some();
+                effects.extend(is_told.then_some(Effect::Unfenced { client }));
                 Effect::Revoke { client }
             }
             Task::Judge { client, asked } => {

@@ -12,7 +12,7 @@ use dlock_core::wire::control::{Act, ControlReply, ControlRequest, FabricKind, L
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 
-use FabricKind::{Tcp, Verbs};
+use FabricKind::{Shm, Tcp, Verbs};
 
 const HORIZON_S: u32 = 10;
 
@@ -72,6 +72,24 @@ fn at_once_a_lease_ends_with_its_client() {
     let (other, peer) = (site.join(Tcp, 0), site.join(Verbs, HORIZON_S));
     site.take_lease(peer, 100);
     take(&mut site, Whose::Client(peer.id), 0, true);
+    assert_eq!((site.state(peer), site.exits(peer)), (None, vec![Exit::OperatorNow]));
+    assert_eq!(word(&mut site, other, "leased").client(), 0);
+}
+
+/// The memory of a stopped process is mapped: the operator is told why the lock stays held.
+#[test]
+fn a_removed_client_that_cannot_be_fenced_is_told_of() {
+    let mut site = Site::new();
+    let (other, peer) = (site.join(Tcp, 0), site.join(Shm, HORIZON_S));
+    site.take_lease(peer, 100);
+    let told = Effect::Unfenced { client: peer.id };
+    assert!(!site.effects.contains(&told));
+    take(&mut site, Whose::Client(peer.id), 0, true);
+    assert!(site.effects.contains(&told));
+    assert_eq!(word(&mut site, other, "leased").client(), peer.id.get());
+    site.memory.mapped.clear();
+    site.handle(Event::Retry);
+    site.settle();
     assert_eq!((site.state(peer), site.exits(peer)), (None, vec![Exit::OperatorNow]));
     assert_eq!(word(&mut site, other, "leased").client(), 0);
 }

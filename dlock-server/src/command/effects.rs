@@ -171,8 +171,8 @@ fn log_of(effect: &Effect) {
         Effect::Unfenced { client } => limited!(
             Cause::Removed,
             Warn,
-            "client {client} is not waited for, and cannot be fenced: a process of it has the \
-             memory mapped; end that process to free what it keeps"
+            "client {client} cannot be fenced, and keeps what it holds: a process of it has the \
+             memory mapped; end that process to free it"
         ),
         Effect::Lapses { client } => {
             let what = "keeps its leases, and nothing else";
