@@ -42,7 +42,7 @@ fn asynchronous(of: &Instance, lock: LockId) -> Status {
         return begun;
     }
     let mut result = AsyncAgain;
-    eventually(20, "it is over", || {
+    eventually(60, "it is over", || {
         result = of.result_check().status;
         result != AsyncAgain
     });

@@ -60,7 +60,7 @@ fn child_at_its_limit() {
         assert_eq!(client.reinit(&ip), Success);
         assert_eq!((client.update_all_locks(), client.reinit_done()), (Success, Success));
     }
-    eventually(20, "it is back", || status(client.extend(atomic, X, 600)) == Success);
+    eventually(60, "it is back", || status(client.extend(atomic, X, 600)) == Success);
     for (id, _) in holds {
         assert_eq!(status(client.unlock(id)), Success, "the hold is kept");
     }

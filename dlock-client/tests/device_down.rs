@@ -81,7 +81,7 @@ fn a_primary_without_its_device_refuses_with_a_status_and_goes_on_or_ends() {
     Link::set("down");
     thread::scope(|scope| {
         let waits = scope.spawn(|| lock(&tcp, ids[0]).status);
-        eventually(30, "heartbeats are refused", || watcher.heartbeat(10) == NotReady);
+        eventually(60, "heartbeats are refused", || watcher.heartbeat(10) == NotReady);
         assert_eq!(init(&server, FabricChoice::Tcp).err(), Some(NotReady));
         assert_eq!(watcher.get_lock(common::desc("b", LockType::Rw)).0, NotReady);
         Link::set("up");
@@ -90,11 +90,11 @@ fn a_primary_without_its_device_refuses_with_a_status_and_goes_on_or_ends() {
     });
     eventually(60, "it answers again", || watcher.heartbeat(10) == Success);
     assert_eq!(lines_with("did not answer for a while").len(), 1);
-    eventually(30, "the lock is had", || {
+    eventually(60, "the lock is had", || {
         [Success, AlreadyLocked].contains(&lock(&tcp, ids[0]).status)
     });
     assert_eq!(status(lock(&watcher, ids[1])), Fail, "nothing is lost");
-    eventually(30, "it is released as often", || tcp.unlock(ids[0]).status == Success);
+    eventually(60, "it is released as often", || tcp.unlock(ids[0]).status == Success);
     assert_eq!(status(lock(&watcher, ids[1])), Success);
     let held_elsewhere = got(&watcher, "held", LockType::Atomic);
     assert_eq!(status(lock(&watcher, held_elsewhere)), Fail);

@@ -73,7 +73,7 @@ fn who_holds_a_lock_twice_releases_it_twice_whether_there_is_a_primary_or_not() 
         site.stop();
         assert_eq!(status(a.unlock(lock)), AlreadyLocked);
         site.start();
-        eventually(20, "it is served", || status(a.extend(lock, X, 600)) == Success);
+        eventually(60, "it is served", || status(a.extend(lock, X, 600)) == Success);
         assert_eq!(status(b.trylock(lock, X, 600)), Again, "it is held once still");
         assert_eq!(status(a.unlock(lock)), Success);
         assert_eq!(status(b.lock(lock, X, 600)), Success);
@@ -246,10 +246,10 @@ fn a_connection_that_breaks_alone_is_made_anew() {
     assert_eq!(status(a.trylock(lock, X, 600)), Success);
     for n in 0..6 {
         // a session has two, control and data path; whether the primary is there is asked on one
-        eventually(20, "it has its session alone", || line.there().len() == 2);
+        eventually(60, "it has its session alone", || line.there().len() == 2);
         let (count, cut) = (line.count(), line.there()[n % 2]);
         line.cut(cut);
-        eventually(20, "it is back", || {
+        eventually(60, "it is back", || {
             line.count() >= count + 3 && status(a.extend(lock, X, 600)) == Success
         });
         assert_eq!(status(b.trylock(lock, X, 600)), Again, "it is held as before");
@@ -284,7 +284,7 @@ fn a_client_that_no_primary_knows_any_more_begins_anew_and_is_told_what_it_lost(
             site.start();
             assert_eq!(waits.join().unwrap(), Success, "{why}: nobody holds it any more");
             assert_eq!(status(a.unlock(held)), Fail, "{why}: it is told");
-            eventually(20, "b is served", || status(b.lock(held, X, 600)) == Success);
+            eventually(60, "b is served", || status(b.lock(held, X, 600)) == Success);
             assert_ne!(status(a.trylock(held, X, 600)), Success, "{why}");
             assert_eq!(status(b.unlock(waited)), Fail, "{why}: it was b's");
             assert_eq!(status(b.unlock(held)), Success, "{why}");
@@ -332,7 +332,7 @@ fn what_a_successor_has_no_room_for_is_lost_and_keeps_nobody_waiting() {
             let all = || locks.iter().map(|&lock| (&a, lock)).chain([(&b, of_b)]);
             let extend = |(who, lock): (&Arc<Instance>, LockId)| status(who.extend(lock, X, 600));
             let is_told = |status: Status| matches!(status, Success | LockNotGet);
-            eventually(20, "all are told", || all().all(|one| is_told(extend(one))));
+            eventually(60, "all are told", || all().all(|one| is_told(extend(one))));
             assert_eq!(all().filter(|&one| extend(one) == Success).count(), 4);
             assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
         }
@@ -392,9 +392,9 @@ fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
     assert_eq!(status(a.trylock(lock, X, 600)), Success);
     line.down();
     assert_eq!(status(b.lock(lock, X, 600)), Success, "it had no lease");
-    eventually(20, "a is forgotten", || site.clients() == 1);
+    eventually(60, "a is forgotten", || site.clients() == 1);
     line.up();
-    eventually(20, "a is back", || status(a.trylock(free, X, 600)) == Success);
+    eventually(60, "a is back", || status(a.trylock(free, X, 600)) == Success);
     assert_eq!(status(a.unlock(lock)), Fail, "it is told");
     assert_eq!(status(a.trylock(lock, X, 600)), Fail, "it is b's");
     assert_eq!(a.faa(object, 1), Err(ObjectNotGet), "the handle was of the client before");
@@ -446,7 +446,7 @@ fn a_client_without_locks_may_come_after_several_recoveries() {
             site.start();
             assert_eq!(holder.reinit(&ip), Success);
             assert_eq!((holder.update_all_locks(), holder.reinit_done()), (Success, Success));
-            eventually(20, "it is recovered", || holder.heartbeat(5) == Success);
+            eventually(60, "it is recovered", || holder.heartbeat(5) == Success);
         }
         assert_eq!(idle.reinit(&ip), Success);
         got(&idle, "idle", LockType::Rw);
@@ -476,12 +476,12 @@ fn a_lease_that_ended_while_there_was_no_primary_is_over_after_the_recovery() {
         for lock in locks {
             let why = format!("{lock:?} over {}", fabric.name());
             let mut extended = NotReady;
-            eventually(20, "the holder is told", || {
+            eventually(60, "the holder is told", || {
                 extended = status(a.extend(lock, X, 0));
                 has_primary(extended)
             });
             assert_ne!(extended, Success, "{why}: its lease was over");
-            eventually(20, "the other is served", || has_primary(status(b.extend(lock, X, 0))));
+            eventually(60, "the other is served", || has_primary(status(b.extend(lock, X, 0))));
             // the head of a fair lock's queue is passed on first
             let tries = if lock == locks[0] { 1 } else { 20 };
             let is_got = (0..tries).any(|_| {

@@ -47,7 +47,7 @@ fn a_guard_that_ends_during_a_failover_releases_its_lock() {
             site.stop();
             if recovers {
                 site.start();
-                eventually(20, "both are back", || site.clients() == 2);
+                eventually(60, "both are back", || site.clients() == 2);
             }
             let _ = (guards.0.unlock(), guards.1.unlock(), guards.2.unlock());
             if recovers {
@@ -86,14 +86,14 @@ fn a_program_that_says_done_while_the_library_tells_its_locks_loses_none() {
         }
         site.stop();
         site.start();
-        eventually(20, "it is back", || a.reinit(&ip) == Success);
+        eventually(60, "it is back", || a.reinit(&ip) == Success);
         a.update_all_locks();
         site.stop();
         site.start();
         std::thread::sleep(Duration::from_millis(ms));
         a.reinit_done();
-        eventually(20, "a is served", || status(a.extend(locks[0], X, 600)) == Success);
-        eventually(20, "b is served", || status(b.trylock(last, X, 600)) == Fail);
+        eventually(60, "a is served", || status(a.extend(locks[0], X, 600)) == Success);
+        eventually(60, "b is served", || status(b.trylock(last, X, 600)) == Fail);
         let lost = locks.iter().filter(|&&lock| status(a.extend(lock, X, 600)) != Success).count();
         assert_eq!(lost, 0, "after {ms} ms");
         assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
@@ -112,8 +112,8 @@ fn a_program_that_comes_back_by_hand_and_stops_there_is_recovered_by_the_library
     assert_eq!(status(a.trylock(lock, X, 600)), Success);
     site.stop();
     site.start();
-    eventually(20, "it is back", || a.reinit(&at.ip().to_string()) == Success);
-    eventually(20, "b is served", || status(b.trylock(lock, X, 600)) == Again);
+    eventually(60, "it is back", || a.reinit(&at.ip().to_string()) == Success);
+    eventually(60, "b is served", || status(b.trylock(lock, X, 600)) == Again);
     assert_eq!(status(a.unlock(lock)), Success);
     assert_eq!(status(b.lock(lock, X, 600)), Success);
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
@@ -141,7 +141,7 @@ fn a_client_that_leaves_a_primary_that_recovers_is_not_waited_for_by_the_next() 
         assert_eq!(late.reinit(&ip), Success);
         assert_eq!((late.update_all_locks(), late.reinit_done()), (Success, Success));
         let why = format!("nobody else is waited for, over {}", fabric.name());
-        eventually(20, &why, || late.heartbeat(5) == Success);
+        eventually(60, &why, || late.heartbeat(5) == Success);
         assert_eq!(late.deinit(), Success);
     }
 }

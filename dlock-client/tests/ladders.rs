@@ -255,7 +255,7 @@ fn duplicates_in_a_batch_leave_nothing_behind() {
 
 fn finished(instance: &Instance) -> OpResult {
     let mut result = NOTHING;
-    common::eventually(5, "the asynchronous operation ends", || {
+    common::eventually(60, "the asynchronous operation ends", || {
         result = instance.result_check();
         result.status != AsyncAgain
     });

@@ -74,11 +74,11 @@ fn a_hold_is_renewed_until_its_guard_ends_and_no_longer() {
         thread::sleep(LONGER); // without any call
         assert!(!is_free(&other, name, lock_type), "{name}: it is held");
         guard.unlock().unwrap();
-        eventually(5, "it is released", || is_free(&other, name, lock_type));
+        eventually(60, "it is released", || is_free(&other, name, lock_type));
         // the next hold was not asked to be renewed
         let guard = held.acquire(mode).lease(LEASE).guard().unwrap();
         thread::sleep(LONGER);
-        eventually(5, "its lease is over", || is_free(&other, name, lock_type));
+        eventually(60, "its lease is over", || is_free(&other, name, lock_type));
         assert!(guard.unlock().is_err(), "{name}");
     });
 }
@@ -97,7 +97,7 @@ fn a_renewal_ends_at_its_bound_and_the_hold_is_lost_before_its_lease() {
             assert!(!is_free(&other, name, lock_type), "{name}: it is known before the end");
             thread::sleep(Duration::from_millis(1));
         }
-        eventually(8, "the lease ends", || is_free(&other, name, lock_type));
+        eventually(60, "the lease ends", || is_free(&other, name, lock_type));
         assert_eq!(guard.unlock(), Err(Error::Lost), "{name}");
     });
 }
@@ -115,7 +115,7 @@ fn a_program_that_says_no_is_not_renewed() {
         thread::sleep(LONGER);
         assert!(!guard.is_known_lost(), "{name}");
         is_alive.store(false, Ordering::SeqCst);
-        eventually(8, "it is lost", || guard.is_known_lost());
+        eventually(60, "it is lost", || guard.is_known_lost());
         assert_eq!(guard.unlock(), Err(Error::Lost), "{name}");
     });
 }
@@ -129,10 +129,11 @@ fn what_has_no_lease_is_not_renewed() {
     assert!(matches!(refused, Err(Error::Invalid(_))));
 }
 
-/// The primary is gone for longer than a renewal waits, and for less than the lease.
+/// A renewal falls due while the primary is gone, which is for less than the lease.
 #[test]
 fn a_renewal_goes_on_over_failovers() {
-    const LEASE: Duration = Duration::from_secs(4);
+    const LEASE: Duration = Duration::from_secs(6);
+    const GONE: Duration = Duration::from_millis(2_200);
     for fabric in fabrics() {
         let mut site = Site::new(&format!("renewals-{}", fabric.name()));
         let at = site.address();
@@ -152,16 +153,17 @@ fn a_renewal_goes_on_over_failovers() {
                 lock.acquire(*mode).lease(LEASE).renew(Renew::new()).guard().unwrap()
             })
             .collect();
-        for _ in 0..3 {
+        for _ in 0..2 {
             site.stop();
-            thread::sleep(Duration::from_millis(500));
+            thread::sleep(GONE);
             site.start();
             thread::sleep(LEASE + Duration::from_secs(1));
             for (guard, (lock, _, name)) in guards.iter().zip(&locks) {
                 assert!(!guard.is_known_lost(), "{name} over {}", fabric.name());
-                eventually(5, "it is served", || {
-                    let found = taken(&other, name, lock.lock_type());
-                    matches!(found, Err(Error::Held))
+                eventually(60, "it is served", || match taken(&other, name, lock.lock_type()) {
+                    Err(Error::Held) => true,
+                    Err(Error::NotReady | Error::Disconnected | Error::TimedOut) => false,
+                    found => panic!("{name} over {}: {found:?}", fabric.name()),
                 });
             }
         }
@@ -184,6 +186,6 @@ fn a_future_that_is_renewed_stays_held() {
         thread::sleep(LONGER);
         assert!(!is_free(&other, &name, LockType::Fair), "{name}");
         runtime.block_on(guard.unlock_async()).unwrap();
-        eventually(5, "it is released", || is_free(&other, &name, LockType::Fair));
+        eventually(60, "it is released", || is_free(&other, &name, LockType::Fair));
     }
 }

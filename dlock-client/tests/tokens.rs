@@ -214,7 +214,7 @@ fn tokens_increase_over_many_failovers() {
                     clock_is_set_back(&site.folder.join("state"));
                 }
                 site.start();
-                eventually(30, "it is served", || {
+                eventually(60, "it is served", || {
                     locks[0].acquire(X).wait(Wait::No).guard().is_err()
                 });
                 assert_eq!(held.token(), Some(before), "{kept}: a holder keeps its token");

@@ -96,7 +96,7 @@ fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_sam
         drop(lock); // a line in the log
         primary.thaw();
         let mut of_b = None;
-        eventually(10, "got", || {
+        eventually(60, "got", || {
             of_b = b.atomic_lock("lock").ok();
             of_b.is_some()
         });

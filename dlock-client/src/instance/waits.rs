@@ -274,7 +274,7 @@ impl Instance {
             wait.moves = watch.moves();
         }
         let attempt = self.advance_here(wait, tasks)?;
-        let is_acquire = !matches!(wait.purpose, Purpose::End(_));
+        let is_acquire = matches!(wait.purpose, Purpose::Take | Purpose::GiveUp(_));
         let is_without = attempt.0.status.is_without_primary();
         if is_acquire && is_without && !wait.is_cancelled && Instant::now() < wait.deadline {
             wait.stage = Stage::Away { attempt, asked: watch.doubts() };

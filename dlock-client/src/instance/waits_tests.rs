@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::{LockId, Seq};
-use dlock_core::lock::EntryState;
+use dlock_core::lock::{Due, EntryState};
 use dlock_core::memory::words::{AtomicWord, TakenWord};
 use dlock_core::token::Token;
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
@@ -16,6 +16,7 @@ use super::tests::{instance, others_hold, ME};
 use super::*;
 use crate::driver::failover::Plan;
 use crate::driver::futures::Tasks;
+use crate::driver::renewals::{Renew, Renewed};
 use dlock_test_support::fake::Fake;
 
 const LOCK: LockId = LockId(1);
@@ -227,6 +228,32 @@ fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
     assert_eq!(result.status, Status::BadResponse, "nothing answers");
     let guard = instance.table.lock_slot(instance.table.find(LOCK).unwrap()).lock();
     assert_eq!(guard.as_ref().unwrap().entry.state(), EntryState::Initialized);
+}
+
+/// An acquire begins again at a successor. A renewal that did would enter the hold once more, and
+/// would not be tried again.
+#[test]
+fn a_renewal_without_a_primary_is_over_and_due_again() {
+    let (mut instance, fake) = instance(&[LockType::Atomic]);
+    let plan = Plan { addresses: Vec::new(), silence: LONG };
+    instance.watch = Some(Arc::new(Watch::new(plan)));
+    let instance = Arc::new(instance);
+    let (result, hold) = instance.try_guard(LOCK, X, 600);
+    assert_eq!(result.status, Status::Success);
+    let terms = Renew::new();
+    assert_eq!(instance.renew_guard(LOCK, hold, 1, &terms), Status::Success);
+    let renewed = Renewed { instance: Arc::downgrade(&instance), lock: LOCK, hold, terms };
+    let start = Instant::now();
+    while instance.look_after_hold(&renewed) != Due::Renew {
+        assert!(start.elapsed() < LONG, "after a third of a second");
+    }
+    fake.gone.store(true, SeqCst);
+    let mut wait = GuardWait::renewal(LOCK, hold);
+    let (result, _) = instance.advance_wait(&mut wait, &Arc::new(Tasks::new())).unwrap();
+    assert_eq!(result.status, Status::BadResponse);
+    assert!(matches!(instance.look_after_hold(&renewed), Due::At(_) | Due::Renew));
+    let guard = instance.table.lock_slot(instance.table.find(LOCK).unwrap()).lock();
+    assert_eq!(guard.as_ref().unwrap().entry.refs(), 1);
 }
 
 /// What comes of it there tells of nothing any more.
