@@ -11,7 +11,7 @@ use dlock_core::memory::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, TurnWord,
 };
 use dlock_core::primary::Event;
-use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
+use dlock_core::wire::control::{Act, ControlReply, ControlRequest, FabricKind, LockGrant, Whose};
 use dlock_core::wire::message::{LockType, Mode};
 
 const LEASE_S: u32 = 100;
@@ -76,12 +76,17 @@ enum Cause {
     /// Its process ends, which is proved on shm alone; elsewhere its host closes its connections.
     Died,
     Left,
-    Operator,
+    /// An operator removes it, and it has no horizon.
+    Removed,
+    /// The same, and it knows its horizon.
+    RemovedWithHorizon,
+    /// An operator removes it at once.
+    RemovedNow,
 }
 
 use Cause::*;
 
-const CAUSES: [Cause; 10] = [
+const CAUSES: [Cause; 12] = [
     Closed,
     ClosedOrphansGrace,
     ClosedWithHorizon,
@@ -91,7 +96,9 @@ const CAUSES: [Cause; 10] = [
     SilentWithHorizon,
     Died,
     Left,
-    Operator,
+    Removed,
+    RemovedWithHorizon,
+    RemovedNow,
 ];
 
 /// When a hold ends.
@@ -101,6 +108,8 @@ enum Ends {
     Grace,
     Horizon,
     Lease,
+    /// The end of the lease of a place in a queue: that of its claim, which is over.
+    Claim,
     /// Not before the client's process has ended, or has unmapped the memory: it cannot be fenced.
     Unmapped,
     Never,
@@ -112,14 +121,17 @@ fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
     match (cause, hold.has_lease()) {
         // a shared-memory client that is alive can always act
         (Closed | ClosedOrphansGrace | ClosedWithHorizon, _) if is_mapped => Ends::Unmapped,
-        (SilentWithHorizon | Operator, _) if is_mapped => Ends::Unmapped,
+        (SilentWithHorizon, _) if is_mapped => Ends::Unmapped,
+        (Removed | RemovedWithHorizon | RemovedNow, _) if is_mapped => Ends::Unmapped,
         (Died, _) if is_mapped => Ends::Now,
-        (Left | Operator, _) => Ends::Now,
+        (Removed, _) if hold == FairTicket => Ends::Claim,
+        (Left | RemovedNow, _) | (Removed, false) => Ends::Now,
         (ClosedOrphansGrace, _) => Ends::Grace,
         (Closed | Died | ClosedWithHorizon | SilentWithHorizon, true) => Ends::Lease,
+        (Removed | RemovedWithHorizon, true) => Ends::Lease,
         (Closed | Died, false) => Ends::Grace,
         // the connection may have been reset on the way, and the client lives
-        (ClosedWithHorizon | SilentWithHorizon, false) => Ends::Horizon,
+        (ClosedWithHorizon | SilentWithHorizon | RemovedWithHorizon, false) => Ends::Horizon,
         // the lease of the lock itself: others may take it over, but nobody undoes it
         (ClosedForEver | SilentConnection | Silent, _) => Ends::Never,
     }
@@ -171,7 +183,7 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
     let orphans = if cause == ClosedOrphansGrace { Orphans::Grace } else { Orphans::Lease };
     let grace_s = (cause != ClosedForEver).then_some(GRACE_S);
     let mut site = Site::with(grace_s, orphans, 3);
-    let has_horizon = matches!(cause, ClosedWithHorizon | SilentWithHorizon);
+    let has_horizon = matches!(cause, ClosedWithHorizon | SilentWithHorizon | RemovedWithHorizon);
     let horizon_s = if has_horizon { HORIZON_S } else { 0 };
     let peer = site.join(fabric, horizon_s);
     let grant = site.get(peer, "l", what.lock_type());
@@ -193,8 +205,10 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
             site.memory.mapped.remove(&peer.id);
             assert_eq!(site.control(peer, ControlRequest::Deinit), ControlReply::Done);
         }
-        Operator => {
-            site.handle(Event::removes(peer.id));
+        Removed | RemovedWithHorizon | RemovedNow => {
+            let whose = Whose::Client(peer.id);
+            let act = Act::TakeAway { whose, grace_s: 0, now: cause == RemovedNow };
+            site.handle(Event::Operate { act, by: "uid 0".into() });
             site.settle();
         }
     }
@@ -205,6 +219,7 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
         Ends::Grace => at(GRACE_S),
         Ends::Horizon => at(HORIZON_S.into()),
         Ends::Lease => ServerTime::expiry_of(START.seconds() + LEASE_S),
+        Ends::Claim => ServerTime::expiry_of(START.seconds()),
         Ends::Unmapped | Ends::Never => at(100_000),
     };
     let name = format!("{what:?} over {fabric:?}, {cause:?}: {expected:?}");
