@@ -75,7 +75,7 @@ pub struct ServerConfig {
     pub verbs: VerbsUse,
     /// Whether to offer mapped memory to clients on this host, where verbs are not used.
     pub shm: bool,
-    /// The user ids whose clients may map it, beside this process's user and root.
+    /// The user ids whose clients may map the lock memory, beside this process's user and root.
     pub shm_users: Vec<u32>,
     /// Whether to offer command channels over TCP.
     pub tcp: bool,
@@ -108,7 +108,7 @@ pub struct ServerConfig {
     pub objects_max: usize,
     /// Where to make the admin endpoint's Unix socket; `None`: there is no admin endpoint.
     pub admin_socket: Option<PathBuf>,
-    /// Whether the group of this process may use it, too.
+    /// Whether the group of this process may use the admin socket, too.
     pub admin_for_group: bool,
     /// The file that keeps the last epoch, so that epochs never go back even if the clock does. A
     /// file beside it, with `.clients` at the end of its name, lists the clients: a primary that
