@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Text for a terminal. Names of locks, files and hosts are other people's: a control character in
-//! one commands the terminal, and one that turns the direction of writing around makes a line say
-//! something else.
+//! Text for a terminal. The names of locks, files and hosts come from other people: a control
+//! character in a name is a command to the terminal, and one that reverses the direction of writing
+//! makes a line say something else.
 
 use serde_json::Value;
 
-/// The text with everything escaped (`\u{202e}`) that a terminal does not show as it is; the end of
-/// a line stays. All that this program prints goes through this, or through [`json`].
+/// The text with every character escaped (`\u{202e}`) that a terminal does not show as it is,
+/// except line ends. All that this program prints goes through this, or through [`json`].
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,7 +18,7 @@ pub fn visible(text: &str) -> String {
     out
 }
 
-/// A JSON document, in lines; what a terminal does not show as it is, is escaped as JSON has it.
+/// A JSON document, in lines; characters that a terminal does not show are escaped as in JSON.
 pub fn json(document: &Value) -> String {
     let mut out = String::new();
     for c in format!("{document:#}").chars() {

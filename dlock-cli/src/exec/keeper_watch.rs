@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the keeper does about COMMAND. It makes no call that waits for the primary.
+//! The keeper's watch over COMMAND. It makes no call that waits for the primary.
 //!
 //! ```text
 //!   reader:  standard input ─ "ended" ─▶ release
@@ -30,13 +30,13 @@ use super::{lease, ENDED, RELEASE_MAX, STARTED};
 use crate::args::Keeper;
 use crate::failure;
 
-/// Between two looks at processes that SIGKILL was sent to.
+/// Time between two looks at processes that got SIGKILL.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How many such looks there are at a COMMAND whose supervisor is dead.
+/// The most such looks at a COMMAND whose supervisor is dead.
 const LOOKS_MAX: usize = 1_000;
 
-/// A supervisor that waits for the keeper kills it at [`RELEASE_MAX`], and says so. One that does
-/// not wait leaves it to end by itself, so much later.
+/// A supervisor that waits for the keeper kills it at [`RELEASE_MAX`], and says so. If the
+/// supervisor does not wait, the keeper ends itself this much later.
 const BOUND_LEEWAY: Duration = Duration::from_millis(500);
 
 /// What the threads know of the lease.
@@ -48,12 +48,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// One without threads.
+    /// A watch without threads.
     pub fn new(lease: Duration) -> io::Result<Self> {
         Ok(Self { lease, times: Mutex::new(None), timer: Timer::new()? })
     }
 
-    /// Starts the threads. The receiver is told when the lock is to be released.
+    /// Starts the threads. The receiver gets an event when the lock is to be released.
     pub fn start(keeper: &Keeper) -> io::Result<(Arc<Self>, Sender<Event>, Receiver<Event>)> {
         let exec = &keeper.exec;
         let watch = Arc::new(Self::new(lease(exec))?);
@@ -71,7 +71,7 @@ impl Watch {
         Ok((watch, tells, events))
     }
 
-    /// The lease lasts until then.
+    /// Sets the end of the lease.
     pub fn until(&self, end_ns: u64) {
         self.set(&mut self.times.lock(), StopTimes::of(end_ns, self.lease));
     }
@@ -81,12 +81,12 @@ impl Watch {
         self.times.lock().is_some()
     }
 
-    /// COMMAND is not started for the hold that lasts until then.
+    /// Records that COMMAND is not started for the present hold.
     pub fn is_not_started(&self) {
         *self.times.lock() = None;
     }
 
-    /// The lock may be another's.
+    /// Records that the lock may be another client's.
     pub fn lost(&self) {
         self.until(times::now_ns());
     }
@@ -98,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// Kills COMMAND when it is time, and again until it is gone: it may be about to start.
+    /// Kills COMMAND when it is time, and repeats that until it is gone: it may be just starting.
     fn run(&self, processes: Processes) {
         loop {
             let mut fds = [PollFd::new(&self.timer, PollFlags::IN)];
@@ -153,8 +153,8 @@ impl Watch {
     }
 }
 
-/// This process was told to end, and has a bound for it. Once the supervisor has gone nothing is
-/// said any more: a reader of its output waits for the end of every process that may write there.
+/// Ends this process within a limit, after it was told to end. Once the supervisor has gone nothing
+/// more is printed: a reader of the output waits for every process that may write there.
 fn end_in_time(rest: impl Iterator) {
     let bound = || {
         thread::sleep(RELEASE_MAX + BOUND_LEEWAY);
@@ -171,7 +171,7 @@ fn end_in_time(rest: impl Iterator) {
     }
 }
 
-/// Kills COMMAND and its process group; whether they are dead.
+/// Kills COMMAND and its process group; returns whether they are dead.
 fn kill_orphans(pidfd: &OwnedFd, group: Option<Pid>) -> bool {
     let pause = Timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN.subsec_nanos().into() };
     for _ in 0..LOOKS_MAX {
