@@ -228,10 +228,9 @@ impl Server {
         self.capacity
     }
 
-    /// Loads the certificates, keys and revocation lists again, as the primary does by itself when
-    /// a file has changed: later connections use them, and clients whose certificates are revoked
-    /// are removed. If that fails, it is logged, and the files loaded before stay in use. Without
-    /// TLS nothing is done.
+    /// Loads certificates, keys and revocation lists again, as the primary does when a file has
+    /// changed: later connections use them, and clients with revoked certificates are removed. A
+    /// failure is logged, and the files loaded before stay in use. Without TLS nothing is done.
     ///
     /// # Latency
     /// The time to read the files, and to decrypt the key: up to seconds.
@@ -240,8 +239,8 @@ impl Server {
         self.judge_again();
     }
 
-    /// Returns a function that loads the TLS files again, on any thread; call
-    /// [`judge_again`](Self::judge_again) after it.
+    /// A function that loads the TLS files again, on any thread; [`judge_again`](Self::judge_again)
+    /// follows.
     pub fn tls_loader(&self) -> impl FnOnce() + Send + 'static {
         let tls = self.tls.clone();
         move || tls.iter().for_each(secure::reload)
@@ -278,8 +277,7 @@ impl Server {
         self.ended.notified().await;
     }
 
-    /// Waits until no lock is held while the primary drains (`dlock drain`), so that it may be
-    /// stopped.
+    /// Waits until no lock is held in a drain (`dlock drain`): the primary may be stopped.
     pub async fn idle(&self) {
         self.mailbox.idle().await;
     }
@@ -328,7 +326,7 @@ impl Server {
         self.end();
     }
 
-    /// Passes `first` to the primary and reads it, on the command thread; `None`: no answer came in
+    /// Passes `first` to the primary and reads it, on the command thread; `None`: no answer in
     /// time.
     fn look<T: Send + 'static>(
         &self,
@@ -386,8 +384,7 @@ impl Offers {
         self.all.iter().any(|(offered, _)| *offered == kind)
     }
 
-    /// The device that clients of this fabric reach; `None`: the fabric is not offered, or has
-    /// none.
+    /// The device that clients of this fabric reach; `None`: it is not offered, or has none.
     pub fn detail(&self, kind: FabricKind) -> Option<&str> {
         let found = self.all.iter().find(|(offered, _)| *offered == kind);
         found.and_then(|(_, detail)| detail.as_deref())

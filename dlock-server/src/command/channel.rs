@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One command channel: what carries its frames, with a bounded buffer on either side.
+//! A command channel: a pump that carries its frames, with a bounded buffer on either side.
 
 use std::io;
 use std::sync::Arc;

@@ -80,7 +80,7 @@ pub(crate) type ShownBy = (ClientId, Connection, Arc<Shown>);
 /// Where the answer to an `Init` or `Reinit` goes: the session, or the reply that refuses it.
 pub(crate) type Opening = oneshot::Sender<Result<Session, ControlReply>>;
 
-/// What the control thread asks of the command thread.
+/// The requests and reports of the control thread to the command thread.
 pub(crate) enum Event {
     /// `Init` or `Reinit` on a connection that has no client yet.
     Open { request: ControlRequest, link: Arc<ConnectionHandle>, reply: Opening },

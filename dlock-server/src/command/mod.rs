@@ -82,7 +82,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 /// resume.
 const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 
-/// What the command thread is made of.
+/// The parts of the command thread.
 pub(crate) struct Parts {
     pub(crate) primary: Primary,
     pub(crate) memory: Memory,

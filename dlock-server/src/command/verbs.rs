@@ -40,7 +40,7 @@ impl Nic {
         Ok(Self { host, channels: HashMap::new(), arrivals: Vec::new() })
     }
 
-    /// Assigns what arrives on these queue pairs to the channel `token`.
+    /// Assigns arrivals on these queue pairs to the channel `token`.
     pub(super) fn add(&mut self, ids: Vec<PeerId>, token: Token) {
         self.channels.extend(ids.into_iter().map(|id| (id, token)));
     }

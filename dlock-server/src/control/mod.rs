@@ -61,7 +61,7 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(25);
 /// One poll can report every connection, those of operators, and the listeners.
 const EVENTS_A_POLL: usize = CONNECTIONS_MAX + json_lines::CONNECTIONS_MAX + 16;
 
-/// What the control thread is made of. The listeners are nonblocking.
+/// The parts of the control thread. The listeners are nonblocking.
 pub(crate) struct Parts {
     pub(crate) tcp: TcpListener,
     pub(crate) transports: Vec<Opened>,

@@ -35,8 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The storage of the list of clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
-    /// Keeps these changes; `clients`: what they make of everything.
     /// Keeps these changes; `clients`: the list after them.
+    ///
     /// # Errors
     /// The changes may not be kept; the next call must keep all of `clients`.
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()>;

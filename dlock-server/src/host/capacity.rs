@@ -174,7 +174,7 @@ impl FilesLeft {
 }
 
 impl fmt::Display for Capacity {
-    /// What it means and, if the configuration is not what bounds it, what to do.
+    /// The capacity in words and, if the configuration does not bound it, the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let clients = self.clients;
         match self.bound {
@@ -195,7 +195,7 @@ impl fmt::Display for Capacity {
 }
 
 impl fmt::Display for LockedMemory {
-    /// What it means, and what to do.
+    /// The limit in words, and the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { clients, limit, needed } = self;
         write!(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The admin endpoint: what runs, for a person or a program on this host.
+//! The admin endpoint: shows the state of the primary, and takes an operator's requests to change
+//! it.
 //!
 //! JSON (`json_lines.rs`). Numbers are decimal. Epochs, words and counters are strings of digits:
 //! many programs have 53 bits for a number, which these may exceed. Names are bytes, so a

@@ -29,7 +29,7 @@ macro_rules! causes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Cause { $(#[doc = $what] $cause,)* }
 
-        /// Every cause, and what it is called in the log.
+        /// Every cause, and its text in the log.
         const CAUSES: &[(Cause, &str)] = &[$((Cause::$cause, $what),)*];
     };
 }
