@@ -44,8 +44,7 @@ pub(crate) struct World {
     pub(super) awaited: Clients,
     /// The number of secrets that were drawn.
     pub(super) secrets: u128,
-    /// The number of arrivals when membership asked to listen that are still to be served before
-    /// the answer.
+    /// Arrivals before membership's question to listen that are still to be served.
     pub unheard: usize,
     /// Locks that are free while their waiters sleep: since when, and the word.
     asleep: Vec<Option<(u64, u64)>>,
@@ -66,8 +65,7 @@ const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
 /// not from the arbiter's next look.
 const TURN_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS / 2;
 
-/// As [`FAIR_SLEEP_NS_MAX`], for a lock whose wake-up was lost with its sender's session or
-/// channel.
+/// As [`FAIR_SLEEP_NS_MAX`], for a wake-up that was lost with its sender's session or channel.
 const RW_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS + NS / 10;
 
 /// Of a thousand recoveries without horizons, the number in which the clients are known.
@@ -347,8 +345,7 @@ impl World {
         self.schedule_tick();
     }
 
-    /// Checks that a client whose request had come before its horizon, and is not served, was not
-    /// ended for silence.
+    /// Checks that no client is ended for silence whose request had come before its horizon.
     fn nobody_is_ended_unheard(&mut self, before: &[(ClientId, State)]) {
         let is_silent = |state| state == State::Ending(Ending::Lapse(Exit::Horizon));
         for &(id, state) in before {
@@ -460,8 +457,7 @@ impl World {
             let word = sys.lock_word(slot, sys.plan.locks[l]);
             let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
             let asleep = |t: &Thread| match t.doing {
-                // a client that doubts its release has not sent its wake-up: its next operation
-                // sends it
+                // a client that doubts its release sends its wake-up with its next operation
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
                 Doing::Reply { is_wait } => is_wait && t.answer.is_none(),
                 _ => false,
@@ -515,8 +511,7 @@ impl World {
         }
     }
 
-    /// Checks that the reader count of each word is at least the number of readers that rely on the
-    /// lock.
+    /// Checks that the reader count of each word is at least the number of relying readers.
     pub(super) fn readers_are_counted(&mut self) {
         let Some(primary) =
             self.primary.as_ref().filter(|primary| !primary.locks().is_recovering())
@@ -542,8 +537,7 @@ impl World {
         }
     }
 
-    /// Checks the waiters bits: that of an atomic word is set exactly if a client is queued; that
-    /// of a read-write word, at least if one is.
+    /// Checks the waiters bits: set if a client is queued; on an atomic word, only then.
     pub(super) fn waiters_bits(&mut self) {
         let Some(primary) = &self.primary else { return };
         for l in 0..self.sys.plan.locks.len() {
