@@ -39,7 +39,7 @@ fn is_visible(c: char) -> bool {
     match c {
         ' '..='~' => true,
         c if c.is_ascii() => false,
-        // what joins with the letter before it is shown, too
+        // a combining character is tested after a letter, with which it is shown
         c => {
             let after_a_letter = String::from_iter(['x', c]);
             after_a_letter.escape_debug().eq(after_a_letter.chars())

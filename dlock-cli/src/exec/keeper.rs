@@ -51,7 +51,7 @@ pub enum Event {
     Refused(SyncSender<()>),
 }
 
-/// What the keeper needs besides its process.
+/// The resources that the keeper needs to start, for an error message.
 const KEEPER: &str = "the keeper's threads and its timer (timerfd_create)";
 
 /// Runs the keeper; returns the exit code, which says why there is no lock.
