@@ -54,7 +54,7 @@ impl Times {
 pub struct Baseline {
     /// The name of what was measured.
     pub name: &'static str,
-    /// Its distribution.
+    /// The times of that.
     pub times: Times,
 }
 
