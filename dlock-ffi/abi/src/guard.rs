@@ -17,8 +17,7 @@ pub fn call<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
     uncancelled(|| catch(name, failure, body))
 }
 
-/// Runs `body`, which is cancelled nowhere by itself; if it panics, logs one line and returns
-/// `failure`.
+/// Runs `body`, which has no cancellation point; if it panics, logs one line and returns `failure`.
 #[inline]
 pub fn catch<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -48,8 +48,8 @@ impl State {
         self.library.as_mut().filter(|library| library.process == std::process::id())
     }
 
-    /// Reserves a place; else the number of running primaries, or `None` if the library is not
-    /// initialised.
+    /// Reserves a place; an error has the most primaries that may run, or `None` if the library is
+    /// not initialised.
     fn reserve(&mut self) -> Result<Place, Option<usize>> {
         let mut id = self.last_id;
         let library = self.library().ok_or(None)?;
