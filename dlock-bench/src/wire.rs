@@ -26,7 +26,7 @@ use dlock_cli_common::failure::Failure;
 /// A wait longer than anything that a healthy primary takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One connection.
+/// A connection to the primary that uses no client library.
 pub struct Wire {
     stream: TcpStream,
     tls: Option<TlsSession>,

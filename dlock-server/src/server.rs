@@ -453,7 +453,7 @@ struct Serving {
     roster: Roster,
     /// The predecessor's clients.
     clients: Clients,
-    /// Whether the predecessor may have had others.
+    /// Whether the predecessor may have had further clients.
     is_lost: bool,
 }
 

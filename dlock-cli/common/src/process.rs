@@ -21,7 +21,7 @@ use crate::place::Fabric;
 /// The longest time that an answer may take: thousands of turns at a lock, on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
-/// A child process that obeys lines and answers with lines. Killed when dropped.
+/// A child process that reads commands and writes answers, a line each. Killed when dropped.
 pub struct Process {
     child: Child,
     input: Option<ChildStdin>,

@@ -39,7 +39,7 @@ const RECOVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
 const ALIVE: Duration = Duration::from_secs(5);
 /// Pause between attempts to extend the lock while there is no primary.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than the stop of COMMAND takes a recovery that has refused its hold waits.
+/// A recovery that has refused the hold waits this much longer than the stop of COMMAND may take.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// The events of the main thread.

@@ -87,7 +87,7 @@ pub(super) fn name_of(asker: Asker) -> String {
     }
 }
 
-/// Logs an act.
+/// Logs the operator's act, if the effect is one.
 pub(crate) fn log_of(effect: &Effect) {
     let Effect::Operated { act, by, clients } = effect else { return };
     let (whose, grace_s, now) = match act {

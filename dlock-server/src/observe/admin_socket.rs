@@ -27,8 +27,8 @@ pub(crate) struct AdminSocket {
 }
 
 /// Connects to an admin socket, and waits at most `wait` for room in its backlog; with a `wait` of
-/// zero it fails at once if there is no room. A read on the connection waits at most `wait`, too;
-/// with zero it has no limit.
+/// zero it fails at once if there is no room. Reads and writes on the connection wait at most as
+/// long; with zero they have no limit.
 ///
 /// # Errors
 /// `TimedOut`: the primary is stopped, or busy. `ConnectionRefused`: its process has ended.
