@@ -374,7 +374,7 @@ impl Sys {
         self.step_soon(c, run.leader);
     }
 
-    /// The deadline of the batch's wait has come.
+    /// Handles the deadline of the batch's wait.
     pub(super) fn batch_timer(&mut self, c: usize) {
         let Some(mut run) = self.clients[c].batch.take() else { return };
         match run.stage {
@@ -390,7 +390,7 @@ impl Sys {
         self.clients[c].batch = Some(run);
     }
 
-    /// The channel is gone.
+    /// Ends everything that the batch awaits, because the channel is gone.
     pub(super) fn flush_batch(&mut self, c: usize) {
         let is_local = self.clients[c].fabric == Fabric::Shm;
         let Some(run) = &mut self.clients[c].batch else { return };

@@ -151,7 +151,7 @@ impl Sys {
         }
     }
 
-    /// The control connection is gone.
+    /// Handles the loss of the control connection.
     pub(super) fn connection_lost(&mut self, c: usize) {
         self.connection_ends(c, false);
     }

@@ -181,7 +181,7 @@ impl Sys {
         }
     }
 
-    /// A new session has taken the place of the one with these heartbeats.
+    /// Moves all threads to the new session; `old`: the heartbeats of the session before it.
     pub(super) fn move_all(&mut self, c: usize, old: Heartbeats) {
         let epoch = self.clients[c].epoch;
         for l in 0..self.clients[c].threads.len() {

@@ -28,7 +28,7 @@ const STOPPED: u32 = 20;
 const STOPPED_NS: u64 = 300 * NS;
 
 impl Sys {
-    /// Counts an action that begins with every fault that lasts.
+    /// An action begins: counts it together with every fault that lasts.
     pub(super) fn cover(&mut self, action: Action, c: usize) {
         use Action as A;
         if matches!(
@@ -55,7 +55,7 @@ impl Sys {
         }
     }
 
-    /// Counts a fault that begins with every action that is under way.
+    /// A fault begins: counts it together with every action under way.
     pub(super) fn struck(&mut self, fault: Fault, at: usize) {
         self.log(|| format!("FAULT {fault:?} at client {at}"));
         self.mix(0xfa << 32 ^ fault as u64);

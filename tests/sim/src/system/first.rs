@@ -25,7 +25,7 @@ impl Sys {
         self.follow(c, l, follows);
     }
 
-    /// The first chain has been executed.
+    /// Handles the end of the first chain.
     pub(super) fn first_ended(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);

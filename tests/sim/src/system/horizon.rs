@@ -24,7 +24,7 @@ impl Sys {
         client.clock_at = now + self.plan.heartbeat_ns;
     }
 
-    /// The session's horizon has moved, for each lock whose operations it carries.
+    /// Moves the horizon of each lock whose operations the session carries.
     pub(super) fn horizon_moves(&mut self, c: usize) {
         let gen = self.clients[c].gen;
         for l in 0..self.clients[c].threads.len() {

@@ -15,7 +15,7 @@ use super::state::{Ask, Doing, Life, Sys};
 const SILENCE_NS: u64 = NS;
 
 impl Sys {
-    /// The client has joined.
+    /// Tells the failover machine that the client has joined; the first time, creates the machine.
     pub(super) fn is_led(&mut self, c: usize, recovering: bool) {
         let (now_ns, seed) = (self.local_ns(c), self.rng.bits());
         if !self.plan.by_itself {
@@ -151,7 +151,7 @@ impl Sys {
         begin(entry, now, Bounds::since(now.local_ns))
     }
 
-    /// The primary has answered a heartbeat.
+    /// Tells the failover machine that the primary has answered a heartbeat.
     pub(super) fn is_heard(&mut self, c: usize, recovering: bool) {
         let heard = if recovering { Heard::Recovers } else { Heard::Serves };
         self.lead(c, |failover, now_ns| failover.heard(now_ns, heard));

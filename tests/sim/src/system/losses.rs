@@ -38,13 +38,13 @@ impl Losses {
 }
 
 impl Sys {
-    /// The primary fences this process.
+    /// Records that the primary fences this process.
     pub(super) fn is_fenced(&mut self, c: usize, inc: u16) {
         self.losses.fenced.push((c, inc));
         self.is_cut_from(c, inc);
     }
 
-    /// The channel of this process has ended.
+    /// Records that the channel of this process has ended.
     pub(super) fn is_cut_from(&mut self, c: usize, inc: u16) {
         self.losses.cut.push((c, inc));
         if self.clients[c].inc != inc {
@@ -53,7 +53,7 @@ impl Sys {
         self.notes_losses();
     }
 
-    /// The client has a new channel: its messages arrive from now on.
+    /// Records that the client has a new channel: its messages arrive from now on.
     pub(super) fn has_channel(&mut self, c: usize) {
         self.notes_losses();
         self.losses.cut.retain(|cut| cut.0 != c);

@@ -37,7 +37,7 @@ struct Done {
     refused: bool,
 }
 
-/// The checker.
+/// The checker of objects. Most functions record what their description says has happened.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     ops: Vec<Done>,

@@ -83,7 +83,8 @@ struct Lock {
     tokens: Tokens,
 }
 
-/// The checker.
+/// The checker of locks. Most functions record what their description says has happened, and some
+/// return an error if it violates a property.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     locks: Vec<Lock>,
@@ -427,7 +428,7 @@ impl Oracle {
         told.push(Told { who, mode, taken_by, is_forgotten, may_be_endless, at_call });
     }
 
-    /// The program no longer believes that it has the lock.
+    /// The client's program no longer believes that it has the lock.
     pub fn untold(&mut self, lock: usize, who: u64) {
         self.ended(lock, who);
         self.locks[lock].told.retain(|told| told.who != who);

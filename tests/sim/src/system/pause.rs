@@ -55,13 +55,13 @@ impl Sys {
         }
     }
 
-    /// Whether no message about a lock to be released is under way: its place may be another lock's
-    /// then.
+    /// Whether no message about a lock to be released is under way. While one is, the lock's place
+    /// must not become another lock's.
     pub(super) fn is_settled(&mut self, c: usize, l: usize) -> bool {
         !self.is_connected(c, l) || self.is_flushed(c, l)
     }
 
-    /// The pause is over; `gen`: the session in which it began.
+    /// Goes on after a pause; `gen`: the session in which the pause began.
     pub(super) fn paused(&mut self, c: usize, l: usize, gen: u32) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
@@ -84,7 +84,7 @@ impl Sys {
 }
 
 impl Thread {
-    /// From here on a session of this fabric carries the thread's operations.
+    /// Makes a session of this fabric carry the thread's operations from here on.
     pub(super) fn is_carried_by(&mut self, fabric: Fabric) {
         (self.fabric, self.noted_acked) = (fabric, self.noted);
         if let Some(entry) = &mut self.entry {

@@ -100,7 +100,7 @@ impl Sys {
         self.plan.renews > 0 && is_of_it && !self.calm && self.rng.chance(LOST)
     }
 
-    /// The first answer of the attempt has come.
+    /// Records when the first answer of the attempt came.
     pub(super) fn renewal_answered(&mut self, c: usize) {
         let now = self.now;
         self.clients[c].renewal.answered = now;

@@ -28,7 +28,7 @@ use super::state::Sys;
 const IDENTITIES: usize = 2;
 /// Rules of one primary.
 const RULES_MAX: u64 = 4;
-/// Of a thousand sets of rules, those with a rule by which every client may do everything.
+/// Of a thousand sets of rules, those that permit every client everything under some prefixes.
 const GENEROUS: u32 = 500;
 
 /// The rules in force.

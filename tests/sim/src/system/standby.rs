@@ -234,7 +234,7 @@ impl World {
         self.watch_at(w, at.max(now + 1));
     }
 
-    /// The fencing command has ended.
+    /// Handles the end of the fencing command.
     fn fenced(&mut self, w: usize) {
         let (now, is_calm) = (self.sys.now, self.sys.calm);
         let may_end = self.everybody_comes();

@@ -214,8 +214,8 @@ pub(crate) struct Thread {
     pub called: (u32, ServerTime),
     /// The lap of the fair lock's place when the call began.
     pub lap: u64,
-    /// Until when the clock is right, if it had stood still and was right again when the call
-    /// began.
+    /// If the clock was right again when the call began: when it had last gone on after standing
+    /// still.
     pub is_right: Option<u64>,
     /// When the call began: how often the rules had changed, and the deadline of the hold.
     pub law: (u32, u32),
@@ -226,8 +226,7 @@ pub(crate) struct Thread {
     pub goal: Goal,
     /// A chain that its own CPU executes.
     pub chain: Option<(Chain, Values)>,
-    /// The outcome of its chain that it has not looked at; for a flush, of a chain that does not
-    /// exist.
+    /// The outcome of its chain, which it has not looked at yet.
     pub outcome: Option<Outcome>,
     /// The request whose reply it awaits.
     pub asked: Option<Asked>,

@@ -312,7 +312,7 @@ impl Sys {
         self.client_now(c).local_ns.saturating_sub(late_ns)
     }
 
-    /// The deadline of the thread's wait has come.
+    /// Handles the deadline of the thread's wait.
     pub(super) fn timer(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = &mut self.clients[c].threads[l];

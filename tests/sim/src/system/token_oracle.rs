@@ -15,7 +15,8 @@
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
 
-/// The tokens of one lock name that clients got.
+/// The tokens of one lock name that clients got. Each function records what its description says
+/// has happened.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     exclusive: u64,

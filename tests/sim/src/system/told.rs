@@ -237,7 +237,7 @@ impl Sys {
         }
     }
 
-    /// The clock for the deadline in a result on this lock.
+    /// The clock by which the deadline in a result on this lock counts.
     fn clock_of(&self, c: usize, l: usize) -> Clock {
         let (client, t) = (&self.clients[c], &self.clients[c].threads[l]);
         let is_old = t.moves && t.epoch != client.epoch;
