@@ -239,8 +239,7 @@ impl Server {
         self.judge_again();
     }
 
-    /// A function that loads the TLS files again, on any thread; [`judge_again`](Self::judge_again)
-    /// follows.
+    /// The loader of the TLS files, for any thread; [`judge_again`](Self::judge_again) follows.
     pub fn tls_loader(&self) -> impl FnOnce() + Send + 'static {
         let tls = self.tls.clone();
         move || tls.iter().for_each(secure::reload)
@@ -326,8 +325,7 @@ impl Server {
         self.end();
     }
 
-    /// Passes `first` to the primary and reads it, on the command thread; `None`: no answer in
-    /// time.
+    /// Passes the primary `first`, then calls `look` on its thread; `None`: no answer in time.
     fn look<T: Send + 'static>(
         &self,
         first: primary::Event,
