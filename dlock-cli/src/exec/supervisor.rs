@@ -450,7 +450,8 @@ impl<'a> Supervisor<'a> {
         let until_ns = times::now_ns() + times::ns(RELEASE_MAX);
         while self.keeper.status.is_none() {
             if left_ns.is_some_and(|left_ns| times::now_ns() >= left_ns) {
-                // it may be stopped; it was not waited for yet
+                // the keeper may be stopped; its process id is still its own, because it was not
+                // waited for
                 let _ = kill_process(self.keeper.pid, Signal::CONT);
                 return;
             }

@@ -73,7 +73,7 @@ struct Limit {
 pub(crate) enum Verdict {
     /// Log it, and say that so many like it were left out before.
     Log(u64),
-    /// Leave it out; `first`: it is the first since the last report.
+    /// Leave it out; `first`: it is the first one left out since the last report.
     LeaveOut { first: bool },
 }
 

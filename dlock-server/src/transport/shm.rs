@@ -27,7 +27,7 @@ use crate::error::StartError;
 use crate::host::memory::Memory;
 use crate::observe::log_limit::{limited, Cause};
 
-/// Offered unless the configuration turns it off, or a device holds the memory.
+/// Opens mapped memory, unless the configuration turns it off or a device holds the memory.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
     if !setting.config.shm || setting.device.is_some_and(|(host, _)| host.has_memory()) {
         return Ok(None);

@@ -40,7 +40,7 @@ impl StreamPump {
         Self::with_welcome(line, |line, attached, _, _| say(line, attached))
     }
 
-    /// The same, with another answer to the attach.
+    /// As [`new`](Self::new), with another answer to the attach.
     pub(super) fn with_welcome(line: Box<dyn Line>, welcome: Welcome) -> Self {
         let (token, readable, closing, wants_room) = (Token(0), true, false, false);
         Self { line, welcome, token, readable, closing, wants_room }

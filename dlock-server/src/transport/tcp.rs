@@ -19,7 +19,7 @@ use crate::error::StartError;
 /// network takes to find another route.
 const UNTAKEN_MAX: Duration = Duration::from_secs(20);
 
-/// Offered unless the configuration turns it off.
+/// Opens the transport over TCP, unless the configuration turns it off.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
     let opened = || Opened { transport: Arc::new(Tcp), listener: None };
     Ok(setting.config.tcp.then(opened))

@@ -31,7 +31,7 @@ use crate::host::memory::Memory;
 /// Bytes of unhandled frames above which a client that leaves its replies unread is disconnected.
 const ARRIVED_MAX: usize = 64 * 1024;
 
-/// Offered if a device holds the memory.
+/// Opens the transport over queue pairs, if a device holds the memory.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
     let Some(device) = setting.device.filter(|(host, _)| host.has_memory()) else {
         return Ok(None);

@@ -373,7 +373,7 @@ pub(crate) struct Sys {
     pub epoch: u32,
     pub alive: bool,
     pub recovering: bool,
-    /// Clients that the recovery awaits and that are not here, and until when it does.
+    /// Clients that the recovery awaits although they are absent, and until when it awaits them.
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
     /// Losses of clients that were fenced, or have given their channels up.
     pub losses: super::losses::Losses,

@@ -52,7 +52,7 @@ impl Sys {
             return None;
         }
         let (taken, turn) = self.fair_words(entry.slot());
-        // a lap may have begun
+        // with both counters at 0 a new lap may have begun
         let is_low = turn.nx() > 0 || turn.ns() > 0;
         let before = |lane: u32, told: u16| (lane as u16).wrapping_sub(told) > u16::MAX / 2;
         let is_behind = (before(turn.nx(), nx) || before(turn.ns(), ns)) && is_low;
