@@ -54,7 +54,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// No number is larger than those that every program can keep.
+/// Checks that all numbers are small enough for every program to keep them exactly.
 fn small(command: &str, value: &Value) {
     match value {
         Value::Number(n) => {
