@@ -595,7 +595,7 @@ mod tests {
         dlock_manuals::check_program(program, Args::command());
     }
 
-    /// Nothing wraps them.
+    /// These texts are printed without wrapping.
     #[test]
     fn what_follows_the_options_in_a_help_fits_a_terminal_of_80_columns() {
         let all = [

@@ -51,7 +51,8 @@ fn is_visible(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// A terminal's commands, in 7 and 8 bits; the end of the text; directions; what is invisible.
+    /// A terminal's commands, in 7 and 8 bits; line ends; changes of direction; invisible
+    /// characters.
     const HOSTILE: &str =
         "a\x1b[2J\u{9b}2J\u{80}\x7f\r\t\u{202e}\u{2066}\u{200b}\u{e0001}\"é日e\u{301}";
 

@@ -339,14 +339,14 @@ mod tests {
             Chain::one(WordOp::Read { addr: word })
         }
 
-        /// A turn; its work is bounded, however much has come.
+        /// Serves a turn; its work is bounded, however much has come.
         fn turn(&mut self, budget: u32) -> Turn {
             let (turn, work) = turn(&mut self.core, &mut self.channel, budget, &mut 0);
             assert!(work <= budget + CHAIN_WORK.max(FRAME_WORK), "{work} of {budget}");
             turn
         }
 
-        /// The frames that are answered.
+        /// Takes the frames of the answers.
         fn answers(&mut self) -> Vec<Frame> {
             let mut buffer = FrameBuffer::new();
             let mut frames = Vec::new();

@@ -186,7 +186,7 @@ mod tests {
         );
         let endless = line(2, 0, vec![(id(1), at(39)), (id(2), None)]);
         assert!(endless.ends_with("until they come, or for `dlock recover --now`"), "{endless}");
-        // By --recovery-clients alone.
+        // a recovery with --recovery-clients only
         let counted = line(2, 0, vec![]);
         assert!(counted.ends_with("until they come, or for `dlock recover --now`"), "{counted}");
     }

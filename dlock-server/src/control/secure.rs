@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::host::blocking::runtime;
 
-    /// Says that it is asked, and waits for what it is to answer.
+    /// Reports that it is asked, and waits for the answer that it is to give.
     #[derive(Debug)]
     struct Asked(Sender<()>, Mutex<Receiver<&'static str>>);
 

@@ -276,7 +276,7 @@ mod tests {
         let mut permits: Vec<_> = (0..34).map(|_| table.permit(None).unwrap()).collect();
         permits.iter().for_each(ConnectionPermit::heard);
         assert!(table.permit(None).unwrap_err().contains("LimitNOFILE="));
-        // two of them become clients, and take what was kept for them
+        // two of them become clients, and take the files that were kept for them
         files.set_taken(4);
         permits[..2].iter_mut().for_each(ConnectionPermit::becomes_clients);
         permits.push(table.permit(None).expect("one more, as there were"));

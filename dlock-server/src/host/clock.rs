@@ -62,7 +62,7 @@ mod tests {
         assert!(wall_ns().abs_diff(now.0) < 5_000_000_000);
     }
 
-    /// A namespace with another CLOCK_BOOTTIME is a host that was suspended.
+    /// A namespace with another CLOCK_BOOTTIME stands for a host that was suspended.
     #[test]
     fn the_server_clock_is_right_on_a_host_that_was_suspended_for_a_day() {
         let test = "the_server_clock_is_the_clock_that_counts_suspended_time_and_an_offset";

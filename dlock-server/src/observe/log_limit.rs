@@ -176,7 +176,8 @@ pub(crate) use limited;
 mod tests {
     use super::*;
 
-    /// What a flood of lines at these times logs, and what it tells of the others.
+    /// The number of lines that a flood at these times logs, and the number that it reports as left
+    /// out.
     fn flood(times_ns: impl Iterator<Item = u64>) -> (u64, u64) {
         let limits = LogLimits::new();
         let (mut lines, mut told) = (0, 0);

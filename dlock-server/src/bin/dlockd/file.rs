@@ -317,7 +317,7 @@ mod tests {
             true => line[1..].to_string(),
             false => line.to_string(),
         };
-        // CPUs 0 and 1 may not both be here.
+        // This machine may lack CPU 0 or 1.
         let all: Vec<String> =
             EXAMPLE.lines().map(uncomment).map(|l| l.replace("\"0-1\"", "\"0\"")).collect();
         let settings = parse(&all.join("\n")).unwrap();
@@ -325,7 +325,7 @@ mod tests {
         let state_file = FileChoice::At("/var/lib/dlock/epoch".into());
         assert_eq!(settings.state_file, state_file);
         assert!(matches!(settings.admin_socket, FileChoice::At(_)));
-        // The list in the message about an unknown key is the list of keys.
+        // The message about an unknown key lists all keys.
         for (text, keys_min) in [
             ("no_such_key = 1", 10),
             ("[tls]\nno_such_key = 1", 4),

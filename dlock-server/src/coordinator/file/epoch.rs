@@ -120,7 +120,7 @@ mod tests {
         assert!(last(folder.path()).unwrap_err().to_string().contains("no file"));
     }
 
-    /// It is stopped behind its look at whose the place is, or before it.
+    /// The primary is stopped before or after it checks whether the place is still its own.
     #[test]
     fn a_primary_whose_place_was_taken_does_not_put_its_epoch_there() {
         let folder = TempFolder::new("epoch-late");

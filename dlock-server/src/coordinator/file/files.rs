@@ -91,7 +91,7 @@ mod tests {
     use std::os::unix::fs::{symlink, PermissionsExt};
     use std::sync::Arc;
 
-    /// Every file of the state as what another user may have put there.
+    /// For each file of the state: things that another user may have put in its place.
     #[test]
     fn what_is_no_regular_file_is_refused_and_neither_waited_for_nor_followed() {
         type Put = (&'static str, fn(&Path, &Path));
@@ -114,7 +114,7 @@ mod tests {
                 put(&folder.path().join(name), &target);
                 let list = list_of(&state);
                 let begun = match name {
-                    // only who takes the place of another one opens it
+                    // only a primary that takes the place of another one opens this file
                     "state.clients.taking" => {
                         let _other = Ownership::take(&list, &Taking::IfFree).unwrap();
                         Ownership::take(&list, &Taking::FromAnother(None)).map(drop)
@@ -139,7 +139,7 @@ mod tests {
         symlink("target", &link).unwrap();
         assert_eq!(resolved(&link), target);
         let place = Ownership::take(&list_of(&link), &Taking::IfFree).unwrap();
-        // as that of another user, which is not resolved
+        // as a link of another user, which is not resolved
         epoch::begin(Some((&link, &place)), None).unwrap_err();
         assert!(!target.exists());
         fs::write(&target, "epoch 1\n").unwrap();

@@ -164,13 +164,15 @@ mod tests {
     use dlock_core::wire::control::Secret;
     use std::fs;
 
-    /// The message of a damaged state file has the operator remove it, and leave the list.
+    /// The message about a damaged state file tells the operator to remove that file, and to leave
+    /// the list.
     #[test]
     fn a_list_without_its_state_file_is_later_than_that_of_a_predecessor() {
         let folder = TempFolder::new("open-removed");
         let [own, other] = ["own", "other"].map(|name| folder.path().join(name));
         let client = ClientId::new(7).unwrap();
-        // a primary finds this proof of the client, if any, and gives it another one
+        // returns the secret of the client that a primary finds, if any, and its epoch; `secret` is
+        // the next one
         let serves = |state_file: &Path, secret: u8| {
             let earlier: Vec<_> =
                 Some(other.clone()).into_iter().filter(|path| path != state_file).collect();
@@ -182,7 +184,7 @@ mod tests {
             let joined = Change::Joined { client, secret, horizon_s: 0, identity: None };
             joined.apply(&mut clients);
             keeper.keep(&[joined], &clients).unwrap();
-            // its process is another one than that of this test
+            // as if its process were not that of this test
             fs::write(list_of(state_file).with_extension("clients.lock"), "").unwrap();
             (before, found.epoch)
         };

@@ -446,7 +446,7 @@ mod tests {
         process(Some(std::process::id() as i32))
     }
 
-    /// In another namespace of time the kernel says that a process started at another time.
+    /// In another time namespace the kernel reports another start time for the same process.
     #[test]
     fn a_home_is_of_the_namespaces_that_numbers_and_times_of_processes_are_of() {
         let parts = ["pid", "time"].map(|kind| format!("/proc/self/ns/{kind}"));
@@ -488,7 +488,7 @@ mod tests {
         assert!(third.is_mine() && !next.is_mine());
     }
 
-    /// The path to the storage is gone, which another primary reaches by another one.
+    /// The path to the storage is gone, but another primary reaches the storage by another path.
     #[test]
     fn a_list_that_cannot_be_seen_is_nobodys() {
         let folder = TempFolder::new("owner-unseen");
@@ -506,7 +506,7 @@ mod tests {
         assert_eq!((stopped.whose(), taken.whose()), (Whose::Anothers, Whose::Mine));
         fs::remove_dir_all(&storage).unwrap();
         assert_eq!([stopped.whose(), taken.whose()], [Whose::Unseen; 2]);
-        // another folder at its path, as of a storage that was restored
+        // another folder at the same path, like that of a restored storage
         drop(stopped); // its name is free
         fs::create_dir(&storage).unwrap();
         let restored = Ownership::take(&other.join("list"), &Taking::IfFree).unwrap();
@@ -536,7 +536,7 @@ mod tests {
         assert!(is_busy(&refused) && refused.to_string().contains(&process), "{refused}");
         assert_eq!(fs::read_dir(list.parent().unwrap()).unwrap().count(), 0);
         owned.hold().unwrap();
-        // the file alone
+        // only the file is removed
         fs::remove_file(beside(&list, ".lock")).unwrap();
         assert!(!owned.is_in_place() && owned.is_mine());
         assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!((owned.whose(), next.whose()), (Whose::Anothers, Whose::Mine));
     }
 
-    /// Two standbys of one primary, both told to take its place.
+    /// Two standbys of one primary; an operator has both take its place.
     #[test]
     fn of_two_that_take_the_place_of_the_same_primary_one_does() {
         let folder = TempFolder::new("owner-turns");
@@ -570,7 +570,7 @@ mod tests {
         assert!(next.is_mine() && !stopped.is_mine());
     }
 
-    /// The start of a primary has failed in a process that lives on.
+    /// The start of a primary has failed, but its process goes on.
     #[test]
     fn a_list_that_was_taken_in_vain_is_whose_it_was() {
         let folder = TempFolder::new("owner-in-vain");
@@ -589,7 +589,7 @@ mod tests {
         }
     }
 
-    /// An operator has copied the folder of a primary that serves.
+    /// An operator has copied the folder of a running primary.
     #[test]
     fn a_copy_of_the_state_of_a_primary_that_lives_is_not_taken() {
         let folder = TempFolder::new("owner-copied");
@@ -606,7 +606,7 @@ mod tests {
         assert!(is_busy(&refused) && refused.to_string().contains("is a copy"), "{refused}");
         let stays = super::signature(&copy) == Some(Signature(signature));
         assert!(stays, "it stays as it was");
-        // its primary has ended, and its process lives on
+        // the primary of the list has ended, but its process has not
         drop(Ownership::take(&list, &Taking::IfFree).unwrap());
         other.kill().unwrap();
         other.wait().unwrap();
@@ -623,7 +623,7 @@ mod tests {
         drop(owned);
         Ownership::take(&list, &Taking::IfFree).unwrap();
         drop(inherited);
-        // what a child drops is its parent's
+        // a child drops its copy, and the list stays its parent's
         let mut owned = Ownership::take(&list, &Taking::IfFree).unwrap();
         let mine = owned.held().file.try_clone().unwrap();
         owned.process += 1;

@@ -363,7 +363,7 @@ mod tests {
     }
 
     fn joined(n: u32, secret: u8, horizon_s: u32) -> Change {
-        // every other one has a certificate
+        // every other client has a certificate
         let identity = (n % 2 == 0).then_some(Identity([secret; 32]));
         Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s, identity }
     }
@@ -408,7 +408,7 @@ mod tests {
         drop(keeper);
         assert_eq!((clients.len(), &read(&path)), (2, &clients));
         let text = fs::read_to_string(&path).unwrap();
-        // a crash cuts the last line off
+        // a crash cuts off the last line
         for cut in 1..=text.lines().last().unwrap().len() {
             fs::write(&path, &text[..text.len() - cut]).unwrap();
             let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it, and its lock");
     }
 
-    /// Its file, put there late, must not hide what the next one keeps.
+    /// The old primary's file, put in place late, must not hide the changes that the new one keeps.
     #[test]
     fn a_primary_whose_place_was_taken_keeps_nothing_more() {
         let folder = TempFolder::new("roster-replaced");
@@ -443,7 +443,8 @@ mod tests {
         assert_eq!(read(&path), clients);
     }
 
-    /// It was stopped behind its look at whose the list is, its fresh file in its hand.
+    /// The primary was stopped after it checked that the list is its own, with a fresh file
+    /// written.
     #[test]
     fn a_fresh_file_of_a_primary_whose_place_was_taken_hides_nothing() {
         let folder = TempFolder::new("roster-fresh");
@@ -464,7 +465,8 @@ mod tests {
         assert!(!late_path.exists(), "what is left over does not stay");
     }
 
-    /// It may be stopped, or slow, between its look at whose the list is and its write.
+    /// The primary may be stopped, or slow, between the check that the list is its own and the
+    /// write.
     #[test]
     fn what_a_primary_has_kept_its_successor_has_read() {
         let folder = TempFolder::new("roster-slow");
@@ -491,7 +493,7 @@ mod tests {
         }
     }
 
-    /// What a full disk has taken half of is not gone on with.
+    /// After a full disk has cut off a write, the file is not continued.
     #[test]
     fn a_write_that_failed_is_followed_by_a_fresh_file() {
         let folder = TempFolder::new("roster-full");
@@ -582,7 +584,7 @@ mod tests {
         assert_eq!(clients[&client(2 * UNSEEN_MAX - 3)].unseen, 3);
     }
 
-    /// It does not say which clients were given a lock: all may have been.
+    /// Such a list does not name the clients with locks, so all clients may have one.
     #[test]
     fn of_a_list_of_the_first_version_all_clients_have_locks() {
         let folder = TempFolder::new("roster-1");
@@ -610,7 +612,7 @@ mod tests {
         }
     }
 
-    /// The file is in its place, and takes nothing any more.
+    /// The file is in its place, but takes no more writes.
     #[test]
     fn a_change_that_the_file_in_its_place_does_not_take_is_not_taken_for_kept() {
         let folder = TempFolder::new("roster-read-only");

@@ -260,7 +260,7 @@ mod tests {
 
     const PLACE: Place = (0, 1, 7);
 
-    /// What was done, when it began, when it was answered with which old value.
+    /// The change, the time of its begin, and the time and old value of its answer.
     type Op = (Change, u64, Option<(u64, u64)>);
 
     fn history(ops: &[Op]) -> Result<(), String> {
@@ -285,7 +285,7 @@ mod tests {
         history(&[(Cas(1, 2), 0, Some((1, 100))), (Read, 2, Some((3, 100)))]).unwrap();
         // concurrent operations in either order
         history(&[(Faa(5), 0, Some((9, 103))), (Faa(3), 0, Some((9, 100)))]).unwrap();
-        // an unknown one has happened, has happened late, or has not
+        // an operation of unknown outcome was executed, was executed late, or was not
         history(&[(Faa(5), 0, None), (Read, 1, Some((2, 105)))]).unwrap();
         history(&[(Faa(5), 0, None), (Read, 1, Some((2, 100)))]).unwrap();
         let late = [(Faa(5), 0, None), (Read, 1, Some((2, 100))), (Read, 3, Some((4, 105)))];
@@ -298,13 +298,13 @@ mod tests {
     fn what_one_word_cannot_have_done_is_refused() {
         let bad: [&[Op]; 7] = [
             &[(Read, 0, Some((1, 99)))],
-            // lost, twice, or foreign
+            // a lost change, a double one, and a foreign one
             &[(Faa(5), 0, Some((1, 100))), (Read, 2, Some((3, 100)))],
             &[(Faa(5), 0, Some((1, 100))), (Read, 2, Some((3, 110)))],
             &[(Faa(5), 0, None), (Read, 2, Some((3, 110)))],
             &[(Faa(5), 0, Some((1, 100))), (Faa(3), 0, Some((1, 100)))],
             &[(Cas(100, 8), 0, Some((1, 100))), (Cas(100, 9), 2, Some((3, 100)))],
-            // before it began
+            // a change seen before it began
             &[(Read, 0, Some((1, 105))), (Faa(5), 2, None)],
         ];
         for history_of in bad {
