@@ -98,7 +98,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Instant;
 
-    /// A thread that is not woken sleeps for so long.
+    /// The longest sleep of a thread that is not woken.
     const LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
