@@ -222,8 +222,8 @@ fn a_silent_primary_is_fenced_first_and_a_command_that_lies_is_not_believed() {
     assert!(std::fs::read_to_string(&runs).unwrap().lines().all(|line| line == at));
 }
 
-/// Two standbys wait for the end of one primary. Once one of them has taken over, the other one must
-/// wait for its end.
+/// Two standbys wait for the end of one primary. Once one of them has taken over, the other waits
+/// for the end of that one.
 #[test]
 fn a_place_that_was_taken_is_not_taken_once_more() {
     let folder = Folder::new("two");
