@@ -149,7 +149,7 @@ fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     };
     let play = |me: usize| {
         let played = play(me);
-        over.store(true, Ordering::SeqCst); // however it has ended
+        over.store(true, Ordering::SeqCst); // also after an error
         played
     };
     let (first, second) = thread::scope(|scope| {

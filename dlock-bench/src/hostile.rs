@@ -154,7 +154,7 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
         let before = Footprint::of(&primary)?;
         let names = (case.as_str(), "beside the same on another primary");
         let mut row = beside(run, &innocent, names, vec![one])?;
-        thread::sleep(Duration::from_millis(500)); // what was closed is undone
+        thread::sleep(Duration::from_millis(500)); // until the primary has undone it
         let after = Footprint::of(&primary)?;
         row.note += &format!(
             "; primary: {} KiB and {} descriptors before, {} and {} after",

@@ -199,7 +199,7 @@ fn play(mut load: Box<dyn Load>, stage: &Stage) -> Result<(), Failure> {
         Failure::plain(format!("bench: the load cannot step back for the others: {e}"))
     })?;
     let played = play_on(load.as_mut(), stage);
-    stage.over.store(true, Ordering::SeqCst); // however it has ended
+    stage.over.store(true, Ordering::SeqCst); // also after an error
     played
 }
 

@@ -160,7 +160,7 @@ impl Endpoint {
             let last = items.last().and_then(|item| item[id].as_i64());
             all.extend(items);
             match last {
-                Some(last) if more && last > after => after = last, // a page always goes on
+                Some(last) if more && last > after => after = last, // the numbers grow
                 _ => break,
             }
         }

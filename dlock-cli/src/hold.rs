@@ -82,7 +82,7 @@ impl Files {
 
     fn remove(&self) {
         for end in ["json", "sock", "end", "log"] {
-            let _ = fs::remove_file(self.at(end)); // one may be missing
+            let _ = fs::remove_file(self.at(end)); // the file may be missing
         }
     }
 
@@ -246,13 +246,13 @@ fn list(is_json: bool) -> Result<u8, Failure> {
 pub fn held(args: &Held) -> Result<u8, Failure> {
     let listener = listen(&args.socket).map_err(Failure::plain)?;
     let said = writeln!(io::stdout(), "{HELD}").and_then(|()| io::stdout().flush());
-    said.map_err(Failure::plain)?; // the one who wanted it is gone: it is given back
+    said.map_err(Failure::plain)?; // no reader: the lock is released
     loop {
         let Ok((mut stream, _)) = listener.accept() else { continue };
         let mut word = [0; RELEASE.len()];
-        let _ = stream.set_read_timeout(Some(ENDS_MAX)); // a peer that says nothing is left
+        let _ = stream.set_read_timeout(Some(ENDS_MAX)); // a silent peer is disconnected
         if stream.read_exact(&mut word).is_ok() && word == RELEASE {
-            let _ = writeln!(stream, "{HELD}"); // one who does not hear it finds the outcome
+            let _ = writeln!(stream, "{HELD}"); // without it, the peer reads the outcome file
             return Ok(failure::OK);
         }
     }

@@ -132,7 +132,7 @@ fn a_drained_primary_gives_no_lock_until_the_drain_is_undone() {
         });
         let status = text(&at(&primary, &["status"]).stdout);
         assert!(status.contains("draining"), "{status}");
-        // the holder releases the lock, over whatever fabric its session now has
+        // the holder releases the lock, over the fabric that its session now has
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         child.wait().unwrap();

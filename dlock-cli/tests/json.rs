@@ -126,7 +126,7 @@ fn json_has_the_fields_and_types_of_the_manual() {
     assert!(line.starts_with("standby of"), "{line}");
     let admin = state.join("admin");
     while !admin.exists() {
-        std::thread::yield_now(); // it listens soon, or the test is ended as one that hangs
+        std::thread::yield_now(); // the socket comes soon, or the test hangs and is ended
     }
     object("status of a standby", &json(&["status"], &admin.to_string_lossy()));
     drop(standby.stdin.take());

@@ -92,7 +92,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         if let Some(mut primary) = self.primary.take() {
             drop(primary.stdin.take());
-            let _ = primary.wait(); // nothing to do if it is gone
+            let _ = primary.wait(); // the primary may have ended
         }
         let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }

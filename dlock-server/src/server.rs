@@ -267,7 +267,7 @@ impl Server {
                 let _ = sender.send(()); // the receiver may be gone
             }
         });
-        let _ = receiver.recv_timeout(ASK_WAIT); // they are on their way, or it ends
+        let _ = receiver.recv_timeout(ASK_WAIT); // the answer comes soon, or the primary ends
         Ok(())
     }
 

@@ -141,7 +141,7 @@ fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
         u64::from_str_radix(caught.trim(), 16).unwrap() >> (Signal::TERM.as_raw() - 1) & 1 == 1
     };
     eventually("it waits for signals", || handled(starting.0.id()));
-    std::thread::sleep(Duration::from_millis(200)); // and has begun to start
+    std::thread::sleep(Duration::from_millis(200)); // the start has begun
     assert_eq!(starting.0.try_wait().unwrap(), None);
     starting.signal(Signal::TERM);
     let (code, errors) = starting.end();

@@ -323,7 +323,7 @@ fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
         std::thread::sleep(Duration::from_millis(300));
         line
     };
-    let _deaf = asks(&renewed, |end| end.gid[15] = 100); // of this network, and of no host
+    let _deaf = asks(&renewed, |end| end.gid[15] = 100); // an address without a host
     let mut late = asks(&old, |_| {});
     ca.revokes(&[revoked]);
     server.reload_tls();

@@ -462,7 +462,7 @@ fn large_batches_go_both_ways_and_one_that_reads_nothing_ends_alone() {
 #[test]
 fn a_stolen_secret_is_worth_nothing_with_another_certificate() {
     let ca = Ca::new("ours");
-    let folder = Ca::new("state"); // a folder that is gone with it
+    let folder = Ca::new("state"); // a folder that is removed at the end
     let config = || ServerConfig {
         tls: Some(ca.tls("primary")),
         state_file: Some(folder.folder().join("epoch")),

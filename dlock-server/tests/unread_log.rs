@@ -53,7 +53,7 @@ fn start(stderr: OwnedFd) -> (Running, SocketAddr) {
     std::thread::spawn(move || {
         let mut line = String::new();
         let _ = BufReader::new(stdout).read_line(&mut line); // an empty line is seen below
-        let _ = said.send(line); // a test that failed does not hear it
+        let _ = said.send(line); // a failed test does not receive it
     });
     let line = heard.recv_timeout(END_MAX).unwrap_or_default();
     let Some(address) = line.strip_prefix("dlockd ready: listening on ") else {

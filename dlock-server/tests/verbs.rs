@@ -248,7 +248,7 @@ fn addresses_that_nobody_answers_at_keep_no_other_client_out() {
         .map(|n| {
             let mut attach = pretended_on(&session);
             if let Some(VerbsAttach { chains, messages: Some(messages), .. }) = &mut attach.verbs {
-                chains.gid[15] = 100 + n; // of this network, and of no host
+                chains.gid[15] = 100 + n; // an address of this network without a host
                 messages.gid[15] = 100 + n;
             }
             let mut line = Peer::connect(addr);
@@ -256,7 +256,7 @@ fn addresses_that_nobody_answers_at_keep_no_other_client_out() {
             line
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(100)); // they are asked for first
+    std::thread::sleep(Duration::from_millis(100)); // until the primary has taken them
     let started = Instant::now();
     let executor = over_verbs(addr, &theirs).expect("the other client is let in");
     // each of the forty would take three seconds, with four made at a time

@@ -166,7 +166,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.input = None; // it ends by itself; a frozen or stuck one does not
+        self.input = None; // the child ends by itself, unless it is stopped
         let end = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > end {

@@ -27,7 +27,7 @@ pub fn json(document: &Value) -> String {
             false => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {
-                    out.push_str(&format!("\\u{unit:04x}")); // outside of strings all is visible
+                    out.push_str(&format!("\\u{unit:04x}")); // JSON permits it in strings only
                 }
             }
         }

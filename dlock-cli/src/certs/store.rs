@@ -113,7 +113,7 @@ impl Store {
         let write = || {
             match fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {} // one that was left behind may have another mode
+                _ => {} // an old file may have another mode
             }
             let mut options = OpenOptions::new();
             let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;

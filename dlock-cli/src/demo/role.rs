@@ -78,7 +78,7 @@ fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, F
     let (ends, mut ended) = oneshot::channel();
     let listen = move || {
         io::stdin().lock().lines().for_each(drop);
-        let _ = ends.send(()); // it may be about to end
+        let _ = ends.send(()); // the role may be ending already
     };
     thread::Builder::new().name("input".into()).spawn(listen).map_err(Failure::plain)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -62,7 +62,7 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
         Watch::start(keeper).map_err(|error| Failure::not_started(KEEPER, &error))?;
     let client = client(exec)?;
     let held_up = Arc::clone(&watch);
-    client.before_refused(move || hold_up(&held_up, &tells)); // from before the acquire on
+    client.before_refused(move || hold_up(&held_up, &tells)); // set before the first acquire
     let lock = find(&client, exec)?;
     let result = acquire(&lock, &client, exec, (end, &watch))
         .map(|(held, end_ns)| keep(&client, held, exec, end_ns, events, &watch));
@@ -76,7 +76,7 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
 /// a missing primary for longer.
 fn leave(client: Client) {
     let (done, left) = mpsc::channel();
-    let leaves = move || done.send(client.leave()).unwrap_or_default(); // nothing may wait for it
+    let leaves = move || done.send(client.leave()).unwrap_or_default(); // the receiver may be gone
     let why = match thread::Builder::new().name("leaving".into()).spawn(leaves) {
         Ok(_) => match left.recv_timeout(RELEASE_MAX) {
             Ok(Ok(())) => return,
@@ -97,7 +97,7 @@ fn hold_up(watch: &Watch, tells: &Sender<Event>) {
     }
     let (goes_on, waits) = mpsc::sync_channel(0);
     if tells.send(Event::Refused(goes_on)).is_ok() {
-        let _ = waits.recv(); // it is dropped
+        let _ = waits.recv(); // until the sender is dropped
     }
 }
 
@@ -246,7 +246,7 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
         asked_ns = times::now_ns();
         held.extend(lease)?;
     }
-    let now_ns = times::now_ns(); // before it is asked how much is left
+    let now_ns = times::now_ns(); // read before the time left, which counts from it
     let horizon_ns = match client.horizon_left() {
         Some(left) => now_ns.saturating_add(times::ns(left)),
         None if has_lease => u64::MAX,
@@ -254,7 +254,7 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
         None => return Err(Error::VersionMismatch),
     };
     if !has_lease {
-        held.check()?; // last: it was held until now, and so it is until that horizon
+        held.check()?; // last: a hold at this time lasts until that horizon
     }
     Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
 }

@@ -102,13 +102,13 @@ impl Watch {
     fn run(&self, processes: Processes) {
         loop {
             let mut fds = [PollFd::new(&self.timer, PollFlags::IN)];
-            let _ = poll(&mut fds, None); // interrupted: the clock is looked at
+            let _ = poll(&mut fds, None); // if interrupted, reads the clock
             let times = self.times.lock();
             let now_ns = times::now_ns();
             let known = *times;
             let is_due = known.is_some_and(|known| now_ns >= known.kill_ns);
             let next_ns = match known {
-                None => u64::MAX, // until it is set
+                None => u64::MAX, // until a time is set
                 Some(_) if is_due => now_ns + times::ns(LOOK_AGAIN),
                 Some(known) => known.kill_ns, // the lease was extended
             };
@@ -117,7 +117,7 @@ impl Watch {
             }
             drop(times);
             if is_due {
-                let _ = processes.kill(); // looked at again
+                let _ = processes.kill(); // repeated in the next round
             }
         }
     }
@@ -129,8 +129,8 @@ impl Watch {
             let mut words = line.split(' ');
             match words.next() {
                 Some(ENDED) => {
-                    *self.times.lock() = None; // no process is COMMAND's any more
-                    let _ = release.send(Event::Ended); // the receiver may be gone: so is the lock
+                    *self.times.lock() = None; // all processes of COMMAND have ended
+                    let _ = release.send(Event::Ended); // no receiver: the lock is gone, too
                     return end_in_time(lines);
                 }
                 Some(STARTED) => {
@@ -165,7 +165,7 @@ fn end_in_time(rest: impl Iterator) {
     }
     match File::options().write(true).open("/dev/null") {
         Ok(null) => {
-            let _ = dup2_stdout(&null).and_then(|()| dup2_stderr(&null)); // nothing refuses that
+            let _ = dup2_stdout(&null).and_then(|()| dup2_stderr(&null)); // cannot fail
         }
         Err(error) => log::info!("the output stays open: /dev/null: {error}"),
     }

@@ -82,7 +82,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 pub fn run(exec: &Exec) -> Result<u8, Failure> {
     check(exec)?;
     let Some(outcome) = &exec.outcome else { return supervisor::run(exec) };
-    let _ = setsid(); // it is the first of its session already, or leaves that of the terminal
+    let _ = setsid(); // leaves the terminal's session, unless it leads one already
     let result = supervisor::run(exec);
     let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
     // if this fails, `dlock release` finds neither outcome nor process, and takes the lock for lost

@@ -185,7 +185,7 @@ impl<'a> Supervisor<'a> {
             if let Some(status) = self.keeper.status {
                 return match exit_code(status) {
                     failure::OK => Err(too_late()),
-                    code => Ok(Some(code)), // it has said why
+                    code => Ok(Some(code)), // the keeper has said why
                 };
             }
             if (self.lost.is_some() || self.is_given_up) && !self.is_alone {
@@ -389,7 +389,7 @@ impl<'a> Supervisor<'a> {
             self.heard(&line);
         }
         if self.keeper.is_silent && self.command.is_none() {
-            self.keeper.input = None; // one that cannot be heard, but lives, ends then
+            self.keeper.input = None; // a keeper that only closed its output ends then
         }
         let came = self.wakes.take();
         self.signals.extend(came.into_iter().filter(|number| *number != SIGCHLD));
@@ -459,7 +459,7 @@ impl<'a> Supervisor<'a> {
                 log::warn!("the primary does not answer: the lock is free when its lease is over");
                 let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
                 let wait_ns = times::now_ns() + times::ns(LOOK_AGAIN);
-                self.next_event(Some(wait_ns)); // then its status is looked at
+                self.next_event(Some(wait_ns)); // then looks at its status again
             } else {
                 self.next_event(Some(left_ns.map_or(until_ns, |left_ns| left_ns.min(until_ns))));
             }
@@ -501,7 +501,7 @@ impl Keeper {
     /// Sends a line to the keeper; without effect if that has ended.
     fn tell(&mut self, line: &str) {
         if let Some(input) = &mut self.input {
-            let _ = writeln!(input, "{line}"); // its end is seen elsewhere
+            let _ = writeln!(input, "{line}"); // other code notices the keeper's end
         }
     }
 

@@ -103,7 +103,7 @@ impl Primary {
 impl Drop for Primary {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        let _ = self.child.wait(); // nothing to do if it is gone
+        let _ = self.child.wait(); // the primary may have ended
         let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }

@@ -32,7 +32,7 @@ fn a_lock_that_was_granted_before_the_wait_has_ended_is_free_as_soon_as_the_keep
         let options = [&options[..], &[WAIT]].concat();
         let mut late = scene.exec(&proxy.address.to_string(), &options, "b", "end-b");
         let code_of_late = late.code(&what);
-        proxy.lift(); // the keeper was told to end, and has not ended yet
+        proxy.lift(); // the keeper was told to end, but has not ended
         scene.touch("end-b");
         let said = std::fs::read_to_string(scene.at("stderr.b")).unwrap();
         assert!(matches!(code_of_late, Some(69 | 75)), "{what}: {code_of_late:?} {said}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock exec` runs one COMMAND at a time, whatever fault the network or its processes have.
+//! `dlock exec` runs one COMMAND at a time, with every fault of the network and of the processes.
 //!
 //! The COMMANDs give the evidence: each locks a file of the operating system for as long as one of
 //! its processes lives, and notes if another COMMAND has it. They ignore SIGTERM.

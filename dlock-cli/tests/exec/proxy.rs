@@ -119,7 +119,7 @@ impl Drop for Proxy {
             let _ = stream.shutdown(Shutdown::Both); // it may be closed
         }
         drop(state);
-        let _ = TcpStream::connect(self.address); // for the listener to look
+        let _ = TcpStream::connect(self.address); // wakes the listener
     }
 }
 

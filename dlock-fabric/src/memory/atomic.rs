@@ -112,7 +112,7 @@ mod tests {
                     woken.store(true, Ordering::Release);
                 });
                 while !woken.load(Ordering::Acquire) {
-                    word.wake_all(half); // it may not sleep yet
+                    word.wake_all(half); // the thread may not sleep yet
                     std::thread::yield_now();
                 }
                 sleeper.join().expect("it does not panic");

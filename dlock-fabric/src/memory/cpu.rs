@@ -402,7 +402,7 @@ mod tests {
         let mapped = LedgerMemory::open(lent, 1).unwrap(); // its descriptor is closed
         drop(again);
         assert!(!memory.detached(client(1)), "it is mapped");
-        drop(mapped); // nothing was said, as if its process executed another program
+        drop(mapped); // without a word, as if its process executed another program
         assert!(memory.detached(client(1)));
     }
 

@@ -491,7 +491,7 @@ fn no_changed_byte_makes_trouble_and_none_in_a_certificate_is_accepted() {
             let mut changed = leaf.clone();
             changed[place] ^= bit;
             let chain = [CertificateDer::from(changed)];
-            let _ = PeerIdentity::of(&chain); // of one that is never verified; it must not panic
+            let _ = PeerIdentity::of(&chain); // unverified: must not panic
             for role in [PeerRole::Client, PeerRole::Server] {
                 tls.check(role, &chain).expect_err("what is signed was changed");
             }
@@ -505,7 +505,7 @@ fn no_changed_byte_makes_trouble_and_none_in_a_certificate_is_accepted() {
             let mut changed = bytes.clone();
             changed[place] ^= 0x81;
             case.write(&path, &pem(&label, &changed));
-            let _ = case.with(NoPassword); // a CA's own signature is not looked at, for one
+            let _ = case.with(NoPassword); // some may load: a CA's own signature is not checked
         }
         case.write(&path, &whole);
     }

@@ -593,7 +593,7 @@ fn a_root_that_was_renewed_lasts_as_long_as_the_last_of_its_certificates() {
     let folder = Folder::with(&root, &root.issue(&good("ours")), None);
     folder.write(&folder.files.ca, &(pem("CERTIFICATE", &older) + &root.pem()));
     let mut ours = Ours::new(folder.load().expect("both are right"));
-    ours.ahead_s = 2 * 3600; // the older one has ended
+    ours.ahead_s = 2 * 3600; // the older certificate has ended
     for role in [PeerRole::Client, PeerRole::Server] {
         assert!(ours.against(role, Hostile::new(&identity).into_peer(role)).is_good(), "{role:?}");
     }

@@ -299,7 +299,7 @@ fn a_revocation_is_seen_of_a_connected_peer_whatever_else_is_wrong_with_its_cert
     assert!(!ours.is_revoked(PeerRole::Client, &shown));
     let loads = ours.loads();
     let crl = pair.ours.files.crl.clone().unwrap();
-    pair.ours.write(&crl, &pair.ca.crl(&[&pair.our_params])); // another one: it fails for its owner
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.our_params])); // a list that names us: it is refused
     assert!(ours.reload().is_err());
     assert!(!ours.is_revoked(PeerRole::Client, &shown) && ours.loads() > loads);
     pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
@@ -350,7 +350,7 @@ fn a_socket_that_got_more_since_it_was_read_is_not_taken_for_emptied() {
     let mut into = [0; 60];
     assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 60);
     assert!(accepted.may_have_more(), "40 bytes are left");
-    send(&mut server, &[2; 10]); // and one is told of it now
+    send(&mut server, &[2; 10]); // the poll reports these bytes
     assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 40);
     assert!(accepted.may_have_more(), "nobody is told again");
     assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 10);

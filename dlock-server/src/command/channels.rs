@@ -36,7 +36,7 @@ impl Worker {
         let Some(channel) = self.channels.get_mut(&token) else { return (0, false) };
         let now_ns = boot_ns();
         if self.resting.get(&token).is_some_and(|&until_ns| until_ns > now_ns) {
-            return (0, false); // more has come from it meanwhile
+            return (0, false); // its bytes wait until it has rested
         }
         if let Some(until_ns) = channel.pace.rests_until(now_ns) {
             let (client, per_second) = (channel.client, self.frames.per_second);
@@ -47,7 +47,7 @@ impl Worker {
                  (frames_per_second_max): the others wait"
             );
             self.resting.insert(token, until_ns);
-            self.send(token); // what was executed before is answered meanwhile
+            self.send(token); // answers to earlier requests are sent meanwhile
             return (0, false);
         }
         self.last_turn = (token, self.last_turn.0 == token);

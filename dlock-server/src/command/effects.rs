@@ -33,7 +33,7 @@ impl Worker {
             }
         }
         self.files.set_taken(self.core.primary.members().files());
-        let work = self.core.primary.take_upkeep(); // what was undone at once
+        let work = self.core.primary.take_upkeep(); // undone within this turn
         if work > 0 {
             self.turns.shares.charge(Who::Upkeep, work);
         }

@@ -52,7 +52,7 @@ impl ConnectionHandle {
 
     /// Records what the peer has shown in its TLS handshake.
     pub(crate) fn is_of(&self, shown: &Arc<Shown>) {
-        let _ = self.shown.set(Arc::clone(shown)); // there is one handshake
+        let _ = self.shown.set(Arc::clone(shown)); // set once: there is one handshake
     }
 
     /// What the peer has shown in its TLS handshake; `None`: there was none.

@@ -343,7 +343,7 @@ impl Worker {
             if !self.is_stalled(token, now) {
                 continue;
             }
-            self.send(token); // its client may have read on while this process stood still
+            self.send(token); // its client may have read meanwhile
             if self.is_stalled(token, now) {
                 self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
             }
@@ -376,7 +376,7 @@ impl Worker {
         };
         let until_rested = self.resting.values().min().map_or(SLEEP_MAX, |&at_ns| {
             let left = Duration::from_nanos(at_ns.saturating_sub(boot_ns()));
-            left.max(Duration::from_millis(1)) // as the poll counts
+            left.max(Duration::from_millis(1)) // the poll counts milliseconds
         });
         until_wakeup.min(until_look).min(until_rested).min(SLEEP_MAX)
     }

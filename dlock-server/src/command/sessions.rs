@@ -161,7 +161,7 @@ impl Worker {
     ) -> ControlReply {
         let answer = self.handle(Event::Control { client, control: link, request });
         let Some(Effect::Answer { reply, .. }) = answer else {
-            return ControlReply::Error(Status::Error); // there is an answer to every request
+            return ControlReply::Error(Status::Error); // unreachable: every request is answered
         };
         self.tell_of_full_table(client, &reply);
         reply
@@ -208,14 +208,14 @@ impl Worker {
             Some(Effect::Attached { channel: Err(status), .. }) => {
                 return self.refuse(guest, status);
             }
-            _ => return, // there is an answer to every one
+            _ => return, // unreachable: every attach is answered
         };
         let attached = Attached {
             status: Status::Success,
             slots: self.core.memory.slots(),
             ledger_entries: self.core.memory.ledger_entries(),
             clock_offset_ns: match fabric.executes() {
-                Executes::Client => self.core.clock.offset_ns(), // on this host
+                Executes::Client => self.core.clock.offset_ns(), // a client on this host
                 Executes::Primary | Executes::Device => 0,
             },
             verbs: None,

@@ -65,7 +65,7 @@ pub(super) async fn known(
         mailbox.count(Counter::BadRequest);
         return None;
     }
-    let by = tls.loads(); // before the session takes what is loaded
+    let by = tls.loads(); // before the session takes the loaded files
     let session = TlsSession::accept(tls).map_err(io::Error::other);
     let shaken = async { shake_hands(&stream, session?, by).await };
     let shaken = tokio::select! {
@@ -92,7 +92,7 @@ pub(super) async fn known(
     let why = reason(&error);
     limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {why}");
     if error.kind() == ErrorKind::InvalidData && stream.shutdown().await.is_ok() {
-        linger(&mut stream).await; // a socket closed with unread bytes takes the alert back
+        linger(&mut stream).await; // else a reset discards the alert
     }
     None
 }
@@ -140,7 +140,7 @@ async fn has_key(
 async fn open_key(tls: Tls, turn: Arc<Semaphore>) -> io::Result<Result<(), TlsError>> {
     let turn = turn.acquire_owned().await.map_err(io::Error::other)?;
     if !tls.lacks_key() {
-        return Ok(Ok(())); // the attempt before this one has opened it
+        return Ok(Ok(())); // an earlier attempt has opened it
     }
     on_a_thread("tls-key", move || {
         let _turn = turn;
@@ -335,7 +335,7 @@ mod tests {
             let others: Vec<_> = (0..8).map(|_| attempt()).collect();
             let is_asked = on_a_thread("asked", move || asked.recv().map(|()| asked));
             let asked = is_asked.await.unwrap().unwrap();
-            first.abort(); // its connection has ended, and its thread has not
+            first.abort(); // its connection has ended, but not its thread
             assert!(first.await.unwrap_err().is_cancelled());
             assert_eq!(turn.available_permits(), 0);
             answer.send("correct horse").unwrap();

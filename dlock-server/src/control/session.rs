@@ -91,7 +91,7 @@ pub(super) async fn serve(
         Ok(Frame::Control(seq, ControlRequest::Heartbeat)) => {
             let reply = alive(&mailbox, clock).await;
             if !receipts.may_answer() {
-                return; // this is no primary any more
+                return; // another primary has its place
             }
             let _ = wire::answer(&mut stream, seq, reply).await; // the asker may be gone
         }
@@ -354,7 +354,7 @@ impl Session {
                 _ => self.mailbox.ask(ask).await.map(Some),
             };
             moves = false;
-            self.permit.becomes_clients(); // that of the session before is closed by now
+            self.permit.becomes_clients(); // the connection of the earlier session is closed
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
             if gives && gives_lock(&reply) {
@@ -363,7 +363,7 @@ impl Session {
                 self.has_locks = self.receipts.all_kept().await.is_ok();
                 if !self.has_locks {
                     wire::refuse(&mut self.stream, seq, Status::ServerNoResource).await;
-                    return Gone::Closed; // as if the answer was lost
+                    return Gone::Closed; // as if the answer were lost
                 }
             }
             if !self.receipts.may_answer() {

@@ -147,7 +147,7 @@ pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), frame: &Frame) 
     codec::encode(frame, &mut bytes);
     let sent = async {
         stream.write_all(&bytes).await?;
-        stream.flush().await // what it has taken may not be at the socket yet
+        stream.flush().await // the stream may still hold bytes
     };
     timeout(FRAME_WAIT, sent).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -110,7 +110,7 @@ impl Receipts {
     pub(crate) async fn replaced(&self) {
         let mut written = self.written.clone();
         if written.wait_for(Written::is_replaced).await.is_err() {
-            std::future::pending::<()>().await; // this one ends
+            std::future::pending::<()>().await; // the writer thread has ended
         }
     }
 }
@@ -142,7 +142,7 @@ impl Roster {
     pub(crate) fn tell(&self, change: Change) {
         self.told.fetch_add(1, Ordering::Release);
         if let Some(changes) = &self.changes {
-            let _ = changes.send(change); // a writer that has ended keeps nothing
+            let _ = changes.send(change); // without a writer nothing is kept
         }
     }
 }

@@ -92,7 +92,7 @@ impl Admissions {
             return Err(Status::NotReady);
         };
         if !is_open(connection.socket()) {
-            return Err(Status::NotReady); // it has given up: others are waiting for their turn
+            return Err(Status::NotReady); // the client has given up its turn
         }
         let mut making = pin!(on_a_thread("queue-pairs", move || make(&wanted)));
         let made = match timeout(BUSY_TIME, &mut making).await {

@@ -124,7 +124,7 @@ impl Pump for SealedPump {
     }
 
     fn peek(&mut self, _: &mut FrameBuffer) -> bool {
-        false // its frames arrive
+        false // frames come from the device, not the socket
     }
 
     /// Seals as much as there is credit for. A client that takes no more may take as long as it

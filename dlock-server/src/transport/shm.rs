@@ -112,7 +112,7 @@ fn welcome(
         None => return Err(io::Error::other("there is no memory to map")),
     };
     let sent = handshake::answer(line.as_fd(), attached, Some(&shared), Instant::now());
-    drop(shared); // what was not sent is not mapped
+    drop(shared); // else the ledger would count as mapped
     if sent.is_err() {
         memory.unshare(client);
     }

@@ -139,7 +139,7 @@ impl Pump for StreamPump {
     fn peek(&mut self, input: &mut FrameBuffer) -> bool {
         self.readable = true;
         let received = self.receive(input);
-        self.readable |= received.is_err(); // its turn finds the same end
+        self.readable |= received.is_err(); // the next turn meets the same error
         !matches!(received, Ok(false))
     }
 

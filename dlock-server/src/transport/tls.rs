@@ -48,7 +48,7 @@ pub(crate) async fn shake_hands(
                 // send the alert: a stream that was not written to yet does not know that it has
                 // room
                 if session.has_backlog() && stream.writable().await.is_ok() {
-                    let _ = session.flush(&mut Now(stream)); // the error is what counts
+                    let _ = session.flush(&mut Now(stream)); // the first error is returned
                 }
                 return Err(error);
             }
@@ -168,7 +168,7 @@ impl Conn for SealedConn {
     }
 
     fn seal_secrets(&self, client: ClientId) -> Option<SealSecrets> {
-        self.session.seal_secrets(client).ok() // the handshake is done
+        self.session.seal_secrets(client).ok() // cannot fail after the handshake
     }
 
     fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>> {

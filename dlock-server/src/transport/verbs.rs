@@ -133,7 +133,7 @@ impl Pump for VerbsPump {
     }
 
     fn peek(&mut self, _: &mut FrameBuffer) -> bool {
-        false // its frames arrive
+        false // frames come from the device, not the socket
     }
 
     /// Sends each frame as one message. A client that takes no more may take as long as it likes:

@@ -194,7 +194,7 @@ impl Clients {
         };
         c.op_started = now.time;
         if op == Op::Unlock && c.entry.refs() <= 1 {
-            c.holds = None; // from here on it does not touch the resource
+            c.holds = None; // the client stops using the resource
         }
         let begun = Operation::begin(&mut c.entry, op, now, BOUNDS);
         self.log(|| format!("client {i} begins {op:?}"));
@@ -240,7 +240,7 @@ impl Clients {
             }
             Effect::Probe { .. } => {
                 return self.event(i, |operation, entry, now| {
-                    operation.deadline(entry, true, now); // the primary is there
+                    operation.deadline(entry, true, now); // the primary lives
                 });
             }
             Effect::Done(result) => Doing::Finish(result),

@@ -62,13 +62,13 @@ const REGRESSIONS: [(&str, u64); 18] = [
     ("churn", 277),      // a share is granted whose note was lost
     ("all", 29911),      // a revoked ticket is forgotten by an older one's request
     ("all", 2445214),    // a revoked share is forgotten when an earlier ticket is ended
-    ("all", 1031502),    // the same, another way
-    ("all", 1160843),    // who was fenced in a recovery is adopted again, without its claims
-    ("all", 1217436),    // the same: it has not got the locks that it believes to have
-    ("all", 37147),      // a claimed share that was given back is undone
+    ("all", 1031502),    // as above, in another way
+    ("all", 1160843),    // a client fenced in a recovery is adopted without its claims
+    ("all", 1217436),    // as above: the client believes it has locks
+    ("all", 37147),      // a claimed share that was released is undone
     ("roaming", 24510),  // a share taken over tcp is released by the card
-    ("roaming", 23012),  // the same
-    ("prepared", 12009), // a horizon is forgotten that the predecessor has told
+    ("roaming", 23012),  // as above
+    ("prepared", 12009), // a horizon promised by the predecessor is forgotten
     ("rules", 954),      // a partial release is denied after new rules
     ("recovery", 2444),  // a lease outlives two primaries whose clocks differ
 ];

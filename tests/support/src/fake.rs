@@ -143,7 +143,7 @@ impl Fake {
                 }
             });
         }
-        pair.into_iter().for_each(|value| values.push(value)); // it is the last
+        pair.into_iter().for_each(|value| values.push(value)); // the pair comes last
         if self.deaf.load(SeqCst) {
             return Outcome::Unknown;
         }

@@ -172,7 +172,7 @@ fn exec_in(phase: Phase) {
         false => calls_of_each_thread(&scene.at("trace")),
     };
     if phase != Phase::Start {
-        cells.extend(cells_of(&name, &calls)); // those of a start are denied by denied.rs
+        cells.extend(cells_of(&name, &calls)); // at a start denied.rs denies them
     }
     let before = if is_alone { calls } else { Calls::new() };
     run(&name, &cells, |scene, cell| exec(scene, phase, Some(cell), &before));
@@ -273,8 +273,8 @@ impl Steps {
         let until = Instant::now() + Duration::from_secs(25);
         loop {
             match self.step(name)? {
-                Some(0) | None => return Ok(()),           // its end is judged
-                Some(_) if name == "end" => return Ok(()), // it ends with any status
+                Some(0) | None => return Ok(()),           // its end is judged later
+                Some(_) if name == "end" => return Ok(()), // any status is right
                 Some(_) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(50));
                 }

@@ -83,9 +83,9 @@ const NAMES: [(&str, &[&str]); 12] = [
     ("mmap", &["fork", "thread", "threads", "processes"]),
     ("mprotect", &["fork", "thread", "threads", "processes"]),
     ("openat", &["open", "read"]),
-    ("readlink", &["path"]), // each part of a path is looked at
+    ("readlink", &["path"]), // the system reads each part of a path
     ("rt_sigaction", &["sigaction"]),
-    ("statx", &["read"]), // how long the file is
+    ("statx", &["read"]), // a read asks for the file's length
     ("wait4", &["waitpid"]),
 ];
 
@@ -116,7 +116,7 @@ fn judge(call: &str, ended: Option<ExitStatus>, said: &str) -> Result<(), String
         return Ok(());
     }
     if call == "write" && status.signal() == Some(SIGABRT) {
-        return Ok(()); // the words were denied, too
+        return Ok(()); // the message was denied, too
     }
     match (status.code(), status.signal()) {
         _ if said.contains("panicked") => Err("a panic".into()),

@@ -182,7 +182,7 @@ impl<'a> Case<'a> {
         if self.phase == Phase::Failover {
             return self.takes_over();
         }
-        let Some(address) = self.address.clone() else { return Ok(()) }; // its end is judged
+        let Some(address) = self.address.clone() else { return Ok(()) }; // its end is judged later
         match self.phase {
             Phase::Start | Phase::Serving => {
                 for fabric in ["tcp", "shm"] {

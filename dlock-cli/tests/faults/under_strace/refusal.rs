@@ -290,7 +290,7 @@ impl<'a> Refusal<'a> {
     /// Ends the refusal; a standard error stays as it is.
     pub fn end(&mut self) {
         if let Some(tracer) = self.tracer.take() {
-            tracer.terminate(); // it lets the program go
+            tracer.terminate(); // strace then detaches
             has_let_go(tracer);
         }
     }
@@ -308,7 +308,7 @@ impl<'a> Refusal<'a> {
 fn has_let_go(mut tracer: Program) {
     tracer.ended(LETS_GO);
     let group = Pid::from_child(&tracer.child);
-    let _ = kill_process_group(group, Signal::KILL); // there may be none any more
+    let _ = kill_process_group(group, Signal::KILL); // the group may be empty
 }
 
 /// The same command, with these words before it.

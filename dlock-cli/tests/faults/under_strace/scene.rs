@@ -128,7 +128,7 @@ impl Program {
     /// Writes a line to the standard input of the program, which may have ended.
     pub fn write(&mut self, line: &str) {
         use std::io::Write;
-        let line = format!("{line}\n"); // by one call
+        let line = format!("{line}\n"); // so that one call writes it
         let _ = self.child.stdin.as_mut().map(|stdin| stdin.write_all(line.as_bytes()));
     }
 

@@ -146,7 +146,7 @@ fn a_client_that_does_not_read_gets_a_bounded_part_and_can_still_write() {
         let len = path.primary_writes(&sent[down..]);
         down += len;
         idle = if len == 0 { idle + 1 } else { 0 };
-        up += path.client_writes(&sent[up..sent.len().min(up + 10)]); // takes what has come
+        up += path.client_writes(&sent[up..sent.len().min(up + 10)]); // also takes what has come
         path.primary_reads(&mut came_up);
         idle == 2_000
     });

@@ -56,7 +56,7 @@ impl Site {
         self.memory.add_client(client).unwrap();
         let options = VerbsOptions { shared_qp: self.shared_qp, ..options };
         let (near, line) = UnixStream::pair().unwrap();
-        let fabric = FabricKind::Tcp; // the executor sets it right
+        let fabric = FabricKind::Tcp; // the executor corrects it
         let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None };
         std::thread::scope(|scope| {
             let exec = scope.spawn(move || {

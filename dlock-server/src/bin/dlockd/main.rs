@@ -78,7 +78,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         log::warn!("the limit of open files cannot be raised: {error}");
     }
     settings.server.check_room().map_err(|error| error.to_string())?;
-    std::panic::set_hook(Box::new(|_| {})); // the next line tells of it as an error
+    std::panic::set_hook(Box::new(|_| {})); // the next line reports the panic
     let runtime = dlock_server::runtime(|builder| builder).map_err(|error| {
         format!(
             "cannot wait for signals (socketpair, epoll_create): {error}; raise the limit of \
@@ -187,7 +187,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         manager.stopping();
         Ok(())
     });
-    runtime.shutdown_background(); // a start that hangs is left behind
+    runtime.shutdown_background(); // does not wait for a start that hangs
     ended
 }
 
@@ -278,7 +278,7 @@ struct InForce {
 impl InForce {
     fn of(read: &file::Settings) -> Self {
         let mut others = read.clone();
-        others.server.tls = None; // the content of its files
+        others.server.tls = None; // the content of the TLS files may change
         let rules = std::mem::take(&mut others.server.rules).len();
         Self { rules, others }
     }

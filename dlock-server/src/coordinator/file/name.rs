@@ -58,7 +58,7 @@ impl Name {
     /// Gives the name up, even if a child process has inherited the descriptors.
     pub(super) fn give_up(&self) {
         for socket in &self.0 {
-            let _ = net::shutdown(socket, net::Shutdown::Both); // closed, it is so as well
+            let _ = net::shutdown(socket, net::Shutdown::Both); // or it is closed already
         }
     }
 }
@@ -85,7 +85,7 @@ fn held(address: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     let asked = socket()?;
     match net::connect(&asked, address) {
         Ok(()) => {}
-        Err(Errno::CONNREFUSED) => return Ok(None), // a child of a primary that has stopped has it
+        Err(Errno::CONNREFUSED) => return Ok(None), // only a stopped primary's child has the name
         // the backlog is full, so a primary has the name
         Err(Errno::AGAIN) => return Err(in_use("")),
         Err(error) => return Err(error.into()),

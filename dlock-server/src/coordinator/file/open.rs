@@ -144,7 +144,7 @@ fn says(state_file: &Path, theirs: &List, own: &Path) {
          {own:?}, as after another /etc/machine-id, XDG_STATE_HOME or HOME"
     );
     match theirs.clients.values().filter(|kept| kept.has_locks).count() {
-        _ if theirs.origin.lost.is_some() => log::warn!("{what}"), // the next line says the rest
+        _ if theirs.origin.lost.is_some() => log::warn!("{what}"), // a later line has the rest
         0 => log::info!("{what}: none of its clients held a lock"),
         holders => log::warn!(
             "{what}: no client is served before its clients that may hold locks ({holders}) are \

@@ -112,7 +112,7 @@ impl Ownership {
                     if let Err(error) = owned.sign() {
                         // A half-written signature may name this process, which would then wait for
                         // its own end.
-                        let _ = owned.give_back(); // it may fail as well; the first is reported
+                        let _ = owned.give_back(); // if it fails, too, the first error counts
                         return Err(error);
                     }
                     break owned;
@@ -239,7 +239,7 @@ impl Ownership {
             let signed = locked.and_then(|()| write(&file, &own_signature(&file)?));
             // a hard link never replaces the file of another primary
             let put = signed.and_then(|()| fs::hard_link(&new, &self.path));
-            let _ = fs::remove_file(&new); // of no use any more
+            let _ = fs::remove_file(&new); // no longer needed
             put.and_then(|()| Ok((file, open_folder(&self.path)?)))
         };
         let (file, folder) = made().map_err(|error| {
@@ -297,7 +297,7 @@ fn lock(file: &File, is_held: impl FnOnce() -> io::Error) -> io::Result<()> {
 
 /// Unlocks the file, even if a child process has inherited the descriptor.
 fn unlock(file: &File) {
-    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // closed, it is so as well
+    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // or closing unlocks it
 }
 
 pub(super) fn replaced() -> io::Error {
@@ -661,7 +661,7 @@ mod tests {
         assert!(has_ended(Process { started: process.started + 1, ..process }));
         child.kill().unwrap();
         while !has_ended(process) {
-            std::thread::yield_now(); // it becomes a zombie
+            std::thread::yield_now(); // until it is a zombie
         }
         child.wait().unwrap();
         assert!(has_ended(process) && has_ended(unknown));

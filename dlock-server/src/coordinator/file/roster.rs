@@ -98,7 +98,7 @@ impl FileKeeper {
     pub(super) fn begun(&mut self, state_file: &Path, epoch: Epoch) {
         self.origin.epoch = Some(epoch.0);
         self.state_file = Some(state_file.to_path_buf());
-        self.file = None; // the list does not have it yet
+        self.file = None; // the epoch is not in the list yet
     }
 
     /// Replaces the list by a fresh file.
@@ -155,7 +155,7 @@ impl Keeper for FileKeeper {
 impl FileKeeper {
     fn keep_all(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         self.ownership.hold()?;
-        self.write(changes, clients)?; // first: where an epoch is, there is a list
+        self.write(changes, clients)?; // first, so that no epoch is without a list
         if let (Some(state_file), Some(epoch)) = (self.lacking(), self.origin.epoch) {
             epoch::keep(state_file, Epoch(epoch), &self.ownership)?;
         }
@@ -457,7 +457,7 @@ mod tests {
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
         let put = fresh.put(|| Ok(())).map(drop).unwrap_err();
         assert_eq!(put.kind(), io::ErrorKind::NotFound);
-        let (late, _) = old.fresh(&of_old).unwrap(); // the same, and it looks again now
+        let (late, _) = old.fresh(&of_old).unwrap(); // again, with the check at the end
         let late_path = late.path.clone();
         assert!(late.put(|| old.ownership.check_mine()).is_err());
         drop((old, new));

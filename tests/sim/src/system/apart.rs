@@ -35,7 +35,7 @@ pub const APART: &[Scenario] = &[
         fault_every: 40,
         overstay: 200,
         churn: 50,
-        objects: &[0], // those of a removed client go with it, which its program does not expect
+        objects: &[0], // programs do not expect that a removed client's objects go
         horizons: &[1, 2, 6],
         ..CALM
     },

@@ -113,7 +113,7 @@ impl Sys {
                     return self.clients[c].up.push_front((inc, gen, rest));
                 }
                 if is_closed {
-                    return; // its client hears nothing of it
+                    return; // the client receives no outcome
                 }
                 let outcome = Outcome::Done(values);
                 // only the last work request of a list is signalled
@@ -175,7 +175,7 @@ impl Sys {
                 continue;
             };
             if sent.seq.0 >> 32 != u64::from(s.gen) {
-                continue; // asked on a channel that is closed
+                continue; // its channel is closed
             }
             let seq = Seq(sent.seq.0 & 0xffff_ffff);
             let frame = Frame::Reply { seq, reply: sent.reply };
@@ -226,7 +226,7 @@ impl Sys {
         let over = || Some(Outcome::Refused(Status::BadResponse));
         match refused {
             None if !self.is_connected(c, l) => over(),
-            Some(Outcome::Unknown) => over(), // nothing was sent
+            Some(Outcome::Unknown) => over(), // the chain was not sent
             refused => refused,
         }
     }

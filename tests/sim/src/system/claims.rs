@@ -22,7 +22,7 @@ impl Sys {
             let knew = entry.is_lost();
             claims.push((l as u8, binding.claim(entry, new)));
             if entry.is_lost() && !knew {
-                self.oracle.ended(l, who); // it has no lease, and the horizon has passed
+                self.oracle.ended(l, who); // a hold without a lease, beyond the horizon
             }
         }
         claims
@@ -67,7 +67,7 @@ impl Sys {
                         self.oracle.ended(l, who);
                     }
                     if !has_token {
-                        self.oracle.token_gone(l, who); // it asks before it relies on the hold
+                        self.oracle.token_gone(l, who); // it will get another token first
                     }
                     if let Some(end) = end {
                         self.oracle.claimed(l, who, end);
@@ -81,7 +81,7 @@ impl Sys {
                         self.write_ledger(c, l, write);
                     }
                     if is_to_be_got {
-                        self.enter(c, l, Doing::Idle); // it is got by that
+                        self.enter(c, l, Doing::Idle); // the acquire gets the lock
                         self.step_soon(c, l);
                     }
                 }
@@ -107,7 +107,7 @@ impl Sys {
             self.clients[c].claims_open = false;
             match self.clients[c].failover {
                 None => return self.ask(c, Ask::Done),
-                Some(_) => return self.control_soon(c, false), // it says so when it is to
+                Some(_) => return self.control_soon(c, false), // the machine asks for `Done` later
             }
         }
         match all {

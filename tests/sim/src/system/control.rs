@@ -440,7 +440,7 @@ impl Sys {
         let Terms { horizon_s, until, lapses } = terms;
         let stale = !self.alive || epoch != self.epoch;
         if stale && self.clients[c].id.is_none() {
-            return self.control_soon(c, true); // that primary has died: it was never one of its
+            return self.control_soon(c, true); // the primary that let it in has died
         }
         let old_clock = self.clients[c].clock;
         let anew = self.clients[c].epoch != epoch;
@@ -448,7 +448,7 @@ impl Sys {
             let t = &self.clients[c].threads[l];
             let is_idle = matches!(t.doing, Doing::Idle | Doing::Control);
             if anew && is_idle && t.entry.as_ref().is_some_and(LockEntry::has_left) {
-                self.forget_lock(c, l); // it is not claimed, but got anew
+                self.forget_lock(c, l); // not claimed: the program gets it again
             }
         }
         let client = &mut self.clients[c];
@@ -484,7 +484,7 @@ impl Sys {
         }
         if stale {
             let inc = self.clients[c].inc;
-            self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
+            self.after(20_000, Ev::Reset(c as u8, inc, gen)); // the primary has died meanwhile
         }
         self.forget_async(c);
         self.objects_rejoin(c, anew || recovering);

@@ -113,11 +113,11 @@ impl Sys {
             self.lapse(c, l);
         }
         if lapses || moves {
-            self.moves(c, l); // what may be left of what has lapsed is undone
+            self.moves(c, l); // undoes the rest of a lapsed hold
         }
         if result.status == Status::LockNotGet {
             match self.thread(c, l).entry.as_ref().is_some_and(LockEntry::has_left) {
-                true => _ = self.enter(c, l, Doing::Control), // it is got again
+                true => _ = self.enter(c, l, Doing::Control), // gets the lock again
                 false => self.forget_lock(c, l),
             }
             return self.control_wake(c);
@@ -209,7 +209,7 @@ impl Sys {
         let t = self.thread(c, l);
         if t.epoch != epoch {
             if let Some(asked) = &mut t.asked {
-                asked.gen = u32::MAX; // whatever the old session has answered does not count
+                asked.gen = u32::MAX; // answers of the old session do not count
             }
             return;
         }

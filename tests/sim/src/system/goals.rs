@@ -166,7 +166,7 @@ impl Sys {
             };
             if matches!(status, Status::NotReady | Status::BadResponse) {
                 let t = self.thread(c, l);
-                t.attempts = t.attempts.saturating_sub(1); // it never came to an answer
+                t.attempts = t.attempts.saturating_sub(1); // it got no answer
             }
             return self.step_after(c, l, ns);
         }

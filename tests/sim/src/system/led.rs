@@ -47,7 +47,7 @@ impl Sys {
             failover.broken(now_ns);
         }
         if let Task::Ask { .. } = failover.next(now_ns) {
-            failover.asked(now_ns, Heard::Recovers); // one that is not there refuses it, too
+            failover.asked(now_ns, Heard::Recovers); // a dead primary refuses it as well
         }
         match failover.next(now_ns) {
             Task::Wait { until_ns } => {
@@ -60,7 +60,7 @@ impl Sys {
                 true
             }
             _ => {
-                failover.broken(now_ns); // it has come to a primary, which is gone again
+                failover.broken(now_ns); // its new primary is gone again
                 self.control_after(c, 1);
                 true
             }
@@ -86,7 +86,7 @@ impl Sys {
                 None
             }
             Task::Claim => {
-                failover.claimed(now_ns, Status::Success); // all are told
+                failover.claimed(now_ns, Status::Success); // the primary has all claims
                 self.led(c)
             }
             Task::Done => {

@@ -48,7 +48,7 @@ impl Sys {
     pub(super) fn is_cut_from(&mut self, c: usize, inc: u16) {
         self.losses.cut.push((c, inc));
         if self.clients[c].inc != inc {
-            self.losses.at.fill(self.now); // it is not known any more which locks it had got
+            self.losses.at.fill(self.now); // the locks it had got are unknown
         }
         self.notes_losses();
     }

@@ -114,7 +114,7 @@ impl World {
                 self.sys.mix(0xfe ^ u64::from(client.get()));
                 let is_leaving = |one: &Primary| one.locks().is_leaving(client);
                 if self.primary.as_ref().is_some_and(is_leaving) && self.sys.rng.below(2) == 0 {
-                    self.step(); // the part that is done at once
+                    self.step(); // undoes a part at once
                 }
             }
             Effect::Forget { client } => {
@@ -124,7 +124,7 @@ impl World {
                 self.prepared.retain(|s| s.id != client);
             }
             Effect::Hinders { client } => self.is_cut_off(client),
-            _ => {} // for the log
+            _ => {} // effects for the log only
         }
     }
 
@@ -390,10 +390,10 @@ impl World {
         let sys = &mut self.sys;
         if sys.clients[c].inc != inc {
             let ns = sys.takes(50_000);
-            sys.after(ns, Ev::Lost(client, inc, EXITED)); // it came from a process that has ended
+            sys.after(ns, Ev::Lost(client, inc, EXITED)); // its process has ended
         } else if sys.clients[c].conn != conn {
             let ns = sys.takes(50_000);
-            sys.after(ns, Ev::Lost(client, inc, conn)); // nobody is at the other end any more
+            sys.after(ns, Ev::Lost(client, inc, conn)); // its connection has ended
         }
         sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
         Ok(Answer::Joined {

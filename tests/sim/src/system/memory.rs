@@ -92,7 +92,7 @@ impl LockMemory for Sys {
         self.others();
         let old = *self.memory.word(addr);
         if self.bugs.split_cas {
-            self.others(); // the card's atomics do not see this processor's
+            self.others(); // atomics of the card do not exclude the CPU's
         }
         if old == expect {
             *self.memory.word(addr) = swap;

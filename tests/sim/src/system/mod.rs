@@ -444,7 +444,7 @@ impl Sys {
                 } else if client.conn == gen && client.renewal.is_shown() {
                     self.connection_lost(c); // the primary has closed both connections
                 } else if client.conn == gen && client.session.is_some() {
-                    self.after(1_000, ev); // it finds that out when it has been attached
+                    self.after(1_000, ev); // noticed after the attach
                 }
             }
             Ev::Restart(c) => self.restart(c.into()),

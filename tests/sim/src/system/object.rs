@@ -306,7 +306,7 @@ impl Sys {
         let (now, fabric) = (self.now, self.clients[c].fabric);
         let t = self.object(c, o);
         let Waits::Chain(op) = t.waits else { return };
-        let got = t.got; // gone, if the outcome was decided before a new session
+        let got = t.got; // `None` if a new session came before the outcome
         (t.chain, t.outcome) = (None, None);
         self.object_enters(c, o, Waits::Nothing);
         let mut gone = false;
@@ -315,7 +315,7 @@ impl Sys {
                 self.object(c, o).unflushed = false;
                 match *values.as_slice() {
                     [generation, old] if got.is_none_or(|g| g.grant.generation.0 != generation) => {
-                        gone = true; // what was done reached a word that is nobody's
+                        gone = true; // the word is no object's now
                         let _ = self.oracle.objects.told(op, old, now, false);
                     }
                     [.., old] => self.object_told(c, o, op, old, fabric != Fabric::Verbs),
@@ -332,7 +332,7 @@ impl Sys {
         self.log(|| format!("client {c} object {o}: {outcome:x?}"));
         let t = self.object(c, o);
         if gone {
-            t.read = true; // there is nothing to be read any more
+            t.read = true; // the object is gone, so it cannot be read
             t.unflushed = false;
             if got.is_some_and(|got| now < got.lease_end) && self.goal == Goal::Any {
                 self.fail(format!("object: client {c} has got object {o}, and it is gone"));
@@ -383,7 +383,7 @@ impl Sys {
                 // name
                 t.id = Some(grant.object);
             }
-            (Action::ObjectDestroy, Some(_)) => t.made = true, // nothing more to be destroyed
+            (Action::ObjectDestroy, Some(_)) => t.made = true, // no need to destroy it again
             (Action::ObjectCreate, Some(_)) => t.made = status != Status::ObjectDestroyed,
             _ => {}
         }
@@ -394,7 +394,7 @@ impl Sys {
         let ns = match (self.goal, status) {
             (Goal::Any, _) => self.takes(6_000),
             (_, Status::Success) => 1_000_000,
-            _ => 100_000_000, // somebody else may have to be fenced first
+            _ => 100_000_000, // another client may have to be fenced first
         };
         self.object_after(c, o, ns);
     }

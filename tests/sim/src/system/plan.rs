@@ -287,9 +287,9 @@ impl Plan {
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         };
-        plan.prepares |= plan.start_ns % 2 == 1; // half of them
+        plan.prepares |= plan.start_ns % 2 == 1; // in half of the plans
         if plan.renewed > 0 && !plan.listens {
-            plan.tail = 0; // the checker knows how long an answer may take
+            plan.tail = 0; // the checker assumes bounded answers
         }
         Some(plan)
     }

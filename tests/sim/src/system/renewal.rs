@@ -137,7 +137,7 @@ impl Sys {
         client.renewal = Renewal::default();
         let Some((asked, session)) = client.session.take() else { return };
         if client.life == Life::Up {
-            self.flush(c); // what is under way in the old session is not answered any more
+            self.flush(c); // the old session answers no more
         }
         self.joined(c, asked, session);
         if self.clients[c].life == Life::Up {

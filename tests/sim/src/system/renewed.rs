@@ -139,7 +139,7 @@ impl Sys {
         }
         renewed.looked = at;
         if self.clients[c].life == Life::Leaving {
-            return self.thread(c, l).renewed = Asked::default(); // it gives everything up
+            return self.thread(c, l).renewed = Asked::default(); // it gives all locks up
         }
         if !is_idle {
             return self.looks_again(c, l); // an operation is under way
@@ -148,7 +148,7 @@ impl Sys {
         let Some(entry) = self.thread(c, l).entry.as_mut() else { return self.looks_again(c, l) };
         let was_held = entry.state().is_held() && !entry.is_lost();
         if entry.deadline_s() == u32::MAX {
-            self.renewal_unwanted(c, l); // it has no end
+            self.renewal_unwanted(c, l); // the hold has no end to renew
         }
         let Some(entry) = self.thread(c, l).entry.as_mut() else { return };
         let due = entry.due(listens, now);

@@ -80,9 +80,9 @@ fn rules(sys: &Sys) -> Rules {
         offered: FabricSet::all(),
         channels_max: u64::MAX,
         files_max: u64::MAX,
-        recovers_by_itself: false, // plans name their horizons
+        recovers_by_itself: false, // plans set the horizons
         device_refuses: true,
-        undone_at_once: 0, // a random part is
+        undone_at_once: 0, // the schedule undoes a random part
     }
 }
 
@@ -157,7 +157,7 @@ impl World {
         sys.dead.push((sys.epoch, memory));
         for c in 0..sys.clients.len() {
             if sys.clients[c].life == Life::Leaving {
-                sys.exit(c); // the successor does not wait for it
+                sys.exit(c); // the successor does not wait for this client
                 continue;
             }
             let ns = sys.takes(20_000);
@@ -175,7 +175,7 @@ impl World {
     pub fn successor(&mut self) {
         let sys = &mut self.sys;
         sys.dead_offsets.push((sys.epoch, sys.offset));
-        sys.oracle.primary_ended(); // what was told since is of that one, too
+        sys.oracle.primary_ended(); // leases told meanwhile are the old primary's
 
         // the clock may have been set back, but the epoch grows
         let epoch = roster::epoch::next(0, Some(sys.epoch.into()), None);
@@ -355,7 +355,7 @@ impl World {
             let is_in_time = |arrived: &Arrived| match arrived {
                 Arrived::Control { at, client, inc, conn, .. } => {
                     let is_of = (*client, *inc, *conn) == (s.client, s.inc, s.conn);
-                    is_of && until.is_some_and(|until| *at < until) // what came then may be unheard
+                    is_of && until.is_some_and(|until| *at < until) // later ones may be ignored
                 }
                 _ => false,
             };

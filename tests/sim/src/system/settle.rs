@@ -50,10 +50,10 @@ impl World {
             let queued = client.up.len() + client.down.len();
             let asked = client.control_up.len() + client.control_down.len();
             (client.up_last, client.down_last) = (sys.now, sys.now);
-            client.up_events = 0; // those that are far away bring nothing in time
+            client.up_events = 0; // scheduled events may come too late
             (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
             for i in 0..(queued * dlock_core::memory::word_op::CHAIN_OPS_MAX) as u64 {
-                sys.up_at(c, sys.now + i); // whatever is late arrives now
+                sys.up_at(c, sys.now + i); // late messages arrive now
                 sys.after(i, Ev::Down(c as u8));
             }
             for i in 0..asked as u64 {
@@ -223,7 +223,7 @@ impl World {
         let (mut since, until) = (self.sys.now, self.sys.now + DRAIN_NS_MAX);
         while self.sys.violation.is_none() && self.sys.now - since < ARRIVES_NS_MAX {
             if self.sys.peek().is_none_or(|at| at > until) {
-                return; // somebody comes and goes
+                return; // clients keep coming and going
             }
             let was_busy = self.is_busy();
             self.operator();
@@ -241,7 +241,7 @@ impl World {
                 let Some(id) = self.sys.clients[c].id else { continue };
                 let until = match self.sys.plan.locks[l] {
                     LockType::Fair => primary.locks().arbiter().turn_until(&mut self.sys, slot, id),
-                    LockType::Rw => (word != 0).then_some(u32::MAX), // it may be a reader of these
+                    LockType::Rw => (word != 0).then_some(u32::MAX), // it may be a reader
                     LockType::Atomic => {
                         let word = AtomicWord::from_bits(word);
                         (word.client() == id.get()).then_some(word.timeout())

@@ -271,7 +271,7 @@ impl World {
             self.promotes_one(w);
         }
         if !self.sys.alive && !self.watches.is_empty() {
-            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator); // if that was in vain
+            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator); // in case no standby took over
         }
     }
 
@@ -281,7 +281,7 @@ impl World {
         let watch = &mut self.watches[w];
         let is_silent = now - watch.heard >= watch.silence_ns;
         if is_alive && is_silent {
-            return; // it may stand still: this operator looks first
+            return; // the primary may be frozen: the operator checks
         }
         let promoted = watch.machine.promoted(now, there.as_ref());
         self.sys.log(|| format!("an operator promotes the standby {w}: {promoted:?}"));

@@ -424,7 +424,7 @@ impl Sys {
             self.thread(c, l).chain = Some((chain, Values::new()));
             self.word_op_after(c, l);
         } else if self.client_now(c).local_ns >= until_ns {
-            self.thread(c, l).outcome = Some(Outcome::Unknown); // no time is left for it
+            self.thread(c, l).outcome = Some(Outcome::Unknown); // no time is left to execute it
             self.known_at_once(c, l, 20);
         } else {
             let (lock, values) = (l as u8, Values::new());
@@ -487,7 +487,7 @@ impl Sys {
                 }
             }
             Frame::Reply { seq, reply } => {
-                let gen = self.clients[c].gen; // no number of another session is meant
+                let gen = self.clients[c].gen; // only numbers of this session count
                 let threads = &mut self.clients[c].threads;
                 if let Some(t) = threads.iter_mut().find(|t| t.ping == Some((seq, gen))) {
                     t.pinged = true;
@@ -536,7 +536,7 @@ impl Sys {
                         (false, 0) => self.step_soon(c, l),
                     }
                 }
-                Doing::Control => self.forget_lock(c, l), // released or not: it is got anew
+                Doing::Control => self.forget_lock(c, l), // in any case the program gets it again
                 _ => {}
             }
         }

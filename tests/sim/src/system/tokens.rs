@@ -23,7 +23,7 @@ impl Sys {
         let (who, now) = (self.who(c), self.now);
         let Some(entry) = self.clients[c].threads[l].entry.as_ref() else { return Ok(()) };
         if !self.oracle.relies(l, who, now) {
-            return Ok(()); // its lease is over: it is told so before it may write
+            return Ok(()); // the lease is over, as the program is told
         }
         match entry.token() {
             Some(token) => self.oracle.token(l, Told { who, mode, token }, now, begins),

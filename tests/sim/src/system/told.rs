@@ -81,7 +81,7 @@ impl Sys {
         let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard) && !is_renewal;
         if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
             if result.status == Status::Success {
-                self.oracle.confirmed(l, who); // what the program hears of is what it was told
+                self.oracle.confirmed(l, who); // confirms what the client was told
                 let now = self.thread_now(c, l);
                 let entry = self.clients[c].threads[l].entry.as_ref();
                 if entry.is_some_and(|entry| lease::runs(entry, now)) {
@@ -108,12 +108,12 @@ impl Sys {
             return self.oracle.untold(l, who);
         }
         if expire_s > 0 {
-            self.oracle.asked_anew(l, who); // also if the answer is lost
+            self.oracle.asked_anew(l, who); // even if the answer is lost
         }
         let is_query = expire_s == 0 && !matches!(op, Op::Extend { .. });
         if !granted || is_query {
             if refs == 0 {
-                self.oracle.untold(l, who); // a success that only reads the cache is no grant
+                self.oracle.untold(l, who); // a success from the cache is no grant
             }
             return;
         }
@@ -134,7 +134,7 @@ impl Sys {
             self.fail(why);
         }
         if !goes_on {
-            self.renewal_unwanted(c, l); // of an earlier hold
+            self.renewal_unwanted(c, l); // the renewal of an earlier hold
             self.may_renew(c, l, op);
         }
     }

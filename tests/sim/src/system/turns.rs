@@ -57,7 +57,7 @@ impl Turns {
     /// goes on.
     fn first(&mut self, inbox: &VecDeque<Arrived>, now: u64) -> (BTreeMap<u8, usize>, u64) {
         let (mut control, mut frames) = (BTreeMap::new(), BTreeMap::new());
-        let mut last = None; // most of a flood is one client's
+        let mut last = None; // a flood mostly has one client
         for (i, arrived) in inbox.iter().enumerate() {
             let next @ (who, is_frame) = whose(arrived);
             if last.replace(next) != Some(next) {
@@ -73,7 +73,7 @@ impl Turns {
             }
             None => true,
         });
-        frames.extend(control); // which comes first
+        frames.extend(control); // control messages go first
         (frames, rests_until)
     }
 
@@ -139,7 +139,7 @@ impl World {
         }
         while let Some(turn) = turns.shares.next_turn() {
             let Some(&i) = first.get(&turn.who) else {
-                turns.shares.done(turn.who, 0, false); // it rests, or is gone
+                turns.shares.done(turn.who, 0, false); // the client rests, or is gone
                 turns.waits.remove(&turn.who);
                 continue;
             };
