@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same cycle through the C libraries: measured by a C program (benches/c/cycle.c) that this
-//! one starts, since nothing here loads foreign code.
+//! The same cycle through the C libraries, measured by a C program (benches/c/cycle.c). This crate
+//! starts that, because nothing here loads foreign code.
 
 use std::process::Command;
 
@@ -10,12 +10,12 @@ use crate::sample::{Baseline, Samples, Times};
 use crate::{name, Run};
 use dlock_cli_common::failure::Failure;
 
-/// Cycles behind one sample; the C program is told.
+/// Cycles in one sample; the C program gets the number.
 const BLOCK: u32 = 256;
 /// Samples of a full run.
 const SAMPLES: u32 = 10_000;
 
-/// Measures it on one executor, or notes why not.
+/// Measures the cycle on one fabric, or notes why not.
 pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let case = "atomic acquire+release, C API";
     if !run.wants(case, fabric) {
@@ -48,7 +48,7 @@ pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lines of two numbers: nanoseconds of a cycle, nanoseconds of two raw compare-and-swaps.
+/// Parses lines of two numbers: the nanoseconds of a cycle, and of two raw compare-and-swaps.
 fn read(case: &str, fabric: FabricKind, block: u32, lines: &str) -> Result<Samples, Failure> {
     let mut samples = Samples::new(case, name(fabric), block);
     let mut baseline = Times::new();

@@ -21,12 +21,12 @@ use dlock_cli_common::failure::Failure;
 const CLIENTS: usize = 4;
 /// Hand-overs of a full run.
 const HAND_OVERS: u32 = 5_000;
-/// How long a holder keeps the lock, so that the other is sure to wait, asleep or nearly so.
+/// How long a holder keeps the lock, so that the other client surely waits, asleep or nearly so.
 const HOLD: Duration = Duration::from_micros(200);
 /// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 3_600;
 
-/// Measures both on one executor.
+/// Measures both on one fabric.
 pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     for (kind, lock_type) in
         [("atomic", LockType::Atomic), ("rw", LockType::Rw), ("fair", LockType::Fair)]
@@ -107,16 +107,16 @@ fn contended(
     Ok(samples)
 }
 
-/// Two clients pass a lock to and fro; a sample lasts from before the unlock of one until the
-/// blocked `lock` of the other returns. The baseline is a raw round trip of a message of this
-/// executor, taken by the new holder each time.
+/// Two clients pass a lock to and fro. A sample is the time from before the unlock of one until the
+/// blocked `lock` of the other returns. The baseline is a raw round trip of a message on this
+/// fabric, taken by the new holder each time.
 fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     let clients = clients(run, fabric, 2, "bench hand-over", LockType::Atomic)?;
     let base = Instant::now();
-    // nanoseconds after base, and in the lowest bit by whom; 0: not yet
+    // nanoseconds after `base`, and in the lowest bit which client released; 0: none has yet
     let released = AtomicU64::new(0);
     let waiting = [AtomicBool::new(false), AtomicBool::new(false)];
-    // one of them has had all its rounds: who was kept from queueing in time has some left
+    // one client has had all its rounds; the other has some left if it queued too late
     let over = AtomicBool::new(false);
     let rounds = run.samples(HAND_OVERS);
     let play = |me: usize| -> Result<(Times, Times), Failure> {
@@ -149,7 +149,7 @@ fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     };
     let play = |me: usize| {
         let played = play(me);
-        over.store(true, Ordering::SeqCst); // however it has ended
+        over.store(true, Ordering::SeqCst); // also after an error
         played
     };
     let (first, second) = thread::scope(|scope| {

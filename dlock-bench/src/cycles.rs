@@ -22,15 +22,14 @@ use dlock_cli_common::failure::Failure;
 
 /// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 30;
-/// Cycles behind one sample where the client executes them itself: one costs as much as a clock
-/// reading.
+/// Cycles in one sample if the client executes them itself: one takes as long as a clock reading.
 const BLOCK: u32 = 256;
 /// Samples of a full run.
 const SAMPLES_IN_BLOCKS: u32 = 4_000;
 const SAMPLES_ONE_BY_ONE: u32 = 20_000;
 
-/// How long a primary and the end of an echo are left alone until both have gone to sleep: they
-/// look for work for a millisecond.
+/// How long a primary and the end of an echo are left alone until both sleep: they look for work
+/// for a millisecond.
 const REST: Duration = Duration::from_millis(3);
 
 /// The kinds of hold that are measured.
@@ -42,7 +41,7 @@ const HOLDS: [(&str, LockType, Mode); 5] = [
     ("fair shared", LockType::Fair, Mode::Shared),
 ];
 
-/// Measures all of them on one executor.
+/// Measures all cases on one fabric.
 pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let instance = run.client(fabric)?;
     for (kind, lock_type, mode) in HOLDS {
@@ -71,7 +70,7 @@ pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the client executes its chains itself.
+/// Measures a fabric over which the client executes its chains itself.
 fn in_blocks(
     run: &Run<'_>,
     fabric: FabricKind,
@@ -100,7 +99,7 @@ fn in_blocks(
     Ok(samples.rate_from_mean())
 }
 
-/// The bytes of a frame that carries one compare-and-swap.
+/// The length of a frame that carries so many compare-and-swaps.
 pub fn chain_bytes(chains: usize) -> usize {
     let addr = WordAddr::new(Slot(0), Word::W0);
     let chain = Chain::one(WordOp::Cas { addr, expect: 0, swap: u64::from(ClientId::MAX) });
@@ -119,8 +118,8 @@ pub fn round_trip(echo: &mut Echo) -> Result<f64, Failure> {
     ns.map(|ns| ns as f64).map_err(|e| Failure::plain(format!("bench: raw round trip: {e}")))
 }
 
-/// Where the primary or a device executes the chains: an operation takes much longer than a
-/// reading of the clock.
+/// Measures a fabric over which the primary or a device executes the chains: an operation takes
+/// much longer than a reading of the clock.
 fn one_by_one(
     run: &Run<'_>,
     fabric: FabricKind,
@@ -152,7 +151,7 @@ fn one_by_one(
     Ok(vec![acquire.rate_from_mean(), cycle.rate_from_mean()])
 }
 
-/// Beside what it rests on: a word operation as perftest posts it, or a round trip over TCP.
+/// Measures a case beside its baseline: a fetch-and-add as perftest posts it, or a TCP round trip.
 fn one_with_its_baseline(
     samples: &mut Samples,
     count: u32,
@@ -178,7 +177,7 @@ fn one_with_its_baseline(
     Ok(())
 }
 
-/// 31 locks in one call; the baseline is an acquire of one lock.
+/// Acquires 31 locks in one call; the baseline is an acquire of one lock.
 fn batch(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Samples, Failure> {
     let locks = (0..=BATCH_MAX)
         .map(|i| lock_of(instance, &format!("bench batch {i}"), LockType::Atomic))
@@ -239,7 +238,7 @@ fn object(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Samp
     }
     let mut samples = samples.rate_from_mean();
     if fabric.executes() == Executes::Device {
-        // As perftest counts: nothing between two verbs.
+        // One after the other without a pause, as perftest counts.
         let start = Instant::now();
         for _ in 0..count {
             instance.faa(object, 1).map_err(refused)?;
@@ -251,7 +250,7 @@ fn object(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Samp
     Ok(samples)
 }
 
-/// As many locks as a primary has, got by one client in batches; one sample per batch.
+/// One client gets as many locks as a primary can have, in batches; one sample per batch.
 pub fn get_all_locks(primary: SocketAddr, fabric: FabricKind) -> Result<Samples, Failure> {
     let instance = client(primary, fabric)?;
     let mut samples = Samples::new("get locks, batches of 31", name(fabric), 1);

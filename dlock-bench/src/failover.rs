@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long clients are without a primary: one that is killed beside a standby, and one that is
-//! started again for a thousand clients, or for one that holds everything.
+//! How long clients are without a primary: if one with a standby is killed, and if one is started
+//! again for a thousand clients, or for one client that holds everything.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use dlock_cli_common::process::Primary;
 
 /// Failovers of a full run.
 const FAILOVERS: u32 = 100;
-/// Longer than any measurement.
+/// A lease longer than any measurement.
 const LEASE_S: u32 = 3_600;
-/// Until all clients must be back.
+/// How long it may take until all clients are back.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Measures on this fabric.
+/// Measures all cases on this fabric.
 pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     if run.wants("failover, kill to first grant, standby", fabric) {
         with_standby(run, fabric)?;
     }
-    // on other fabrics than tcp a client is more than its connections: a matter of their own
+    // on other fabrics a client also maps memory or has queue pairs, which is a matter of its own
     if fabric != FabricKind::Tcp {
         return Ok(());
     }
@@ -53,8 +53,8 @@ fn free_address() -> Result<SocketAddr, Failure> {
     TcpListener::bind(ANY_PORT).and_then(|listener| listener.local_addr()).map_err(Failure::plain)
 }
 
-/// One client, which holds a lock and waits for another that is free, and two primaries, which take
-/// the place of each other.
+/// One client holds a lock and acquires another that is free; two primaries take the place of each
+/// other.
 fn with_standby(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let folder = Folder::new()?;
     let (state, kind) = (folder.file("state"), fabric.into());
@@ -94,7 +94,7 @@ fn with_standby(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Clients that hold all locks there can be, and a primary that is killed and started again.
+/// Clients hold almost all locks that a primary can have; the primary is killed and started again.
 fn with_many(case: &str, count: usize, fabric: FabricKind) -> Result<Samples, Failure> {
     let folder = Folder::new()?;
     let (state, kind) = (folder.file("state"), fabric.into());
@@ -105,7 +105,7 @@ fn with_many(case: &str, count: usize, fabric: FabricKind) -> Result<Samples, Fa
         let at = Address::from(address);
         let client = open_with(&at, std::slice::from_ref(&at), kind)
             .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
-        // one is left over for each, so that all have as many
+        // the remainder of the division is not used, so that all have equally many
         let locks = held_by(&client, n, LOCKS_MAX / count)?;
         clients.push((client, locks));
     }
@@ -138,7 +138,7 @@ fn with_many(case: &str, count: usize, fabric: FabricKind) -> Result<Samples, Fa
     Ok(samples.rate_from_mean())
 }
 
-/// Locks of a client, which it holds.
+/// Gets `count` locks for a client, and acquires them.
 fn held_by(client: &Instance, n: usize, count: usize) -> Result<Vec<LockId>, Failure> {
     let mut all = Vec::with_capacity(count);
     while all.len() < count {
@@ -160,7 +160,7 @@ fn held_by(client: &Instance, n: usize, count: usize) -> Result<Vec<LockId>, Fai
     Ok(all)
 }
 
-/// Waits until the primary says that the lock is held.
+/// Waits until the primary confirms that the lock is held.
 fn await_hold(client: &Instance, lock: LockId) -> Result<(), Failure> {
     let until = Instant::now() + PATIENCE;
     loop {

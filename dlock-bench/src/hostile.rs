@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An innocent client in TLS beside a hostile one, which has a certificate, or none: in turns with
-//! quiet, and with the same attack on *another* primary of this host, which has no part in the
-//! innocent client's: what that costs is the host's processors. So the ratio is what the attack
-//! does through the primary. What the primary's process has before and after, too.
+//! An innocent client in TLS beside a hostile one, which may have a certificate. The attack takes
+//! turns with quiet, and with the same attack on *another* primary of this host, which costs only
+//! the processors of the host. So the ratio is what the attack does through the primary. The row
+//! also has the memory and descriptors of the primary before and after.
 //!
-//! The innocent client asks at intervals, and leaves the CPUs to the attackers in between; when it
-//! asks, it and its primary come before all others (`SCHED_FIFO`), where the bench may have that:
-//! it is root. Else the times are the scheduler's as much as the primary's, and the row says so. A
-//! primary that looks for work all the time is stopped for 50 ms of each second by the system's
-//! default; `sysctl kernel.sched_rt_runtime_us=-1` takes that away.
+//! The innocent client asks at intervals, and leaves the CPUs to the attackers in between. When it
+//! asks, it and its primary run before all other programs (`SCHED_FIFO`), if the bench is root;
+//! otherwise the scheduler has a part in the times, and the row says so. By default the system
+//! stops a primary that looks for work all the time for 50 ms of each second; `sysctl
+//! kernel.sched_rt_runtime_us=-1` prevents that.
 //!
-//! Who floods its channel has a bound of the primary's (`frames_per_second_max`), in two cases that
-//! of the default.
+//! A client that floods its channel meets a bound of the primary (`frames_per_second_max`): a low
+//! one, or in two cases the default.
 //!
 //! | load | what it does |
 //! |---|---|
 //! | chains and notes | random ones, on words, ledgers and handles that are not its own |
 //! | requests | random ones to the arbiter |
-//! | rubbish | bytes that are no frame, behind a handshake |
+//! rubbish
+//! bytes that are no frame, after a handshake
 //! | half-open | 1,000 connections with half a `ClientHello`, made anew when they are closed |
 //! | slow reader | asks, and never reads the answers |
 
@@ -46,32 +47,32 @@ use dlock_cli_common::connect::open_by;
 use dlock_cli_common::failure::Failure;
 use dlock_cli_common::process::Primary;
 
-/// What the cases have in their names. They are measured if that is asked for.
+/// A part of the names of these cases, which are measured only if `--only` names it.
 const GROUP: &str = "hostile";
-/// What an operator sets who has such neighbours.
+/// The bound that an operator with such neighbours sets.
 const FRAMES_MAX: u32 = 10_000;
 /// Connections with half a handshake.
 const HALF_OPEN: usize = 1_000;
-/// Between two operations of the innocent client.
+/// Time between two operations of the innocent client.
 const PAUSE: Duration = Duration::from_micros(250);
-/// The name of that thread of a primary.
+/// The name of a primary's command thread.
 const COMMAND_THREAD: &str = "dlock-command";
 /// Frames in a row before the next look at the answers.
 const FRAMES: usize = 64;
-/// The begin of a record of a handshake that never goes on.
+/// The beginning of a handshake record that never continues.
 const HALF_A_HELLO: [u8; 11] = [0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3];
 
-/// What a hostile client does.
+/// The work of a hostile client.
 trait Attack: Send {
-    /// Before its first turn.
+    /// Called before its first turn.
     fn begins(&mut self) {}
-    /// A little of it; how many things were done.
+    /// Does a little of the work; returns how many things were done.
     fn goes_on(&mut self) -> Result<u64, Failure>;
-    /// After its last turn: nothing of it is left.
+    /// Called after its last turn: ends all of it.
     fn ends(&mut self);
 }
 
-/// An attack on the primary, in turns with quiet and with the same on another one.
+/// An attack on the primary, and the same on another one.
 struct InTurns<A> {
     here: A,
     elsewhere: A,
@@ -153,7 +154,7 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
         let before = Footprint::of(&primary)?;
         let names = (case.as_str(), "beside the same on another primary");
         let mut row = beside(run, &innocent, names, vec![one])?;
-        thread::sleep(Duration::from_millis(500)); // what was closed is undone
+        thread::sleep(Duration::from_millis(500)); // until the primary has undone it
         let after = Footprint::of(&primary)?;
         row.note += &format!(
             "; primary: {} KiB and {} descriptors before, {} and {} after",
@@ -167,8 +168,8 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets the thread that executes what clients ask for run before all other programs, and before
-/// the primary's own thread that shakes hands; whether that is permitted.
+/// Lets the primary's command thread run before all other programs, and before the primary's thread
+/// that does handshakes; returns whether that is permitted.
 fn comes_first(primary: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{primary}/task")) else { return false };
     let is_command = |path: &Path| {
@@ -179,7 +180,7 @@ fn comes_first(primary: u32) -> bool {
     number.is_some_and(|thread| run_before_all(thread).is_ok())
 }
 
-/// What a process has.
+/// What a process uses.
 struct Footprint {
     kib: u64,
     descriptors: usize,
@@ -196,7 +197,7 @@ impl Footprint {
     }
 }
 
-/// Frames that mean nothing.
+/// Sends frames that mean nothing.
 struct Noise {
     at: SocketAddr,
     tls: Tls,
@@ -206,7 +207,7 @@ struct Noise {
 }
 
 impl Noise {
-    /// The same on every run (splitmix64).
+    /// The next random number, from the same sequence on every run (splitmix64).
     fn next(&mut self) -> u64 {
         self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.dice;
@@ -249,7 +250,7 @@ impl Noise {
         }
     }
 
-    /// Sends some; an error: the primary has cut it off.
+    /// Sends some frames; an error: the primary has cut the connection off.
     fn some(&mut self, peer: &mut Peer) -> Result<u64, Failure> {
         if self.kind == "rubbish" {
             let bytes: Vec<u8> = (0..256).map(|_| self.next() as u8).collect();
@@ -261,7 +262,7 @@ impl Noise {
             let frame = self.frame(peer);
             peer.channel.send(&frame)?;
         }
-        // everything before this has been looked at when it is answered
+        // when this request is answered, every frame before it has been handled
         let seq = peer.channel.number();
         peer.channel.send(&Frame::Request(seq, Request::Ping))?;
         while !matches!(peer.channel.receive()?, Frame::Reply(answered, _) if answered == seq) {}
@@ -273,7 +274,7 @@ impl Attack for Noise {
     fn goes_on(&mut self) -> Result<u64, Failure> {
         let mut peer = match self.peer.take() {
             Some(peer) => peer,
-            // refused while there are too many of this address: as good as an attack
+            // refused while its address has too many connections: the next turn tries again
             None => match Peer::by(self.at, Some(&self.tls)) {
                 Ok(peer) => peer,
                 Err(_) => return Ok(0),
@@ -333,7 +334,7 @@ impl Attack for HalfOpen {
     }
 }
 
-/// Asks for ever, and reads nothing.
+/// Sends requests for ever, and reads no reply.
 struct SlowReader {
     at: SocketAddr,
     tls: Tls,
@@ -353,7 +354,7 @@ impl Attack for SlowReader {
         let seq = peer.channel.number();
         match peer.channel.send(&Frame::Request(seq, Request::Ping)) {
             Ok(()) => Ok(1),
-            // no room, or it was cut off
+            // the socket is full, or was closed by the primary
             Err(_) => {
                 self.peer = None;
                 Ok(1)

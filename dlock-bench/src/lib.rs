@@ -69,10 +69,10 @@ pub struct Bench {
     pub fabric: Fabric,
 }
 
-/// Where the primary listens.
+/// The address of a primary of the bench: any free port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A folder of this run, which is gone with it.
+/// The folder of this run, removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -82,7 +82,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    /// The path of a file in it.
+    /// The path of a file in the folder.
     fn file(&self, name: &str) -> String {
         self.0.join(name).to_string_lossy().into_owned()
     }
@@ -94,7 +94,7 @@ impl Drop for Folder {
     }
 }
 
-/// What the measurements have in common.
+/// What the measurements share.
 struct Run<'a> {
     bench: &'a Bench,
     primary: SocketAddr,
@@ -102,13 +102,13 @@ struct Run<'a> {
     skipped: Vec<(String, String)>,
 }
 
-/// Runs the benchmark; the exit code.
+/// Runs the benchmark; returns the exit code.
 pub fn run(bench: &Bench) -> Result<u8, Failure> {
     let fabrics = match bench.fabric {
         Fabric::Auto => usable(),
         Fabric::Only(kind) => vec![kind],
     };
-    // those without a device share a primary; that of a device has its memory in another domain
+    // fabrics without a device share a primary; the memory of a device's primary is on the device
     let mut primary = Primary::start(ANY_PORT, 0, None, fabrics[0].into())?;
     let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
     for (i, &fabric) in fabrics.iter().enumerate() {
@@ -147,7 +147,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
 }
 
 impl Run<'_> {
-    /// Whether the case is to be measured; says so, as it takes a while.
+    /// Whether the case is to be measured; prints its name, because it takes a while.
     fn wants(&self, case: &str, fabric: FabricKind) -> bool {
         let wanted = self.bench.only.as_ref().is_none_or(|text| case.contains(text.as_str()));
         if wanted {
@@ -187,8 +187,8 @@ fn lock_of(instance: &Instance, name: &str, lock_type: LockType) -> Result<LockI
     }
 }
 
-/// A status that must be success, or the measurement is worthless. It is on the way that is
-/// measured.
+/// Fails unless the status is success: the measurement would be worthless. Inlined, because it is a
+/// part of what is measured.
 #[inline(always)]
 fn must(what: &str, status: Status) -> Result<(), Failure> {
     match status {

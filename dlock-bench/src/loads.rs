@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The neighbours of [`crate::neighbours`]: each kind heavy, and well-behaved.
+//! The neighbours of [`crate::neighbours`]: each kind of load, heavy and well-behaved.
 //!
 //! | kind | heavy | well-behaved |
 //! |---|---|---|
@@ -24,24 +24,24 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::wire::{self, Peer, Wire};
 use dlock_cli_common::failure::Failure;
 
-/// Batches under way of a client that pipelines.
+/// Batches that a pipelining client has under way.
 const DEPTH: usize = 32;
-/// Clients with one batch under way instead.
+/// Well-behaved clients, which have one batch under way each.
 const WELL_BEHAVED: usize = 4;
-/// Clients that come at once.
+/// Clients that connect at once.
 const BURST: usize = 16;
-/// Clients of the control channel.
+/// Clients that use the control channel.
 const CONTROLS: usize = 3;
 /// The lease: no deadline passes.
 const LEASE_S: u32 = 3_600;
 
 /// Work for a primary.
 pub trait Load: Send {
-    /// Before the first turn of a phase.
+    /// Called before the first turn of a phase.
     fn begin(&mut self, heavy: bool) -> Result<(), Failure>;
-    /// A little of it; how many things were done.
+    /// Does a little of the work; returns how many things were done.
     fn go_on(&mut self, heavy: bool) -> Result<u64, Failure>;
-    /// After the last: nothing is under way.
+    /// Called after the last turn: leaves nothing under way.
     fn end(&mut self, heavy: bool) -> Result<(), Failure>;
 }
 
@@ -53,7 +53,7 @@ fn unexpected(what: impl std::fmt::Debug) -> Failure {
     Failure::plain(format!("bench: {what:?} was not expected"))
 }
 
-/// A client that acquires and releases 31 locks in turns.
+/// A client that alternately acquires and releases 31 locks.
 struct Batcher {
     peer: Peer,
     grants: Vec<LockGrant>,
@@ -135,7 +135,7 @@ impl Load for Batches {
     }
 }
 
-/// A client that leaves with everything.
+/// A client that leaves while it has all locks.
 pub struct Leaver {
     primary: SocketAddr,
     names: Vec<String>,
@@ -192,10 +192,10 @@ impl Load for Leaver {
     }
 }
 
-/// Many that wait for one lock.
+/// Many clients that wait for one lock.
 pub struct Waiters {
     peers: Vec<(Peer, LockGrant, LockGrant)>,
-    /// Who holds the lock; the next ones follow in order.
+    /// The client that holds the lock; the next holders follow in order.
     holder: usize,
     turn: usize,
     queued: bool,

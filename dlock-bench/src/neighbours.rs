@@ -5,8 +5,8 @@
 //!   innocent: one `trylock` at a time, over tcp ─┐
 //!   load: idle │ well-behaved │ idle │ heavy │ … ┴▶ primary      in turns of 100 ms
 //! ```
-//! The well-behaved load is the same kind of work from clients with one request at a time. Both run
-//! on what the primary and the innocent client leave of the CPUs.
+//! The well-behaved load is the same kind of work by clients with one request at a time. Both loads
+//! run on the CPU time that the primary and the innocent client leave.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
@@ -25,15 +25,15 @@ use crate::{lock_of, must, name, Run};
 use dlock_cli_common::failure::Failure;
 use dlock_cli_common::process::Primary;
 
-/// What the cases have in their names. They are measured if that is asked for.
+/// A part of the names of these cases, which are measured only if `--only` names it.
 const GROUP: &str = "neighbours";
 /// Turns of each kind in a full run.
 const TURNS: u32 = 50;
 /// How long the innocent client is measured in one turn.
 const TURN: Duration = Duration::from_millis(100);
-/// From the begin of a load to the first sample.
+/// Time from the beginning of a load to the first sample.
 const SETTLE: Duration = Duration::from_millis(5);
-/// The lease: no deadline passes.
+/// A lease whose deadline does not pass.
 const LEASE_S: u32 = 3_600;
 /// Clients that wait for one lock.
 const WAITERS: usize = 990;
@@ -42,13 +42,13 @@ const IDLE: u8 = 0;
 const WELL_BEHAVED: u8 = 1;
 const HEAVY: u8 = 2;
 
-/// What a load does now, and is to do.
+/// The phase of a load, and the phase that it is to change to.
 #[derive(Default)]
 struct Stage {
     wanted: AtomicU8,
     now: AtomicU8,
     over: AtomicBool,
-    /// Things done, by phase.
+    /// Things done in each phase.
     done: [AtomicU64; 3],
 }
 
@@ -88,22 +88,23 @@ fn batches(primary: SocketAddr, clients: usize) -> Result<Vec<Box<dyn Load>>, Fa
     (0..clients).map(one).collect()
 }
 
-/// A thousand clients have two thousand connections. Where the limit is lower than that and
-/// cannot be raised, the case fails and says so.
+/// Raises the limit of descriptors: a thousand clients have two thousand connections. If the limit
+/// stays too low, the case fails and says so.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Whose times are measured.
+/// The client whose times are measured.
 pub struct Innocent<'a> {
     /// Its session.
     pub instance: &'a Instance,
-    /// From one operation to the next; zero: the CPU that it takes is taken from the loads.
+    /// Time between two operations; zero: the client takes CPU time from the loads.
     pub pause: Duration,
 }
 
-/// An innocent client beside loads of one kind. `baseline`: what they do when they are not heavy.
+/// Measures the innocent client beside loads of one kind. `baseline`: what they do when they are
+/// not heavy.
 pub fn beside(
     run: &Run<'_>,
     innocent: &Innocent<'_>,
@@ -156,7 +157,7 @@ pub fn beside(
     Ok(samples.rate_from_mean())
 }
 
-/// The innocent client's samples beside one phase of the loads.
+/// Samples the innocent client beside one phase of the loads.
 fn one_turn(
     stages: &[Stage],
     phase: u8,
@@ -184,7 +185,7 @@ fn one_turn(
         let took = start.elapsed();
         must("trylock beside a neighbour", got)?;
         must("unlock beside a neighbour", instance.unlock(lock).status)?;
-        // what a leaver costs comes at once
+        // the cost of a leaver comes at once, so a heavy phase is sampled from its beginning
         if phase == HEAVY || begin.elapsed() > SETTLE {
             times.record(took.as_nanos() as f64);
         }
@@ -193,12 +194,12 @@ fn one_turn(
 }
 
 fn play(mut load: Box<dyn Load>, stage: &Stage) -> Result<(), Failure> {
-    // what is measured is the primary, not who gets a CPU
+    // the measurement is about the primary, not about who gets a CPU
     dlock_fabric::os::threads::yield_current_thread_to_all().map_err(|e| {
         Failure::plain(format!("bench: the load cannot step back for the others: {e}"))
     })?;
     let played = play_on(load.as_mut(), stage);
-    stage.over.store(true, Ordering::SeqCst); // however it has ended
+    stage.over.store(true, Ordering::SeqCst); // also after an error
     played
 }
 

@@ -26,18 +26,18 @@ const BASELINE: Column = ("baseline", |row| {
 const RATIO: Column = ("ratio", |row| row.ratio().map_or("-".into(), |r| format!("{r:.2}")));
 const NOTE: Column = ("baseline is / note", note);
 
-/// On a terminal that is wide enough.
+/// The columns on a terminal that is wide enough for them.
 const WIDE: &[Column] = &[
     CASE, FABRIC, SAMPLES, MIN, MAX, TYPICAL, AVERAGE, DEVIATION, P99, P999, RATE, BASELINE, RATIO,
     NOTE,
 ];
-/// One table after the other elsewhere; what most look for is in the first.
+/// The columns of several tables for narrower output; the first table has what most users want.
 const NARROW: &[&[Column]] = &[
     &[CASE, FABRIC, TYPICAL, P99, RATE, RATIO],
     &[CASE, FABRIC, SAMPLES, MIN, AVERAGE, MAX],
     &[CASE, FABRIC, DEVIATION, P999, BASELINE],
 ];
-/// Of a note below a narrow table.
+/// The indentation of the further lines of a note.
 const NOTE_INDENT: &str = "   ";
 
 fn micros(ns: f64) -> String {
@@ -106,7 +106,7 @@ fn table_within(rows: &[Samples], skipped: &[(String, String)], width_max: usize
     out
 }
 
-/// Broken between words; a longer word has a line of its own.
+/// The text, broken between words; a longer word has a line of its own.
 fn wrapped(text: &str, width_max: usize) -> String {
     let (mut out, mut line) = (String::new(), " ".to_string());
     for word in text.split_whitespace() {
@@ -122,7 +122,7 @@ fn wrapped(text: &str, width_max: usize) -> String {
     out + &line + "\n"
 }
 
-/// One document: every time in nanoseconds.
+/// The results as one document; every time is in nanoseconds.
 pub fn json(rows: &[Samples], skipped: &[(String, String)]) -> Value {
     let results: Vec<Value> = rows.iter().map(result).collect();
     let skipped: Vec<Value> =

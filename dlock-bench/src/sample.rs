@@ -7,12 +7,12 @@ use hdrhistogram::Histogram;
 
 use dlock_cli_common::failure::Failure;
 
-/// Histograms count tenths of a nanosecond: a shared-memory cycle is a few tens of them.
+/// Histograms count tenths of a nanosecond, because a shared-memory cycle takes a few tens of ns.
 const PER_NS: f64 = 10.0;
 /// Three significant digits: percentiles are exact to 0.1 %.
 const DIGITS: u8 = 3;
 
-/// The longest time that is told from longer ones: 100 s.
+/// The longest time that is recorded as it is: 100 s.
 const LONGEST: u64 = 1_000_000_000_000;
 
 /// The distribution of a time.
@@ -50,29 +50,29 @@ impl Times {
     }
 }
 
-/// What a case was compared with.
+/// The baseline of a case.
 pub struct Baseline {
-    /// What it is.
+    /// The name of what was measured.
     pub name: &'static str,
-    /// Its distribution.
+    /// The times of that.
     pub times: Times,
 }
 
 /// A measured case.
 pub struct Samples {
-    /// What was done.
+    /// The name of the case.
     pub case: String,
-    /// Over which executor.
+    /// The fabric.
     pub fabric: &'static str,
-    /// How long one took.
+    /// How long one operation took.
     pub times: Times,
     /// Operations behind one sample: more than 1 where a clock reading costs as much as one.
     pub per_sample: u32,
     /// The raw baseline, if there is one.
     pub baseline: Option<Baseline>,
-    /// How many there were per second, by all clients together.
+    /// Operations per second, of all clients together.
     pub per_second: f64,
-    /// What else there is to know.
+    /// A remark for the report.
     pub note: String,
 }
 
@@ -90,13 +90,13 @@ impl Samples {
         }
     }
 
-    /// The median beside the baseline's.
+    /// The median divided by the baseline's; `None`: there is no baseline.
     pub fn ratio(&self) -> Option<f64> {
         let baseline = self.baseline.as_ref()?.times.quantile_ns(0.5);
         (baseline > 0.0).then(|| self.times.quantile_ns(0.5) / baseline)
     }
 
-    /// One client's rate, from the mean.
+    /// Sets the rate of one client, from the mean.
     pub fn rate_from_mean(mut self) -> Self {
         let mean = self.times.mean_ns();
         self.per_second = if mean > 0.0 { 1e9 / mean } else { 0.0 };
@@ -128,17 +128,17 @@ pub fn in_turns(
     Ok(())
 }
 
-/// Operations of a case, then as many of its baseline: neither finds the caches as the other has
-/// left them, but for the first.
+/// Operations of a case in one turn, and then of its baseline: only the first of each finds the
+/// caches as the other has left them.
 const TURN: u32 = 50;
 
-/// Operations before each turn that are not counted, where both sides rest between turns: they
-/// wake who answers.
+/// Operations before each turn that are not counted, if both sides rest between turns: they wake
+/// the side that answers.
 const WAKING: u32 = 10;
 
-/// As [`in_turns`], many of one kind in each turn; what the baseline took. `rest`: for how long
-/// both are left alone before each turn, until who answers the other has stopped looking for more,
-/// which would take a processor away.
+/// As [`in_turns`], with many operations of one kind in each turn; returns the baseline's times.
+/// `rest`: how long both are left alone before each turn, until the side that answers the other has
+/// stopped looking for work, which takes a processor.
 pub fn in_long_turns(
     samples: &mut Samples,
     count: u32,

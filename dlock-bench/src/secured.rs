@@ -26,7 +26,7 @@ use dlock_cli_common::process::Primary;
 const LEASE_S: u32 = 3_600;
 const SAMPLES: u32 = 10_000;
 const HANDSHAKES: u32 = 1_000;
-/// A client gets so many locks in one call.
+/// Locks that a client gets in one call.
 const LOCKS: usize = BATCH_MAX;
 
 /// Measures all of it.
@@ -63,7 +63,7 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The CA and what a client shows, made when they are needed for the first time.
+/// The CA, and the TLS of a client; made when they are needed for the first time.
 fn ready<'a>(
     folder: &Folder,
     materials: &'a mut Option<(Ca, Tls)>,
@@ -77,7 +77,7 @@ fn ready<'a>(
     Ok((ca, tls))
 }
 
-/// A client and locks of it.
+/// A client, and its locks.
 struct User {
     instance: Instance,
     locks: Vec<LockId>,
@@ -93,7 +93,7 @@ impl User {
         Ok(Self { instance, locks, results: vec![OpResult::of(Status::Success); LOCKS] })
     }
 
-    /// Takes one lock and gives it back; nanoseconds of the first.
+    /// Acquires one lock and releases it; returns the nanoseconds of the acquire.
     fn one(&mut self) -> Result<f64, Failure> {
         let start = Instant::now();
         must("trylock", self.instance.trylock(self.locks[0], Mode::Exclusive, LEASE_S).status)?;
@@ -102,7 +102,7 @@ impl User {
         Ok(took)
     }
 
-    /// The same with 31 at a time.
+    /// As [`one`](Self::one), with 31 locks.
     fn batch(&mut self) -> Result<f64, Failure> {
         let wanted: Vec<_> =
             self.locks.iter().map(|lock| (*lock, Mode::Exclusive, LEASE_S)).collect();
@@ -116,7 +116,7 @@ impl User {
     }
 }
 
-/// Operations of a client in TLS, and of one in the clear.
+/// Measures operations of a client in TLS, beside those of one in the clear.
 fn beside(
     run: &mut Run<'_>,
     (secured, clear, what): (FabricKind, FabricKind, &'static str),
@@ -141,7 +141,7 @@ fn beside(
     must("deinit", open.instance.deinit())
 }
 
-/// One end of a handshake in memory.
+/// One end of a handshake that is done in memory.
 #[derive(Default)]
 struct Ends {
     arrived: VecDeque<u8>,
@@ -167,7 +167,7 @@ impl Write for Ends {
     }
 }
 
-/// Handshakes in memory, on one processor: what the primary's end takes of its time.
+/// Does handshakes in memory, on one processor; a sample is the time of the primary's end.
 fn handshakes(count: u32, primary: &Tls, client: &Tls) -> Result<Samples, Failure> {
     let mut samples = Samples::new("tls: handshake", name(FabricKind::Tcp), 1);
     let mut both = Duration::ZERO;
@@ -182,7 +182,7 @@ fn handshakes(count: u32, primary: &Tls, client: &Tls) -> Result<Samples, Failur
     Ok(samples.rate_from_mean())
 }
 
-/// One handshake; what it took of the primary.
+/// Does one handshake; returns the time of the primary's end.
 fn shake(primary: &Tls, client: &Tls) -> Result<Duration, Failure> {
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mut a = TlsSession::connect(client, localhost).map_err(Failure::plain)?;
@@ -203,7 +203,7 @@ fn shake(primary: &Tls, client: &Tls) -> Result<Duration, Failure> {
     }
 }
 
-/// As many clients as a primary lets in, one after the other, with two handshakes each.
+/// Registers as many clients as a primary lets in, one after the other, with two handshakes each.
 fn register(case: &str, ca: &Ca, tls: &Tls) -> Result<Samples, Failure> {
     let kind = FabricKind::Tcp;
     let primary = Primary::start_secured(ANY_PORT, &ca.files("primary"), kind.into(), None)?;

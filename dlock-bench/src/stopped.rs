@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Verbs while the primary's process is stopped: its device serves the memory, and it does not run.
+//! Verbs while the primary's process is stopped: only its device serves the memory.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -48,8 +48,7 @@ pub fn run(run: &mut Run<'_>, primary: &Primary) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until every thread of a process has seen the signal that stops it: that takes a while
-/// where others want the CPU.
+/// Waits until every thread of a process has stopped, which takes a while if others want the CPU.
 fn await_stop(pid: u32) -> Result<(), Failure> {
     let is_stopped = |task: PathBuf| -> std::io::Result<bool> {
         let stat = std::fs::read_to_string(task.join("stat"))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client by hand, over tcp: it keeps as many frames under way as it wants to.
+//! A client made by hand, over tcp, which keeps as many frames under way as it wants.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,16 +23,16 @@ use dlock_fabric::tls::Tls;
 
 use dlock_cli_common::failure::Failure;
 
-/// Longer than anything a healthy primary takes.
+/// A wait longer than anything that a healthy primary takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One connection.
+/// A connection to the primary that uses no client library.
 pub struct Wire {
     stream: TcpStream,
     tls: Option<TlsSession>,
     input: FrameBuffer,
     seq: u64,
-    /// How long room for what is sent is waited for.
+    /// How long a send may wait for room in the socket's buffer.
     patience: Duration,
 }
 
@@ -41,7 +41,7 @@ fn broken(what: impl std::fmt::Display) -> Failure {
 }
 
 impl Wire {
-    /// In TLS if the environment says so.
+    /// Connects, in TLS if the environment says so.
     pub fn connect(primary: SocketAddr) -> Result<Self, Failure> {
         let material = TlsUse::Environment.material().map_err(broken)?;
         Self::connect_by(primary, material.as_ref())
@@ -69,7 +69,7 @@ impl Wire {
         Seq(self.seq)
     }
 
-    /// From now on it is an error if there is no room for what is sent.
+    /// From now on a send fails if there is no room for it within a millisecond.
     pub fn write_at_once(&mut self) -> Result<(), Failure> {
         self.patience = Duration::from_millis(1);
         self.stream.set_write_timeout(Some(self.patience)).map_err(broken)
@@ -117,7 +117,7 @@ impl Wire {
         self.send(&Frame::Control(seq, request))
     }
 
-    /// The reply to one.
+    /// Receives the reply to a control request.
     pub fn answer(&mut self) -> Result<ControlReply, Failure> {
         match self.receive()? {
             Frame::ControlReply(_, reply) => Ok(reply),
@@ -151,7 +151,7 @@ impl Peer {
         Self::by(primary, material.as_ref())
     }
 
-    /// In TLS, or in the clear.
+    /// Connects, in TLS or in the clear.
     pub fn by(primary: SocketAddr, tls: Option<&Tls>) -> Result<Self, Failure> {
         let mut control = Wire::connect_by(primary, tls)?;
         control.ask(INIT)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock remove`, `break`, `reset`, `drain`: has a primary take away what clients hold, or give no
-//! lock any more; at its admin socket, or over the network as a client with the right `admin`.
+//! `dlock remove`, `break`, `reset`, `drain`: have a primary take away what clients hold, or give
+//! no more locks; at its admin socket, or over the network as a client with the right `admin`.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -55,7 +55,7 @@ fn id(client: u32) -> Result<ClientId, Failure> {
     })
 }
 
-/// Has the act done, and tells whom it concerns.
+/// Has the act done, and prints which clients it concerns.
 fn act(operator: &Operator, act: Act, what: &str) -> Result<u8, Failure> {
     let (clients, document) = match &operator.address {
         Some(address) => {
@@ -100,7 +100,7 @@ fn act(operator: &Operator, act: Act, what: &str) -> Result<u8, Failure> {
     Ok(failure::OK)
 }
 
-/// The act in the words of the admin socket.
+/// The act as a request of the admin socket.
 fn words(act: &Act) -> Value {
     let (whose, grace_s, now) = match act {
         Act::Drain { is_on } => return json!({ "cmd": "drain", "on": is_on }),

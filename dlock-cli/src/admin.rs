@@ -2,8 +2,8 @@
 //! `dlock status`, `recover`, `promote`, `locks`, `clients`: asks a running primary at its admin
 //! socket.
 //!
-//! One line of JSON out, one line of JSON back; lists come in pages
-//! (`dlock-server/src/observe/admin.rs` has the words).
+//! Each question is a line of JSON, and so is its answer; lists come in pages
+//! (`dlock-server/src/observe/admin.rs` has the format).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,30 +23,30 @@ use crate::{out, table};
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// The admin socket of the service.
 const SERVICE_SOCKET: &str = "/run/dlock/dlockd.sock";
-/// Bytes of one answer: a page of the longest names, written twice, and some.
+/// The most bytes of one answer: a page of the longest names, each in two forms, and some more.
 const ANSWER_LEN_MAX: u64 = 16 * 1024 * 1024;
 /// Items per page.
 const PAGE: usize = 1_000;
 
-/// What is asked.
+/// A question to the primary.
 #[derive(Clone, Copy)]
 pub enum Query {
-    /// How the primary is.
+    /// The state of the primary.
     Status,
-    /// To take the place of the one that it waits for.
+    /// That the standby take the place of its primary.
     Promote,
-    /// Its locks.
+    /// The locks.
     Locks,
-    /// Its clients.
+    /// The clients.
     Clients,
-    /// How its recovery goes; not to wait for those that are missing.
+    /// The progress of its recovery.
     Recovery {
-        /// Not to wait.
+        /// Whether it is to wait no longer for missing clients.
         now: bool,
     },
 }
 
-/// Asks and prints; the exit code.
+/// Asks and prints; returns the exit code.
 pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
     let mut primary = Endpoint::find(admin.socket.as_deref())?;
     let document = match query {
@@ -77,7 +77,7 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
     Ok(failure::OK)
 }
 
-/// Has the primary at its admin socket do something; its answer.
+/// Has the primary at its admin socket do something; returns its answer.
 pub fn ask(admin: &Admin, question: Value) -> Result<Value, Failure> {
     Endpoint::find(admin.socket.as_deref())?.ask(question)
 }
@@ -88,7 +88,7 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    /// The one that is named, or the one that answers where admin sockets are by default.
+    /// Connects to the named socket, or to the one in the default places that answers.
     fn find(named: Option<&Path>) -> Result<Self, Failure> {
         if let Some(path) = named {
             return Self::connect(path).map_err(|error| unreached(path, &error));
@@ -107,7 +107,7 @@ impl Endpoint {
         }
         let names: Vec<_> = found.iter().map(|(path, _)| path.display().to_string()).collect();
         match (found.pop(), denied) {
-            // which one is meant is not guessed: what some commands do cannot be undone
+            // the choice is not guessed, because some commands cannot be undone
             (Some(_), _) if !found.is_empty() => {
                 let cause = format!("there are several primaries: {}", names.join(", "));
                 Err(Failure::new(UNAVAILABLE, cause, "name the admin socket of one by --socket"))
@@ -127,7 +127,7 @@ impl Endpoint {
         Ok(Self { stream: BufReader::new(stream), shown: path.display().to_string() })
     }
 
-    /// One question, one answer, without its `ok`.
+    /// Asks one question; returns the answer without its `ok`.
     fn ask(&mut self, question: Value) -> Result<Value, Failure> {
         let mut line = Vec::new();
         let sent = self.stream.get_mut().write_all(format!("{question}\n").as_bytes());
@@ -160,7 +160,7 @@ impl Endpoint {
             let last = items.last().and_then(|item| item[id].as_i64());
             all.extend(items);
             match last {
-                Some(last) if more && last > after => after = last, // a page always goes on
+                Some(last) if more && last > after => after = last, // the numbers grow
                 _ => break,
             }
         }
@@ -202,7 +202,7 @@ fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| cell.to_string()).collect()
 }
 
-/// A value as a cell: text without what a terminal would obey.
+/// A value as a cell; control characters of a text are escaped.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
@@ -235,19 +235,19 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
         row(&["locks", &of("locks", "locks_max")]),
         row(&["objects", &of("objects", "objects_max")]),
     ]);
-    // What has happened, of what is counted (docs/dlock.md, JSON).
+    // The counters that are not 0 (docs/dlock.md, JSON).
     let stats = status["stats"].as_object().into_iter().flatten();
     let counted = stats.filter(|(_, count)| *count != "0");
     rows.extend(counted.map(|(name, count)| row(&[&format!("counted: {name}"), &cell(count)])));
     let ends = status["tls_ends"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // what ends first, and all that ends soon
+    // the earliest end, and all that are near
     let shown =
         ends.iter().enumerate().filter(|(place, end)| *place == 0 || end["is_near"] == true);
     rows.extend(shown.map(|(_, end)| row(&["TLS until", &ending(end)])));
     rows
 }
 
-/// What is left of a drain.
+/// The state of a drain.
 fn drain_state(drain: &Value) -> String {
     let reaching = drain["reaching_memory"].as_u64().unwrap_or(0);
     match (drain["idle"].as_bool(), &drain["held"]) {
@@ -272,7 +272,7 @@ fn ending(end: &Value) -> String {
     format!("{} ({left}): {}, {}", cell(&end["at"]), cell(&end["what"]), cell(&end["file"]))
 }
 
-/// What a primary in waiting says.
+/// The status of a standby.
 fn standby_rows(status: &Value) -> Vec<Vec<String>> {
     let of = cell(&status["standby_of"]);
     let heard = match (status["was_heard"].as_bool(), status["silent_ms"].as_u64()) {
@@ -333,7 +333,7 @@ fn given_up_rows(given_up: &Value) -> Vec<Vec<String>> {
     rows
 }
 
-/// Whether a fabric is offered, or on which device.
+/// Whether a fabric is offered, or its device.
 fn offer(offered: &Value) -> String {
     match offered {
         Value::Bool(true) => "yes".into(),

@@ -23,7 +23,7 @@ pub struct Args {
     /// Say more on standard error; twice and three times: still more.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// What the primary is spoken to with.
+    /// The files of TLS.
     #[command(flatten)]
     pub tls: TlsFlags,
 }
@@ -49,8 +49,8 @@ pub struct TlsFlags {
 }
 
 impl TlsFlags {
-    /// Puts them into the environment: for this process, which has one thread yet, and for those
-    /// that it starts.
+    /// Puts the paths into the environment: for this process, which still has one thread, and for
+    /// those that it starts.
     pub fn to_environment(&self) {
         for (name, path) in [
             (dlock_client::TLS_CA_VARIABLE, &self.tls_ca),
@@ -355,7 +355,7 @@ pub struct ReleaseArgs {
 /// Arguments of the hidden `role held`.
 #[derive(Debug, clap::Args)]
 pub struct Held {
-    /// Where it can be asked.
+    /// The socket on which it can be asked to end.
     #[arg(long)]
     pub socket: PathBuf,
 }
@@ -455,7 +455,7 @@ pub struct CertsRevoke {
     pub crl_days: u32,
 }
 
-/// What becomes of the command of `exec` when its lock is lost.
+/// What happens to the command of `exec` when its lock is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnLost {
     /// End it: SIGTERM, then SIGKILL, before the lease is over.
@@ -488,7 +488,7 @@ impl std::str::FromStr for OnLost {
 /// Arguments of the hidden `role`.
 #[derive(Debug, clap::Args)]
 pub struct Role {
-    /// Which.
+    /// The role.
     #[command(subcommand)]
     pub part: Part,
 }
@@ -499,7 +499,7 @@ pub struct Keeper {
     /// The process id of `dlock exec`.
     #[arg(long)]
     pub supervisor: i32,
-    /// What it was called with.
+    /// The arguments of `dlock exec`.
     #[command(flatten)]
     pub exec: Exec,
 }
@@ -534,7 +534,7 @@ pub enum Part {
         /// Where the primary is.
         #[command(flatten)]
         place: Where,
-        /// Where others are: it finds the successor of its primary by itself.
+        /// Addresses of other primaries, where the client finds the successor of its own by itself.
         #[arg(long, value_delimiter = ',')]
         primaries: Vec<std::net::SocketAddr>,
     },
@@ -546,7 +546,7 @@ pub struct PrimaryRole {
     /// The address to listen on.
     #[arg(long, default_value_t = std::net::Ipv4Addr::LOCALHOST.into())]
     pub listen: std::net::IpAddr,
-    /// 0: any free port.
+    /// The TCP port; 0: any free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
     /// Start in recovery, for this many clients.
@@ -558,22 +558,22 @@ pub struct PrimaryRole {
     /// Where to offer the admin endpoint.
     #[arg(long)]
     pub admin_socket: Option<PathBuf>,
-    /// Where epoch and clients are kept.
+    /// The file that keeps epoch and clients.
     #[arg(long)]
     pub state_file: Option<PathBuf>,
-    /// Seconds that clients known from there are waited for.
+    /// How many seconds to wait for clients that the state file names.
     #[arg(long, default_value_t = 30)]
     pub deadline: u64,
-    /// Whose place it takes.
+    /// The primary whose place it takes.
     #[arg(long)]
     pub standby_of: Option<std::net::SocketAddr>,
-    /// What makes sure that that one is gone.
+    /// The command that makes sure that the primary at `standby_of` serves no client any more.
     #[arg(long)]
     pub fence: Option<String>,
-    /// Frames of one client in a second.
+    /// The most frames of one client in a second.
     #[arg(long, default_value_t = dlock_server::FRAMES_PER_SECOND_MAX)]
     pub frames_per_second_max: u32,
-    /// Locks at a time.
+    /// The most locks at a time.
     #[arg(long, default_value_t = dlock_core::limits::LOCKS_MAX)]
     pub locks_max: usize,
 }
@@ -595,7 +595,7 @@ mod tests {
         dlock_manuals::check_program(program, Args::command());
     }
 
-    /// Nothing wraps them.
+    /// These texts are printed without wrapping.
     #[test]
     fn what_follows_the_options_in_a_help_fits_a_terminal_of_80_columns() {
         let all = [

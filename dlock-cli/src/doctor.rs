@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock doctor`: whether this host can use RDMA, and what to do where it cannot.
+//! `dlock doctor`: whether this host can use RDMA, and what to do if it cannot.
 //!
 //! ```text
 //!   dlock-fabric: look() ─▶ Findings ─▶ report() ─▶ Report ─┬─▶ lines for a person
 //!                                                          └─▶ one JSON document
 //! ```
-//! Everything that is decided is decided in `dlock_fabric::verbs::doctor`; this prints it.
+//! `dlock_fabric::verbs::doctor` decides everything; this module prints it.
 
 use dlock_core::limits::{HANDLES_MAX, SLOTS_MAX};
 use dlock_core::wire::fabric::{listed, FabricKind};
@@ -27,7 +27,7 @@ const ENTRY_BYTES: usize = 8;
 /// each.
 const REGISTER_BYTES: u64 = (SLOTS_MAX * SLOT_BYTES + HANDLES_MAX * ENTRY_BYTES) as u64;
 
-/// Looks, prints; the exit code: 0 if RDMA can be used as asked for.
+/// Looks and prints; returns the exit code: 0 if RDMA can be used as asked for.
 pub fn run(doctor: &Doctor) -> Result<u8, Failure> {
     let options = PortOptions {
         device: doctor.device.clone(),
@@ -43,7 +43,7 @@ pub fn run(doctor: &Doctor) -> Result<u8, Failure> {
     Ok(if report.is_ready() { failure::OK } else { failure::FAILED })
 }
 
-/// The last line: what it means for the user.
+/// The last line: what the report means for the user.
 fn verdict(report: &Report, named: bool) -> String {
     match &report.choice {
         Ok(choice) if report.is_ready() => {
@@ -66,7 +66,7 @@ fn verdict(report: &Report, named: bool) -> String {
     }
 }
 
-/// What `auto` takes of a session in TLS, in this order.
+/// The fabrics that `auto` tries in a session with TLS, in this order.
 fn beside_tls(has_device: bool) -> impl Iterator<Item = FabricKind> {
     let kinds = FabricKind::ALL.into_iter().filter(|&kind| kind != FabricKind::Verbs);
     kinds.filter(move |kind| has_device || !kind.needs_device())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the help of the tool and of its commands ends with. No line of it is wrapped.
+//! The last part of the help of the tool and of its commands. Its lines are not wrapped.
 
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -102,7 +102,7 @@ Examples:
   dlock certs client backup
   dlock certs revoke backup                    then copy ca.crl to all hosts";
 
-/// What the help of the whole tool ends with.
+/// The last part of the help of the whole tool.
 pub fn concat_help() -> String {
     format!("{EXAMPLES}\n\n{EXIT_CODES}")
 }

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   dlock hold ─▶ dlock exec --outcome ID.end NAME -- dlock role held --socket ID.sock
-//!     ◀── "held" ── that one, once the lock is held: prints ID
+//!     ◀── "held" ── role held, once the lock is held: prints ID
 //!   dlock release ID ── "release" ─▶ ID.sock: role held ends ─▶ exec releases the lock ─▶ ID.end
 //! ```
-//! It is `dlock exec` with a COMMAND that waits to be told to end: the keeper, the lease, failovers
-//! and what happens to processes that are stopped or killed are those of `exec`.
+//! It is `dlock exec` with a COMMAND that waits to be told to end. The keeper, the lease, failovers
+//! and what happens to stopped or killed processes are those of `exec`.
 //!
 //! | fault | what `dlock release` finds |
 //! |---|---|
@@ -34,15 +34,15 @@ use crate::exec::own_program;
 use crate::failure::{self, Failure};
 use crate::{out, table};
 
-/// What `role held` says once it runs.
+/// What `role held` prints once it runs.
 const HELD: &str = "held";
-/// What it is told.
+/// The request that ends `role held`.
 const RELEASE: &[u8] = b"release\n";
-/// Which start of the system this is.
+/// The file with the id of this boot of the system.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// How long a released lock's `dlock exec` may take to end: its keeper has 5 s.
+/// How long `dlock exec` may take to end after a release: its keeper has 5 s.
 const ENDS_MAX: Duration = Duration::from_secs(10);
-/// Between two looks for that.
+/// Time between two looks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The files of one hold.
@@ -75,14 +75,14 @@ impl Files {
         fs::read_to_string(self.at("end")).ok()?.trim().parse().ok()
     }
 
-    /// Whether the process that holds the lock answers.
+    /// A connection to the process that holds the lock, if that answers.
     fn is_held(&self) -> Option<UnixStream> {
         UnixStream::connect(self.at("sock")).ok().filter(|_| self.outcome().is_none())
     }
 
     fn remove(&self) {
         for end in ["json", "sock", "end", "log"] {
-            let _ = fs::remove_file(self.at(end)); // one may be missing
+            let _ = fs::remove_file(self.at(end)); // the file may be missing
         }
     }
 
@@ -120,7 +120,7 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Runs `dlock hold`; the exit code.
+/// Runs `dlock hold`; returns the exit code.
 pub fn hold(args: &HoldArgs) -> Result<u8, Failure> {
     match &args.name {
         Some(name) => begin(args, name),
@@ -164,7 +164,7 @@ fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
     Err(failed)
 }
 
-/// What `hold` was told, in the words of `exec`.
+/// The options of `hold` as options of `exec`.
 fn words(args: &HoldArgs) -> Vec<String> {
     let mut words = vec![format!("--lease={}", args.lease)];
     let value = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
@@ -178,7 +178,7 @@ fn words(args: &HoldArgs) -> Vec<String> {
     words
 }
 
-/// Runs `dlock release`; the exit code.
+/// Runs `dlock release`; returns the exit code.
 pub fn release(args: &ReleaseArgs) -> Result<u8, Failure> {
     let files = Files::of(&args.hold)?;
     let record = files.record().ok_or_else(|| unknown(&args.hold))?;
@@ -190,7 +190,7 @@ pub fn release(args: &ReleaseArgs) -> Result<u8, Failure> {
         stream.read_to_string(&mut answer).ok().filter(|_| answer.trim() == HELD)
     });
     let end = Instant::now() + ENDS_MAX;
-    // one that has just lost its lock is about to say so
+    // an `exec` that has just lost its lock is about to write its outcome
     let is_alive = || {
         let pid = record["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
         pid.and_then(process_stat).is_some_and(|process| !process.ended)
@@ -246,13 +246,13 @@ fn list(is_json: bool) -> Result<u8, Failure> {
 pub fn held(args: &Held) -> Result<u8, Failure> {
     let listener = listen(&args.socket).map_err(Failure::plain)?;
     let said = writeln!(io::stdout(), "{HELD}").and_then(|()| io::stdout().flush());
-    said.map_err(Failure::plain)?; // the one who wanted it is gone: it is given back
+    said.map_err(Failure::plain)?; // no reader: the lock is released
     loop {
         let Ok((mut stream, _)) = listener.accept() else { continue };
         let mut word = [0; RELEASE.len()];
-        let _ = stream.set_read_timeout(Some(ENDS_MAX)); // a peer that says nothing is left
+        let _ = stream.set_read_timeout(Some(ENDS_MAX)); // a silent peer is disconnected
         if stream.read_exact(&mut word).is_ok() && word == RELEASE {
-            let _ = writeln!(stream, "{HELD}"); // one who does not hear it finds the outcome
+            let _ = writeln!(stream, "{HELD}"); // without it, the peer reads the outcome file
             return Ok(failure::OK);
         }
     }

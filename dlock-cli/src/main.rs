@@ -11,10 +11,10 @@
 //!   certs/      a private CA: certificates, keys and the list of revoked ones
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
 //! ```
-//! Measurements (`dlock bench`) are the crate `dlock-bench`; what both need is in `common/`.
+//! Measurements (`dlock bench`) are in the crate `dlock-bench`; `common/` has what both crates use.
 //!
-//! What this program does not do: serve (that is `dlockd`), but for the primaries that the tour
-//! and the benchmark start for themselves.
+//! This program does not serve (`dlockd` does), except for the primaries that the tour and the
+//! benchmark start for themselves.
 #![forbid(unsafe_code)]
 
 mod act;
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help, or what is wrong with the command line.
+/// Prints help, or what is wrong with the command line; returns the exit code.
 fn said(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| std::io::stdout().flush());
     match (printed, u8::try_from(error.exit_code())) {

@@ -16,7 +16,7 @@ use dlock_fabric::tls::{NoPassword, Tls, TlsFiles};
 use dlock_server::{Server, ServerConfig};
 use serde_json::Value;
 
-/// `dlock exec` whose command says that it runs, and then sleeps.
+/// Starts a `dlock exec` whose command says that it runs, and then sleeps.
 fn holder(address: &str, options: &[&str]) -> Child {
     let mut child = Command::new(DLOCK)
         .args(["-v", "exec", "--address", address, "lock"])
@@ -31,7 +31,7 @@ fn holder(address: &str, options: &[&str]) -> Child {
     child
 }
 
-/// How it has ended, and what it has said.
+/// Waits for the end of a `dlock exec`; returns its exit code, and what it has printed.
 fn ended(mut child: Child) -> (Option<i32>, String) {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -48,7 +48,7 @@ fn good(primary: &Primary, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The client that holds the lock.
+/// The number of the client that holds the lock.
 fn holder_of(primary: &Primary) -> String {
     let locks = good(primary, &["locks"]);
     locks["locks"][0]["holder"].as_u64().expect("it is held").to_string()
@@ -87,7 +87,7 @@ fn a_lease_of_a_removed_client_lasts_and_it_is_asked_first() {
     assert_eq!(code_of, Some(76), "{said}");
     assert!(start.elapsed() >= Duration::from_secs(2), "it had its time");
     eventually("the lock is free", || try_lock(&primary) == 0);
-    // over tcp the end of its process proves nothing; the lease may have begun a second before
+    // over tcp the end of the holder's process proves nothing; the lease may be a second old
     assert!(start.elapsed() > Duration::from_secs(4), "its lease lasted");
     let none = at(&primary, &["break", "lock"]);
     assert_eq!(code(&none), 75, "nobody holds it");
@@ -132,7 +132,7 @@ fn a_drained_primary_gives_no_lock_until_the_drain_is_undone() {
         });
         let status = text(&at(&primary, &["status"]).stdout);
         assert!(status.contains("draining"), "{status}");
-        // it gives the lock back, over the fabric that it has now
+        // the holder releases the lock, over the fabric that its session now has
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         child.wait().unwrap();
@@ -143,7 +143,7 @@ fn a_drained_primary_gives_no_lock_until_the_drain_is_undone() {
     }
 }
 
-/// A CA, and a primary with rules, in a folder that is removed in the end.
+/// A CA, and a primary with rules, in a folder that is removed at the end.
 struct Secure {
     folder: PathBuf,
     primary: Option<Server>,
@@ -152,7 +152,7 @@ struct Secure {
 impl Secure {
     fn start() -> Self {
         let folder = std::env::temp_dir().join(format!("dlock-acts-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder); // of a run that was killed
+        let _ = std::fs::remove_dir_all(&folder); // left by a run that was killed
         std::fs::create_dir_all(&folder).unwrap();
         let mut secure = Self { folder, primary: None };
         secure.certs(&["init"]);
@@ -194,7 +194,7 @@ impl Secure {
         self.primary.as_ref().unwrap().local_addr().to_string()
     }
 
-    /// `dlock` with this certificate.
+    /// A `dlock` command with the certificate of this name.
     fn run(&self, name: &str, words: &[&str]) -> Command {
         let file = |name: &str| self.folder.join(name);
         let mut command = Command::new(DLOCK);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock certs` as a process; what it makes is judged by the rules of the library.
+//! `dlock certs` as a process. The library's own rules judge its certificates.
 
 mod common;
 
@@ -16,17 +16,17 @@ use dlock_fabric::tls::{NoPassword, PeerIdentity, PeerRole, Tls, TlsError, TlsFi
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::CertificateDer;
 
-/// A folder of one test, removed in the end.
+/// The folder of one test; removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("dlock-certs-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path); // of a run that was killed
+        let _ = fs::remove_dir_all(&path); // left by a run that was killed
         Self(path)
     }
 
-    /// With a CA.
+    /// A folder with a CA.
     fn with_ca(name: &str) -> Self {
         let folder = Self::new(name);
         folder.good(&["init"]);
@@ -44,7 +44,7 @@ impl Folder {
         text(&output.stdout)
     }
 
-    /// What it says when it fails with this code; there is always a remedy.
+    /// Runs a command that fails with this code; returns its messages, among them a remedy.
     fn bad(&self, expected: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let said = text(&output.stderr);
@@ -136,7 +136,7 @@ fn nothing_is_overwritten_without_being_told() {
         assert!(said.contains("exists") && said.contains("--force"), "{said}");
     }
     assert_eq!(folder.contents(), before);
-    // One of the two is enough, a link that leads nowhere as well.
+    // If only the key exists, or a link that leads nowhere, the command is refused, too.
     fs::remove_file(folder.path("backup.crt")).unwrap();
     folder.bad(1, &["client", "backup"]);
     fs::remove_file(folder.path("backup.key")).unwrap();
@@ -174,7 +174,7 @@ fn what_is_revoked_stays_revoked() {
     node1.check(PeerRole::Client, &report).unwrap();
     assert!(matches!(folder.load("backup"), Err(TlsError::Revoked { .. })));
 
-    // Again, another by its path, and none at all: the list only grows.
+    // The list only grows: a second time, by the path of a certificate, and without one.
     assert!(folder.good(&["revoke", "backup"]).contains("was revoked before"));
     let path = folder.path("report.crt");
     folder.good(&["revoke", &path.to_string_lossy()]);
@@ -184,7 +184,7 @@ fn what_is_revoked_stays_revoked() {
     for chain in [&backup, &report] {
         node1.check(PeerRole::Client, chain).unwrap_err();
     }
-    // The new certificate of the same name is another one.
+    // A new certificate of the same name is not revoked.
     folder.good(&["server", "backup", "--force"]);
     node1.check(PeerRole::Client, &chain(&folder.path("backup.crt"))).unwrap();
 }
@@ -222,7 +222,7 @@ fn mistakes_are_told_with_a_remedy_and_change_nothing() {
     let other = Folder::with_ca("mistakes-other");
     other.good(&["client", "theirs"]);
     folder.bad(1, &["revoke", &other.path("theirs.crt").to_string_lossy()]);
-    // Nor one of another CA that has the same name.
+    // Nor a certificate of another CA that has the same name.
     let (one, two) = (Folder::new("mistakes-one"), Folder::new("mistakes-two"));
     one.good(&["init", "--name", "same"]);
     two.good(&["init", "--name", "same"]);
@@ -230,7 +230,7 @@ fn mistakes_are_told_with_a_remedy_and_change_nothing() {
     one.bad(1, &["revoke", &two.path("theirs.crt").to_string_lossy()]);
     assert_eq!(folder.contents(), before);
 
-    // A list that is lost would make revoked certificates valid again.
+    // Without its old list, the new list would make revoked certificates valid again.
     fs::rename(folder.path("ca.crl"), folder.path("lost")).unwrap();
     folder.bad(1, &["revoke", "backup"]);
     fs::copy(other.path("ca.crl"), folder.path("ca.crl")).unwrap();
@@ -256,7 +256,7 @@ fn no_certificate_outlives_its_ca() {
 }
 
 impl Folder {
-    /// Refused by clap, in its own words.
+    /// Runs a command that the parser of the command line refuses.
     fn bad_usage(&self, arguments: &[&str]) {
         assert_eq!(code(&self.run(arguments)), 2);
     }
@@ -278,7 +278,7 @@ fn writers_at_the_same_time_lose_nothing() {
     assert!(said.contains("list number 10,") && said.contains(" 8 revoked"), "{said}");
 }
 
-/// One that is stopped has it without end.
+/// A stopped process would keep the folder for ever.
 #[test]
 fn a_folder_that_another_process_has_is_waited_for_and_not_without_end() {
     let folder = Folder::with_ca("another");

@@ -127,7 +127,7 @@ fn the_command_is_ended_when_its_lock_is_lost() {
     let (mut child, input) = holder(&primary, &["lost", "--lease", "6"]);
     primary.child.kill().unwrap();
     primary.child.wait().unwrap();
-    // Its input stays open: it ends because it is killed, when the lease is over.
+    // Its input stays open, so COMMAND ends only because it is killed, when the lease is over.
     assert_eq!(child.wait().unwrap().code(), Some(76));
     drop(input);
 }
@@ -143,7 +143,7 @@ fn the_lock_survives_a_primary_that_is_restarted_in_recovery() {
     let options = ["--listen", &own, "--recover", "1", "--port", &port];
     let successor = Primary::start_with("successor", &options);
     let end = Instant::now() + Duration::from_secs(50);
-    // Until the holder is back, the successor serves no client: 69.
+    // Until the holder has returned, the successor serves no other client: 69.
     let code_now = || code(&successor.exec(&["survives", "--wait", "0", "--", "true"]));
     let mut seen = code_now();
     while seen == 69 && Instant::now() < end {
@@ -279,7 +279,7 @@ fn output_into_a_closed_pipe_is_no_crash() {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// What cannot be printed is not got: a script must not take half a list for the whole.
+/// A command whose output is lost must fail: a script must not take half a list for the whole.
 #[test]
 fn output_that_is_lost_is_a_failure_of_every_command() {
     let primary = Primary::start("full");
@@ -321,7 +321,7 @@ fn output_that_is_lost_is_a_failure_of_every_command() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A terminal's commands, in 7 and 8 bits, and a change of the direction of writing.
+/// The name has terminal commands in 7 and 8 bits, and changes the direction of writing.
 #[test]
 fn a_name_commands_no_terminal_wherever_it_is_shown() {
     const HOSTILE: &str = "a\x1b[2J\u{9b}2J\u{85}\u{202e}\u{2066}z";
@@ -342,7 +342,7 @@ fn a_name_commands_no_terminal_wherever_it_is_shown() {
             assert_eq!(value["locks"][0]["name"], HOSTILE);
         }
     }
-    // held; of another type; the name of a program, and of a certificate
+    // a held lock; one of another type; the name as that of a program, and of a certificate
     let fair = [HOSTILE, "--type", "fair", "--wait", "0", "--", "true"];
     for output in [
         primary.exec(&[HOSTILE, "--wait", "0", "--", "true"]),

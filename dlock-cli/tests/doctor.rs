@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock doctor` on this host, with or without a device. What it says where there is a device is
-//! tested in a virtual machine that has one (tests/rxe/cases/doctor.sh).
+//! `dlock doctor` on this host, with or without a device. Its report on a device is tested in a
+//! virtual machine that has one (tests/rxe/cases/doctor.sh).
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

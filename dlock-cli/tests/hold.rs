@@ -20,7 +20,7 @@ impl User {
     fn new(name: &str) -> Self {
         let primary = Primary::start_exactly(name, &[]);
         let folder = std::env::temp_dir().join(format!("dlock-hold-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder); // of a run that was killed
+        let _ = std::fs::remove_dir_all(&folder); // left by a run that was killed
         std::fs::create_dir_all(&folder).unwrap();
         Self { primary, folder }
     }
@@ -42,7 +42,7 @@ impl User {
         code(&self.dlock(&["exec", "lock", "--wait", "0", "--", "true"]))
     }
 
-    /// The process of the only hold.
+    /// The process that the record of this hold names.
     fn process(&self, hold: &str) -> Pid {
         let record = self.folder.join(format!("dlock/holds/{hold}.json"));
         let record: Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();

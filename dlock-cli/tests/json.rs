@@ -54,7 +54,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// No number is larger than those that every program can keep.
+/// Checks that all numbers are small enough for every program to keep them exactly.
 fn small(command: &str, value: &Value) {
     match value {
         Value::Number(n) => {
@@ -126,7 +126,7 @@ fn json_has_the_fields_and_types_of_the_manual() {
     assert!(line.starts_with("standby of"), "{line}");
     let admin = state.join("admin");
     while !admin.exists() {
-        std::thread::yield_now(); // it listens soon, or the test is ended as one that hangs
+        std::thread::yield_now(); // the socket comes soon, or the test hangs and is ended
     }
     object("status of a standby", &json(&["status"], &admin.to_string_lossy()));
     drop(standby.stdin.take());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `dlock` and the libraries say is what `docs/messages.md` has: every row is provoked.
+//! The messages of `dlock` and the libraries are those of `docs/messages.md`: every row is
+//! provoked.
 
 mod common;
 
@@ -15,13 +16,13 @@ use dlock_fabric::tls::{NoPassword, Tls, TlsFiles};
 use dlock_manuals::Messages;
 use dlock_server::{Server, ServerConfig};
 
-/// A folder of one test, removed in the end.
+/// The folder of one test; removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("dlock-says-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path); // of a run that was killed
+        let _ = std::fs::remove_dir_all(&path); // left by a run that was killed
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -43,7 +44,7 @@ impl Folder {
         Tls::load(files, Arc::new(NoPassword)).unwrap()
     }
 
-    /// `dlock` with this certificate.
+    /// A `dlock` command with the certificate of this name.
     fn dlock_as(&self, name: &str) -> Command {
         let file = |name: &str| format!("{}/{name}", self.at("ca"));
         let mut command = Command::new(DLOCK);
@@ -66,7 +67,7 @@ impl Drop for Folder {
     }
 }
 
-/// A process that ends with its standard input; all that it has written to its standard error.
+/// Runs a process that ends with its standard input; returns everything on its standard error.
 fn said_by(mut command: Command, then: impl FnOnce(&str)) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -78,7 +79,7 @@ fn said_by(mut command: Command, then: impl FnOnce(&str)) -> String {
     said
 }
 
-/// A program to which the system gives no more processes and threads.
+/// A `dlock` command to which the system gives no more processes and threads.
 fn without_threads() -> Command {
     let mut command = Command::new("strace");
     let calls = "clone,clone3,fork,vfork";
@@ -180,8 +181,8 @@ fn dlock_and_the_logs_say_what_the_table_of_messages_has() {
     messages.finish(&[]);
 }
 
-/// A client that a primary refuses looks for another in pauses, and leaves in the same; it says why
-/// when it is refused, and from time to time.
+/// A client that a primary refuses pauses between its attempts to find another primary, and to
+/// leave. It reports the reason at the first refusal, and from time to time.
 #[test]
 fn a_client_whose_certificate_is_revoked_while_it_holds_a_lock_does_not_flood_the_log() {
     let folder = Folder::new("revoked-holder");
@@ -201,7 +202,7 @@ fn a_client_whose_certificate_is_revoked_while_it_holds_a_lock_does_not_flood_th
         let is_so = |line: &&str| line.contains("CertificateRevoked") && line.contains(level);
         said.lines().filter(is_so).count()
     };
-    // one for each attempt: with pauses of 20 ms there are 50 a second
+    // a line for each attempt: with pauses of 20 ms there are 50 a second
     let tried = lines("debug");
     assert!((3..=70).contains(&tried), "{tried} attempts: {said}");
     assert!(lines("error") <= 2 && lines("warn") <= 5, "{said}");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary is killed, and started again with the state file of the one before: it recovers by
-//! itself.
+//! A primary is killed, and a new one is started with its state file: it recovers by itself.
 
 mod common;
 
@@ -11,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use common::{code, dlock, eventually, first_line, own_address, text, DLOCK};
 use serde_json::Value;
 
-/// One host's primaries, one after the other, at the same address.
+/// The primaries of one host, one after the other, at the same address.
 struct Host {
     folder: PathBuf,
     port: u16,
@@ -55,7 +54,7 @@ impl Host {
         format!("{}:{}", own_address(), self.port)
     }
 
-    /// A `dlock exec` whose command says that it runs, and then waits for its input to end.
+    /// Starts a `dlock exec` whose command says that it runs, and then waits for its input to end.
     fn holder(&self, options: &[&str]) -> (Child, ChildStdin) {
         let mut child = Command::new(DLOCK)
             .args(["exec", "--address", &self.address(), "lock"])
@@ -93,13 +92,13 @@ impl Drop for Host {
     fn drop(&mut self) {
         if let Some(mut primary) = self.primary.take() {
             drop(primary.stdin.take());
-            let _ = primary.wait(); // nothing to do if it is gone
+            let _ = primary.wait(); // the primary may have ended
         }
         let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }
 
-/// With everything of it, and its keeper: what is left of a host that has lost its power.
+/// Kills a `dlock exec` with its keeper and its COMMAND, as if their host had lost its power.
 fn kill_exec(mut exec: Child) {
     let children = format!("/proc/{0}/task/{0}/children", exec.id());
     let mut all = vec![exec.id()];
@@ -133,7 +132,7 @@ fn a_primary_that_is_started_again_waits_for_its_clients_and_they_keep_what_they
     drop(input);
     assert_eq!(exec.wait().unwrap().code(), Some(0), "it has not lost its lock");
     assert_eq!(host.try_lock(), 0);
-    // all clients have left: there is none to wait for
+    // all clients have left, so the primary waits for none
     host.kill();
     host.start(&[]);
     assert!(host.is_ready());
@@ -177,7 +176,7 @@ fn who_does_not_come_back_is_given_up_after_the_deadline_or_by_an_operator() {
     }
 }
 
-/// A client process that is told what to do, line by line.
+/// A client process that takes commands, a line each.
 struct Told {
     child: Child,
     input: ChildStdin,
@@ -205,7 +204,7 @@ impl Told {
         line.trim().to_string()
     }
 
-    /// It does this, and succeeds.
+    /// Has the client carry out this command, which must succeed.
     fn does(&mut self, command: &str) {
         writeln!(self.input, "{command}").unwrap();
         assert_eq!(self.line(), "0", "{command}");
@@ -219,7 +218,8 @@ impl Drop for Told {
     }
 }
 
-/// Its memory is mapped, so that it cannot be fenced; what it claimed counts for nothing.
+/// The memory of the stopped process is mapped, so that it cannot be fenced; the hold it claimed
+/// does not count.
 #[test]
 fn a_process_that_is_stopped_in_the_middle_of_a_recovery_keeps_nobody_waiting_for_ever() {
     let mut host = Host::new("stopped");

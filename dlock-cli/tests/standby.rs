@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary in waiting takes the place of another when that is gone, and not before.
+//! A standby takes the place of a primary that has ended, and not before.
 
 mod common;
 
@@ -13,9 +13,9 @@ use common::{code, dlock, own_address, text, DLOCK};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
-/// What must not hang.
+/// The limit for everything that must not hang.
 const HANG: Duration = Duration::from_secs(100);
-/// Longer than a standby bears silence, twice.
+/// More than twice the silence that a standby tolerates.
 const SILENCE: Duration = Duration::from_millis(2_500);
 
 struct Primary {
@@ -48,13 +48,13 @@ impl Primary {
         self.lines.recv_timeout(HANG).expect("it says something")
     }
 
-    /// The address at which it serves.
+    /// The address at which the primary serves, once it has reported it.
     fn serves(&self) -> String {
         let line = self.line();
         line.strip_prefix("listening ").expect("it says where it listens").to_string()
     }
 
-    /// Another one waits for its end.
+    /// Starts a standby of the primary at this address.
     fn stand_by(folder: &Folder, of: &str, options: &[&str]) -> Self {
         let standby = Self::start(folder, "standby", &[&["--standby-of", of], options].concat());
         assert_eq!(standby.line(), format!("standby of {of}"));
@@ -76,7 +76,7 @@ impl Primary {
         (code(&output), text(&output.stderr))
     }
 
-    /// It waits, and goes on waiting for so long.
+    /// Checks that the standby reports nothing for so long.
     fn waits_on(&self, time: Duration) {
         let heard = self.lines.recv_timeout(time);
         assert!(heard.is_err(), "it says {heard:?}");
@@ -85,7 +85,7 @@ impl Primary {
     fn eventually(&self, what: &str, is: impl Fn(&Value) -> bool) {
         let end = Instant::now() + HANG;
         loop {
-            // it may be about to make its socket
+            // its socket may not exist yet
             let output = dlock(&["status", "--json", "--socket", &self.socket]);
             match serde_json::from_slice(&output.stdout) {
                 Ok(status) if code(&output) == 0 && is(&status) => return,
@@ -104,7 +104,7 @@ impl Primary {
         self.eventually("the primary is silent", is_long);
     }
 
-    /// Its exit code, once it has ended by itself.
+    /// Waits until the process has ended by itself; returns its exit code.
     fn ended(&mut self) -> Option<i32> {
         let end = Instant::now() + HANG;
         loop {
@@ -144,7 +144,7 @@ impl Drop for Folder {
     }
 }
 
-/// A `dlock exec` that holds the lock at one of these primaries.
+/// The exit code of an attempt to get the lock at this primary without waiting for it.
 fn try_lock(address: &str) -> i32 {
     code(&dlock(&["exec", "--address", address, "lock", "--wait", "0", "--", "true"]))
 }
@@ -188,7 +188,7 @@ fn a_primary_that_is_only_stopped_is_replaced_when_an_operator_says_so_and_then_
     assert_eq!(primary.ended(), Some(1), "it finds that another has its place");
     assert_eq!(try_lock(&at), 69);
     assert_eq!(try_lock(&now_at), 0);
-    // the next one finds the list of clients to be that of the primary in office
+    // the list of clients belongs to the primary in office, as the third one finds
     let third = Primary::start(&folder, "third", &[]);
     assert!(third.lines.recv_timeout(HANG).is_err(), "the state file is in use");
 }
@@ -199,7 +199,7 @@ fn a_silent_primary_is_fenced_first_and_a_command_that_lies_is_not_believed() {
     let (runs, key) = (folder.at("runs"), folder.at("key"));
     let primary = Primary::start(&folder, "primary", &[]);
     let at = primary.serves();
-    // fails; then says that all is well; then does what it is for
+    // the command fails; then it reports success without a deed; then it kills the primary
     let command = format!(
         "echo $DLOCK_PRIMARY >>{runs}; n=$(wc -l <{runs}); [ $n -gt 2 ] || exit $((n % 2)); \
          [ -e {key} ] && kill -9 {}",
@@ -222,7 +222,8 @@ fn a_silent_primary_is_fenced_first_and_a_command_that_lies_is_not_believed() {
     assert!(std::fs::read_to_string(&runs).unwrap().lines().all(|line| line == at));
 }
 
-/// Two wait for the end of one, and none for that of its successor.
+/// Two standbys wait for the end of one primary. Once one of them has taken over, the other waits
+/// for the end of that one.
 #[test]
 fn a_place_that_was_taken_is_not_taken_once_more() {
     let folder = Folder::new("two");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! "What holds without any configuration" (docs/operations.md): a test for each row. `dlockd` and
-//! `dlock` run without an option; a user has folders, and nothing else.
+//! A test for each row of "What holds without any configuration" (docs/operations.md). `dlockd` and
+//! `dlock` run without options, and their user has only folders.
 //!
 //! ```text
 //!   test ─ unshare -n ─▶ the same test in a network of its own: the default port is free there
@@ -20,16 +20,16 @@ use std::time::{Duration, Instant};
 use common::{code, eventually, text, DLOCK};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// That the test is in a network of its own.
+/// Set if the test is in a network of its own.
 const INSIDE: &str = "DLOCK_TEST_UNSHARED";
-/// A user that is neither root nor has anything.
+/// The id of a user without rights and files.
 const NOBODY: u32 = 65_534;
-/// Longer than a loaded machine takes.
+/// More time than a loaded machine takes.
 const PATIENCE: Duration = Duration::from_secs(100);
-/// How long a second COMMAND is tried after the restart.
+/// For how long a second COMMAND is tried after the restart.
 const TRIES: Duration = Duration::from_secs(9);
 
-/// Runs this in a network of its own; where that is not permitted, says so.
+/// Runs `body` in a network of its own; if that is not permitted, prints so.
 fn unshared(test: &str, body: impl FnOnce(&User)) {
     if std::env::var_os(INSIDE).is_some() {
         body(&User::new(test));
@@ -37,7 +37,7 @@ fn unshared(test: &str, body: impl FnOnce(&User)) {
     }
     let user = if rustix::process::geteuid().is_root() { &["-n"][..] } else { &["-r", "-n"] };
     let mut unshare = Command::new("unshare");
-    // root's state of before must not be taken for that of a predecessor
+    // an earlier state of root must not be taken for that of a predecessor
     let own = "! test -d /var/lib/dlock || mount -t tmpfs none /var/lib/dlock";
     let inside = format!("{own}; ip link set lo up && echo inside && exec \"$@\"");
     unshare.args(user).args(["-m", "sh", "-c", &inside, "sh"]);
@@ -52,7 +52,7 @@ fn unshared(test: &str, body: impl FnOnce(&User)) {
     }
 }
 
-/// A user: folders of its own.
+/// A user with folders of its own.
 struct User {
     home: PathBuf,
 }
@@ -72,7 +72,7 @@ impl User {
         self.home.join(name)
     }
 
-    /// A program with this user's folders, and nothing else that could configure it.
+    /// A command with this user's folders, and no other configuration.
     fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         for (name, _) in std::env::vars_os() {
@@ -105,7 +105,7 @@ impl User {
         self.command(DLOCK).args(arguments).output().unwrap()
     }
 
-    /// A COMMAND that holds the lock, and its process.
+    /// Starts a COMMAND that holds the lock; returns its process id, too.
     fn holder(&self) -> (Running, i32) {
         let pid = self.at("command");
         let script = format!("echo $$ >{0}.new; mv {0}.new {0}; exec sleep 300", pid.display());
@@ -115,13 +115,14 @@ impl User {
         (Running(child), fs::read_to_string(pid).unwrap().trim().parse().unwrap())
     }
 
-    /// Tries to run a second COMMAND that looks whether the first one runs.
+    /// Tries to run a second COMMAND, which checks whether the first one runs; returns the exit
+    /// code.
     fn second(&self, first: i32) -> i32 {
         let look = format!("! kill -0 {first} 2>/dev/null || exit 42");
         code(&self.dlock(&["exec", "backup", "--wait", "0", "--", "sh", "-c", &look]))
     }
 
-    /// A primary ends while COMMAND holds the lock, and is started again.
+    /// Checks exclusion when a primary ends, while COMMAND holds the lock, and is started again.
     fn excludes_over(&self, end: Signal) {
         let primary = self.primary();
         let (holder, command) = self.holder();
@@ -132,7 +133,7 @@ impl User {
         while Instant::now() < until {
             assert_ne!(self.second(command), 42, "two COMMANDs run");
         }
-        // and the lock can be got again
+        // afterwards the lock is free again
         holder.end(Signal::TERM);
         eventually("it is free", || self.second(command) == 0);
         primary.end(Signal::TERM);
@@ -166,7 +167,7 @@ impl Drop for Running {
     }
 }
 
-/// `dlock` where all users may run it.
+/// A copy of `dlock` that all users may run.
 fn for_all(user: &User) -> PathBuf {
     let copy = user.at("dlock");
     fs::copy(DLOCK, &copy).unwrap();
@@ -186,7 +187,7 @@ fn exclusion_over_a_crash() {
     unshared("exclusion_over_a_crash", |user| user.excludes_over(Signal::KILL));
 }
 
-/// A standby that does not know the clients would be a second primary.
+/// A standby without the list of clients would be a second primary.
 #[test]
 fn exclusion_over_a_failover() {
     unshared("exclusion_over_a_failover", |user| {
@@ -220,7 +221,7 @@ fn every_wait_is_bounded() {
     });
 }
 
-/// Holder and primary are killed at once: no operator has to say that neither comes back.
+/// Holder and primary are killed at once: the recovery ends without a word of the operator.
 #[test]
 fn every_recovery_ends() {
     unshared("every_recovery_ends", |user| {
@@ -260,7 +261,7 @@ fn who_may_ask() {
     });
 }
 
-/// The other users of the host use tcp.
+/// Other users of the host must use tcp.
 #[test]
 fn who_may_map() {
     unshared("who_may_map", |user| {
@@ -283,7 +284,7 @@ fn who_may_map() {
 #[test]
 fn who_may_connect() {
     unshared("who_may_connect", |user| {
-        let _primary = user.primary(); // on 127.0.0.1, as it says
+        let _primary = user.primary(); // it reports 127.0.0.1
         assert!(TcpStream::connect("127.0.0.1:21616").is_ok());
         assert!(TcpStream::connect("127.0.0.2:21616").is_err());
         let output = user.dlockd(&["--listen=0.0.0.0"]).output().unwrap();

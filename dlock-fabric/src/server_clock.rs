@@ -207,11 +207,11 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(ask(), (1, wait));
         }
-        // looked for a moment ago: not looked for again
+        // the last look was a moment ago, so there is no new one
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
         now_ns.set(now_ns.get() - LOOK_NS);
         assert_eq!(ask(), (1, wait));
-        // answered by now, but too late to tell the time: asked anew
+        // the answer has come by now, but too late to tell the time: a new request is sent
         assert_eq!(ask(), (2, 2 * wait));
         answer.set(None);
         assert_eq!(ask(), (3, 3 * wait));
@@ -244,7 +244,7 @@ mod tests {
         }
         assert!(is_ready(NS), "waited for once");
         assert_eq!(sent.get(), 1);
-        // answered by now, but too late to tell the time: asked anew
+        // the answer has come by now, but too late to tell the time: a new request is sent
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
         assert!(!is_ready(NS + 1));
         assert_eq!(sent.get(), 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the shm path does not do: allocate, call the kernel, or touch anything after a fork.
+//! The shm path does not allocate, call the kernel, or touch anything after a fork.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -73,7 +73,7 @@ fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
     (client.join().expect("no panic").expect("attached"), far)
 }
 
-/// Everything that must be quick; whether all of it did what it should.
+/// Runs everything that must be fast; returns whether all of it gave the right results.
 fn fast_path(executor: &ShmExecutor, rounds: u64) -> bool {
     let addr = WordAddr::new(Slot(1), Word::W0);
     let fence = WordAddr::new(Slot(1), Word::Fence);
@@ -112,7 +112,7 @@ fn the_path_allocates_nothing() {
 
 const WORKER: &str = "DLOCK_SHM_PATH_WORKER";
 
-/// Not a test by itself: runs where any system call but exit is death.
+/// Not a test by itself: in its process every system call except exit is fatal.
 #[test]
 fn worker() {
     let Ok(task) = std::env::var(WORKER) else { return };
@@ -128,7 +128,7 @@ fn worker() {
     unsafe { libc::_exit(i32::from(!right)) };
 }
 
-/// Any system call of this thread but exit kills the process from here on.
+/// From here on, any system call of this thread except exit kills the process.
 fn forbid_system_calls() {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let allow = |call: libc::c_long| libc::sock_filter {
@@ -223,7 +223,7 @@ fn a_forked_child_that_lives_on_keeps_no_session_open() {
     let end = std::io::Read::read(&mut &far, &mut [0]).expect("closed, not only given up here");
     assert_eq!(end, 0);
     assert!(memory.detached(me()));
-    // Other tests' children may have copies of `hold`: shutting it down ends them all.
+    // Other tests' children may have copies of `hold`: a shutdown ends them all.
     hold.shutdown(std::net::Shutdown::Both).expect("a socket");
     // SAFETY: waits for the child made above; its status is of no interest.
     assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Signals of the host process neither end nor lengthen a wait.
+//! Signals of the host process neither end a wait nor make it longer.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,14 +17,14 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::{ClockEstimate, TcpExecutor};
 
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
-/// Signals that a wait must survive.
+/// The number of signals that a wait must survive.
 const MANY: u32 = 200;
 
 extern "C" fn count(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// System calls that this signal interrupts are not restarted.
+/// Sets a handler without a restart of the system calls that the signal interrupts.
 fn interrupt_on(signal: libc::c_int) {
     // SAFETY: zero is a valid value of every field; the handler only adds to an atomic.
     unsafe {
@@ -77,7 +77,7 @@ fn a_wait_survives_signals_and_keeps_its_deadline() {
         while SIGNALS.load(Ordering::SeqCst) < MANY {
             std::thread::yield_now();
         }
-        // Half an answer, more signals, the other half.
+        // Half an answer, more signals, and the other half.
         let answer = frame(&Frame::Reply(Seq(1), pong));
         stream.write_all(&answer[..9]).unwrap();
         while SIGNALS.load(Ordering::SeqCst) < 2 * MANY {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a primary is started with.
+//! The configuration of a primary.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -16,37 +16,36 @@ use crate::error::StartError;
 use crate::host::cpuset::CpuSet;
 use crate::host::device;
 
-/// How long an absent client keeps what it holds before it is fenced, where nothing else is said.
+/// How long an absent client keeps what it holds before it is fenced, by default.
 pub const ABSENT_GRACE: Duration = Duration::from_secs(30);
 
-/// How long the predecessor's clients are waited for at least, where nothing else is said.
+/// How long a recovery waits at least for the predecessor's clients, by default.
 pub const RECOVERY_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Frames of one client in a second, where nothing else is said: several times what one can send
-/// that waits for its answers.
+/// Frames of one client in a second, by default: several times what a client can send that waits
+/// for its answers.
 pub const FRAMES_PER_SECOND_MAX: u32 = 250_000;
 
 /// Whether a primary serves over RDMA verbs, and how.
 ///
-/// One-sided: clients operate on the lock memory by the device, which is in the device's atomicity
-/// domain then; shared memory is not offered. Sealed: clients send sealed frames over queue pairs,
-/// and the primary executes their chains; the memory stays in the CPU's domain. With TLS verbs are
-/// sealed, unless one-sided ones are asked for.
+/// One-sided: clients operate on the lock memory through the device, which holds it; shared memory
+/// is not offered. Sealed: clients send sealed frames over queue pairs, and the primary executes
+/// their chains; the CPU holds the memory. With TLS, verbs are sealed unless one-sided ones are
+/// asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerbsUse {
-    /// On a host with an active RDMA port that has atomics. The environment variable
-    /// `DLOCK_FABRIC` overrides it: `verbs` is `On`, `shm` and `tcp` are `Off`.
+    /// Use verbs on a host with an active RDMA port that has atomics. The environment variable
+    /// `DLOCK_FABRIC` overrides this: `verbs` is `On`, `shm` and `tcp` are `Off`.
     #[default]
     Auto,
-    /// Yes; without such a port the primary does not start.
+    /// Use verbs; without such a port the primary does not start.
     On,
-    /// The same; without TLS it is an error.
+    /// As `On`; without TLS it is an error.
     Sealed,
-    /// One-sided, beside TLS, too, and without such a port the primary does not start. Chains then
-    /// travel in the clear, and an attacker on the network can forge them. Clients that may not
-    /// do everything, by the rules, are offered sealed verbs.
+    /// As `On`, one-sided even with TLS. Chains then travel in the clear, and an attacker on the
+    /// network can forge them. Clients whose rights the rules limit are offered sealed verbs.
     OneSided,
-    /// No.
+    /// Do not use verbs.
     Off,
 }
 
@@ -61,60 +60,61 @@ pub struct ServerConfig {
     pub ctrl_cpuset: Option<String>,
     /// CPUs of the command thread; `None`: any.
     pub cmd_cpuset: Option<String>,
-    /// The command thread sleeps soon when nothing happens, instead of looking for a millisecond.
+    /// Whether the command thread sleeps soon when nothing happens, instead of looking for a
+    /// millisecond.
     pub sleep_mode: bool,
     /// Clients that must have come back before the primary serves; 0: a fresh start.
     pub recovery_clients: u32,
-    /// How long clients of the predecessor that are known from the state file are waited for at
-    /// least. One that has a session horizon is waited for until that has passed, too; one that has
-    /// none, until it comes back, has ended, or an operator gives it up.
+    /// How long a recovery waits at least for clients that the state file names. It waits longer
+    /// for a client with a session horizon, until that has passed; and for one without, until it
+    /// comes back, has ended, or an operator gives it up.
     pub recovery_deadline: Duration,
-    /// `trans_mode_t` of the C API, 0 or 1; clients must have the same.
+    /// `trans_mode_t` of the C API, 0 or 1; clients must use the same.
     pub tp_mode: u8,
-    /// Serve over RDMA verbs.
+    /// Whether and how to serve over RDMA verbs.
     pub verbs: VerbsUse,
-    /// Offer mapped memory to clients on this host, where verbs are not used.
+    /// Whether to offer mapped memory to clients on this host, where verbs are not used.
     pub shm: bool,
-    /// The users, by their ids, whose clients may map it, beside this process's own and root.
+    /// The user ids whose clients may map the lock memory, beside this process's user and root.
     pub shm_users: Vec<u32>,
-    /// Offer command channels over TCP.
+    /// Whether to offer command channels over TCP.
     pub tcp: bool,
     /// How long a client whose host has closed its connections keeps what it holds without a
     /// lease; `None`: for ever.
     pub absent_grace: Option<Duration>,
-    /// What becomes of the leases of such a client.
+    /// What happens to the leases of such a client.
     pub orphans: Orphans,
-    /// The RDMA device to serve on, if `eid` names no port; one that cannot be used is an error,
-    /// unless verbs are off. `None`: any.
+    /// The RDMA device to serve on, unless `eid` names a port; `None`: any. A device that cannot be
+    /// used is an error, unless verbs are off.
     pub device: Option<String>,
-    /// The address (GID) of the RDMA port to serve on; all zero: any. One that no port has is an
-    /// error if this host has ports that can be used, no device is named, and verbs are not off.
+    /// The address (GID) of the RDMA port to serve on; all zero: any. An address that no port has
+    /// is an error if this host has usable ports, no device is named, and verbs are not off.
     pub eid: [u8; 16],
-    /// What connections to the port are secured with; `None`: they are not. Verbs beside it are
-    /// sealed with keys of its sessions.
+    /// The TLS of connections to the port; `None`: they have none. Verbs beside TLS are sealed with
+    /// keys of its sessions.
     pub tls: Option<Tls>,
-    /// What clients may do by the names in their certificates; none: everything. With rules a
-    /// client that none of them names is not let in. They need TLS.
+    /// What clients may do, by the names in their certificates; empty: everything. With rules, a
+    /// client that no rule names is not let in. Rules need TLS.
     pub rules: Vec<Rule>,
-    /// Frames that one client may send on its command channel in a second, a hundredth of them (64
-    /// at least) at once: further ones wait, and so does the client. Operations on shared memory
-    /// are none.
+    /// How many frames a second one client may send on its command channel; a hundredth of them,
+    /// but at least 64, may come at once. Further frames wait, and so does the client. Operations
+    /// on shared memory send no frames.
     pub frames_per_second_max: u32,
-    /// Clients at a time.
+    /// The most clients at a time.
     pub clients_max: usize,
-    /// Locks at a time.
+    /// The most locks at a time.
     pub locks_max: usize,
-    /// State objects at a time.
+    /// The most state objects at a time.
     pub objects_max: usize,
-    /// Where the admin endpoint's Unix socket is made; `None`: no admin endpoint.
+    /// Where to make the admin endpoint's Unix socket; `None`: there is no admin endpoint.
     pub admin_socket: Option<PathBuf>,
-    /// The group of this process may use it, too.
+    /// Whether the group of this process may use the admin socket, too.
     pub admin_for_group: bool,
-    /// Where the last epoch is kept, so that epochs never go back even if the clock does; and, in a
-    /// file beside it with `.clients` at the end of its name, who the clients are: a primary that
-    /// finds some there recovers what they hold before it serves.
+    /// The file that keeps the last epoch, so that epochs never go back even if the clock does. A
+    /// file beside it, with `.clients` at the end of its name, lists the clients: a primary that
+    /// finds clients there recovers what they hold before it serves.
     pub state_file: Option<PathBuf>,
-    /// State files that a predecessor may have had instead, because it was started with another
+    /// State files that the predecessor may have used instead, because it started with another
     /// environment: if one is later than this primary's own, its clients are recovered, too.
     pub earlier_state_files: Vec<PathBuf>,
 }
@@ -153,10 +153,10 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Checks everything that can be known without starting: ranges, CPUs, devices.
+    /// Checks what can be known before the start: ranges, CPUs, devices.
     ///
     /// # Errors
-    /// As [`Server::start`](crate::Server::start) would fail.
+    /// The error with which [`Server::start`](crate::Server::start) would fail.
     pub fn check(&self) -> Result<(), StartError> {
         if let Some(wrong) = self.out_of_range() {
             return Err(StartError::Config(wrong));
@@ -199,7 +199,7 @@ impl ServerConfig {
             })
     }
 
-    /// Whether clients may come over this fabric, if this host can offer it.
+    /// Whether the configuration allows clients over this fabric, if this host can offer it.
     pub fn allows(&self, kind: FabricKind) -> bool {
         match kind {
             FabricKind::Verbs | FabricKind::Sealed => {
@@ -210,7 +210,7 @@ impl ServerConfig {
         }
     }
 
-    /// The fabrics that its switches decide about: verbs are sealed with TLS, and else are not.
+    /// The fabrics that the configuration can switch: with TLS verbs are sealed, else they are not.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = FabricKind> + '_ {
         FabricKind::ALL.into_iter().filter(|kind| match kind {
             FabricKind::Verbs => self.is_one_sided(),
@@ -219,12 +219,12 @@ impl ServerConfig {
         })
     }
 
-    /// Whether verbs, where they are used, are one-sided: clients reach the memory by the device.
+    /// Whether verbs, if they are used, are one-sided: clients reach the memory through the device.
     pub fn is_one_sided(&self) -> bool {
         self.tls.is_none() || self.verbs == VerbsUse::OneSided
     }
 
-    /// The same, with this fabric turned off; what needs a device has one switch.
+    /// The configuration with this fabric turned off; verbs and sealed have one switch.
     #[must_use]
     pub fn without(mut self, kind: FabricKind) -> Self {
         match kind {
@@ -235,14 +235,14 @@ impl ServerConfig {
         self
     }
 
-    /// What to say if every fabric is turned off, as the end of a sentence.
+    /// The end of a sentence if every fabric is turned off.
     pub fn no_fabric(&self) -> Option<String> {
         let none = !self.kinds().any(|kind| self.allows(kind));
         none.then(|| format!("{} are all off: clients need one", listed(self.kinds(), "and")))
     }
 }
 
-/// What is wrong with these rules, as the end of a sentence.
+/// What is wrong with these rules, as the end of a sentence; `None`: nothing.
 pub(crate) fn wrong_rules(rules: &[Rule], has_tls: bool) -> Option<String> {
     let (len, max) = (rules.len(), RULES_MAX);
     if len > 0 && !has_tls {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why a primary does not start: each one line with the cause and the remedy.
+//! Why a primary does not start: each error is one line with the cause and the remedy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,19 +13,19 @@ use thiserror::Error;
 use crate::host::capacity::Capacity;
 use crate::host::cpuset::CpuSetError;
 
-/// Why a primary does not start. Nothing of it is left behind.
+/// Why a primary does not start. Everything it had opened is closed again.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A value of the configuration is out of its range.
     #[error("{0}")]
     Config(String),
-    /// A text for a thread's CPUs is none.
+    /// The CPUs given for a thread are not a valid list.
     #[error("the {thread} thread's cpuset `{}` is not valid: {source}", text.escape_debug())]
     CpuSet {
         /// Which thread.
         thread: &'static str,
-        /// What was given.
+        /// The given text.
         text: String,
         /// What is wrong with it.
         source: CpuSetError,
@@ -35,23 +35,23 @@ pub enum StartError {
     Affinity {
         /// Which thread.
         thread: &'static str,
-        /// What was given.
+        /// The given text.
         text: String,
         /// The system's reason.
         source: io::Error,
     },
-    /// Deadlines are 32 bits of seconds since 1970.
+    /// The clock is too late: deadlines are 32 bits of seconds since 1970.
     #[error("this host's clock says {} s since 1970, and leases end by February 2106: set the clock (date, chronyc makestep)", .0)]
     Clock(u64),
     /// The port is taken.
     #[error("cannot listen on {0}: the port is in use; stop the other program (ss -ltnp) or choose another port")]
     PortInUse(SocketAddr),
-    /// The address belongs to another host.
+    /// The address is not one of this host.
     #[error(
         "cannot listen on {0}: the address is not of this host; choose one that `ip address` shows"
     )]
     NotMyAddress(SocketAddr),
-    /// A port below 1024 without the privilege.
+    /// The port is below 1024, and the privilege for that is missing.
     #[error("cannot listen on {0}: the port is below 1024, which needs CAP_NET_BIND_SERVICE; choose a port from 1024 on, or give the capability")]
     NotPermitted(SocketAddr),
     /// Any other failure of the listener.
@@ -60,9 +60,9 @@ pub enum StartError {
         more_files(source).unwrap_or("; check the address and this host's network")
     )]
     Listen {
-        /// Where.
+        /// The address to listen on.
         addr: SocketAddr,
-        /// Which system call failed.
+        /// The system call that failed.
         call: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -70,9 +70,9 @@ pub enum StartError {
     /// A system call that needs no privilege is denied.
     #[error("{what}: the system call {call} is denied ({source}), by a seccomp filter, a container or a security module; permit it for this program")]
     CallDenied {
-        /// What cannot be done.
+        /// What needs the call.
         what: String,
-        /// Which system call.
+        /// The system call.
         call: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -80,13 +80,13 @@ pub enum StartError {
     /// The limits of this process cannot be read.
     #[error("the limits of this process cannot be read: {0}; if a seccomp filter, a container or a security module denies it, permit it for this program")]
     Limits(io::Error),
-    /// The name is of no RDMA device.
+    /// No RDMA device has this name.
     #[error("there is no RDMA device `{}`; leave the device name out to serve without it", .0.escape_debug())]
     NoDevice(String),
-    /// Verbs are demanded, or a device was named, and it cannot be used.
+    /// Verbs are demanded or a device is named, and no device can be used.
     #[error("{0}; or serve without RDMA: name no device, and turn verbs off")]
     Verbs(FabricError),
-    /// Lock memory or the socket for sharing it.
+    /// The lock memory, or the socket for sharing it, cannot be made.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The system gives no random numbers.
@@ -97,15 +97,15 @@ pub enum StartError {
     /// The state file cannot be used.
     #[error("the state file {path:?}: {source}{}", state_remedy(source))]
     StateFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         source: io::Error,
     },
-    /// What a predecessor with another state file has kept cannot be used.
+    /// The list of a predecessor with another state file cannot be used.
     #[error("an earlier primary on this port may have had the state file {path:?}, as with another /etc/machine-id, XDG_STATE_HOME or HOME, and it cannot be read: {source}; mend it, or name this primary's own with --state-file")]
     EarlierStateFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         source: io::Error,
@@ -113,18 +113,18 @@ pub enum StartError {
     /// The admin endpoint's socket cannot be made.
     #[error("the admin socket {path:?}: {source}; choose a path in a folder that exists and can be written, and that no other primary uses")]
     AdminSocket {
-        /// Which.
+        /// The socket's path.
         path: PathBuf,
         /// What is wrong.
         source: io::Error,
     },
-    /// The limit of open files leaves room for no client.
+    /// The limit of open files leaves no room for a client.
     #[error("it could serve no client: {0}")]
     NoRoom(Capacity),
     /// The system starts no more threads.
     #[error("cannot start the {0} thread: the limit of threads is reached; raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end other programs of this user")]
     NoThread(&'static str),
-    /// What a thread waits on cannot be made.
+    /// What a thread waits on, such as its poll, cannot be made.
     #[error("cannot start the {thread} thread: {source}; {}", thread_remedy(source))]
     Thread {
         /// Which thread.
@@ -134,14 +134,14 @@ pub enum StartError {
     },
 }
 
-/// What to do if this is the limit of open files.
+/// The remedy if this is the limit of open files.
 fn more_files(source: &io::Error) -> Option<&'static str> {
     let errno = source.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE))
         .then_some("; raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")
 }
 
-/// What to do about what a thread waits on.
+/// The remedy if a thread cannot start.
 fn thread_remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
@@ -151,7 +151,7 @@ fn thread_remedy(source: &io::Error) -> &'static str {
     }
 }
 
-/// What to do about a state file; where the reason says it, nothing.
+/// The remedy for a state file; empty if the reason contains it.
 fn state_remedy(source: &io::Error) -> &'static str {
     if let Some(more_files) = more_files(source) {
         return more_files;
@@ -166,7 +166,7 @@ fn state_remedy(source: &io::Error) -> &'static str {
 }
 
 impl StartError {
-    /// What `server_start` of the C API returns for it.
+    /// The status that `server_start` of the C API returns for this error.
     pub fn status(&self) -> Status {
         match self {
             Self::Fabric(FabricError::Memory { .. } | FabricError::TooManySlots { .. }) => {
@@ -192,7 +192,7 @@ impl StartError {
         }
     }
 
-    /// The system has not started a thread.
+    /// The error for a thread that the system has not started.
     pub(crate) fn thread(thread: &'static str, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::WouldBlock => Self::NoThread(thread),

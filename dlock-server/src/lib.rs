@@ -9,7 +9,7 @@
 //!   clients ──RDMA atomics──────────▶ the memory itself, through the device
 //! ```
 //! What this crate does not do: handle signals, print, or change anything of its host process.
-//! Messages go to the `log` facade; who installs a sink sees them. Every failure to start leaves
+//! Messages go to the `log` facade, for the sink of the host program. Every failure to start leaves
 //! nothing behind and says in one line what to do; [`Server::stop`] takes less than a second.
 #![forbid(unsafe_code)]
 
@@ -38,8 +38,8 @@ pub use host::default_files::DefaultFiles;
 pub use observe::admin_socket::connect_admin;
 pub use server::{Offers, Server};
 
-/// The version of this release as its packages have it, `26.06.100`: Cargo takes no month with a
-/// zero in front, and no package one without.
+/// The version as the packages write it, `26.06.100`: they want two digits for the month, and Cargo
+/// does not allow the leading zero.
 pub const VERSION: &str = match env!("CARGO_PKG_VERSION_MINOR").len() {
     1 => concat!(
         env!("CARGO_PKG_VERSION_MAJOR"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Starting and stopping a primary.
+//! Starts and stops a primary.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -43,10 +43,10 @@ use dlock_core::token::TokenFloor;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1_024;
-/// How long a look at the counters may take.
+/// How long a question to the command thread may take.
 const ASK_WAIT: Duration = Duration::from_secs(5);
 
-/// A running primary. Stops when it is dropped.
+/// A running primary, which stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -79,9 +79,9 @@ impl Server {
         started
     }
 
-    /// `taking`: whether its state file may be another primary's, whose place this one takes.
-    /// `place`: that it is this one's, if it is already; whose it is from then on that it was
-    /// taken, also if the start fails.
+    /// Starts a primary. `taking`: whether it may take the state file of another primary, whose
+    /// place it takes. `place`: the ownership of the list, if this process has it already; it is
+    /// set once it is taken, and stays even if the start fails.
     pub(crate) fn start_as(
         config: ServerConfig,
         taking: &Taking,
@@ -208,53 +208,53 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its incarnation.
+    /// The epoch of this incarnation.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// How clients reach it.
+    /// The fabrics over which clients reach it.
     pub fn offers(&self) -> &Offers {
         &self.offers
     }
 
-    /// How many clients are let in, and why no more.
+    /// How many clients fit, and what limits them.
     pub fn capacity(&self) -> Capacity {
         self.capacity
     }
 
-    /// Loads the certificates, keys and revocation lists again, as it does by itself when a file
-    /// has changed: later connections use them, and clients whose certificates are revoked are
-    /// removed. What cannot be used changes nothing, and is logged. Without TLS nothing is done.
+    /// Loads certificates, keys and revocation lists again, as the primary does when a file has
+    /// changed: later connections use them, and clients with revoked certificates are removed. A
+    /// failure is logged, and the files loaded before stay in use. Without TLS nothing is done.
     ///
     /// # Latency
-    /// As long as reading the files takes, and decrypting the key: up to seconds.
+    /// The time to read the files, and to decrypt the key: up to seconds.
     pub fn reload_tls(&self) {
         self.tls_loader()();
         self.judge_again();
     }
 
-    /// Loads the files of TLS again, on any thread; [`judge_again`](Self::judge_again) follows.
+    /// The loader of the TLS files, for any thread; [`judge_again`](Self::judge_again) follows.
     pub fn tls_loader(&self) -> impl FnOnce() + Send + 'static {
         let tls = self.tls.clone();
         move || tls.iter().for_each(secure::reload)
     }
 
-    /// Judges the peers of all connections by the revocation lists that are loaded.
+    /// Checks the peers of all connections against the revocation lists that are loaded.
     pub fn judge_again(&self) {
         let (Some(tls), mailbox) = (self.tls.clone(), self.mailbox.clone()) else { return };
         self.control.spawn(async move { secure::sweep(&tls, &mailbox).await });
     }
 
-    /// These rules from now on, for those who are here, too. Without rules everything is allowed.
+    /// Sets the rules, for present clients, too. Without rules everything is allowed.
     ///
     /// # Errors
-    /// They are out of range, or there is no TLS, so that no client has a name.
+    /// The rules are out of range; or there is no TLS, so that no client has a name.
     pub fn set_rules(&self, rules: Vec<Rule>) -> Result<(), StartError> {
         if let Some(wrong) = crate::config::wrong_rules(&rules, self.tls.is_some()) {
             return Err(StartError::Config(wrong));
@@ -267,22 +267,22 @@ impl Server {
                 let _ = sender.send(()); // the receiver may be gone
             }
         });
-        let _ = receiver.recv_timeout(ASK_WAIT); // they are on their way, or it ends
+        let _ = receiver.recv_timeout(ASK_WAIT); // the answer comes soon, or the primary ends
         Ok(())
     }
 
-    /// Waits until it has ended although it was not stopped; why is in the log.
+    /// Waits until the primary has ended without having been stopped; the log says why.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }
 
-    /// Waits until nothing is held in a drain (`dlock drain`): it may be stopped.
+    /// Waits until no lock is held in a drain (`dlock drain`): the primary may be stopped.
     pub async fn idle(&self) {
         self.mailbox.idle().await;
     }
 
-    /// Waits until the control thread and the command thread have both answered: they serve, or the
-    /// control thread knows that the other waits for its device. `false`: it ends.
+    /// Waits until the control thread and the command thread have answered: both serve, or the
+    /// control thread knows that the other waits for its device. `false`: the primary ends.
     pub async fn responds(&self) -> bool {
         let mailbox = self.mailbox.clone();
         let asked = self.control.spawn(async move {
@@ -291,8 +291,8 @@ impl Server {
         asked.await.unwrap_or(false)
     }
 
-    /// How far its recovery is, in which no client is given a lock; `None`: there is none any more.
-    /// Waits while the command thread waits for its device.
+    /// The progress of the recovery, in which no client is given a lock; `None`: it is over. Waits
+    /// while the command thread waits for its device.
     pub async fn recovery(&self) -> Option<Recovery> {
         let (mailbox, clock) = (self.mailbox.clone(), self.clock);
         let asked = self.control.spawn(async move {
@@ -316,8 +316,8 @@ impl Server {
         let _ = self.look(primary::Event::ClearCounters, |_, _| ());
     }
 
-    /// Stops it and closes everything. Its clients see their connections end, and mapped memory
-    /// refuses their chains.
+    /// Stops the primary and closes everything. Its clients see their connections end, and mapped
+    /// memory refuses their chains.
     ///
     /// # Latency
     /// Less than a second.
@@ -325,7 +325,7 @@ impl Server {
         self.end();
     }
 
-    /// Tells the primary this, and looks at it, on the command thread; `None` if that has ended.
+    /// Passes the primary `first`, then calls `look` on its thread; `None`: no answer in time.
     fn look<T: Send + 'static>(
         &self,
         first: primary::Event,
@@ -362,10 +362,10 @@ impl Drop for Server {
     }
 }
 
-/// How clients reach a primary.
+/// The fabrics over which clients reach a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offers {
-    /// The fabrics, and what else there is to tell of them.
+    /// Each fabric, with its device if it has one.
     all: Vec<(FabricKind, Option<String>)>,
 }
 
@@ -388,14 +388,14 @@ impl Offers {
         found.and_then(|(_, detail)| detail.as_deref())
     }
 
-    /// Whether clients may map the memory.
+    /// Whether clients may map the lock memory.
     fn let_map(&self) -> bool {
         self.all.iter().any(|(kind, _)| kind.executes() == Executes::Client)
     }
 }
 
 impl std::fmt::Display for Offers {
-    /// `verbs (rxe0) and tcp`
+    /// For example `verbs (rxe0) and tcp`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let all = self.all.iter().map(|(kind, detail)| match detail {
             Some(detail) => format!("{kind} ({detail})"),
@@ -405,14 +405,14 @@ impl std::fmt::Display for Offers {
     }
 }
 
-/// What becomes of the primary when its command thread ends.
+/// What happens when the command thread ends.
 struct ExitReason {
     stop: Arc<Notify>,
     ended: Arc<Notify>,
 }
 
 impl ExitReason {
-    /// A primary that cannot serve any more closes its port, so that no client waits for it.
+    /// Closes the port of a primary that cannot serve any more, so that no client waits for it.
     fn follows(&self, end: Result<(), String>) {
         if let Err(why) = end {
             log::error!("the primary ends: {why}");
@@ -438,7 +438,7 @@ fn capacity(
     Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits).checked()
 }
 
-/// What the command thread serves with.
+/// What the command thread is given.
 struct Serving {
     epoch: Epoch,
     clock: ServerClock,
@@ -451,11 +451,11 @@ struct Serving {
     roster: Roster,
     /// The predecessor's clients.
     clients: Clients,
-    /// There may be others.
+    /// Whether the predecessor may have had further clients.
     is_lost: bool,
 }
 
-/// The command thread's work, and the way to reach it.
+/// The command thread's worker, and the mailbox by which it is reached.
 fn worker(
     config: &ServerConfig,
     serving: Serving,
@@ -515,7 +515,7 @@ fn worker(
     Ok((mailbox, worker.map_err(failed)?))
 }
 
-/// Listens on exactly this address; on `::`, that is on every one of this host, IPv4 included.
+/// Listens on exactly this address; on `::` that is every address of this host, IPv4 included.
 pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     let failed = |call| move |source| StartError::listen(addr, call, source);
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))
@@ -531,8 +531,8 @@ pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     Ok(TcpListener::from(socket))
 }
 
-/// Starts a thread that pins itself, prepares, and then works with what it has prepared; gives
-/// back what `prepare` hands out.
+/// Starts a thread that pins itself, calls `prepare`, and then does the work that `prepare`
+/// returned; gives back what `prepare` hands out.
 fn spawn<T, W>(
     name: &'static str,
     cpus: Option<CpuSet>,
@@ -579,7 +579,7 @@ fn begin<T: Clone, W>(
     };
     let prepared = pinned
         .and_then(|()| prepare().map_err(|source| StartError::Thread { thread: name, source }));
-    // The thread that started this one waits for its word.
+    // The thread that started this one waits for the result.
     match prepared {
         Ok((handed, work)) => {
             ready.send(Ok(handed.clone())).ok()?;

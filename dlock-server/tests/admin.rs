@@ -106,7 +106,7 @@ fn rubbish_is_answered_with_an_error() {
         assert_eq!(reply["ok"], false, "{line:?}");
         assert!(reply["error"].as_str().is_some_and(|e| !e.is_empty()));
     }
-    // Written to its end, in two pieces, though it is refused after the first one.
+    // The client may write its line to the end, in two pieces, though the first one is refused.
     let long = format!(r#"{{"cmd":"{}"}}"#, "x".repeat(10_000));
     assert_eq!(ask(&socket.0, &long)["ok"], false);
     let mut stream = UnixStream::connect(&socket.0).unwrap();
@@ -127,13 +127,13 @@ fn the_socket_is_this_users_and_ends_with_the_primary() {
     let first = server(socket.config());
     let mode = std::fs::metadata(&socket.0).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // One that is answered at is not taken away.
+    // A socket at which a primary answers is not taken away.
     let second = Server::start(socket.config());
     assert!(matches!(second, Err(StartError::AdminSocket { .. })));
     assert_eq!(ask(&socket.0, r#"{"cmd":"status"}"#)["ok"], true);
     first.stop();
     assert!(!socket.0.exists());
-    // One that a killed primary left behind is replaced; a file is not.
+    // A socket that a killed primary left behind is replaced; a file is not.
     drop(UnixListener::bind(&socket.0).unwrap());
     drop(server(socket.config()));
     std::fs::write(&socket.0, "mine").unwrap();
@@ -141,7 +141,7 @@ fn the_socket_is_this_users_and_ends_with_the_primary() {
     assert_eq!(std::fs::read_to_string(&socket.0).unwrap(), "mine");
 }
 
-/// The first primary was stopped for so long that another has taken its place.
+/// The first primary was stopped for so long that another one has taken its place.
 #[test]
 fn an_admin_socket_that_another_has_put_there_outlives_the_primary() {
     let socket = Socket::new("replaced");
@@ -161,7 +161,7 @@ fn silent_connections_keep_no_operator_out() {
     let asked = Instant::now();
     assert_eq!(ask(&socket.0, "{\"cmd\":\"status\"}")["ok"], true);
     assert!(asked.elapsed() < PATIENCE, "no place was given to it");
-    // the oldest are closed, and those that came last are not
+    // the oldest connections are closed, and the newest are not
     let mut ends = 0;
     for mut stream in silent {
         stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Command channels: chains and messages, what clients may not do, and what becomes of holds.
+//! Command channels: chains and messages, acts that a client is not permitted, and the fate of
+//! holds.
 
 mod common;
 
@@ -17,7 +18,7 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 use dlock_server::{Orphans, Server, ServerConfig};
 
-/// A lease no test outlives.
+/// A lease that outlasts every test.
 const LEASE_S: u32 = 1_000;
 
 /// A client with its command channel and the lock `l`.
@@ -127,7 +128,7 @@ fn words_a_client_has_not_got_are_refused_and_untouched() {
         let outcome = channel.execute(Chain::one(word_op));
         assert_eq!(outcome, Outcome::Refused(Status::LockNotGet), "{word_op:?}");
     }
-    // Got, but not its to release.
+    // The thief has got the lock, but another client holds it.
     thief.0.get("l", LockType::Atomic);
     let steal = Chain::one(WordOp::Cas { addr: word, expect: held, swap: 0 });
     assert_eq!(channel.execute(steal), Outcome::Refused(Status::Invalid));
@@ -217,7 +218,7 @@ fn a_client_that_stays_away_frees_what_it_holds_after_the_grace() {
     let session = holder.session.clone();
     drop(holder.control);
     waiter.is_granted();
-    // Its channel was closed before, and it is not known any more.
+    // The holder's channel was closed before, and the primary no longer knows the client.
     assert_eq!(holder.channel.receive(), None);
     let back = Peer::connect(server.local_addr()).call(reinit(&session));
     assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
@@ -230,7 +231,7 @@ fn a_client_that_stays_away_past_the_grace_finds_its_lease_again_among_strangers
     let mut client = Client::new(&server);
     client.acquire();
     drop(client.control);
-    // The grace has passed when its channel is closed; strangers want its place all the time.
+    // The channel is closed after the grace. Meanwhile strangers try to get the client's place.
     assert_eq!(client.channel.receive(), None);
     for _ in 0..99 {
         let (mut stranger, _) = Peer::init(server.local_addr());
@@ -263,13 +264,13 @@ fn a_client_that_is_silent_past_its_horizon_loses_what_has_no_lease_and_is_told(
     let addr = WordAddr::new(lock.slot, Word::W0);
     let taken = channel.execute(Chain::one(WordOp::Cas { addr, expect: 0, swap: owner }));
     assert!(matches!(taken, Outcome::Done(values) if values[0] == 0));
-    // Both connections stay open, as those of a dead client whose child has inherited them.
+    // Both connections stay open, like those of a dead client whose child has inherited them.
     assert_eq!(channel.receive(), None, "the primary has counted the silence itself");
     assert_eq!(control.receive(), None);
     let (client, secret) = (session.client, session.secret);
     let reinit =
         ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
-    // The lapse ended the hold; nothing with a lease was left, so that it was removed altogether.
+    // The lapse ended the hold. The client had nothing with a lease, so it was removed altogether.
     eventually("it is removed", || {
         let back = Peer::connect(server.local_addr()).call(reinit.clone());
         back == ControlReply::Error(Status::ClientRemoved)
@@ -303,7 +304,7 @@ fn a_late_reply_to_a_former_channel_is_no_reply_on_the_new_one() {
     waiter.channel = Peer::channel(server.local_addr(), &waiter.session);
     assert_eq!(holder.control.call(ControlRequest::Deinit), ControlReply::Done);
     assert!(holder.control.receive().is_none());
-    // Nothing but the answers to what was asked on this channel.
+    // The channel gets only the answers to its own requests.
     for seq in 990..1_010 {
         assert!(waiter.channel.pings_with(seq));
     }
@@ -322,7 +323,7 @@ fn the_last_channel_attached_is_the_channel() {
 fn a_client_that_reads_no_replies_is_disconnected_and_holds_nobody_up() {
     let server = server(ServerConfig::default());
     let (mut greedy, mut other) = (Client::new(&server), Client::new(&server));
-    // With little room for replies on the client's side.
+    // The client's side has little room for replies.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
     socket.connect(&server.local_addr().into()).unwrap();
@@ -332,10 +333,10 @@ fn a_client_that_reads_no_replies_is_disconnected_and_holds_nobody_up() {
     greedy.channel.stream.set_nonblocking(true).unwrap();
 
     // Megabytes of replies are needed, so their requests must cost the primary little: chains on an
-    // emulated device would take minutes. A number that was used is not answered again.
+    // emulated device would take minutes. The primary does not answer a number twice.
     let (mut bytes, mut at, mut seq) = (Vec::new(), 0, 0);
     let started = Instant::now();
-    // Until the primary takes no more, and then until it has had enough.
+    // Sends until the primary takes no more, and then until it closes the connection.
     let error = loop {
         let asked = Instant::now();
         assert!(other.channel.pings());
@@ -385,7 +386,7 @@ fn a_flood_of_one_client_does_not_starve_the_others() {
     assert!(flooding.join().unwrap());
 }
 
-/// A client that sends faster than it may is slowed down, and no other is.
+/// A client that sends faster than its rate is slowed down, and no other client is.
 #[test]
 fn frames_beyond_the_rate_of_a_client_wait_and_those_of_others_do_not() {
     let config = ServerConfig { frames_per_second_max: 100, ..ServerConfig::default() };
@@ -410,7 +411,7 @@ fn frames_beyond_the_rate_of_a_client_wait_and_those_of_others_do_not() {
     assert!(took > std::time::Duration::from_millis(1_200), "{pings} in {took:?}");
 }
 
-/// Who is always over its rate is slowed down, and no more than that.
+/// A client that is always over its rate is slowed down to that rate, and no further.
 #[test]
 fn who_is_always_over_its_rate_goes_on_at_it() {
     let config = ServerConfig { frames_per_second_max: 10_000, ..ServerConfig::default() };

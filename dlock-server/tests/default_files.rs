@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlockd` without options but its address: what it keeps, and where.
+//! The files that `dlockd` keeps without options except its address, and their places.
 
 mod common;
 
@@ -16,7 +16,7 @@ use dlock_core::wire::message::LockType;
 use dlock_core::wire::status::Status;
 use rustix::process::{kill_process, Pid, Signal};
 
-/// A user: folders of his own, and an address where no other test has a primary.
+/// A user with folders of its own, and an address at which no other test has a primary.
 struct User {
     home: PathBuf,
     address: SocketAddr,
@@ -53,14 +53,14 @@ impl User {
         Running(child)
     }
 
-    /// Its list of clients.
+    /// The list of clients of the user's primary.
     fn list(&self) -> PathBuf {
         let folder = self.state_home().join("dlock");
         let name = files(&folder).into_iter().find(|name| name.ends_with(".clients"));
         folder.join(name.expect("a list of clients"))
     }
 
-    /// What is answered at its admin socket.
+    /// The answer of the admin socket.
     fn asks(&self, what: &str) -> String {
         let path = self.home.join(format!("dlock/{}.sock", self.address.port()));
         let mut stream = dlock_server::connect_admin(&path, common::PATIENCE).unwrap();
@@ -70,7 +70,7 @@ impl User {
         answer
     }
 
-    /// How it does not start.
+    /// Starts a primary that fails to start; returns its messages.
     fn fails(&self, arguments: &[&str]) -> String {
         let child = self.dlockd(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut running = Running(child.unwrap());
@@ -85,7 +85,8 @@ impl User {
         errors
     }
 
-    /// What becomes of who comes after a client that has a lock when its primary ends.
+    /// A client has a lock when its primary ends. Returns the refusal of the next client after a
+    /// restart; `None`: it is let in.
     fn next_after_restart(&self, arguments: &[&str], end: Signal) -> Option<Status> {
         let running = self.start(arguments);
         let (mut peer, _) = Peer::init(self.address);
@@ -150,7 +151,8 @@ fn without_a_state_file_it_says_what_does_not_hold() {
     assert!(!user.state_home().exists());
 }
 
-/// A folder that is no place for the state: it does not start, rather than give locks away later.
+/// The folder for the state file cannot be made. If the primary started, its successor would give
+/// locks away.
 #[test]
 fn where_the_state_file_has_no_place_it_does_not_start() {
     let user = User::new("no-place");
@@ -173,7 +175,7 @@ fn primaries_of_one_user_on_two_ports_run_side_by_side() {
     assert_eq!(epochs.count(), 2, "{states:?}");
 }
 
-/// The state has the name of another machine id from now on. The name of its list.
+/// Gives the state the name that it has with another machine id; returns the name of its list.
 fn rename_state(list: &Path, id: &str) -> PathBuf {
     let folder = list.parent().unwrap();
     let is_of = list.with_extension("").file_name().unwrap().to_str().unwrap().to_string();
@@ -185,14 +187,14 @@ fn rename_state(list: &Path, id: &str) -> PathBuf {
     folder.join(format!("{other}.clients"))
 }
 
-/// The state has the name again that it had.
+/// Gives the state its former name again.
 fn rename_back(renamed: &Path, list: &Path) {
     for end in ["", "clients", "clients.lock"] {
         fs::rename(renamed.with_extension(end), list.with_extension(end)).unwrap();
     }
 }
 
-/// The host has another machine id by now, or the primary another environment.
+/// Meanwhile the host has got another machine id, or the primary another environment.
 #[test]
 fn the_clients_of_a_predecessor_with_another_state_file_are_recovered() {
     let other_id = |user: &User| {
@@ -212,7 +214,7 @@ fn the_clients_of_a_predecessor_with_another_state_file_are_recovered() {
             "other-id" => other_id(&user),
             _ => other_home(&user),
         }
-        // and it ends before its recovery does
+        // a primary that ends before its recovery has ended changes nothing
         user.start(&[]).end(Signal::KILL);
         let running = user.start(&[]);
         assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady), "{name}");
@@ -223,7 +225,8 @@ fn the_clients_of_a_predecessor_with_another_state_file_are_recovered() {
     }
 }
 
-/// Its machine has one id, another, and the first again: what left meanwhile is not waited for.
+/// The machine has one id, another, and the first again. Clients that left meanwhile are not
+/// awaited.
 #[test]
 fn a_list_whose_clients_a_later_one_has_all_is_not_waited_for() {
     let user = User::new("there-and-back");
@@ -288,8 +291,8 @@ fn a_state_folder_that_is_removed_while_its_primary_serves_is_made_again() {
     assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
 }
 
-/// Two primaries of one state, on two addresses; the first is stopped, so that it makes nothing
-/// again before the second looks.
+/// Two primaries of one state, on two addresses. The first one is stopped, so that it does not
+/// write the state again before the second one looks.
 #[test]
 fn a_second_primary_does_not_begin_where_the_state_of_the_first_was_removed() {
     let user = User::new("removed-twice");
@@ -315,7 +318,7 @@ fn a_second_primary_does_not_begin_where_the_state_of_the_first_was_removed() {
     assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
 }
 
-/// By a path that the first one does not know: the folder is mounted there, too.
+/// The second primary uses a path that the first one does not know: the folder is mounted there.
 #[test]
 fn a_second_primary_does_not_begin_where_the_state_of_the_first_is_mounted() {
     let user = User::new("mounted");
@@ -341,7 +344,7 @@ fn a_second_primary_does_not_begin_where_the_state_of_the_first_is_mounted() {
     running.end(Signal::KILL);
 }
 
-/// Each file of its state, and all of them.
+/// Removes each file of the state, and all of them at once.
 #[test]
 fn what_is_removed_of_a_state_while_its_primary_serves_is_written_again() {
     let user = User::new("file-removed");
@@ -350,7 +353,8 @@ fn what_is_removed_of_a_state_while_its_primary_serves_is_written_again() {
     peer.get("held", LockType::Atomic);
     let list = user.list();
     let [lock, epoch] = [list.with_extension("clients.lock"), list.with_extension("")];
-    // the lock file names the process, its start, and the file itself, which is another one then
+    // the lock file names the process, its start, and the file itself, which changes when it is
+    // rewritten
     let owner = || {
         let text = fs::read_to_string(&lock).unwrap();
         let words: Vec<String> = text.split(' ').map(String::from).collect();
@@ -367,7 +371,7 @@ fn what_is_removed_of_a_state_while_its_primary_serves_is_written_again() {
     assert_eq!(Peer::try_init(user.address).err(), Some(Status::NotReady));
 }
 
-/// It may be another host's by then: nothing is made in its place.
+/// By then the folder may be another host's, so no new one is made.
 #[test]
 fn a_state_folder_that_was_moved_is_named_with_the_remedy() {
     let user = User::new("folder-moved");
@@ -378,7 +382,7 @@ fn a_state_folder_that_was_moved_is_named_with_the_remedy() {
     let folder = user.state_home().join("dlock");
     let moved = user.state_home().join("moved");
     fs::rename(&folder, &moved).unwrap();
-    // a write that was under way when the folder was moved fails with less to say
+    // a write that was under way when the folder was moved fails with a shorter message
     let said = errors.find(|line| line.as_ref().unwrap().contains("put that back"));
     let said = said.unwrap().unwrap();
     let place = folder.display().to_string();
@@ -390,7 +394,8 @@ fn a_state_folder_that_was_moved_is_named_with_the_remedy() {
     running.end(Signal::TERM);
 }
 
-/// It is lost between two primaries; a third one does not take the second one's list for all.
+/// The list is lost between two primaries. A third one must not take the second one's list for
+/// complete.
 #[test]
 fn a_primary_whose_list_of_clients_was_lost_serves_when_an_operator_says_so() {
     let user = User::new("list-lost");
@@ -406,7 +411,7 @@ fn a_primary_whose_list_of_clients_was_lost_serves_when_an_operator_says_so() {
         running.end(Signal::TERM);
     }
     let running = user.start(&[]);
-    // a client may come back
+    // a former client may come back
     let mut back = Peer::connect(user.address);
     let back = back.call(common::reinit(&session));
     assert!(matches!(back, ControlReply::Session(_)), "{back:?}");

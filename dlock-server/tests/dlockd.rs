@@ -44,7 +44,7 @@ impl Drop for File {
     }
 }
 
-/// The lock of a list of clients is never opened.
+/// The source of a library whose `open` of the lock file of a list of clients never returns.
 const HANGS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -61,7 +61,7 @@ int open64(const char *path, int flags, int mode)
 }
 "#;
 
-/// As `nohup` starts it, and a script in the background.
+/// `nohup` ignores a signal in this way, and a shell for commands in the background.
 #[test]
 fn a_signal_that_is_ignored_at_the_start_does_not_end_it() {
     let mut shell = Command::new("sh");
@@ -118,7 +118,7 @@ fn a_limit_of_open_files_that_leaves_room_for_no_client_ends_the_start() {
 
 #[test]
 fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
-    // `open` of a storage that does not answer: the system has none for a test
+    // a library whose `open` never returns stands for storage that does not answer
     let library = File::new("hangs", "").0.with_extension("so");
     let mut cc = Command::new("cc")
         .args(["-shared", "-fPIC", "-x", "c", "-o"])
@@ -141,7 +141,7 @@ fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
         u64::from_str_radix(caught.trim(), 16).unwrap() >> (Signal::TERM.as_raw() - 1) & 1 == 1
     };
     eventually("it waits for signals", || handled(starting.0.id()));
-    std::thread::sleep(Duration::from_millis(200)); // and has begun to start
+    std::thread::sleep(Duration::from_millis(200)); // the start has begun
     assert_eq!(starting.0.try_wait().unwrap(), None);
     starting.signal(Signal::TERM);
     let (code, errors) = starting.end();
@@ -170,7 +170,7 @@ fn interrupted_system_calls_do_not_end_it() {
     let mut channel = Peer::channel(address, &session);
     for _ in 0..20 {
         assert!(peer.is_alive() && channel.pings());
-        // Going on after a stop interrupts an epoll_wait that sleeps.
+        // Going on after a stop interrupts a sleeping epoll_wait.
         running.all_threads_are('S');
         running.signal(Signal::STOP);
         running.all_threads_are('T');
@@ -390,7 +390,8 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
         assert!(line.contains(why), "{line}");
         assert_eq!(answer(), Status::Denied, "{text}");
     }
-    // what does not count is told of: a primary that has no list of revoked certificates gets none
+    // the log names settings that have no effect yet: a list of revoked certificates must be there
+    // at the start
     let more = |tls: &str| config(&rule("DNS:another")).replace("[tls]", &format!("{tls}[tls]"));
     let told = "before it is started again";
     for (text, counts, what) in [
@@ -466,7 +467,7 @@ fn a_primary_admits_as_many_clients_as_the_manual_says_of_each_fabric() {
     for over_shm in [0, 1, 2] {
         let (running, address, room) = Running::start_limited(&format!("-n {limit}"), "");
         let open = std::fs::read_dir(format!("/proc/{}/fd", running.0.id())).unwrap().count();
-        // what is open, 48 that are kept free, and 2 for each client, or 4
+        // the open files, 48 that are kept free, and 2 for each client, or 4 over shared memory
         assert!(open + 48 + 2 * (room.clients + 1) > limit, "{room:?}, {open} open");
         assert!(open + 48 + 4 * (room.over_shm + 1) > limit, "{room:?}, {open} open");
         let over_shm = over_shm * room.over_shm / 2;
@@ -492,7 +493,7 @@ fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_rem
     assert!((5..100).contains(&room.over_shm), "room for {room:?}");
     let mut clients: Vec<_> =
         (0..room.over_shm).map(|_| mapped(address).expect("it says that it has room")).collect();
-    // Strangers take what is left, and more; none of them is in a client's way.
+    // Strangers take the remaining places, and try to take more; no client is disturbed.
     let strangers: Vec<_> = (0..200).map(|_| Peer::connect(address)).collect();
     for _ in 0..3 {
         assert_eq!(mapped(address).err(), Some(Status::ServerNoResource));
@@ -500,7 +501,7 @@ fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_rem
     for (peer, exec) in &mut clients {
         assert!(peer.is_alive() && exec.probe());
     }
-    // One leaves, another comes.
+    // One client leaves, and another one gets its place.
     let (mut leaving, exec) = clients.pop().unwrap();
     drop(exec);
     assert_eq!(leaving.call(ControlRequest::Deinit), ControlReply::Done);
@@ -547,7 +548,7 @@ fn strangers_add_no_more_lines_to_the_log_than_its_limit() {
     running.signal(Signal::TERM);
     let (_, errors) = running.end();
     let lines = errors.lines().filter(|line| line.contains("is refused")).count();
-    // 10 for every 10 s: a busy machine takes some of them.
+    // The limit is 10 lines every 10 s, and a busy machine takes some of these intervals.
     assert!((1..=100).contains(&lines), "{lines} lines:\n{errors}");
 }
 
@@ -562,7 +563,7 @@ fn clients_of_one_process_share_the_descriptor_that_tells_of_its_end() {
     };
     let (before, _) = open();
     let mut clients: Vec<_> = (0..10).map(|_| mapped(address).unwrap()).collect();
-    // The list of clients has a file open while it is written.
+    // While the list of clients is written, one more file is open.
     let (mut files, mut pidfds) = open();
     for _ in 0..500 {
         if files <= before + 10 * 3 + pidfds {

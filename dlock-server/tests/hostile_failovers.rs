@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Failovers between real processes of dlockd, with clients that are cut off or slow at the worst
-//! moment. Found by an attack.
+//! moment. An attack on the service found these cases.
 
 mod common;
 
@@ -63,7 +63,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Does not wait until it is ready.
+    /// Starts a primary; does not wait until it is ready.
     fn spawn(folder: &Folder, port: u16, arguments: &[String]) -> Self {
         static N: AtomicU32 = AtomicU32::new(0);
         let n = N.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Daemon {
             .unwrap();
         Self { child, at: (ip(), port).into(), log }
     }
-    /// A standby of the primary at this address, and its admin socket.
+    /// Starts a standby of the primary at this address; also returns its admin socket.
     fn stands_by(folder: &Folder, of: SocketAddr, more: &[&str]) -> (Self, PathBuf) {
         let admin = folder.admin("s");
         let own = [
@@ -134,7 +134,7 @@ impl Drop for Daemon {
     }
 }
 
-/// An operator says so until it takes over, which may cut the answer off.
+/// Promotes the standby, again and again until it takes over, which may cut off the answer.
 fn promote(socket: &PathBuf, standby: &Daemon) {
     let end = Instant::now() + Duration::from_secs(20);
     let takes = || standby.errors().contains("takes the place");
@@ -156,7 +156,7 @@ fn ask(socket: &PathBuf, question: &str) -> Option<String> {
     Some(answer)
 }
 
-/// As a client names it; 0: none.
+/// The horizon as a client requests it; 0: none.
 fn asked(horizon_s: u32) -> u32 {
     if horizon_s == 0 {
         HORIZON_FOREVER
@@ -206,7 +206,7 @@ fn recovers(peer: &mut Peer) -> bool {
     }
 }
 
-/// Asks as a stranger.
+/// Whether the primary recovers, as an unknown client sees it.
 fn recovers_for_all(at: SocketAddr) -> bool {
     recovers(&mut Peer::connect(at))
 }
@@ -222,9 +222,9 @@ fn recovered_within(at: SocketAddr, seconds: f64) -> Option<f64> {
     None
 }
 
-/// A primary that was stopped, and whose place was taken, answers heartbeats that were sent after
-/// its successor began to count horizons: the client relies on its locks longer than it is waited
-/// for.
+/// If a stopped primary, whose place was taken, answered heartbeats that were sent after its
+/// successor began to count horizons, the client would rely on its locks longer than the successor
+/// waits.
 #[test]
 fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
     const HORIZON_S: u32 = 4;
@@ -238,7 +238,7 @@ fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
     promote(&admin, &s);
     s.says("dlockd ready", 10);
     let began = Instant::now();
-    // still within the horizon that the client knows
+    // the client is still within its horizon
     std::thread::sleep(Duration::from_millis(1500));
     let sent = Instant::now();
     x.send(&Frame::Control(Seq(77), ControlRequest::Heartbeat));
@@ -254,10 +254,11 @@ fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
     }
 }
 
-/// Nor does it tell a client that it is removed: its successor may know it, and wait for it.
+/// Nor does such a primary tell a client that it is removed: the successor may know the client, and
+/// wait for it.
 #[test]
 fn a_stopped_primary_whose_place_was_taken_refuses_no_client() {
-    // it may see first that its place was taken
+    // in some rounds it may first notice that its place was taken
     for _ in 0..6 {
         let folder = Folder::new();
         let p = Daemon::spawn(&folder, free_port(), &[]).ready();
@@ -276,8 +277,8 @@ fn a_stopped_primary_whose_place_was_taken_refuses_no_client() {
     }
 }
 
-/// The list of clients cannot be read just when the standby has made it its own. It is its own
-/// still when an operator has restored it.
+/// The list of clients is unreadable at the moment when the standby has made it its own. The list
+/// is still its own when an operator has restored it.
 #[test]
 fn a_standby_whose_start_fails_in_its_place_serves_when_the_cause_is_mended() {
     for is_promoted in [false, true] {
@@ -303,7 +304,7 @@ fn a_standby_whose_start_fails_in_its_place_serves_when_the_cause_is_mended() {
         }
         let until = Instant::now() + Duration::from_secs(20);
         let has_place = || {
-            // there is no socket while it tries
+            // there is no socket while the standby tries to start
             ask(&admin, "status").is_some_and(|status| status.contains("\"has_place\":true"))
         };
         while !has_place() {
@@ -318,7 +319,8 @@ fn a_standby_whose_start_fails_in_its_place_serves_when_the_cause_is_mended() {
     }
 }
 
-/// The primary loses its way to the storage on which another takes its place by its own way.
+/// The primary loses its path to the storage. Another primary takes its place there by another
+/// path.
 #[test]
 fn a_primary_that_has_lost_its_storage_extends_no_horizon() {
     let folder = Folder::new();
@@ -341,7 +343,7 @@ fn a_primary_that_has_lost_its_storage_extends_no_horizon() {
     assert_eq!(peer.receive(), None, "its connection is closed instead");
 }
 
-/// The list cannot be written any more, as on a full disk.
+/// The list can no longer be written, as on a full disk.
 #[test]
 fn a_limit_of_the_size_of_files_ends_no_primary() {
     let folder = Folder::new();
@@ -361,7 +363,7 @@ fn a_limit_of_the_size_of_files_ends_no_primary() {
     p.kill();
 }
 
-/// The clients are those of the file that it leads to.
+/// The clients are those in the list of the file to which the link leads.
 #[test]
 fn a_state_file_may_be_a_link() {
     let (folder, other) = (Folder::new(), Folder::new());
@@ -399,8 +401,8 @@ fn a_standby_with_another_state_file_takes_no_place() {
     assert!(!s.said("dlockd ready") && !other.0.join("state.clients").exists());
 }
 
-/// The answer to a `Reinit` that asks for a shorter horizon is lost with the primary: the client
-/// relies on the longer one that it was told before.
+/// The answer to a `Reinit` that requests a shorter horizon is lost with the primary, so the client
+/// still relies on the longer horizon that it has.
 #[test]
 fn a_shorter_horizon_that_was_not_heard_of_counts_for_nobody() {
     let folder = Folder::new();
@@ -418,7 +420,7 @@ fn a_shorter_horizon_that_was_not_heard_of_counts_for_nobody() {
     assert_eq!(recovered_within(s.at, 6.0), None, "it relies on its locks for 600 s");
 }
 
-/// The same of a successor that recovers.
+/// The same at a successor that recovers.
 #[test]
 fn a_shorter_horizon_asked_of_a_successor_and_not_heard_of_counts_for_nobody() {
     let folder = Folder::new();
@@ -435,8 +437,8 @@ fn a_shorter_horizon_asked_of_a_successor_and_not_heard_of_counts_for_nobody() {
     assert_eq!(recovered_within(s.at, 6.0), None, "it relies on its locks for 600 s");
 }
 
-/// A client without a horizon comes to a successor, and its connection is reset before it has told
-/// what it holds, with a lease: it relies on that. (It may be stopped meanwhile.)
+/// A client without a horizon comes to a successor. Its connection is reset before it has claimed
+/// its hold with a lease, on which it still relies. (The client may be stopped meanwhile.)
 #[test]
 fn a_client_that_is_cut_off_between_reinit_and_claims_keeps_its_leases() {
     let folder = Folder::new();
@@ -457,7 +459,7 @@ fn a_client_that_is_cut_off_between_reinit_and_claims_keeps_its_leases() {
     drop(x); // the connection is reset
     let waited = recovered_within(s.at, 8.0);
     println!("recovered {waited:?} s after the connection was lost");
-    // it goes on, and its lease of 600 s runs
+    // the client goes on, and its lease of 600 s runs
     let again = comes(s.at, &session, 0);
     let claimed = again.map(|(mut x, _)| {
         let left_ns = 500_000_000_000;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary leaves nothing behind in its process. Alone in its program: it counts.
+//! A primary leaves no files, threads or maps behind in its process. The only test of its program,
+//! since it counts those of the process.
 
 mod common;
 
@@ -19,7 +20,7 @@ fn starting_failing_and_stopping_leave_no_descriptor_thread_or_mapping() {
     let folder = outer.join("folder"); // as a state file it leaves a lock file beside it
     std::fs::create_dir_all(&folder).unwrap();
     let with_admin = || ServerConfig { admin_socket: Some(folder.join("admin")), ..any_port() };
-    // Once beforehand: what the process makes only once does not count.
+    // A first primary makes what a process makes only once, which does not count.
     drop(Server::start(with_admin()).unwrap());
     let (fds, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
 
@@ -49,7 +50,7 @@ fn starting_failing_and_stopping_leave_no_descriptor_thread_or_mapping() {
     assert_eq!(count(folder.to_str().unwrap()), 0, "the admin socket is removed");
     std::fs::remove_dir_all(&outer).unwrap();
     assert_eq!(count("/proc/self/fd"), fds);
-    // A joined thread may be listed for a moment.
+    // A joined thread may still be listed for a moment.
     eventually("the threads are gone", || count("/proc/self/task") == threads);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains("dlock-slots") && !maps.contains("dlock-ledger"));

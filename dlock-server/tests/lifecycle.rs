@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Starting, stopping, and the limits.
+//! Start, stop, and limits of a primary.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn a_thousand_clients_are_let_in_and_one_more_takes_the_place_of_an_absent_one()
             false
         }
     });
-    // Its place is taken; no other client lost one.
+    // Another client has its place; no other one lost its place.
     let back = Peer::connect(addr).call(common::reinit(&session));
     assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
     assert_eq!(Peer::try_init(addr).err(), Some(Status::ServerNoResource));
@@ -89,7 +89,7 @@ fn thirty_two_primaries_run_at_once_and_each_starts_and_stops_within_a_second() 
         assert!(TcpStream::connect(addr).is_err(), "the port is closed");
     }
     drop(silent);
-    // Others use this machine, too: most of them, and none takes long.
+    // Other programs use this machine, too: most starts and stops are quick, and none takes long.
     for mut took in [starts, stops] {
         took.sort_unstable();
         assert!(took[SERVERS_MAX / 2] < Duration::from_secs(1), "{took:?}");
@@ -131,7 +131,7 @@ fn a_port_in_use_and_a_foreign_address_are_told_apart() {
     let error = fails(ServerConfig { port, ..any_port() });
     assert!(matches!(error, StartError::PortInUse(addr) if addr.port() == port));
     assert_eq!(error.status(), Status::Error);
-    // TEST-NET-1: no host's address.
+    // An address of TEST-NET-1, which no host has.
     let bind = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     assert!(matches!(fails(ServerConfig { bind, ..any_port() }), StartError::NotMyAddress(_)));
 }
@@ -144,7 +144,7 @@ fn a_bad_cpuset_is_refused_and_a_good_one_is_used() {
         assert!(fails(ctrl).to_string().contains("control"));
         assert!(fails(cmd).to_string().contains("command"));
     }
-    // CPUs this thread may use, as the kernel lists them.
+    // The CPUs that this thread may use, as the kernel lists them.
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:\t")).unwrap();
     let first = allowed.split([',', '-']).next().unwrap().to_string();
@@ -182,7 +182,7 @@ fn a_device_or_eid_that_does_not_exist_is_refused_unless_verbs_are_off() {
     let by_eid = ServerConfig { eid: [7; 16], ..any_port() };
     match dlock_fabric::VerbsHost::choose(None, &[0; 16]) {
         Ok(_) => assert!(matches!(fails(by_eid), StartError::Verbs(_))),
-        Err(_) => drop(server(by_eid)), // no port that can be used: shared memory and TCP
+        Err(_) => drop(server(by_eid)), // without a usable port: shared memory and TCP
     }
 }
 
@@ -221,7 +221,7 @@ fn a_flood_of_silent_connections_keeps_no_client_out() {
     let mut silent: Vec<Peer> = (0..CONNECTIONS_MAX).map(|_| Peer::connect(addr)).collect();
     let mut late = Peer::init(addr).0;
     assert!(client.is_alive() && late.is_alive());
-    // The oldest had to go, and the newest are still there.
+    // The oldest connections were closed, and the newest are still open.
     assert_eq!(silent[0].receive(), None);
     let newest = silent.last_mut().unwrap();
     assert!(matches!(newest.call(common::INIT), ControlReply::Session(_)));

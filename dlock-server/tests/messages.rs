@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `dlockd` says when it does not start is what `docs/messages.md` has: every row is provoked.
+//! The messages of a `dlockd` that does not start are those of `docs/messages.md`: every row is
+//! provoked.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -9,7 +10,7 @@ use dlock_manuals::Messages;
 
 const DLOCKD: &str = env!("CARGO_BIN_EXE_dlockd");
 
-/// What it says, with these options, under this program.
+/// The message of `dlockd` with these options, started by the command `under`.
 fn said(under: &[&str], options: &[&str]) -> String {
     let words = [under, &[DLOCKD], options].concat();
     let mut command = Command::new(words[0]);
@@ -26,7 +27,7 @@ fn said(under: &[&str], options: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// With this system call denied.
+/// The message of `dlockd` when this system call is denied.
 fn denied(calls: &str, error: &str) -> String {
     let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error={error}"));
     said(&["strace", "-f", "-q", "-o", "/dev/null", "-e", &trace, "-e", &inject], &["--port=0"])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a primary answers on control connections, to clients and to strangers.
+//! The answers of a primary on control connections, to clients and to strangers.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn a_client_is_let_in_asks_and_leaves() {
     );
     assert_eq!(peer.call(ControlRequest::Deinit), ControlReply::Done);
     assert_eq!(peer.receive(), None);
-    // Gone for good: not even the proof brings it back.
+    // The client is removed for good: not even its secret brings it back.
     let again = Peer::connect(server.local_addr()).call(reinit(&session));
     assert_eq!(again, ControlReply::Error(Status::ClientRemoved));
 }
@@ -65,7 +65,7 @@ fn versions_are_negotiated_and_refused_at_once() {
     for (min, max) in [(2, 9), (0, 0), (1, 0)] {
         assert_eq!(init(min, max), ControlReply::Error(Status::VersionMismatch));
     }
-    // Clients that cannot even frame as we do.
+    // Clients with another framing.
     for version in [0, 2] {
         let mut bytes = bytes_of(&Frame::Control(Seq(77), INIT));
         bytes[2] = version;
@@ -128,7 +128,7 @@ fn bytes_that_are_no_frame_get_a_status_and_a_closed_connection() {
         let refusal = Frame::ControlReply(Seq(seq), ControlReply::Error(Status::Error));
         assert_eq!(peer.receive(), Some(refusal), "{what}");
         assert_eq!(peer.receive(), None, "{what}");
-        // The same from a client that is let in.
+        // The same bytes from a client that is let in.
         let (mut client, _) = Peer::init(server.local_addr());
         client.write(&bytes);
         if what != "a long frame of a stranger" {
@@ -168,7 +168,7 @@ fn a_client_that_vanishes_within_a_frame_harms_nobody() {
         })
         .collect();
     assert!(witness.is_alive());
-    // Each may come back.
+    // Each client may come back.
     for session in sessions {
         let mut back = Peer::connect(server.local_addr());
         assert!(matches!(back.call(reinit(&session)), ControlReply::Session(_)));
@@ -197,7 +197,7 @@ fn an_unbound_connection_can_ask_for_nothing_and_touches_nobody() {
         peer.is_refused(3, Status::Error);
     }
     assert_eq!(server.stats()[41], 9);
-    // but whether the primary serves, once
+    // a stranger may ask once whether the primary serves
     let mut peer = Peer::connect(server.local_addr());
     let alive = peer.call(ControlRequest::Heartbeat);
     let ControlReply::Alive { recovering: false, until: ServerTime(0), .. } = alive else {
@@ -385,7 +385,8 @@ fn requests_of_one_connection_are_answered_in_order() {
     writing.join().unwrap().unwrap();
 }
 
-/// 10,000 at once, and then 5,000 a second: what is above waits, and no other client does.
+/// A client may send 10,000 requests at once, and 5,000 a second after that: further ones wait, and
+/// other clients do not.
 #[test]
 fn who_asks_without_end_waits_and_the_others_do_not() {
     const AT_ONCE: u64 = 10_000;
@@ -414,7 +415,7 @@ fn who_asks_without_end_waits_and_the_others_do_not() {
     assert!(peer.is_alive());
 }
 
-/// A session that a client asks for beside the one it has.
+/// Requests a second session for a client that has one.
 fn prepared(server: &Server, session: &Session) -> (Peer, Session) {
     let mut peer = Peer::connect(server.local_addr());
     match peer.call(reinit(session)) {
@@ -450,7 +451,7 @@ fn a_reinit_that_its_client_gives_up_leaves_the_old_session_alone() {
         let (new, prepared) = prepared(&server, &session);
         let next = attaches.then(|| Peer::attach(server.local_addr(), attach(&prepared)).0);
         drop(new);
-        // that is noticed: the primary closes what was made for it
+        // the primary notices the end, and closes the connection of the new session
         if let Some(mut next) = next {
             assert_eq!(next.receive(), None);
         }
@@ -459,8 +460,8 @@ fn a_reinit_that_its_client_gives_up_leaves_the_old_session_alone() {
     assert!(Peer::channel(server.local_addr(), &session).pings());
 }
 
-/// A successor waits for clients that have locks: it is kept that a client has, before it hears so,
-/// and an answer that gives none is none.
+/// A successor waits for clients that have locks. So a primary records that a client has one before
+/// it answers, and an answer without a lock is not recorded.
 #[test]
 fn who_hears_of_a_lock_is_a_client_whom_a_successor_waits_for() {
     let folder = std::env::temp_dir().join(format!("dlock-has-locks-{}", std::process::id()));

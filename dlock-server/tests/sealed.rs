@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The sealed path seen from the wire: who gets a queue pair, and what becomes of a client whose
-//! records are not those that are due. Without an RDMA device these tests say so and do nothing;
+//! The sealed path as seen from the network: the clients that get a queue pair, and the end of a
+//! client with a wrong record. Without an RDMA device these tests print so and are skipped;
 //! `DLOCK_RXE_REQUIRED=1` makes that a failure.
 
 #[path = "common/certs.rs"]
@@ -58,7 +58,7 @@ impl Line {
         self.tls.write_until(self.stream.as_fd(), &bytes, Instant::now() + PATIENCE).unwrap();
     }
 
-    /// The next frame; `None`: the primary has closed.
+    /// The next frame; `None`: the primary has closed the connection.
     fn receive(&mut self) -> Option<Frame> {
         loop {
             if let Some((kind, payload)) = self.received.next().unwrap() {
@@ -89,7 +89,7 @@ impl Line {
     }
 }
 
-/// A queue pair that is not connected yet.
+/// A queue pair that is not yet connected.
 fn queue_pair() -> (Arc<Qp>, Arc<Cq>) {
     let choice = choose(&devices().unwrap(), None, &[0; 16]).unwrap();
     let context = Context::open(&choice).unwrap();
@@ -106,7 +106,7 @@ fn queue_pair() -> (Arc<Qp>, Arc<Cq>) {
     (Qp::new(&Pd::new(&context).unwrap(), spec).unwrap(), cq)
 }
 
-/// A client that seals by itself, and may do it wrongly.
+/// A client that seals its records itself, and may do so wrongly.
 struct Rogue {
     liveness: Line,
     messages: Messages,
@@ -189,7 +189,7 @@ fn ask(line: &mut Line, session: &Session, qp: Arc<Qp>) -> (Attached, Arc<Qp>) {
     }
 }
 
-/// A primary with TLS on the device; `None`: there is none.
+/// A primary with TLS on the device; `None`: there is no device.
 fn primary(ca: &Ca) -> Option<Server> {
     if let Err(error) = VerbsHost::choose(None, &[0; 16]) {
         let required = std::env::var_os("DLOCK_RXE_REQUIRED").is_some_and(|value| value == "1");
@@ -263,14 +263,14 @@ fn a_record_that_is_not_the_one_due_ends_the_channel_and_nothing_else() {
         assert_eq!(rogue.exchange(&last), None, "{what}");
         assert!(server.stats()[Counter::BadRequest as usize] > before, "{what}");
         assert!(control.is_alive(), "its control connection, and others', go on: {what}");
-        // it comes back with other keys
+        // the client comes back with other keys
         let mut again = Rogue::attach(&server, &tls, &session);
         let good = again.ping();
         assert!(again.exchange(&good).is_some(), "{what}");
     }
 }
 
-/// A record that was sealed by another session's keys, of the same client, is worth nothing.
+/// A record sealed with the keys of another session of the same client is refused.
 #[test]
 fn a_record_of_an_earlier_session_of_the_same_client_is_refused() {
     let ca = Ca::new("ours");
@@ -295,7 +295,7 @@ fn strangers_and_those_with_another_certificate_get_no_queue_pair() {
     assert_eq!(ask(&mut own, &session, queue_pair().0).0.status, Status::Success);
 }
 
-/// Lists are loaded while an attach waits for its queue pair, behind one that is never answered.
+/// Lists are loaded while an attach waits for its queue pair, behind one whose peer never answers.
 #[test]
 fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
     let ca = Ca::new("ours");
@@ -323,7 +323,7 @@ fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
         std::thread::sleep(Duration::from_millis(300));
         line
     };
-    let _deaf = asks(&renewed, |end| end.gid[15] = 100); // of this network, and of no host
+    let _deaf = asks(&renewed, |end| end.gid[15] = 100); // an address without a host
     let mut late = asks(&old, |_| {});
     ca.revokes(&[revoked]);
     server.reload_tls();
@@ -336,7 +336,8 @@ fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
     }
 }
 
-/// Nothing but its TLS connection tells that a client is gone whose device still answers.
+/// The device of the client still answers, so only the TLS connection shows that the client is
+/// gone.
 #[test]
 fn the_end_of_the_tls_connection_ends_the_channel() {
     let ca = Ca::new("ours");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlockd` under a service manager: what it says at the notification socket, and how it logs.
+//! `dlockd` under a service manager: its messages at the notification socket, and its log.
 
 mod common;
 
@@ -18,7 +18,7 @@ use dlock_core::wire::message::LockType;
 use dlock_server::{Server, ServerConfig};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// After this long without a ping the manager of these tests would restart it.
+/// The time without a ping after which the manager of these tests would restart the service.
 const WATCHDOG: Duration = Duration::from_millis(800);
 
 struct Folder(PathBuf);
@@ -63,14 +63,14 @@ impl Service {
         Self { socket, process: command.spawn().unwrap(), _folder: folder }
     }
 
-    /// The next message, if there is one in time.
+    /// The next message; `None`: none has come in time.
     fn told(&self) -> Option<String> {
         let mut message = [0; 4096];
         let len = self.socket.recv(&mut message).ok()?;
         Some(String::from_utf8(message[..len].to_vec()).unwrap())
     }
 
-    /// The next message that is no ping.
+    /// The next message other than a ping.
     fn told_but_pings(&self) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -82,7 +82,7 @@ impl Service {
         }
     }
 
-    /// Waits for a message that is like this. One that says that it serves is none before.
+    /// Waits for a message of this kind. No earlier message may say that the primary serves.
     fn told_until(&self, is_so: impl Fn(&str) -> bool) {
         loop {
             let message = self.told_but_pings();
@@ -111,7 +111,7 @@ fn a_service_is_ready_alive_reloading_and_stopping() {
     let ready = service.told_but_pings();
     assert!(ready.starts_with("READY=1\nSTATUS=serves on 127.0.0.1:"), "{ready}");
     assert_eq!(service.told().as_deref(), Some("WATCHDOG=1\n"));
-    // Without TLS, too: a service manager means by SIGHUP that it shall read again.
+    // This holds without TLS, too: with SIGHUP a service manager asks for a reload.
     service.signal(Signal::HUP);
     let reloading = service.told_but_pings();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
@@ -121,7 +121,7 @@ fn a_service_is_ready_alive_reloading_and_stopping() {
     assert!(service.process.wait().unwrap().success());
 }
 
-/// It is a pipe to which no process writes.
+/// The configuration is a pipe to which no process writes.
 #[test]
 fn a_configuration_that_cannot_be_read_holds_up_no_end() {
     let folder = Folder::new("unread");
@@ -252,7 +252,7 @@ fn a_primary_that_recovers_does_not_say_that_it_serves() {
     let left_s = ready.trim_end().strip_prefix(&format!("READY=1\n{alone}"));
     let left_s = left_s.and_then(|rest| rest.split_once(" s for ")).expect(&ready).0;
     assert!((270..=300).contains(&left_s.parse().unwrap()), "{ready}");
-    // It counts down, and a reload does not end it.
+    // The time left counts down, and a reload does not end the recovery.
     service.told_until(|message| message.starts_with(alone) && !ready.ends_with(message));
     service.signal(Signal::HUP);
     service.told_until(|message| message.starts_with(&format!("READY=1\n{alone}")));
@@ -279,7 +279,8 @@ fn a_primary_that_recovers_does_not_say_that_it_serves() {
     service.told_until(|message| message.starts_with("STATUS=serves on 127.0.0.1:"));
 }
 
-/// The first line on standard error of a `dlockd` with these arguments; of none if that is a file.
+/// The first line on standard error of a `dlockd` with these arguments; if that is a file, an empty
+/// line.
 fn first_line(arguments: &[&str], journal: Option<&File>) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
     command.args(["--port=0", "--verbs=off"]).args(arguments).env_remove("NOTIFY_SOCKET");
@@ -295,7 +296,7 @@ fn first_line(arguments: &[&str], journal: Option<&File>) -> String {
     let mut process = command.spawn().unwrap();
     let mut ready = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-    // lines are written by a thread of their own: the first one may come after the ready line
+    // a thread of its own writes the lines, so the first one may come after the ready line
     let mut first = String::new();
     match process.stderr.take() {
         Some(errors) => _ = BufReader::new(errors).read_line(&mut first).unwrap(),
@@ -306,7 +307,7 @@ fn first_line(arguments: &[&str], journal: Option<&File>) -> String {
     first.trim_end().to_string()
 }
 
-/// Waits until the file has a whole line.
+/// Waits until the file has a complete line.
 fn wait_for_line(file: &File) {
     let end = Instant::now() + PATIENCE;
     let ends_line = |len| {
@@ -342,7 +343,7 @@ fn why_it_does_not_start_is_an_error_in_the_format_of_the_log() {
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
-    // Not an address of this host, and no file.
+    // Not an address of this host, and a file that does not exist.
     for wrong in [["--insecure", "--listen=203.0.113.1"], ["--sleep-mode", "--config=/no/such"]] {
         let with = |format| why(&[wrong[0], wrong[1], "--log-level=off", "--log-format", format]);
         assert!(with("text").starts_with("dlockd: "));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Heavy clients: all others are served, their own order holds, and what they leave is undone.
+//! Heavy clients: all others are served, the order of each is kept, and all they leave is undone.
 
 mod common;
 
@@ -18,9 +18,9 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 use dlock_server::{Server, ServerConfig};
 
-/// A lease no test outlives.
+/// A lease that outlasts every test.
 const LEASE_S: u32 = 1_000;
-/// Frames that a flooding client has under way.
+/// The number of frames that a flooding client has under way.
 const DEPTH: usize = 16;
 
 fn get_all(control: &mut Peer, prefix: &str, count: usize) -> Vec<LockGrant> {
@@ -48,7 +48,7 @@ fn config() -> ServerConfig {
     ServerConfig { clients_max: 20, locks_max: 3_000, objects_max: 100, ..ServerConfig::default() }
 }
 
-/// Pipelines batches and pings until it is told to stop; every answer comes, in order.
+/// Sends batches and pings in a pipeline until `stop` is set; every answer comes, in order.
 fn flood(server: &Server, name: &str, stop: &AtomicBool) -> u64 {
     let (mut control, session) = Peer::init(server.local_addr());
     let grants = get_all(&mut control, name, BATCH_MAX);
@@ -147,7 +147,7 @@ fn who_leaves_with_many_locks_is_unknown_at_once_and_its_waiters_are_granted() {
             other => panic!("{other:?}"),
         }
     }
-    // all of its locks are free, and gone but for three
+    // all of its locks are free, and all but three are gone
     let all = get_all(&mut control, "other", 3_000 - 3);
     assert_eq!(all.len(), 3_000 - 3);
 }

@@ -34,7 +34,7 @@ fn socket(session: &Session) -> &[u8] {
     session.offers.place(FabricKind::Shm).expect("shm is offered")
 }
 
-/// Nothing here depends on the time.
+/// A clock for tests that do not depend on the time.
 fn clock(session: &Session) -> ClockEstimate {
     ClockEstimate::from_exchange(0, 0, session.now)
 }
@@ -96,7 +96,7 @@ impl Client {
         let (mode, wait) = (Mode::Exclusive, WaitNumber(1));
         let wait = Request::Wait { handle, mode, expire_s: LEASE_S, wait, ticket: None };
         let seq = self.exec.send(&wait).unwrap();
-        // The primary knows of the wait once it has answered what came after it.
+        // The answer to a later request shows that the primary knows of the wait.
         let ping = self.exec.send(&Request::Ping).unwrap();
         assert!(matches!(self.exec.reply(ping, common::PATIENCE), Ok(Some(Reply::Pong { .. }))));
         seq
@@ -137,7 +137,7 @@ fn a_client_that_leaves_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
     assert_eq!(holder.control.call(ControlRequest::Deinit), ControlReply::Done);
     let back = Peer::connect(server.local_addr()).call(reinit(&holder.session));
     assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
-    // It could still write: nothing of it is given to another client.
+    // The holder could still write, so no other client gets its lock.
     assert_eq!(waiter.exec.reply(wait, Duration::ZERO), Ok(None));
     drop(holder.exec);
     waiter.is_granted(wait);
@@ -150,7 +150,7 @@ fn an_absent_client_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
     holder.acquire();
     let wait = waiter.wait();
     drop(holder.control);
-    // The grace passes, and the client is refused; but its process lives.
+    // After the grace the client is refused; but its process lives.
     let read = WordOp::Read { addr: WordAddr::new(holder.lock.slot, Word::W0) };
     eventually("it is refused", || {
         execute(&holder.exec, read) == Outcome::Refused(Status::ClientRemoved)
@@ -252,19 +252,19 @@ fn a_stopped_primary_refuses_the_chains_of_its_clients() {
 /// Names the primary's address for a child process, which is this program again.
 const ADDRESS: &str = "DLOCK_TEST_ADDRESS";
 
-/// What the child does: gets hold of the lock, says so, and waits to be killed. In the tests
-/// proper there is no address, and nothing to do.
+/// The child: takes the lock, says so, and waits to be killed. In an ordinary run there is no
+/// address, and the test does nothing.
 #[test]
 fn child() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
-    // Three clients of one process; the first leaves.
+    // Three clients of one process; the first one leaves.
     let [mut first, _other, client] = [(); 3].map(|()| Client::at(address.parse().unwrap()));
     drop(first.exec);
     assert_eq!(first.control.call(ControlRequest::Deinit), ControlReply::Done);
     assert!(matches!(client.acquire(), Outcome::Done(values) if values[0] == 0));
     println!("\nholding");
     let mut line = String::new();
-    // Until the parent kills it, or is gone itself.
+    // Until the parent kills the child, or has ended.
     let _ = std::io::stdin().read_line(&mut line);
 }
 
@@ -298,7 +298,8 @@ fn a_process_that_is_killed_is_undone_at_once_whatever_the_grace() {
     }
 }
 
-/// A thread of another user. Of the process the other threads, as those of the primary, stay root.
+/// One thread is another user's. The other threads of the process, such as those of the primary,
+/// stay root's.
 #[test]
 fn a_primary_of_root_shares_its_memory_with_those_that_are_named_alone() {
     if !rustix::process::geteuid().is_root() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TLS on the port: who gets in, who does not, and what those cost who do not.
+//! TLS on the port: peers that get in, peers that do not, and the cost of the latter.
 
 #[path = "common/certs.rs"]
 mod certs;
@@ -115,7 +115,7 @@ fn refused(server: &Server) -> u64 {
     server.stats()[Counter::BadRequest as usize]
 }
 
-/// What a peer gets that has sent these bytes.
+/// The answer to a peer that has sent these bytes.
 fn answer_to(addr: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -137,11 +137,11 @@ fn who_has_no_certificate_of_the_ca_gets_no_frame_and_is_counted() {
     let answer = answer_to(addr, &bytes);
     assert!(codec::header(answer.first_chunk::<HEADER_LEN>().unwrap_or(&[0; HEADER_LEN])).is_err());
     eventually("the peer without TLS is counted", || refused(&server) == 1);
-    // nothing at all, and half a record
+    // no bytes, and half a record
     assert_eq!(answer_to(addr, b""), b"");
     assert_eq!(answer_to(addr, &[0x16, 3, 1, 1]), b"");
     eventually("they are counted", || refused(&server) == 3);
-    // a client of another CA trusts this primary if it is told so, and gets nothing
+    // a client of another CA that trusts this primary is refused
     let mut files = other.issue("stranger");
     files.ca = ca.folder().join("ca.pem");
     let mut stranger = Sealed::connect(addr, &certs::load(files));
@@ -219,7 +219,7 @@ fn a_thousand_connections_without_a_handshake_disturb_nobody_and_end() {
 const HANDSHAKES_MAX: usize = 1_024;
 const HANDSHAKES_AT_ONCE: usize = 6_000;
 
-/// Whether the primary has closed it; it says nothing before a hello.
+/// Whether the primary has closed the connection; it sends no bytes before a hello.
 fn is_closed(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     !matches!(stream.read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
@@ -241,7 +241,7 @@ fn of_more_handshakes_than_there_may_be_the_oldest_make_room() {
     let is_slow = began.elapsed() > Duration::from_secs(1);
     eventually("the oldest are closed", || shaking[..8].iter().all(is_closed));
     let others = shaking[8..].iter().filter(|stream| is_closed(stream)).count();
-    // all of them end after ten seconds: a slow machine shows nothing
+    // all of them end after ten seconds, so the check says nothing on a slow machine
     assert!(
         is_slow || (began.elapsed() < Duration::from_secs(9) && others == 0),
         "{others} others"
@@ -261,7 +261,7 @@ fn handshakes_of_an_address_beyond_its_rate_are_refused_unheard() {
         }
     };
     knock(HANDSHAKES_AT_ONCE);
-    // and what was given back meanwhile, five hundred a second
+    // meanwhile the address may make five hundred more a second
     while Sealed::try_connect(addr, &tls).is_ok() {
         knock(500);
         assert!(began.elapsed() < Duration::from_secs(60), "never refused");
@@ -285,7 +285,7 @@ fn who_was_revoked_between_its_handshake_and_its_first_frame_is_not_heard() {
     assert!(revoked_peer.receive().is_err());
 }
 
-/// A client may have another certificate by now than that with which a channel was attached.
+/// A client may have another certificate by now than the one with which it attached a channel.
 #[test]
 fn a_revocation_is_seen_of_a_channel_whose_client_has_another_certificate_by_now() {
     let ca = Ca::new("ours");
@@ -304,7 +304,7 @@ fn a_revocation_is_seen_of_a_channel_whose_client_has_another_certificate_by_now
     assert!(channel.receive().is_err(), "it ends");
 }
 
-/// A socket that takes and gives one byte at a time.
+/// A socket that passes one byte at a time.
 struct Slow<'a>(&'a TcpStream);
 
 impl Read for Slow<'_> {
@@ -353,7 +353,7 @@ fn a_peer_that_sends_byte_by_byte_is_served() {
     assert!(control.is_alive());
 }
 
-/// Keeps what is written to it.
+/// A stream that keeps the bytes written to it.
 struct Kept(Vec<u8>);
 
 impl Read for Kept {
@@ -406,7 +406,7 @@ fn half_a_record_is_waited_for_without_keeping_others_and_garbage_ends_a_channel
     for seq in 2..=40 {
         assert!(matches!(channel.receive(), Ok(Frame::Reply(got, _)) if got == Seq(seq)));
     }
-    // a record that was not sealed
+    // a record that is not sealed
     channel.stream.write_all(&[0x17, 3, 3, 0, 32]).unwrap();
     channel.stream.write_all(&[7; 32]).unwrap();
     let error = channel.receive().unwrap_err();
@@ -439,10 +439,11 @@ fn large_batches_go_both_ways_and_one_that_reads_nothing_ends_alone() {
     }
     let (_other_control, other_session) = Sealed::init(addr, &tls);
     let (mut other, _) = Sealed::attach(addr, &tls, &other_session);
-    // it sends on and reads nothing, until the primary takes no more and then ends it
+    // the client sends on and reads nothing, until the primary takes no more and then disconnects
+    // it
     let mut bytes = Vec::new();
     codec::encode(&Frame::Batch(Seq(1), chains), &mut bytes);
-    // a buffer that runs over at once: only the primary's kernel sees that nothing is taken then
+    // the buffer is full soon: only the primary's kernel notices that the client reads nothing
     SockRef::from(&channel.stream).set_recv_buffer_size(64 * 1024).unwrap();
     let ended = Instant::now() + 4 * PATIENCE;
     loop {
@@ -461,7 +462,7 @@ fn large_batches_go_both_ways_and_one_that_reads_nothing_ends_alone() {
 #[test]
 fn a_stolen_secret_is_worth_nothing_with_another_certificate() {
     let ca = Ca::new("ours");
-    let folder = Ca::new("state"); // a folder that is gone with it
+    let folder = Ca::new("state"); // a folder that is removed at the end
     let config = || ServerConfig {
         tls: Some(ca.tls("primary")),
         state_file: Some(folder.folder().join("epoch")),
@@ -480,10 +481,10 @@ fn a_stolen_secret_is_worth_nothing_with_another_certificate() {
     let (mut channel, status) = Sealed::attach(addr, &owner, &session);
     assert_eq!(status, Status::Success);
     assert!(control.is_alive() && channel.pings(), "its session is as it was");
-    // a renewed certificate is the same client's
+    // a renewed certificate belongs to the same client
     let renewed = ca.tls("owner");
     assert_eq!(Sealed::attach(addr, &renewed, &session).1, Status::Success);
-    // nor does the successor let the thief in
+    // the successor does not let the thief in, either
     primary.stop();
     let successor = server(config());
     let addr = successor.local_addr();

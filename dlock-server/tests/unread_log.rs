@@ -16,10 +16,10 @@ use dlock_fabric::os::sink::{FLUSH_MAX, LINES_MAX};
 use rustix::io::{ioctl_fionbio, write, Errno};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// Longer than the end of a healthy primary takes beside its last lines.
+/// More time than a healthy primary takes to end, without its last lines.
 const END_MAX: Duration = Duration::from_secs(20);
 
-/// A pipe that takes nothing more: the end to read, and the end to write.
+/// A full pipe: the end to read, and the end to write.
 fn full_pipe() -> (std::fs::File, OwnedFd) {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     ioctl_fionbio(&writer, true).unwrap();
@@ -38,7 +38,7 @@ impl Drop for Running {
     }
 }
 
-/// A dlockd that writes its log to `stderr`, and the line that says it serves.
+/// Starts a dlockd that writes its log to `stderr`; returns its address, too.
 fn start(stderr: OwnedFd) -> (Running, SocketAddr) {
     let mut dlockd = Command::new(env!("CARGO_BIN_EXE_dlockd"))
         .args(["--port=0", "--state-file=none", "--log-level=debug"])
@@ -53,7 +53,7 @@ fn start(stderr: OwnedFd) -> (Running, SocketAddr) {
     std::thread::spawn(move || {
         let mut line = String::new();
         let _ = BufReader::new(stdout).read_line(&mut line); // an empty line is seen below
-        let _ = said.send(line); // a test that failed does not hear it
+        let _ = said.send(line); // a failed test does not receive it
     });
     let line = heard.recv_timeout(END_MAX).unwrap_or_default();
     let Some(address) = line.strip_prefix("dlockd ready: listening on ") else {
@@ -63,7 +63,7 @@ fn start(stderr: OwnedFd) -> (Running, SocketAddr) {
     (dlockd, address)
 }
 
-/// A client comes and leaves; lines about it are logged.
+/// Lets a client come and leave, which is logged.
 fn visit(address: SocketAddr) {
     let (mut peer, _) = Peer::init(address);
     peer.call(ControlRequest::Deinit);

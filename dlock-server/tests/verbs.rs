@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who may have queue pairs, and until when. What needs an RDMA device says so and does nothing on
-//! a machine without; `DLOCK_RXE_REQUIRED=1` makes that a failure.
+//! The clients that may have queue pairs, and their ends. Without an RDMA device these tests print
+//! so and are skipped; `DLOCK_RXE_REQUIRED=1` makes that a failure.
 
 mod common;
 
@@ -24,7 +24,7 @@ use dlock_server::{Server, ServerConfig, VerbsUse};
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// A primary on the device; `None`: there is none.
+/// A primary on the device; `None`: there is no device.
 fn primary(config: ServerConfig) -> Option<Server> {
     if let Err(error) = VerbsHost::choose(None, &[0; 16]) {
         let required = std::env::var_os("DLOCK_RXE_REQUIRED").is_some_and(|value| value == "1");
@@ -51,7 +51,7 @@ fn refusal(attached: Result<VerbsExecutor, FabricError>) -> Status {
     }
 }
 
-/// What a client could say that has a queue pair: this one has none.
+/// An attach that names a queue pair, for a client without one.
 fn pretended(session: &Session) -> Attach {
     let chains = VerbsEndpoint { qp_num: 17, psn: 1, gid: [0xfe; 16], lid: 0, mtu: 3, reads: 1 };
     let verbs = VerbsAttach { chains, messages: None, ring_slots: 8, message_bytes: 256 };
@@ -126,7 +126,7 @@ fn strangers_get_no_queue_pairs() {
     let (wrong, nobody) = (Secret([0; 16]), Attach { client: unknown, ..good });
     assert_eq!(refusal(over_verbs_as(addr, &nobody)), Status::ClientRemoved);
     assert_eq!(refusal(over_verbs_as(addr, &Attach { secret: wrong, ..good })), Status::Error);
-    // one that says a queue pair it has not got: it gets an answer, and nothing else happens
+    // a client that names a queue pair which it does not have gets an answer, and no more
     let (liar, attached) = Peer::attach(addr, pretended(&session));
     if attached.status == Status::Success {
         assert!(attached.verbs.is_some());
@@ -168,12 +168,12 @@ fn a_second_attach_fences_the_first() {
     let first = over_verbs(addr, &session).unwrap();
     assert_eq!(faa(&first, word), Single::Done(0));
     let second = over_verbs(addr, &session).unwrap();
-    // its queue pairs are gone, also if it does not know it
+    // the primary has ended the first queue pairs, even if their owner does not know it
     assert!(!matches!(faa(&first, word), Single::Done(_)));
     assert_eq!(faa(&second, word), Single::Done(1));
     drop(first);
     assert_eq!(faa(&second, word), Single::Done(2));
-    // a channel over tcp takes its place as well
+    // a channel over tcp replaces one over queue pairs as well
     let mut tcp = Peer::channel(addr, &session);
     assert!(!matches!(faa(&second, word), Single::Done(_)));
     assert!(tcp.pings());
@@ -202,7 +202,7 @@ fn a_life_line_that_ends_ends_the_channel_and_one_that_speaks_does_too() {
     let Some(server) = primary(config) else { return };
     let addr = server.local_addr();
     let (mut peer, session) = Peer::init(addr);
-    // the answer of a primary that believes in the queue pair
+    // the primary answers as if the queue pair existed
     let (mut line, attached) = Peer::attach(addr, pretended_on(&session));
     assert_eq!(attached.status, Status::Success);
     line.write(b"x");
@@ -211,13 +211,13 @@ fn a_life_line_that_ends_ends_the_channel_and_one_that_speaks_does_too() {
     assert_eq!(attached.status, Status::Success);
     drop(line);
     assert!(peer.is_alive());
-    // a client that is gone altogether is removed
+    // a client without any connection is removed
     drop(peer);
     let started = Instant::now();
     eventually("it is removed", || {
         let reply = Peer::connect(addr).call(reinit(&session));
         if matches!(reply, ControlReply::Session(_)) {
-            // longer than the grace, and than the primary listens before it acts on it
+            // longer than the grace, and than the time in which the primary reacts to the end
             std::thread::sleep(Duration::from_secs(1));
         }
         reply == ControlReply::Error(Status::ClientRemoved)
@@ -226,7 +226,7 @@ fn a_life_line_that_ends_ends_the_channel_and_one_that_speaks_does_too() {
     let ControlReply::Session(_) = Peer::connect(addr).call(INIT) else { panic!("it serves") };
 }
 
-/// As [`pretended`], with an address that leads somewhere: the device's own.
+/// As [`pretended`], with the device's own address, which can be reached.
 fn pretended_on(session: &Session) -> Attach {
     let choice = VerbsHost::choose(None, &[0; 16]).expect("there is a device");
     let mut attach = pretended(session);
@@ -248,7 +248,7 @@ fn addresses_that_nobody_answers_at_keep_no_other_client_out() {
         .map(|n| {
             let mut attach = pretended_on(&session);
             if let Some(VerbsAttach { chains, messages: Some(messages), .. }) = &mut attach.verbs {
-                chains.gid[15] = 100 + n; // of this network, and of no host
+                chains.gid[15] = 100 + n; // an address of this network without a host
                 messages.gid[15] = 100 + n;
             }
             let mut line = Peer::connect(addr);
@@ -256,10 +256,10 @@ fn addresses_that_nobody_answers_at_keep_no_other_client_out() {
             line
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(100)); // they are asked for first
+    std::thread::sleep(Duration::from_millis(100)); // until the primary has taken them
     let started = Instant::now();
     let executor = over_verbs(addr, &theirs).expect("the other client is let in");
-    // each of the forty takes three seconds, and four were made at a time
+    // each of the forty would take three seconds, with four made at a time
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     drop((executor, lines));
     assert!(deaf.is_alive());
@@ -272,7 +272,7 @@ fn messages_travel_over_queue_pairs_as_over_sockets() {
     let (mut peer, session) = Peer::init(addr);
     let executor = over_verbs(addr, &session).unwrap();
     let grant = peer.get("asked for", LockType::Atomic);
-    // far more than a receive ring has buffers, while the replies are not read
+    // far more requests than a receive ring has buffers, while the replies are not read
     let requests = (0..500).map(|n| match n % 2 {
         0 => Request::Ping,
         _ => Request::Resolve { handle: grant.handle },

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub struct Ca(PathBuf);
 
 impl Ca {
-    /// Makes one, and certificates for a primary of this name and for clients.
+    /// Makes a CA, and certificates for a primary of this name and for these clients.
     pub fn make(folder: &str, primary: Option<&str>, clients: &[&str]) -> Result<Self, Failure> {
         certs(&["init", "--dir", folder])?;
         if let Some(name) = primary {
@@ -25,12 +25,12 @@ impl Ca {
         Ok(Self(folder.into()))
     }
 
-    /// The files of who shows the certificate of this name, and trusts this CA.
+    /// The files of a peer with the certificate of this name that trusts this CA.
     pub fn files(&self, name: &str) -> TlsFiles {
         self.files_trusting(name, self)
     }
 
-    /// The files of who shows the certificate of this name, and trusts another CA.
+    /// The files of a peer with the certificate of this name that trusts another CA.
     pub fn files_trusting(&self, name: &str, other: &Ca) -> TlsFiles {
         let file = |name: String| self.0.join(name);
         TlsFiles {
@@ -42,7 +42,7 @@ impl Ca {
     }
 }
 
-/// Reads them.
+/// Loads these files.
 pub fn load(files: TlsFiles) -> Result<Tls, Failure> {
     Tls::load(files, Arc::new(NoPassword)).map_err(Failure::plain)
 }

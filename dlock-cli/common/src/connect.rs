@@ -20,8 +20,8 @@ use crate::failure::{Failure, DENIED, NOT_GOT, SILENT, UNAVAILABLE, USAGE};
 use crate::logging::say;
 use crate::place::{Fabric, Where, ADDRESS_VARIABLE};
 
-/// A client that finds the successor of its primary by itself, with this horizon of its session.
-/// `wait`: how long it may take in all, a recovery included; `None`: no recovery is waited for.
+/// A client with this session horizon, which finds the successor of its primary by itself. `wait`:
+/// the most time for the connection, a recovery included; `None`: it does not wait for a recovery.
 pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Result<Client, Failure> {
     let places = place.addresses()?;
     let named = places.iter().collect::<HashSet<_>>().len();
@@ -39,7 +39,7 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
         let listed = listed.join(" or ");
         let is_over = until.is_some_and(|until| Instant::now() >= until);
         let error_text = match error {
-            // the library's word for all that `dlock -v` tells of
+            // the library has this status for everything that `dlock -v` explains
             Error::Other(Status::Error) if is_over => {
                 let cause = format!("the primary at {listed} has not answered in time");
                 return Failure::new(NOT_GOT, cause, SILENT);
@@ -76,10 +76,10 @@ pub fn client(place: &Where, horizon: Duration, wait: Option<Duration>) -> Resul
 }
 
 impl Where {
-    /// Where primaries are: at least one address.
+    /// The addresses of primaries, at least one.
     ///
     /// # Errors
-    /// `DLOCK_PRIMARIES` is no list of addresses.
+    /// `DLOCK_PRIMARIES` is not a list of addresses.
     pub fn addresses(&self) -> Result<Vec<Address>, Failure> {
         let variable =
             |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
@@ -109,7 +109,7 @@ impl Where {
     }
 }
 
-/// Whether TLS is asked for, by options or the environment.
+/// Whether TLS is configured, by options or the environment.
 pub fn speaks_tls() -> bool {
     std::env::var_os(TLS_CA_VARIABLE).is_some_and(|path| !path.is_empty())
 }
@@ -135,7 +135,7 @@ pub fn open(address: SocketAddr, fabric: Fabric) -> Result<Instance, Status> {
     Instance::init(&config(address.port(), fabric, &[]), &address.ip().to_string())
 }
 
-/// The same, of a client that knows where others are, and finds the successor of its primary by
+/// As [`open`], for a client that knows other primaries, and finds the successor of its own by
 /// itself.
 pub fn open_with(
     address: &Address,
@@ -153,7 +153,8 @@ pub fn open_by(address: SocketAddr, fabric: Fabric, tls: Option<&Tls>) -> Result
 }
 
 fn config(port: u16, fabric: Fabric, others: &[Address]) -> ClientConfig {
-    // a client that is told of no others is driven by hand; the environment does not matter
+    // a client without other addresses finds no successor by itself; the environment does not
+    // matter
     let primaries = Some(others.to_vec());
     ClientConfig { port, fabric, primaries, ..ClientConfig::default() }
 }

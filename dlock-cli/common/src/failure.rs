@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exit codes, and what is said when something fails: the cause, then the remedy.
+//! Exit codes, and the text of a failure: the cause, then the remedy.
 
 use std::fmt;
 use std::io;
@@ -39,7 +39,7 @@ impl Failure {
         Self { code, text: format!("{cause}\n  remedy: {remedy}") }
     }
 
-    /// A process or thread that `dlock` needs was not started.
+    /// The failure if a process or thread that `dlock` needs cannot be started.
     pub fn not_started(what: &str, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::WouldBlock => Self::new(
@@ -52,17 +52,17 @@ impl Failure {
         }
     }
 
-    /// The system has refused a call, and so `what`.
+    /// The failure of `what`, because the system has refused a call.
     pub fn of_call(call: &str, what: &str, error: impl fmt::Display) -> Self {
         Self::plain(format_args!("{what}: {call}: {error}"))
     }
 
-    /// Something failed for which no remedy is known beyond what the cause says.
+    /// A failure without a remedy beyond what the cause says.
     pub fn plain(cause: impl fmt::Display) -> Self {
         Self { code: FAILED, text: cause.to_string() }
     }
 
-    /// A primary answered with this status when asked to do `what`.
+    /// The failure if a primary answered with this status when asked to do `what`.
     pub fn refused(what: impl fmt::Display, status: Status) -> Self {
         let remedy = match status {
             Status::NotReady => "start the primary, or wait until its recovery is over",
@@ -77,15 +77,15 @@ impl Failure {
     }
 }
 
-/// What to do about a primary that does not answer.
+/// The remedy for a primary that does not answer.
 pub const SILENT: &str = "look whether it runs and can be reached: dlock status";
 
-/// What to do about [`Status::ServerNoResource`].
+/// The remedy for [`Status::ServerNoResource`].
 pub const NO_ROOM: &str = "clients_max, locks_max or objects_max of dlockd.toml is reached, or a \
      quota of a rule, or its state folder is out of reach: dlock status and the primary's log say \
      which; raise it, release what is not needed, or mend the folder";
 
-/// What to do about [`Status::Denied`].
+/// The remedy for [`Status::Denied`].
 pub const DENIED: &str = "use a certificate that has this right, or give it one: [[rules]] in \
      dlockd.toml, then reload; the primary's log names the right that is missing";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the libraries log goes to standard error, one line each, unless it is collected. A reader
-//! of standard error that stands still holds up no thread.
+//! Log messages of the libraries go to standard error, one line each, unless they are collected. A
+//! reader of standard error that does not read blocks no thread.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::text;
 
 struct Stderr;
 
-/// What was logged while it is collected.
+/// The messages that were collected; `None`: messages are printed.
 static HEARD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
 impl Log for Stderr {
@@ -33,13 +33,13 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// One line on standard error, and a word for the program before it.
+/// Prints one line on standard error, after the name of the program.
 pub fn say(line: impl fmt::Display) {
     let text = format!("dlock: {}\n", text::visible(&line.to_string()));
     sink::put(Line { level: Level::Error, text });
 }
 
-/// Errors only; each `-v` adds a level.
+/// Logs errors to standard error; each `-v` adds a level.
 pub fn to_stderr(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::Error,
@@ -54,7 +54,7 @@ pub fn to_stderr(verbose: u8) {
     }
 }
 
-/// Does this, and gives out what was logged meanwhile instead of printing it.
+/// Calls `act`, and returns what was logged meanwhile instead of printing it.
 pub fn heard<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
     let swap = |with| {
         let mut heard = HEARD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

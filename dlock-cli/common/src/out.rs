@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Standard output. What cannot be written is remembered: the program fails then. It may be a pipe
-//! into `head`, which is no reason to crash or to say something.
+//! Standard output. A failed write is remembered, and the program fails at its end. It may be a
+//! pipe into `head`, which is no reason to crash or to print something.
 
 use std::io::{self, stdout, ErrorKind, IsTerminal, Write};
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::text;
 
-/// Why something was not written, the first time.
+/// The first error of a write.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Prints text that ends with its own newline, at once.
@@ -22,17 +22,17 @@ pub fn print(text: &str) {
     }
 }
 
-/// How wide the terminal is that is printed to; `None`: it is none, as a pipe or a file.
+/// The width of the terminal on standard output; `None`: it is not a terminal.
 pub fn columns() -> Option<usize> {
     let out = stdout();
     let size = out.is_terminal().then(|| tcgetwinsize(&out).ok()).flatten()?;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// Where nothing tells how wide the output may be.
+/// The width of help and reports if standard output is not a terminal.
 const WIDTH: usize = 80;
 
-/// How wide help and reports may be.
+/// The width of help and reports.
 pub fn width() -> usize {
     columns().unwrap_or(WIDTH)
 }
@@ -47,7 +47,7 @@ pub fn json(document: &Value) {
     line(&text::json(document));
 }
 
-/// Whether something that was to be printed was lost, and what is to be said about it.
+/// If some output was lost, the message about that; empty if the reader has gone.
 pub fn lost() -> Option<String> {
     let lost = LOST.lock().ok()?.take()?;
     Some(match lost.kind() {

@@ -11,8 +11,8 @@ const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
 /// The environment variable for [`Where::address`].
 pub const ADDRESS_VARIABLE: &str = "DLOCK_ADDRESS";
 
-/// An empty variable is none, as in a unit or a script that clears it. To be called while this is
-/// the only thread.
+/// Removes empty variables, so that they count as unset, as a unit or a script that clears them
+/// wants. To be called while this is the only thread.
 pub fn drop_empty_variables() {
     for name in [ADDRESS_VARIABLE, FABRIC_VARIABLE] {
         if std::env::var_os(name).is_some_and(|value| value.is_empty()) {

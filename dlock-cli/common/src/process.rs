@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tour's hold on its processes: start, tell, hear, stop, kill. Every wait has a limit.
+//! The processes of the tour: starts them, sends commands, reads answers, stops and kills. Every
+//! wait has a limit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -17,10 +18,10 @@ use rustix::process::{kill_process, Pid, Signal};
 use crate::failure::Failure;
 use crate::place::Fabric;
 
-/// The longest that any answer may take: thousands of turns at a lock, on a busy machine.
+/// The longest time that an answer may take: thousands of turns at a lock, on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
-/// A child process that obeys lines and answers with lines. Killed when dropped.
+/// A child process that reads commands and writes answers, a line each. Killed when dropped.
 pub struct Process {
     child: Child,
     input: Option<ChildStdin>,
@@ -31,11 +32,11 @@ pub struct Process {
 /// An answer of a client process.
 #[derive(Debug)]
 pub struct Answer {
-    /// When it came.
+    /// When it arrived.
     pub at: Instant,
     /// The status of the C API.
     pub status: Status,
-    /// What else it said.
+    /// The numbers after the status.
     pub numbers: Vec<u64>,
 }
 
@@ -78,8 +79,8 @@ impl Process {
         Ok((process, first))
     }
 
-    /// Starts `dlock exec` of a COMMAND that repeats each word it is told, with its own process id;
-    /// that id.
+    /// Starts `dlock exec` with a COMMAND that repeats each word with its own process id; returns
+    /// that id as well.
     pub fn exec(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<(Self, u64), Failure> {
         let mut program = exec(primaries, fabric)?;
         let echo = r#"echo $$; while read word; do echo "0 $word $$"; done"#;
@@ -89,7 +90,7 @@ impl Process {
         Ok((process, pid))
     }
 
-    /// Closes its input, and waits for its end; its exit code.
+    /// Closes the input of the process, and waits for its end; returns the exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.input = None;
         let end = Instant::now() + ANSWER_MAX;
@@ -125,7 +126,7 @@ impl Process {
         sent.map_err(|e| Failure::plain(format!("process {}: {e}", self.child.id())))
     }
 
-    /// The answer to the oldest command that is not answered.
+    /// The answer to the oldest command that has none yet.
     pub fn answer(&mut self) -> Result<Answer, Failure> {
         let (at, line) = self.hear()?;
         let mut words = line.split_whitespace();
@@ -142,7 +143,7 @@ impl Process {
         self.answer()
     }
 
-    /// Whether no answer comes for this long. An answer that came is there for `answer`.
+    /// Whether no answer comes for this long. An answer that comes is kept for `answer`.
     pub fn quiet(&mut self, time: Duration) -> bool {
         if self.early.is_none() {
             self.early = self.lines.recv_timeout(time).ok();
@@ -150,13 +151,13 @@ impl Process {
         self.early.is_none()
     }
 
-    /// Ends it at once, without a chance to tidy up.
+    /// Kills the process, which cannot tidy up.
     pub fn kill(&mut self) {
         let _ = self.child.kill(); // it may have ended
         let _ = self.child.wait();
     }
 
-    /// Stops it where it is, or lets it go on.
+    /// Stops the process, or lets it go on.
     pub fn freeze(&self, frozen: bool) {
         let signal = if frozen { Signal::STOP } else { Signal::CONT };
         let _ = kill_process(Pid::from_child(&self.child), signal); // it may have ended
@@ -165,7 +166,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.input = None; // it ends by itself; a frozen or stuck one does not
+        self.input = None; // the child ends by itself, unless it is stopped
         let end = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > end {
@@ -181,7 +182,7 @@ fn program() -> Result<Command, Failure> {
     std::env::current_exe().map(Command::new).map_err(Failure::plain)
 }
 
-/// `dlock exec` of the lock that the failover is shown with.
+/// `dlock exec` with the lock of the failover scene.
 fn exec(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Command, Failure> {
     let mut program = program()?;
     program.args(["exec", "demo-command", "--lease", "60"]);
@@ -190,7 +191,7 @@ fn exec(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Command, Failure> 
     Ok(program)
 }
 
-/// The exit code of a `dlock exec` of the same lock that does not wait for it.
+/// The exit code of a second `dlock exec` of that lock, which does not wait for it.
 pub fn exec_once(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Option<i32>, Failure> {
     let mut program = exec(primaries, fabric)?;
     program.args(["--wait", "0", "--", "true"]).stdin(Stdio::null()).stderr(Stdio::null());
@@ -202,12 +203,12 @@ pub fn exec_once(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Option<i3
 pub struct Primary {
     /// The process.
     pub process: Process,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
 }
 
 impl Primary {
-    /// Starts one at this address that offers this fabric; port 0: any.
+    /// Starts a primary at this address that offers this fabric; port 0: any.
     pub fn start(
         at: SocketAddr,
         recover: u32,
@@ -222,8 +223,8 @@ impl Primary {
         Ok(Self { process, address: listening(&first)? })
     }
 
-    /// Starts one at this address that speaks TLS with these files alone; port 0: any. Its clients
-    /// send so many frames a second at most; `None`: as many as by default.
+    /// Starts a primary at this address, with TLS by these files; port 0: any. `frames_max`: the
+    /// most frames a second of a client; `None`: the default.
     pub fn start_secured(
         at: SocketAddr,
         tls: &TlsFiles,
@@ -241,13 +242,13 @@ impl Primary {
         Ok(Self { process, address: listening(&first)? })
     }
 
-    /// Starts one at this address that keeps in this file who its clients are.
+    /// Starts a primary at this address with this state file.
     pub fn start_kept(at: SocketAddr, state_file: &str, fabric: Fabric) -> Result<Self, Failure> {
         let (process, first) = Process::start(&kept(at, state_file), fabric, Stdio::inherit())?;
         Ok(Self { process, address: listening(&first)? })
     }
 
-    /// Starts one at this address that waits for the end of another, with the file of that.
+    /// Starts a standby at this address for the primary `of`, with the state file of that.
     pub fn stand_by(
         of: SocketAddr,
         at: SocketAddr,
@@ -260,7 +261,7 @@ impl Primary {
         Ok(Self { process, address: at })
     }
 
-    /// When a primary that has waited serves.
+    /// Waits until the standby serves; returns when it began.
     pub fn serves(&mut self) -> Result<Instant, Failure> {
         let (at, line) = self.process.hear()?;
         listening(&line)?;
@@ -278,8 +279,8 @@ fn listening(line: &str) -> Result<SocketAddr, Failure> {
     address.ok_or_else(|| Failure::plain(format!("the primary says '{line}'")))
 }
 
-/// Starts a client process that finds its primary at one of these addresses, and its successor at
-/// another.
+/// Starts a client process that knows these primaries, and finds the successor of its own by
+/// itself.
 pub fn client_of(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Process, Failure> {
     let mut arguments = client_arguments(primaries[0], fabric).to_vec();
     arguments.push(format!("--primaries={}", primaries[1]));
@@ -292,7 +293,7 @@ pub fn client(primary: SocketAddr, fabric: Fabric) -> Result<Process, Failure> {
     Process::start(&arguments, fabric, Stdio::inherit()).map(|(process, _)| process)
 }
 
-/// Starts a client process that is expected to be refused, and so says nothing about it.
+/// Starts a client process that is expected to be refused; its error messages are discarded.
 pub fn uninvited(primary: SocketAddr, fabric: Fabric) -> Result<Process, Failure> {
     let arguments = client_arguments(primary, fabric);
     Process::start(&arguments, fabric, Stdio::null()).map(|(process, _)| process)

@@ -4,17 +4,17 @@
 
 use crate::out;
 
-/// No column is cut to less.
+/// A column is cut to this width, but not further.
 const CUT_MIN: usize = 8;
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Rows of the same length; the first is the heading. On a terminal they have its width.
+/// Renders rows of the same length, of which the first is the heading; on a terminal, in its width.
 pub fn render(rows: &[Vec<String>]) -> String {
     render_within(rows, out::columns())
 }
 
-/// The same, with this width at most, if there is one.
+/// As [`render`], in at most this width; `None`: as wide as the rows need.
 pub fn render_within(rows: &[Vec<String>], width_max: Option<usize>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, i: usize| row.get(i).cloned().unwrap_or_default();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Text for a terminal. Names of locks, files and hosts are other people's: a control character in
-//! one commands the terminal, and one that turns the direction of writing around makes a line say
-//! something else.
+//! Text for a terminal. The names of locks, files and hosts come from other people: a control
+//! character in a name is a command to the terminal, and one that reverses the direction of writing
+//! makes a line say something else.
 
 use serde_json::Value;
 
-/// The text with everything escaped (`\u{202e}`) that a terminal does not show as it is; the end of
-/// a line stays. All that this program prints goes through this, or through [`json`].
+/// The text with every character escaped (`\u{202e}`) that a terminal does not show as it is,
+/// except line ends. All that this program prints goes through this, or through [`json`].
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,7 +18,7 @@ pub fn visible(text: &str) -> String {
     out
 }
 
-/// A JSON document, in lines; what a terminal does not show as it is, is escaped as JSON has it.
+/// A JSON document, in lines; characters that a terminal does not show are escaped as in JSON.
 pub fn json(document: &Value) -> String {
     let mut out = String::new();
     for c in format!("{document:#}").chars() {
@@ -27,7 +27,7 @@ pub fn json(document: &Value) -> String {
             false => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {
-                    out.push_str(&format!("\\u{unit:04x}")); // outside of strings all is visible
+                    out.push_str(&format!("\\u{unit:04x}")); // JSON permits it in strings only
                 }
             }
         }
@@ -39,7 +39,7 @@ fn is_visible(c: char) -> bool {
     match c {
         ' '..='~' => true,
         c if c.is_ascii() => false,
-        // what joins with the letter before it is shown, too
+        // a combining character is tested after a letter, with which it is shown
         c => {
             let after_a_letter = String::from_iter(['x', c]);
             after_a_letter.escape_debug().eq(after_a_letter.chars())
@@ -51,7 +51,8 @@ fn is_visible(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// A terminal's commands, in 7 and 8 bits; the end of the text; directions; what is invisible.
+    /// A terminal's commands, in 7 and 8 bits; line ends; changes of direction; invisible
+    /// characters.
     const HOSTILE: &str =
         "a\x1b[2J\u{9b}2J\u{80}\x7f\r\t\u{202e}\u{2066}\u{200b}\u{e0001}\"é日e\u{301}";
 

@@ -24,12 +24,12 @@ use zeroize::Zeroizing;
 use super::store::{self, Store};
 use crate::failure::{Failure, FAILED};
 
-/// Certificates are valid from a little earlier on: clocks of hosts differ.
+/// Certificates are valid from this much earlier on, because the clocks of hosts differ.
 const CLOCKS_DIFFER: Duration = Duration::minutes(5);
 
 /// What a certificate is for.
 pub enum Holder {
-    /// A primary, at these hosts. It is a client as well, where it stands by for another.
+    /// A primary on these hosts. As a standby it is a client as well.
     Server(Vec<String>),
     /// A client.
     Client,
@@ -38,9 +38,9 @@ pub enum Holder {
 /// A CA that can sign.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its subject, DER.
+    /// The subject of the CA, DER.
     subject: Vec<u8>,
-    /// What tells its key from that of another CA of the same name.
+    /// The id of the CA's key, which differs from that of another CA of the same name.
     key_id: Vec<u8>,
     not_after: OffsetDateTime,
 }
@@ -51,13 +51,13 @@ pub struct Issued {
     pub serial: String,
     pub cert_pem: String,
     pub key_pem: Zeroizing<String>,
-    /// The last day.
+    /// The last day of its validity.
     pub until: Date,
 }
 
 impl Authority {
-    /// A new CA, and its certificate in PEM. Without a name it gets one that no other CA has:
-    /// lists of revoked certificates are found by it.
+    /// Makes a CA, and its certificate in PEM. Without a name it gets one that no other CA has,
+    /// because lists of revoked certificates are found by the CA's name.
     pub fn make(name: Option<&str>, days: u32) -> Result<(Self, String), Failure> {
         let key = KeyPair::generate().map_err(not_made)?;
         // Behind the first byte, which says that both coordinates follow, the key is random.
@@ -74,7 +74,7 @@ impl Authority {
         Ok((Self { issuer: Issuer::new(params, key), subject, key_id, not_after }, pem))
     }
 
-    /// The CA of the folder.
+    /// Loads the CA of the folder.
     pub fn load(store: &Store) -> Result<Self, Failure> {
         let path = store.path(store::CA_CERT);
         let foreign = |cause: &str| {
@@ -134,8 +134,8 @@ impl Authority {
         })
     }
 
-    /// The CA's name is put together anew from its common name. One with more in it was not made
-    /// here, and its certificates would name another issuer.
+    /// Refuses a CA that was not made here. The issuer's name is rebuilt from the common name: if
+    /// the CA's name has more in it, its certificates would name another issuer.
     fn refuse_foreign(&self, issuer: &[u8]) -> Result<(), Failure> {
         match issuer == self.subject {
             true => Ok(()),
@@ -147,7 +147,7 @@ impl Authority {
         }
     }
 
-    /// What is revoked, and the number of the list that says so.
+    /// The revoked certificates, and the number of the list that names them.
     pub fn revoked(&self, store: &Store) -> Result<(Vec<RevokedCertParams>, u64), Failure> {
         let path = store.path(store::CA_CRL);
         let broken = |cause: String| {
@@ -206,7 +206,8 @@ impl Authority {
         })
     }
 
-    /// Whether this CA issued something: its name, and its key.
+    /// Whether this CA issued something with this issuer and these extensions: name and key must
+    /// match.
     fn is_issuer(&self, issuer: &Name, extensions: &[Extension]) -> bool {
         let key_id = extensions
             .iter()
@@ -241,7 +242,7 @@ impl Authority {
         store::pem("PRIVATE KEY", self.issuer.key().serialized_der())
     }
 
-    /// Its name.
+    /// The CA's name.
     pub fn name(&self) -> String {
         Name::from_der(&self.subject).map(|name| name.to_string()).unwrap_or_default()
     }

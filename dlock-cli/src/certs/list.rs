@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock certs list`: what the CA has issued, when it ends, and what is revoked.
+//! `dlock certs list`: what the CA has issued, when it expires, and what is revoked.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::store::{self, Store};
 use crate::failure::{Failure, FAILED};
 use crate::table;
 
-/// Days before an end from which on it is near.
+/// A certificate ends soon if it has fewer days left.
 const NEAR_DAYS: i64 = 30;
 
 /// The CA, its list, and every certificate that it issued, as a table.
@@ -59,7 +59,7 @@ fn row(certificate: &Certificate, revoked: &[Vec<u8>]) -> Vec<String> {
     vec![name.collect(), hex(serial), until, days.to_string(), state.into()]
 }
 
-/// The last day, how many are left, and what that means.
+/// The last day, the days left, and the state.
 fn end(time: Time) -> (String, i64, &'static str) {
     let at = super::authority::offset(time);
     let left = at - OffsetDateTime::now_utc();

@@ -10,8 +10,8 @@
 //!   mod.rs: the commands ─▶ authority.rs: the CA signs (rcgen) ─▶ store.rs: the files
 //! ```
 //!
-//! What it does not do: certificates for CAs below this one, keys that are encrypted or in
-//! hardware, requests that were made elsewhere. Certificates of any other CA work as well.
+//! Not supported: CAs below this one, keys that are encrypted or in hardware, requests that were
+//! made elsewhere. Certificates of any other CA work as well.
 
 mod authority;
 mod list;
@@ -32,7 +32,7 @@ use store::Store;
 /// The longest common name (RFC 5280).
 const NAME_CHARS_MAX: usize = 64;
 
-/// Makes what was asked for, and says which files it is.
+/// Makes what was asked for, and prints the paths of the files.
 pub fn run(certs: &args::Certs) -> Result<u8, Failure> {
     match &certs.what {
         CertsWhat::Init(init) => make_ca(init),
@@ -117,7 +117,7 @@ fn show_list(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A name in the folder, or a file anywhere.
+/// The path of a certificate: of a name in the folder, or of a file anywhere.
 fn certificate_path(store: &Store, name: &str) -> PathBuf {
     match Path::new(name).components().count() > 1 || name.ends_with(".crt") {
         true => name.into(),
@@ -131,7 +131,7 @@ fn said(store: &Store, names: &[&str]) {
     }
 }
 
-/// A name that is one file in the folder, and none of the CA's.
+/// Checks that a name is a single file in the folder, and not one of the CA's.
 fn file_name(name: &str) -> Result<&str, Failure> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let good = !name.is_empty()
@@ -151,7 +151,7 @@ fn file_name(name: &str) -> Result<&str, Failure> {
     }
 }
 
-/// The host names and addresses of a primary; its name if there are none and it can be one.
+/// The host names and addresses of a primary; its own name if none are given and it can be one.
 fn hosts(server: &CertsServer) -> Result<Vec<String>, Failure> {
     let valid = |host: &str| host.parse::<IpAddr>().is_ok() || DnsName::try_from(host).is_ok();
     for host in &server.hosts {

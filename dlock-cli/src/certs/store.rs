@@ -27,9 +27,9 @@ pub const ISSUED: &str = "issued";
 
 const LINE_CHARS: usize = 64;
 
-/// How long another process may have the folder; `dlock certs` needs less than a second.
+/// How long another process may keep the folder locked; `dlock certs` needs less than a second.
 const OTHERS_MAX: Duration = Duration::from_secs(10);
-/// Between two looks whether it still does.
+/// Time between two attempts to lock it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A folder that this process alone changes, until it is dropped.
@@ -39,13 +39,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// The folder, made if it is not there.
+    /// Opens the folder; makes it if there is none.
     pub fn create(folder: &Path) -> Result<Self, Failure> {
         fs::create_dir_all(folder.join(ISSUED)).map_err(|error| failed(folder, &error))?;
         Self::open(folder)
     }
 
-    /// The folder, which must be there.
+    /// Opens the folder, which must exist.
     pub fn open(folder: &Path) -> Result<Self, Failure> {
         let locked = File::open(folder).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Failure::new(
@@ -78,7 +78,7 @@ impl Store {
         self.folder.join(name)
     }
 
-    /// A failure if one of the files is there.
+    /// Fails if one of the files exists.
     pub fn refuse_existing(&self, names: &[&str], remedy: &str) -> Result<(), Failure> {
         // A link that leads nowhere counts: it would be replaced.
         let there = |name: &&&str| self.path(name).symlink_metadata().is_ok();
@@ -106,14 +106,14 @@ impl Store {
         self.replace(name, text, 0o600)
     }
 
-    /// The file is whole or as it was: a running dlockd looks for changes.
+    /// Replaces the file as a whole, because a running dlockd may read it at any time.
     fn replace(&self, name: &str, text: &str, mode: u32) -> Result<(), Failure> {
         let path = self.path(name);
         let new = self.path(&format!("{name}.new"));
         let write = || {
             match fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {} // one that was left behind may have another mode
+                _ => {} // an old file may have another mode
             }
             let mut options = OpenOptions::new();
             let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;

@@ -23,7 +23,7 @@ use crate::out;
 /// Time to read a paragraph.
 const PAUSE: Duration = Duration::from_millis(2_000);
 
-/// Runs the tour; the exit code.
+/// Runs the tour; returns the exit code.
 pub fn run(demo: &Demo) -> Result<u8, Failure> {
     let start = Instant::now();
     let mut tour = Tour::new(demo)?;
@@ -42,7 +42,7 @@ pub fn run(demo: &Demo) -> Result<u8, Failure> {
     }
 }
 
-/// What the scenes have in common.
+/// What the scenes share.
 pub struct Tour {
     fast: bool,
     fabric: Fabric,

@@ -2,9 +2,9 @@
 //! The processes of the tour and of the benchmark. Each ends when its standard input does, so
 //! that none outlives the process that started it.
 //!
-//! A *primary* says `listening ADDRESS` and serves; one that waits says `standby of ADDRESS`
-//! first. A *client* reads one command per line and answers each with one line, `STATUS` or
-//! `STATUS number…`, STATUS being the protocol's number of it, hexadecimal:
+//! A *primary* prints `listening ADDRESS` and serves; a standby prints `standby of ADDRESS` first.
+//! A *client* reads one command per line and answers each with one line, `STATUS` or `STATUS
+//! number…`, where STATUS is the protocol's number of the status in hexadecimal:
 //!
 //! ```text
 //!   get NAME TYPE [tokens]   try|lock|extend MODE LEASE_S        unlock        token
@@ -72,13 +72,13 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
     }
 }
 
-/// Serves, or waits to take the place of another and then serves, until its input ends.
+/// Serves until its input ends; a standby first waits to take the place of its primary.
 fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, Failure> {
     dlock_fabric::os::threads::free_memory_as_it_goes();
     let (ends, mut ended) = oneshot::channel();
     let listen = move || {
         io::stdin().lock().lines().for_each(drop);
-        let _ = ends.send(()); // it may be about to end
+        let _ = ends.send(()); // the role may be ending already
     };
     thread::Builder::new().name("input".into()).spawn(listen).map_err(Failure::plain)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -143,7 +143,7 @@ struct Player {
     lock: Option<LockId>,
 }
 
-/// What a command came to: its numbers, or why it failed.
+/// The result of a command: its numbers, or why it failed.
 type Played = Result<Vec<u64>, Status>;
 
 fn done(status: Status) -> Played {
@@ -221,7 +221,7 @@ impl Player {
         Ok(vec![])
     }
 
-    /// Writes pairs of equal numbers, the second number in a write of its own.
+    /// Writes pairs of equal numbers; the second number comes with a second write.
     fn write(&self, file: &str, times: u32) -> Played {
         for i in 0..times {
             self.enter(Mode::Exclusive)?;
@@ -233,7 +233,7 @@ impl Player {
         Ok(vec![])
     }
 
-    /// Reads pairs; the number of torn ones.
+    /// Reads pairs; returns the number of torn ones.
     fn read(&self, file: &str, times: u32) -> Played {
         let mut torn = 0;
         for _ in 0..times {

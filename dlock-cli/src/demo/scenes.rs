@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(300);
 /// How long a client may be without a primary.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Plays all of them.
+/// Plays all scenes.
 pub fn play(tour: &mut Tour) -> Result<(), Failure> {
     let mut primary = primary_starts(tour)?;
     let mut clients = Vec::new();
@@ -58,8 +58,8 @@ fn each(clients: &mut [Process], command: &str) -> Result<Vec<Answer>, Failure> 
     clients.iter_mut().map(|c| expect(c.answer()?, command)).collect()
 }
 
-/// Any port of a loopback address of this process's own: no other program takes it before the
-/// successor does.
+/// Any port of a loopback address that only this process uses: no other program takes the port
+/// before the successor does.
 fn own_address() -> SocketAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     (Ipv4Addr::new(127, a | 0x80, b, c), 0).into()
@@ -160,7 +160,7 @@ fn in_order_of_arrival(tour: &mut Tour, clients: &mut [Process]) -> Result<(), F
     for next in 0..waiters.len() {
         let granted = expect(waiters[next].answer()?, "lock")?;
         in_order &= granted.at >= released;
-        // No waiter behind it may have the lock while it is held.
+        // No later waiter may have the lock while it is held.
         in_order &= waiters[next + 1..].iter_mut().all(|w| w.quiet(Duration::from_millis(30)));
         released = Instant::now();
         expect(waiters[next].ask("unlock")?, "unlock")?;

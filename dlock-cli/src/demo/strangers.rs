@@ -13,7 +13,7 @@ use super::Tour;
 use crate::failure::Failure;
 use crate::logging;
 
-/// Plays it.
+/// Plays the scene.
 pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
     tour.title("An unknown certificate is refused");
     tour.say(
@@ -57,7 +57,7 @@ pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
     let guest = join(load(ours.files("guest"))?);
     let denied = matches!(guest, Err(Error::Denied));
     tour.check("`guest` has a certificate of the CA, and no rule: it is not let in", denied);
-    // it trusts the primary's CA, and shows a certificate of the other one
+    // this client trusts the primary's CA, and shows a certificate of the other CA
     let shown = load(theirs.files_trusting("orders", &ours))?;
     let (stranger, heard) = logging::heard(|| join(shown));
     tour.check(
@@ -71,7 +71,7 @@ pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A lock of this name was taken and given back.
+/// Takes a lock of this name and releases it.
 trait Locks {
     fn lock(&self, name: &str) -> Result<(), Error>;
 }

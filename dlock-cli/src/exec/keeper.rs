@@ -6,10 +6,10 @@
 //!                    ▲                     │                     └ "lost …" ─▶ ─┘
 //!                    └─ the lease was over ┘
 //! ```
-//! No answer: the client library comes back to the primary or to its successor, and claims the
-//! lock there. If that refuses the claim, the library waits until COMMAND is dead before it lets
-//! the successor go on.
-//! All of these may wait for the primary. What must not, is in `keeper_watch.rs`.
+//! If the primary does not answer, the client library finds it or its successor, and claims the
+//! lock there. If the claim is refused, the library waits until COMMAND is dead before it lets the
+//! successor go on. All calls here may wait for the primary; `keeper_watch.rs` has those that must
+//! not.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -29,20 +29,20 @@ use crate::connect;
 use crate::failure::{self, Failure};
 use crate::logging;
 
-/// From when on a wait is told to the person.
+/// A wait that is longer than this is reported to the user.
 const QUIET: Duration = Duration::from_secs(2);
-/// One wait where no end was given; another follows.
+/// One wait for the lock if the user set no limit; another follows.
 const LONG: Duration = Duration::from_secs(3_600);
-/// How long a primary that recovers is waited for where no end was given.
+/// How long to wait for a recovering primary if the user set no limit.
 const RECOVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
-/// How long the primary may take to answer that it is there.
+/// How long the primary may take to answer a heartbeat.
 const ALIVE: Duration = Duration::from_secs(5);
 /// Pause between attempts to extend the lock while there is no primary.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than it may take to stop a COMMAND whose hold a recovery refused that waits.
+/// A recovery that has refused the hold waits this much longer than the stop of COMMAND may take.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
-/// What the main thread is told.
+/// The events of the main thread.
 pub enum Event {
     /// COMMAND is dead, and the lock can be released.
     Ended,
@@ -51,10 +51,10 @@ pub enum Event {
     Refused(SyncSender<()>),
 }
 
-/// What the keeper needs besides its process.
+/// The resources that the keeper needs to start, for an error message.
 const KEEPER: &str = "the keeper's threads and its timer (timerfd_create)";
 
-/// Runs the keeper; the exit code, which says why there is no lock.
+/// Runs the keeper; returns the exit code, which says why there is no lock.
 pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let exec = &keeper.exec;
     let end = exec.wait.map(|s| Instant::now() + Duration::from_secs(u64::from(s)));
@@ -62,7 +62,7 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
         Watch::start(keeper).map_err(|error| Failure::not_started(KEEPER, &error))?;
     let client = client(exec)?;
     let held_up = Arc::clone(&watch);
-    client.before_refused(move || hold_up(&held_up, &tells)); // from before the acquire on
+    client.before_refused(move || hold_up(&held_up, &tells)); // set before the first acquire
     let lock = find(&client, exec)?;
     let result = acquire(&lock, &client, exec, (end, &watch))
         .map(|(held, end_ns)| keep(&client, held, exec, end_ns, events, &watch));
@@ -72,11 +72,11 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     result.map(|()| failure::OK).map_err(|error| not_got(exec, error))
 }
 
-/// Tells a primary that this client leaves. The library would look for longer than [`RELEASE_MAX`]
-/// for one that cannot be found.
+/// Tells a primary that this client leaves, for at most [`RELEASE_MAX`]: the library would look for
+/// a missing primary for longer.
 fn leave(client: Client) {
     let (done, left) = mpsc::channel();
-    let leaves = move || done.send(client.leave()).unwrap_or_default(); // nothing may wait for it
+    let leaves = move || done.send(client.leave()).unwrap_or_default(); // the receiver may be gone
     let why = match thread::Builder::new().name("leaving".into()).spawn(leaves) {
         Ok(_) => match left.recv_timeout(RELEASE_MAX) {
             Ok(Ok(())) => return,
@@ -88,21 +88,21 @@ fn leave(client: Client) {
     log::info!("the primary was not told that this client leaves: {why}");
 }
 
-/// Called before a successor goes on that may have refused the lock: returns once COMMAND, which
-/// relies on it, has ended. One that cannot have been started is not waited for; it is not started
-/// any more ([`may_start`]).
+/// Called before a successor that may have refused the lock goes on. Returns when COMMAND, which
+/// relies on the lock, has ended; at once if COMMAND cannot have been started, because
+/// [`may_start`] prevents its start then.
 fn hold_up(watch: &Watch, tells: &Sender<Event>) {
     if !watch.may_run() {
         return;
     }
     let (goes_on, waits) = mpsc::sync_channel(0);
     if tells.send(Event::Refused(goes_on)).is_ok() {
-        let _ = waits.recv(); // it is dropped
+        let _ = waits.recv(); // until the sender is dropped
     }
 }
 
-/// Whether COMMAND may be started for a hold until `end_ns`. A successor that refuses the hold from
-/// here on waits for COMMAND; one that has refused it before is seen here.
+/// Whether COMMAND may be started for a hold until `end_ns`. From here on a successor that refuses
+/// the hold waits for COMMAND; an earlier refusal is seen here.
 fn may_start(watch: &Watch, end_ns: u64, is_lost: impl FnOnce() -> bool) -> bool {
     watch.until(end_ns);
     let may_start = !is_lost();
@@ -113,7 +113,7 @@ fn may_start(watch: &Watch, end_ns: u64, is_lost: impl FnOnce() -> bool) -> bool
 }
 
 fn client(exec: &Exec) -> Result<Client, Failure> {
-    // without a wait each phase has its own bound, and no recovery is waited for
+    // with `--wait 0` each phase has its own limit, and no recovery is waited for
     let wait = exec
         .wait
         .map_or(Some(RECOVERY_MAX), |s| (s > 0).then_some(Duration::from_secs(u64::from(s))));
@@ -122,7 +122,7 @@ fn client(exec: &Exec) -> Result<Client, Failure> {
     })
 }
 
-/// Does it, and tells the person what is waited for if that takes long.
+/// Calls `wait`, and tells the user what it waits for if that takes long.
 fn told_of_a_wait<T: Send>(what: &str, wait: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         let (done, waiting) = mpsc::channel::<()>();
@@ -163,7 +163,7 @@ fn find(client: &Client, exec: &Exec) -> Result<Lock, Failure> {
     })
 }
 
-/// The lock, and until when it is surely held.
+/// Acquires the lock; returns it, and until when it is surely held.
 fn acquire<'a>(
     lock: &'a Lock,
     client: &Client,
@@ -193,8 +193,8 @@ fn not_got(exec: &Exec, error: Error) -> Failure {
     }
 }
 
-/// Waits in the primary's queue, once, or again and again if no end was given. The answer may
-/// have been on its way for longer than the lease: only an extension tells how long it lasts.
+/// Waits in the primary's queue, once, or repeatedly if the user set no limit. The answer may have
+/// been under way for longer than the lease, so an extension must tell how long the hold lasts.
 fn wait_for<'a>(
     lock: &'a Lock,
     client: &Client,
@@ -232,12 +232,12 @@ fn try_for<'a>(lock: &'a Lock, exec: &Exec, wait: Duration) -> Result<Guard<'a>,
     .guard()
 }
 
-/// Extends the lease, after making sure that the primary is still there: the words in shared memory
-/// can be changed without it, but a successor would not know of it. Until when the lock is surely
-/// held, counted from before the request.
+/// Extends the lease, after a heartbeat that shows that the primary is there: shared memory can be
+/// changed without it, but a successor would not know of the change. Returns until when the lock is
+/// surely held, counted from before the request.
 ///
 /// A read-write lock has no lease: it is held until the session's horizon, unless it was lost while
-/// this client was away. Past the horizon no lease counts either: a successor of the primary does
+/// this client was away. A lease does not count beyond the horizon either, because a successor may
 /// not know of it.
 fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64, Error> {
     let has_lease = held.lease_end_s().is_some();
@@ -247,22 +247,22 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
         asked_ns = times::now_ns();
         held.extend(lease)?;
     }
-    let now_ns = times::now_ns(); // before it is asked how much is left
+    let now_ns = times::now_ns(); // read before the time left, which counts from it
     let horizon_ns = match client.horizon_left() {
         Some(left) => now_ns.saturating_add(times::ns(left)),
         None if has_lease => u64::MAX,
-        // the primary may end it whenever it likes, and could not tell
+        // without a horizon the primary may end the hold at any time, and could not report it
         None => return Err(Error::VersionMismatch),
     };
     if !has_lease {
-        held.check()?; // last: it was held until now, and so it is until that horizon
+        held.check()?; // last: a hold at this time lasts until that horizon
     }
     Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
 }
 
-/// A recovering successor has refused the lock, or the session's horizon had passed. COMMAND is
-/// stopped as at the end of a lease. After that the recovery goes on, and the lock is free. Whether
-/// COMMAND has ended.
+/// Stops COMMAND as at the end of a lease, because a recovering successor has refused the lock, or
+/// the session's horizon has passed. After that the recovery goes on, and the lock is free. Returns
+/// whether COMMAND has ended.
 fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) -> bool {
     log::info!("the primary's successor has refused the lock");
     if !exec.on_lost.stops() {
@@ -275,7 +275,7 @@ fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) ->
     ends_within(stop_time + LATE_MAX, events) // COMMAND may not be killable
 }
 
-/// Waits for the end of COMMAND, for so long at most. Until then no successor goes on.
+/// Waits for the end of COMMAND, at most for `wait`. Until this returns no successor goes on.
 fn ends_within(wait: Duration, events: &Receiver<Event>) -> bool {
     let end = Instant::now() + wait;
     let mut refused = Vec::new();
@@ -288,7 +288,7 @@ fn ends_within(wait: Duration, events: &Receiver<Event>) -> bool {
     }
 }
 
-/// Extends the lock until told to stop, then releases it; tells when it is lost.
+/// Extends the lock until told to stop, then releases it; reports when it is lost.
 fn keep(
     client: &Client,
     mut held: Guard<'_>,
@@ -313,7 +313,7 @@ fn keep(
                 }
                 break;
             }
-            // Another lock, or none: it is asked at once.
+            // A claim of another lock was refused, or none: an extension tells.
             Ok(Event::Refused(_)) | Err(RecvTimeoutError::Timeout) => {}
         }
         match extend(&mut held, client, lease(exec)) {
@@ -323,7 +323,7 @@ fn keep(
                 tell(UNTIL, end_ns);
                 pause = times::extend_every(lease(exec));
             }
-            // The client library looks for a primary, which may be back before the lease is over.
+            // The client library looks for a primary, and may find one before the lease is over.
             Err(Error::NotReady | Error::Disconnected) if times::now_ns() < end_ns => {
                 pause = AGAIN_EVERY.min(times::extend_every(lease(exec)));
             }
@@ -339,7 +339,7 @@ fn keep(
     }
 }
 
-/// Has COMMAND stopped at once, and waits for its end.
+/// Has the supervisor stop COMMAND at once, and waits for its end.
 fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
     watch.lost();
     tell(LOST, error);
@@ -353,7 +353,7 @@ fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
     }
 }
 
-/// Tells the supervisor; one that is gone does not hear it.
+/// Tells the supervisor; without effect if that has ended.
 fn tell(word: &str, what: impl std::fmt::Display) {
     let mut output = io::stdout().lock();
     let _ = writeln!(output, "{word} {what}").and_then(|()| output.flush());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the keeper does about COMMAND. It makes no call that waits for the primary.
+//! The keeper's watch over COMMAND. It makes no call that waits for the primary.
 //!
 //! ```text
 //!   reader:  standard input ─ "ended" ─▶ release
@@ -30,13 +30,13 @@ use super::{lease, ENDED, RELEASE_MAX, STARTED};
 use crate::args::Keeper;
 use crate::failure;
 
-/// Between two looks at processes that SIGKILL was sent to.
+/// Time between two looks at processes that got SIGKILL.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How many such looks there are at a COMMAND whose supervisor is dead.
+/// The most such looks at a COMMAND whose supervisor is dead.
 const LOOKS_MAX: usize = 1_000;
 
-/// A supervisor that waits for the keeper kills it at [`RELEASE_MAX`], and says so. One that does
-/// not wait leaves it to end by itself, so much later.
+/// A supervisor that waits for the keeper kills it at [`RELEASE_MAX`], and says so. If the
+/// supervisor does not wait, the keeper ends itself this much later.
 const BOUND_LEEWAY: Duration = Duration::from_millis(500);
 
 /// What the threads know of the lease.
@@ -48,12 +48,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// One without threads.
+    /// A watch without threads.
     pub fn new(lease: Duration) -> io::Result<Self> {
         Ok(Self { lease, times: Mutex::new(None), timer: Timer::new()? })
     }
 
-    /// Starts the threads. The receiver is told when the lock is to be released.
+    /// Starts the threads. The receiver gets an event when the lock is to be released.
     pub fn start(keeper: &Keeper) -> io::Result<(Arc<Self>, Sender<Event>, Receiver<Event>)> {
         let exec = &keeper.exec;
         let watch = Arc::new(Self::new(lease(exec))?);
@@ -71,7 +71,7 @@ impl Watch {
         Ok((watch, tells, events))
     }
 
-    /// The lease lasts until then.
+    /// Sets the end of the lease.
     pub fn until(&self, end_ns: u64) {
         self.set(&mut self.times.lock(), StopTimes::of(end_ns, self.lease));
     }
@@ -81,12 +81,12 @@ impl Watch {
         self.times.lock().is_some()
     }
 
-    /// COMMAND is not started for the hold that lasts until then.
+    /// Records that COMMAND is not started for the present hold.
     pub fn is_not_started(&self) {
         *self.times.lock() = None;
     }
 
-    /// The lock may be another's.
+    /// Records that the lock may be another client's.
     pub fn lost(&self) {
         self.until(times::now_ns());
     }
@@ -98,17 +98,17 @@ impl Watch {
         }
     }
 
-    /// Kills COMMAND when it is time, and again until it is gone: it may be about to start.
+    /// Kills COMMAND when it is time, and repeats that until it is gone: it may be just starting.
     fn run(&self, processes: Processes) {
         loop {
             let mut fds = [PollFd::new(&self.timer, PollFlags::IN)];
-            let _ = poll(&mut fds, None); // interrupted: the clock is looked at
+            let _ = poll(&mut fds, None); // if interrupted, reads the clock
             let times = self.times.lock();
             let now_ns = times::now_ns();
             let known = *times;
             let is_due = known.is_some_and(|known| now_ns >= known.kill_ns);
             let next_ns = match known {
-                None => u64::MAX, // until it is set
+                None => u64::MAX, // until a time is set
                 Some(_) if is_due => now_ns + times::ns(LOOK_AGAIN),
                 Some(known) => known.kill_ns, // the lease was extended
             };
@@ -117,7 +117,7 @@ impl Watch {
             }
             drop(times);
             if is_due {
-                let _ = processes.kill(); // looked at again
+                let _ = processes.kill(); // repeated in the next round
             }
         }
     }
@@ -129,8 +129,8 @@ impl Watch {
             let mut words = line.split(' ');
             match words.next() {
                 Some(ENDED) => {
-                    *self.times.lock() = None; // no process is COMMAND's any more
-                    let _ = release.send(Event::Ended); // the receiver may be gone: so is the lock
+                    *self.times.lock() = None; // all processes of COMMAND have ended
+                    let _ = release.send(Event::Ended); // no receiver: the lock is gone, too
                     return end_in_time(lines);
                 }
                 Some(STARTED) => {
@@ -153,8 +153,8 @@ impl Watch {
     }
 }
 
-/// This process was told to end, and has a bound for it. Once the supervisor has gone nothing is
-/// said any more: a reader of its output waits for the end of every process that may write there.
+/// Ends this process within a limit, after it was told to end. Once the supervisor has gone nothing
+/// more is printed: a reader of the output waits for every process that may write there.
 fn end_in_time(rest: impl Iterator) {
     let bound = || {
         thread::sleep(RELEASE_MAX + BOUND_LEEWAY);
@@ -165,13 +165,13 @@ fn end_in_time(rest: impl Iterator) {
     }
     match File::options().write(true).open("/dev/null") {
         Ok(null) => {
-            let _ = dup2_stdout(&null).and_then(|()| dup2_stderr(&null)); // nothing refuses that
+            let _ = dup2_stdout(&null).and_then(|()| dup2_stderr(&null)); // cannot fail
         }
         Err(error) => log::info!("the output stays open: /dev/null: {error}"),
     }
 }
 
-/// Kills COMMAND and its process group; whether they are dead.
+/// Kills COMMAND and its process group; returns whether they are dead.
 fn kill_orphans(pidfd: &OwnedFd, group: Option<Pid>) -> bool {
     let pause = Timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN.subsec_nanos().into() };
     for _ in 0..LOOKS_MAX {

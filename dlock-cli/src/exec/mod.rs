@@ -9,19 +9,19 @@
 //!     └─ dlock role start (start.rs) = COMMAND
 //! ```
 //!
-//! The lease, on CLOCK_BOOTTIME, which also counts the time that the machine is suspended; it is
-//! counted from before the request that extended it was sent (`times.rs`). A read-write lock has
+//! The lease is on CLOCK_BOOTTIME, which also counts the time for which the machine is suspended,
+//! and is counted from before the request that extended it (`times.rs`). A read-write lock has
 //! none: it is held until the session's horizon, which is no shorter than `--lease`, and nothing
-//! is relied on past that. The client library comes back to the primary, or to a successor at
-//! another address, and claims the lock there; extending it tells whether it has survived:
+//! relies on it beyond that. The client library finds the primary again, or a successor at another
+//! address, and claims the lock there; an extension tells whether the lock has survived:
 //!
 //! ```text
 //!   asked ──────── extends, three attempts ────────▶ SIGTERM ── grace ──▶ SIGKILL ─ reserve ─▶ end
 //! ```
 //!
-//! Why two processes: the one that a terminal, a script or an operator stops or kills is the
-//! visible one, and the session must not die with it while COMMAND lives, since a primary on the
-//! same host frees the locks of a dead process at once. What happens to COMMAND:
+//! Why two processes: a terminal, a script or an operator stops or kills the visible one. The
+//! session must not die with it while COMMAND lives, because a primary on the same host frees the
+//! locks of a dead process at once. What happens to COMMAND:
 //!
 //! | fault | what ends COMMAND |
 //! |---|---|
@@ -60,32 +60,32 @@ pub use keeper::run as keeper;
 pub use start::run as start;
 pub use supervisor::own_program;
 
-/// What the keeper says: the lock is held at least until then, CLOCK_BOOTTIME in nanoseconds.
+/// A line of the keeper: the lock is held at least until this time (CLOCK_BOOTTIME, ns).
 const UNTIL: &str = "until";
-/// What the keeper says: the fencing token of the hold.
+/// A line of the keeper: the fencing token of the hold.
 const TOKEN: &str = "token";
-/// What the keeper says: a successor has refused the lock, and gives it to another client when
-/// COMMAND has ended, or then: the same clock.
+/// A line of the keeper: a successor has refused the lock. It gives the lock to another client when
+/// COMMAND has ended, or at this time (CLOCK_BOOTTIME, ns).
 const GIVEN_UP: &str = "given-up";
-/// What the keeper says: the lock is lost, may be another's now, and why.
+/// A line of the keeper: the lock is lost, may be another client's now, and why.
 const LOST: &str = "lost";
-/// What the supervisor says: COMMAND runs as this process and this group (0: not its own).
+/// A line of the supervisor: COMMAND runs as this process, in this group (0: not its own).
 const STARTED: &str = "started";
-/// What the supervisor says: COMMAND is dead, and the lock can be released.
+/// A line of the supervisor: COMMAND is dead, and the lock can be released.
 const ENDED: &str = "ended";
 
-/// How long the keeper may take to release the lock, to have a grant that is under way undone, or
-/// to tell a primary that it leaves, once it was told to end or has failed.
+/// How long the keeper may take, once it was told to end or has failed, to release the lock, to
+/// undo a grant under way, or to tell a primary that it leaves.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 
-/// Runs `dlock exec`; the exit code.
+/// Runs `dlock exec`; returns the exit code.
 pub fn run(exec: &Exec) -> Result<u8, Failure> {
     check(exec)?;
     let Some(outcome) = &exec.outcome else { return supervisor::run(exec) };
-    let _ = setsid(); // it is the first of its session already, or leaves that of the terminal
+    let _ = setsid(); // leaves the terminal's session, unless it leads one already
     let result = supervisor::run(exec);
     let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
-    // the one who asks finds no outcome, and no process: the lock is lost as far as it knows
+    // if this fails, `dlock release` finds neither outcome nor process, and takes the lock for lost
     fs::write(outcome, format!("{code}\n")).map_err(Failure::plain)?;
     result
 }
@@ -115,8 +115,9 @@ fn check(exec: &Exec) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The three processes tell each other times of CLOCK_BOOTTIME. `namespaces`: the links of this
-/// process. What cannot be read has no time namespaces.
+/// Whether child processes have the same CLOCK_BOOTTIME: the three processes exchange times of it.
+/// `namespaces`: the links of this process. Unreadable links mean that there are no time
+/// namespaces.
 fn is_on_clock_of_children(namespaces: &Path) -> bool {
     let namespace = |name| fs::read_link(namespaces.join(name)).ok();
     namespace("time") == namespace("time_for_children")

@@ -19,20 +19,20 @@ const PASSES_MAX: usize = 16;
 pub struct Processes {
     /// The supervisor.
     pub root: Pid,
-    /// A child of it that does not belong to them.
+    /// A child of the supervisor that is not part of COMMAND.
     pub keeper: Pid,
 }
 
 impl Processes {
-    /// Those that have not ended. Read by the keeper, none if the supervisor is gone: its
-    /// descendants are no longer known then, and its number may be another process's.
+    /// The processes that have not ended. In the keeper, none once the supervisor is gone: its
+    /// descendants are no longer known then, and its process id may be another process's.
     pub fn alive(&self) -> Vec<Pid> {
         if getpid() == self.keeper && getppid() != Some(self.root) {
             return Vec::new();
         }
         let mut children: HashMap<i32, Vec<Pid>> = HashMap::new();
         for (pid, process) in table() {
-            // what has ended has no children any more
+            // a process that has ended has no children any more
             if !process.ended && pid != self.keeper {
                 children.entry(process.parent).or_default().push(pid);
             }
@@ -47,14 +47,14 @@ impl Processes {
         found
     }
 
-    /// Sends a signal to each.
+    /// Sends a signal to each of them.
     pub fn signal(&self, signal: Signal) {
         for pid in self.alive() {
             let _ = kill_process(pid, signal); // it may have ended in the meantime
         }
     }
 
-    /// Kills all, and those that they start while they die; false: some are left.
+    /// Kills all of them, and what they start while they die; `false`: some are left.
     pub fn kill(&self) -> bool {
         for _ in 0..PASSES_MAX {
             let alive = self.alive();
@@ -69,15 +69,15 @@ impl Processes {
     }
 }
 
-/// Kills what is in a process group: for the keeper, once the supervisor is gone. Whether nothing
-/// was left in it.
+/// Kills a process group, for the keeper once the supervisor is gone. Returns whether the group was
+/// empty after that.
 pub fn kill_group(group: Pid) -> bool {
     let _ = kill_process_group(group, Signal::KILL); // it may be empty
     let group = group.as_raw_nonzero().get();
     !table().any(|(_, process)| process.group == group && !process.ended)
 }
 
-/// Every process of this machine that can be seen.
+/// All processes of this machine that can be seen.
 fn table() -> impl Iterator<Item = (Pid, ProcessStat)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| {

@@ -36,7 +36,7 @@ pub fn run(start: &Start) -> Result<u8, Failure> {
     Err(Failure::new(code, cause, "check the command after `--`, its path and permissions"))
 }
 
-/// COMMAND was not started, since its lease is over or nearly so.
+/// The failure if COMMAND was not started because its lease is over, or nearly so.
 pub fn too_late() -> Failure {
     let cause = "the lock was lost before COMMAND was started: COMMAND did not run";
     Failure::new(failure::NOT_GOT, cause, "run it again; a longer --lease makes this less likely")

@@ -36,21 +36,21 @@ use crate::args::{Exec, OnLost};
 use crate::failure::{self, Failure};
 use crate::logging;
 
-/// Between two looks at processes that SIGKILL was sent to.
+/// Time between two looks at processes that got SIGKILL.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How long it is tried to end the processes that COMMAND left behind, after their lease.
+/// How long after the lease the processes that COMMAND left behind are still killed.
 const SWEEP_MAX: Duration = Duration::from_secs(5);
-/// How long a primary may take to answer all that is asked for one attempt (`--wait 0`).
+/// How long all answers of a primary to one attempt may take (`--wait 0`).
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
-/// How much longer than `--wait` the keeper may take to say that it has not got the lock. It is
-/// left alone then: a grant may be under way, and it undoes that within [`RELEASE_MAX`].
+/// How much longer than `--wait` the keeper may take to report that it has not got the lock. After
+/// that it is left alone: it undoes a grant under way within [`RELEASE_MAX`].
 const WAIT_LEEWAY: Duration = Duration::from_secs(1);
-/// A line of the keeper is shorter.
+/// The keeper's lines are shorter than this.
 const LINE_MAX: usize = 4_096;
-/// The signals that are passed on.
+/// The signals that are passed on to COMMAND.
 const PASSED_ON: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Runs `dlock exec`; the exit code.
+/// Runs `dlock exec`; returns the exit code.
 pub fn run(exec: &Exec) -> Result<u8, Failure> {
     set_child_subreaper(Some(getpid()))
         .map_err(|error| Failure::of_call("prctl", "COMMAND cannot be watched", error))?;
@@ -72,7 +72,7 @@ fn no_signals(call: &str) -> impl FnOnce(io::Error) -> Failure + '_ {
     move |error| Failure::of_call(call, "cannot wait for signals", error)
 }
 
-/// The signals that came, and something to poll for them.
+/// The signals that came, and a socket by which they wake the poll.
 struct Wakes {
     inner: UnixStream,
     outer: UnixStream,
@@ -88,7 +88,7 @@ impl Wakes {
 
     fn watch(&mut self, number: i32) -> Result<(), Failure> {
         let came = Arc::new(AtomicBool::new(false));
-        // before the wake-up for it
+        // the flag is set before the wake-up for it
         flag::register(number, Arc::clone(&came)).map_err(no_signals("sigaction"))?;
         let outer = self.outer.try_clone().map_err(no_signals("fcntl"))?;
         low_level::pipe::register(number, outer).map_err(no_signals("sigaction or fcntl"))?;
@@ -97,7 +97,7 @@ impl Wakes {
         Ok(())
     }
 
-    /// Those that came since the last call.
+    /// The signals that came since the last call.
     fn take(&mut self) -> Vec<i32> {
         let mut bytes = [0; 64];
         while matches!(self.inner.read(&mut bytes), Ok(count) if count > 0) {}
@@ -106,14 +106,14 @@ impl Wakes {
     }
 }
 
-/// What is known of the keeper.
+/// The keeper's process, and what is known of it.
 struct Keeper {
     pid: Pid,
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// The beginning of a line.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
-    /// It has closed its output: it has ended, or is about to.
+    /// Whether it has closed its output: it has ended, or is about to.
     is_silent: bool,
     status: Option<ExitStatus>,
 }
@@ -123,26 +123,27 @@ struct Supervisor<'a> {
     keeper: Keeper,
     wakes: Wakes,
     timer: Timer,
-    /// Of the lease, as far as the keeper told of it.
+    /// When to stop COMMAND, by the last lease that the keeper reported.
     times: Option<StopTimes>,
     /// The fencing token of the hold.
     token: Option<u64>,
-    /// Why the lock is lost.
+    /// Why the lock is lost; `None`: it is not.
     lost: Option<String>,
-    /// Why COMMAND has lost it, once it was told.
+    /// Why the lock was lost, as it was printed.
     reason: Option<String>,
-    /// A successor of the primary has refused the lock, and waits for the end of COMMAND.
+    /// Whether a successor of the primary has refused the lock, and waits for the end of COMMAND.
     is_given_up: bool,
     command: Option<Pid>,
     status: Option<ExitStatus>,
-    /// The keeper has ended: the primary may free the lock at once, without waiting for the end
-    /// of the lease.
+    /// Whether the keeper has ended: then the primary may free the lock at once, before the lease
+    /// is over.
     is_alone: bool,
-    /// COMMAND runs in its own process group. Not on a terminal: it would lose the job control.
+    /// Whether COMMAND has its own process group. On a terminal it has none, to keep the job
+    /// control.
     has_group: bool,
-    /// Signals to pass on.
+    /// Signals that came and are to be passed on.
     signals: Vec<i32>,
-    /// The system has refused to wait, and the log says so.
+    /// Whether the system has refused to wait, and the log says so.
     is_looking: bool,
 }
 
@@ -169,9 +170,9 @@ impl<'a> Supervisor<'a> {
         })
     }
 
-    /// Until the lock is held for long enough to start COMMAND, or will not be.
-    /// Not for longer than `--wait` and [`WAIT_LEEWAY`], also while the keeper waits for a host
-    /// name, a connection, a handshake or an answer.
+    /// Waits until the lock is held for long enough to start COMMAND, or will not be; then returns
+    /// an exit code or a failure. Waits at most `--wait` and [`WAIT_LEEWAY`], even while the keeper
+    /// waits for a host name, a connection, a handshake or an answer.
     fn await_lock(&mut self) -> Result<Option<u8>, Failure> {
         let until_ns = self.exec.wait.map(|seconds| {
             let wait = match seconds {
@@ -184,14 +185,14 @@ impl<'a> Supervisor<'a> {
             if let Some(status) = self.keeper.status {
                 return match exit_code(status) {
                     failure::OK => Err(too_late()),
-                    code => Ok(Some(code)), // it has said why
+                    code => Ok(Some(code)), // the keeper has said why
                 };
             }
             if (self.lost.is_some() || self.is_given_up) && !self.is_alone {
                 self.dismiss_keeper(until_ns);
                 return Err(too_late());
             }
-            // `warn`: COMMAND is not stopped, so that it needs no time for it
+            // `warn` does not stop COMMAND, and needs no time for that
             let latest = |times: StopTimes| match self.exec.on_lost.stops() {
                 true => times.term_ns,
                 false => times.end_ns,
@@ -216,7 +217,8 @@ impl<'a> Supervisor<'a> {
     }
 
     fn start(&mut self) -> Result<(), Failure> {
-        // One that is ignored stays so, also for COMMAND: by nohup, or in the background.
+        // A signal that this process ignores (nohup, in the background) stays ignored in COMMAND,
+        // too.
         for number in PASSED_ON.into_iter().filter(|number| !is_ignored(*number)) {
             // Before the start: a signal that comes right after it must not end this process.
             self.wakes.watch(number)?;
@@ -245,7 +247,7 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// What COMMAND is told of the lock, by environment variables.
+    /// Sets the environment variables that tell COMMAND about the lock.
     fn tells_command(&self, command: &mut Command) {
         command.env("DLOCK_NAME", &self.exec.name);
         if let Some(token) = self.token {
@@ -256,7 +258,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Until COMMAND has ended; the exit code.
+    /// Watches COMMAND until it has ended; returns the exit code.
     fn watch(&mut self) -> Result<u8, Failure> {
         loop {
             self.pass_on();
@@ -281,8 +283,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Stops COMMAND, also if the primary answers meanwhile. Says so when it is dead: until then
-    /// nothing is done here that may block.
+    /// Stops COMMAND, even if the primary answers meanwhile. Prints that only when COMMAND is dead:
+    /// until then nothing here may block.
     fn stop(&mut self, times: StopTimes) -> Result<u8, Failure> {
         if self.lost.is_none() {
             self.processes().signal(Signal::TERM);
@@ -325,8 +327,8 @@ impl<'a> Supervisor<'a> {
         self.reason = Some(cause.to_string());
     }
 
-    /// Runs what `--on-lost` names, in the place of this process: signals mean to it what they mean
-    /// to any program. Returns only if that fails.
+    /// Runs the command of `--on-lost` in place of this process, so that it gets the signals as any
+    /// program does. Returns only if that fails.
     fn run_on_lost(&self, command: &str) {
         let Some(reason) = &self.reason else { return };
         let script = format!("sh -c \"$DLOCK_ON_LOST\"; exit {}", failure::LOST);
@@ -336,14 +338,16 @@ impl<'a> Supervisor<'a> {
         logging::say(format_args!("--on-lost: sh: {}", shell.exec()));
     }
 
-    /// That the process which holds the lock is stopped, if it is: the primary is not to blame.
+    /// Says that the process which holds the lock is stopped, if it is: the primary is not to blame
+    /// then.
     fn stopped_keeper(&self) -> Option<String> {
         let pid = self.keeper.pid.as_raw_nonzero().get();
         let is_stopped = process_stat(pid).is_some_and(|stat| stat.stopped);
         is_stopped.then(|| format!("its keeper, process {pid} of `dlock`, was stopped by a signal"))
     }
 
-    /// Kills COMMAND and what it started; whether all of it has ended, or cannot be ended.
+    /// Kills COMMAND and what it has started; returns whether all of it has ended, or cannot be
+    /// ended.
     fn kill(&self, times: StopTimes) -> bool {
         if let (Some(pid), None) = (self.command, self.status) {
             let _ = kill_process(pid, Signal::KILL); // not waited for yet: the number is its own
@@ -372,9 +376,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Waits until something happens, or for the time given, and takes all of it in.
-    /// Where the system refuses to wait, it looks again and again: COMMAND runs with a lock, and is
-    /// not left alone.
+    /// Waits for an event, or until `until_ns`, and handles everything that has come. If the system
+    /// refuses to wait, looks again and again: a COMMAND that runs with a lock must be watched.
     fn next_event(&mut self, until_ns: Option<u64>) {
         if let Err((call, error)) = self.sleep(until_ns) {
             if !std::mem::replace(&mut self.is_looking, true) {
@@ -386,7 +389,7 @@ impl<'a> Supervisor<'a> {
             self.heard(&line);
         }
         if self.keeper.is_silent && self.command.is_none() {
-            self.keeper.input = None; // one that cannot be heard, but lives, ends then
+            self.keeper.input = None; // a keeper that only closed its output ends then
         }
         let came = self.wakes.take();
         self.signals.extend(came.into_iter().filter(|number| *number != SIGCHLD));
@@ -397,7 +400,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Until there is an event, or that time has come; or the call that is refused.
+    /// Sleeps until an event or `until_ns`; an error names the refused call.
     fn sleep(&self, until_ns: Option<u64>) -> Result<(), (&'static str, io::Error)> {
         let timer = self.timer.set(until_ns.unwrap_or(u64::MAX));
         timer.map_err(|error| ("timerfd_settime", error))?;
@@ -440,14 +443,15 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Has the keeper release the lock and waits for its end; `left_ns`: it is left alone then. A
-    /// grant may be under way, and one of a dead keeper would stay: it ends by itself.
+    /// Has the keeper release the lock and waits for its end; from `left_ns` on it is left alone.
+    /// It may have a grant under way, which would stay if it were killed; it ends by itself.
     fn dismiss_keeper(&mut self, left_ns: Option<u64>) {
         self.keeper.tell(ENDED);
         let until_ns = times::now_ns() + times::ns(RELEASE_MAX);
         while self.keeper.status.is_none() {
             if left_ns.is_some_and(|left_ns| times::now_ns() >= left_ns) {
-                // it may be stopped; it was not waited for yet
+                // the keeper may be stopped; its process id is still its own, because it was not
+                // waited for
                 let _ = kill_process(self.keeper.pid, Signal::CONT);
                 return;
             }
@@ -455,7 +459,7 @@ impl<'a> Supervisor<'a> {
                 log::warn!("the primary does not answer: the lock is free when its lease is over");
                 let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
                 let wait_ns = times::now_ns() + times::ns(LOOK_AGAIN);
-                self.next_event(Some(wait_ns)); // then its status is looked at
+                self.next_event(Some(wait_ns)); // then looks at its status again
             } else {
                 self.next_event(Some(left_ns.map_or(until_ns, |left_ns| left_ns.min(until_ns))));
             }
@@ -464,8 +468,8 @@ impl<'a> Supervisor<'a> {
 }
 
 impl Keeper {
-    /// The same command line, with other words for the command. It has no part in the signals of
-    /// a terminal.
+    /// Starts the keeper with the command line of this process, in which its role replaces `exec`.
+    /// Its process group keeps the signals of a terminal from it.
     fn start() -> Result<Self, Failure> {
         let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
         let at = arguments.iter().position(|word| word == "exec").unwrap_or(0);
@@ -494,14 +498,14 @@ impl Keeper {
         })
     }
 
-    /// A keeper that is gone does not hear it.
+    /// Sends a line to the keeper; without effect if that has ended.
     fn tell(&mut self, line: &str) {
         if let Some(input) = &mut self.input {
-            let _ = writeln!(input, "{line}"); // its end is seen elsewhere
+            let _ = writeln!(input, "{line}"); // other code notices the keeper's end
         }
     }
 
-    /// The lines that came.
+    /// The complete lines that came.
     fn lines(&mut self) -> Vec<String> {
         let mut bytes = [0; LINE_MAX];
         while !self.is_silent {
@@ -524,7 +528,7 @@ impl Keeper {
     }
 }
 
-/// This program, by its path as long as it is there.
+/// This program, by its path as long as that exists.
 pub fn own_program() -> Result<Command, Failure> {
     const LINK: &str = "/proc/self/exe";
     let path = std::env::current_exe().map_err(|error| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! When COMMAND must be stopped, and the clock and timer for it.
 //!
-//! Both count the time that the machine is suspended: a timer that ran out meanwhile fires when
-//! the machine goes on, where one on CLOCK_MONOTONIC would be late by that time.
+//! Both count the time for which the machine is suspended: a timer that expires meanwhile fires
+//! when the machine resumes; one on CLOCK_MONOTONIC would be late by that time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::time::{
     TimerfdFlags, TimerfdTimerFlags, Timespec,
 };
 
-/// The shortest lease with which COMMAND can be stopped in time, and the lease be extended.
+/// The shortest lease that leaves time to stop COMMAND, and to extend the lease before.
 pub const LEASE_MIN: Duration = Duration::from_secs(4);
 /// From SIGTERM to SIGKILL: a sixth of the lease, at least this and at most [`GRACE_MAX`].
 const GRACE_MIN: Duration = Duration::from_millis(1_500);
@@ -22,14 +22,14 @@ const GRACE_MIN: Duration = Duration::from_millis(1_500);
 const GRACE_MAX: Duration = Duration::from_secs(5);
 /// From SIGKILL to the end of the lease: for the kernel to end every process of COMMAND.
 const RESERVE: Duration = Duration::from_millis(500);
-/// Attempts to extend between two extensions and SIGTERM.
+/// Attempts to extend that fit between an extension and SIGTERM.
 const EXTENDS_PER_LEASE: u32 = 3;
-/// What is given up of a lease, since this host's clock may be slower than the primary's: a
-/// thousandth, twice the 500 ppm that the client library reckons with.
+/// The part of a lease that is not used, since this host's clock may be slower than the primary's:
+/// a thousandth, twice the 500 ppm that the client library allows for.
 const DRIFT: u32 = 1_000;
 
-/// How much longer than the lease the horizon is, so that it cuts no lease short: the client
-/// library subtracts a margin, and counts from a request before that for the lease.
+/// How much longer than the lease the session's horizon is, so that it cuts no lease short: the
+/// client library subtracts a margin, and counts from an earlier request.
 const HORIZON_RESERVE: Duration = Duration::from_secs(1);
 
 /// Nanoseconds of CLOCK_BOOTTIME.
@@ -38,7 +38,7 @@ pub fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// A moment of CLOCK_BOOTTIME in seconds since 1970, as the wall clock of this host is now.
+/// A time of CLOCK_BOOTTIME in seconds since 1970, by this host's wall clock as it is now.
 pub fn on_wall_clock_s(at_ns: u64) -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     let left_s = at_ns.saturating_sub(now_ns()) / 1_000_000_000;
@@ -64,31 +64,32 @@ pub fn extend_every(lease: Duration) -> Duration {
     lease.saturating_sub(stop_time(lease)).max(lease / 2) / EXTENDS_PER_LEASE
 }
 
-/// The end of a lease that was asked for at `asked_ns`, by a clock that may be slow.
+/// The end of a lease that was requested at `asked_ns`, by a clock that may be slow.
 pub fn lease_end_ns(asked_ns: u64, lease: Duration) -> u64 {
     asked_ns.saturating_add(ns(lease - lease / DRIFT))
 }
 
-/// The horizon of the session that a lock with this lease is held in. It is no shorter: the
-/// primary may end what has no lease at the horizon, and a successor that has not heard of a lease.
+/// The horizon of a session in which a lock with this lease is held. It is no shorter: at the
+/// horizon the primary may end a hold without a lease, and a successor a lease of which it does not
+/// know.
 pub fn horizon(lease: Duration) -> Duration {
     (lease + HORIZON_RESERVE).min(HORIZON_MAX)
 }
 
-/// Until when a lock is surely held: a lease of it, or an answer that counts as one, was asked for
-/// at `asked_ns`, and the session has this horizon (`u64::MAX`: none).
+/// Until when a lock is surely held. Its lease, or an answer that counts as one, was requested at
+/// `asked_ns`; `horizon_ns`: the end of the session's horizon (`u64::MAX`: none).
 pub fn held_until_ns(asked_ns: u64, lease: Duration, horizon_ns: u64) -> u64 {
     lease_end_ns(asked_ns, lease).min(horizon_ns)
 }
 
-/// When a COMMAND whose lease ends at `end_ns` gets which signal.
+/// When a COMMAND whose lease ends at `end_ns` gets each signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopTimes {
-    /// SIGTERM; from here on COMMAND is not started any more.
+    /// SIGTERM; after this COMMAND is not started any more.
     pub term_ns: u64,
     /// SIGKILL.
     pub kill_ns: u64,
-    /// Another client may hold the lock.
+    /// From here on another client may hold the lock.
     pub end_ns: u64,
 }
 
@@ -102,7 +103,7 @@ impl StopTimes {
         }
     }
 
-    /// The same for a COMMAND that is to get SIGTERM now: no later than before.
+    /// The same for a COMMAND that gets SIGTERM now; no time becomes later.
     pub fn brought_forward(self, now_ns: u64, lease: Duration) -> Self {
         let kill_ns = self.kill_ns.min(now_ns.saturating_add(ns(grace(lease))));
         Self { term_ns: self.term_ns.min(now_ns), kill_ns, ..self }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What several tests of `dlock` need. Each uses a part of it.
+//! Helpers for the tests of `dlock`. Each test uses some of them.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 pub const DLOCK: &str = env!("CARGO_BIN_EXE_dlock");
 
-/// What must not hang.
+/// The limit for everything that must not hang.
 pub const HANG: Duration = Duration::from_secs(100);
 
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -35,14 +35,15 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A loopback address of this process's own, for a port that is free for a moment: no other
-/// process takes one there.
+/// A loopback address that only this process uses: no other process takes a port that is free on
+/// it.
 pub fn own_address() -> std::net::Ipv4Addr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     std::net::Ipv4Addr::new(127, a | 0x80, b, c)
 }
 
-/// A primary as a process; it ends with its standard input, at the latest with the test.
+/// A primary in its own process; it ends when its standard input closes, at the latest with the
+/// test.
 pub struct Primary {
     pub child: Child,
     pub address: String,
@@ -58,14 +59,14 @@ impl Primary {
         Self::start_exactly(name, &[&["--grace-ms=200"], options].concat())
     }
 
-    /// With these options and no others: what has a lease ends with that, and not with a grace.
+    /// Starts a primary with these options only: without a grace, leases end when they are over.
     pub fn start_exactly(name: &str, options: &[&str]) -> Self {
         let (child, folder, mut output) = Self::child(name, options);
         let address = listens_at(&next_line(&mut output));
         Self { child, address, folder }
     }
 
-    /// One that waits to take the place of another; returns once it has done so.
+    /// Starts a standby, and returns once it has taken the place of its primary.
     pub fn start_as_standby(name: &str, options: &[&str]) -> Self {
         let (child, folder, mut output) = Self::child(name, options);
         let waits = next_line(&mut output);
@@ -102,7 +103,7 @@ impl Primary {
 impl Drop for Primary {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        let _ = self.child.wait(); // nothing to do if it is gone
+        let _ = self.child.wait(); // the primary may have ended
         let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }

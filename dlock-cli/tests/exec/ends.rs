@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How `dlock exec` ends that has not started its COMMAND.
+//! The ends of a `dlock exec` that has not started its COMMAND.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use super::proxy::{Proxy, Stall};
 use super::{chunks_until_start, eventually, Scene};
 
 const ALL: Stall = Stall { chunk: 0, half: false, one_way: false };
-/// Longer than any of these takes.
+/// Seconds; longer than any of these tests.
 const LEASE: &str = "600";
 
 /// The network stops at one of the last chunks before COMMAND would be started: the grant, the
-/// heartbeat, the extension and their answers. A keeper that is killed at the end of the wait
-/// leaves the lock to its lease. `dlock exec` ends before the keeper does.
+/// heartbeat, the extension and their answers. If the keeper were killed at the end of the wait,
+/// the lock would stay held until its lease ends. `dlock exec` ends before the keeper does.
 #[test]
 fn a_lock_that_was_granted_before_the_wait_has_ended_is_free_as_soon_as_the_keeper_is_answered() {
     const CHUNKS: usize = 6;
@@ -32,7 +32,7 @@ fn a_lock_that_was_granted_before_the_wait_has_ended_is_free_as_soon_as_the_keep
         let options = [&options[..], &[WAIT]].concat();
         let mut late = scene.exec(&proxy.address.to_string(), &options, "b", "end-b");
         let code_of_late = late.code(&what);
-        proxy.lift(); // the keeper was told to end, and has not ended yet
+        proxy.lift(); // the keeper was told to end, but has not ended
         scene.touch("end-b");
         let said = std::fs::read_to_string(scene.at("stderr.b")).unwrap();
         assert!(matches!(code_of_late, Some(69 | 75)), "{what}: {code_of_late:?} {said}");
@@ -54,7 +54,7 @@ fn a_lock_that_was_granted_before_the_wait_has_ended_is_free_as_soon_as_the_keep
 /// has no room for the lock.
 #[test]
 fn an_exec_that_has_not_started_command_ends_as_soon_as_its_lock_is_refused() {
-    /// To stop a COMMAND would take 5.5 s, and 5 s more are waited for it.
+    /// To stop a COMMAND would take 5.5 s, and a wait for its end 5 s more.
     const END_MAX: Duration = Duration::from_secs(8);
     let scene = Scene::new("not-started");
     let (address, state) = (own_address().to_string(), scene.at("state"));

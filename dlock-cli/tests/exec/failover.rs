@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary is gone: COMMAND runs on at its successor, which waits for nothing but the keeper.
+//! A primary has ended: COMMAND runs on at the successor, which waits only for the keeper.
 
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -13,12 +13,12 @@ use super::common::{code, dlock, own_address, text, Primary};
 use super::proxy::{Proxy, Stall};
 use super::{eventually, fabrics, Exec, Scene};
 
-/// A successor that is waited for takes no longer, also on a loaded machine; one that nothing comes
-/// back to takes as long as the lease ([`LEASE`]).
+/// The limit for a failover in which the keeper returns, on a loaded machine, too. If no client
+/// returned, the failover would take as long as the lease ([`LEASE`]).
 const FAILOVER_MAX: Duration = Duration::from_secs(30);
 const LEASE: &str = "120";
-/// `--wait 2` takes 3 s at most, and so long on a loaded machine. Each phase of a connection alone
-/// could take 10 s, and to undo a grant 5 s more.
+/// The limit for `--wait 2` on a loaded machine; otherwise it takes 3 s at most. Without `--wait`,
+/// each phase of a connection could take 10 s, and to undo a grant 5 s more.
 const WAIT_MAX: Duration = Duration::from_secs(7);
 
 /// A port that is free at the loopback address of this process.
@@ -59,7 +59,7 @@ fn fail_over(fabric: &str, kind: &str) {
     let took = began.elapsed();
     assert!(took < FAILOVER_MAX, "{what}: the failover took {took:?}");
     assert!(!holder.has_ended() && !scene.has("begin.b"), "{what}: it runs on, alone");
-    // it is extended at the successor, which another one learns that does not wait
+    // the keeper extends the hold at the successor: another client without a wait is refused
     let third = ["lock", "--type", kind, "--fabric", fabric, "--wait", "0", "--", "true"];
     let third = successor.exec(&third);
     assert_eq!(code(&third), 75, "{what}: it is held: {}", text(&third.stderr));
@@ -113,7 +113,7 @@ fn command_runs_on_at_a_standby() {
     assert_eq!(holder.code("at the standby"), Some(0));
 }
 
-/// The keeper and all else of it, as if its host had lost its power.
+/// Kills a `dlock exec` and its keeper, as if their host had lost its power.
 fn vanish(mut exec: Exec) {
     kill_process(exec.keeper(), Signal::KILL).unwrap();
     exec.signal(Signal::KILL);
@@ -146,8 +146,8 @@ fn a_primary_that_recovers_is_waited_for_as_for_a_held_lock() {
     assert_eq!(patient.code("after the recovery"), Some(0));
 }
 
-/// A primary that is stopped; a network that passes nothing on, from each of the first chunks on; a
-/// host that does not answer to a connect.
+/// The faults: a stopped primary; a network that passes nothing on, from each of the first chunks
+/// on; a host that does not answer a connect.
 #[test]
 fn a_wait_that_has_an_end_ends_whatever_phase_does_not() {
     let primary = Primary::start("bounded");
@@ -171,7 +171,7 @@ fn a_wait_that_has_an_end_ends_whatever_phase_does_not() {
             });
         }
         scope.spawn(|| {
-            // no more connections are taken than those that wait already
+            // the queue of this listener is full, so it answers no further connect
             let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
             rustix::net::listen(deaf.as_fd(), 0).unwrap();
             let at = deaf.local_addr().unwrap();
@@ -188,7 +188,7 @@ fn a_wait_that_has_an_end_ends_whatever_phase_does_not() {
     kill_process(pid, Signal::CONT).unwrap();
 }
 
-/// The name is looked up by the process that has the session, within `--wait`.
+/// The process that has the session looks the name up, within `--wait`.
 #[test]
 fn a_host_that_is_not_found_is_named_and_keeps_exec_from_no_other_primary() {
     let primary = Primary::start("names");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every type of lock, with leases below and above the horizon that sessions have by default
-//! (10 s): what has no lease ends at the horizon of the session, which must not come first.
+//! Every type of lock, with leases below and above the default horizon of a session (10 s). A hold
+//! without a lease ends at the horizon; a hold with a lease must not end before its lease.
 
 use std::thread;
 use std::time::Duration;
@@ -20,14 +20,14 @@ const LONG: &str = "15";
 /// Longer than the default horizon, and shorter than any lease here.
 const AWAY: Duration = Duration::from_secs(12);
 
-/// Why the primary hears nothing of the lock's holder, or the holder of the primary.
+/// The reason why primary and holder do not hear each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Network,
-    /// The network closes the connections, and is away then.
+    /// The network closes the connections, and then passes nothing on.
     Reset,
     Keeper,
-    /// `dlock exec` is stopped, and the network is away.
+    /// `dlock exec` is stopped, and the network passes nothing on.
     Exec,
 }
 
@@ -154,7 +154,7 @@ fn a_lock_without_a_lease_outlasts_a_primary_that_is_stopped_for_less_than_the_l
     }
 }
 
-/// The operator has started the primary without recovery: it gives the lock to the first client
+/// The operator has started the primary without recovery, so it gives the lock to the first client
 /// that asks.
 #[test]
 fn command_ends_when_a_primary_says_that_it_knows_of_no_lock() {
@@ -203,7 +203,7 @@ fn succeed(kind: &str, mode: &str) {
     primary.child.wait().unwrap();
     let successor = Primary::start_exactly(&format!("second-{kind}-{mode}"), &["--recover=1"]);
     proxy.lead_to(&successor.address);
-    // Refused until the recovery is over.
+    // The second `dlock exec` is refused until the recovery is over.
     let mut second = None;
     eventually(&format!("{what}: the successor serves"), || {
         let mut exec = scene.exec(&successor.address, &options, "b", "end-b");

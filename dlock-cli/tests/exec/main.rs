@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock exec` runs one COMMAND at a time, with every fault of the network and of its processes.
+//! `dlock exec` runs one COMMAND at a time, with every fault of the network and of the processes.
 //!
-//! The evidence comes from the COMMANDs: each locks a file of the operating system for as long as
-//! one of its processes lives, and writes down if another has it. They ignore SIGTERM.
+//! The COMMANDs give the evidence: each locks a file of the operating system for as long as one of
+//! its processes lives, and notes if another COMMAND has it. They ignore SIGTERM.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -24,8 +24,8 @@ use dlock_core::wire::fabric::FabricKind;
 use proxy::{Proxy, Stall};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// $1 is the folder, $2 the name, $3 the file that ends it, as the end of the folder does. `sleep`
-/// has the lock of the file, too.
+/// $1 is the folder, $2 the name, $3 the file that ends COMMAND; COMMAND also ends if the folder is
+/// removed. `sleep` has the lock of the file, too.
 const COMMAND: &str = r#"
 trap "" TERM
 exec 9>>"$1/file"
@@ -58,7 +58,7 @@ impl Scene {
         self.at(name).exists()
     }
 
-    /// A `dlock exec` of the COMMAND above, which ends when the file `until` is there.
+    /// Starts a `dlock exec` of the COMMAND above, which ends when the file `until` exists.
     fn exec(&self, address: &str, options: &[&str], name: &str, until: &str) -> Exec {
         let child = Command::new(DLOCK)
             .args(["exec", "--address", address])
@@ -108,7 +108,7 @@ impl Exec {
         self.0.wait().unwrap().code()
     }
 
-    /// Its keeper: the child in another process group than its COMMAND's.
+    /// The keeper: the child with `keeper` in its command line.
     fn keeper(&self) -> Pid {
         let task = format!("/proc/{0}/task/{0}/children", self.0.id());
         let children = fs::read_to_string(task).unwrap();
@@ -128,7 +128,7 @@ impl Drop for Exec {
     }
 }
 
-/// Whether a process of a COMMAND has the file.
+/// Whether a process of a COMMAND has locked the file.
 fn is_file_locked(scene: &Scene) -> bool {
     let status = Command::new("flock").arg("-n").arg(scene.at("file")).arg("true").status();
     !status.unwrap().success()
@@ -151,14 +151,14 @@ fn the_evidence_of_two_commands_at_once_is_found() {
     assert_eq!(fs::read_to_string(scene.at("overlaps")).unwrap(), "b\n");
 }
 
-/// One network that fails at one moment.
+/// A network that fails at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     kind: &'static str,
     stall: Stall,
-    /// COMMAND has ended: the lock is about to be released.
+    /// Whether the network fails only after COMMAND has ended, when the lock is to be released.
     at_end: bool,
-    /// What was held up arrives while the other COMMAND runs.
+    /// Whether the bytes held up arrive while the other COMMAND runs.
     late: bool,
 }
 
@@ -181,7 +181,7 @@ fn try_stall(primary: &str, number: usize, trial: Trial) {
     scene.assert_no_overlap(&what);
     if trial.late {
         proxy.lift();
-        // Time for what was held up to do harm; no more than that rests on it.
+        // Time for the late bytes to do harm; nothing else depends on this wait.
         thread::sleep(Duration::from_millis(500));
     }
     scene.touch("end-b");
@@ -192,7 +192,7 @@ fn try_stall(primary: &str, number: usize, trial: Trial) {
     scene.assert_no_overlap(&what);
 }
 
-/// How many chunks pass until COMMAND runs.
+/// The number of chunks that pass until COMMAND runs.
 fn chunks_until_start(primary: &str, kind: &str) -> usize {
     let scene = Scene::new(&format!("count-{kind}"));
     let proxy = Proxy::start(primary, None);
@@ -206,8 +206,9 @@ fn chunks_until_start(primary: &str, kind: &str) -> usize {
     chunks
 }
 
-/// Every stage: connecting, init, attach, get_lock, lock, the first three extensions, unlock and
-/// leaving; before a frame, and half of it; one way, and both.
+/// The network stops at every stage: connecting, init, attach, get_lock, lock, the first three
+/// extensions, unlock and leaving. It stops before a frame or in the middle of one, in one
+/// direction or in both.
 #[test]
 fn a_network_that_stops_at_any_stage_never_lets_two_commands_run() {
     const EXTENSION_CHUNKS: usize = 8;
@@ -230,7 +231,7 @@ fn a_network_that_stops_at_any_stage_never_lets_two_commands_run() {
             }
         }
     }
-    // All of them take minutes (`make soak`); a quarter has every stage and every way.
+    // All trials take minutes (`make soak`); a quarter of them has every stage and every direction.
     if std::env::var_os("DLOCK_SOAK").is_none() {
         let mut number = 0;
         trials.retain(|_| {
@@ -259,8 +260,8 @@ fn a_lease_too_short_to_stop_command_is_refused_with_the_reason() {
     assert!(said.contains(reason) && said.contains("remedy:"), "{said}");
 }
 
-/// All fabrics of a host without a device, since only shared memory proves the death of a process
-/// to the primary.
+/// All fabrics of a host without a device: only with shared memory the primary has proof that a
+/// process has ended.
 fn fabrics() -> impl Iterator<Item = &'static str> {
     FabricKind::without_device().map(FabricKind::name)
 }
@@ -276,7 +277,7 @@ fn command_and_its_children_do_not_outlive_an_exec_that_is_killed() {
         let mut second = scene.exec(&primary.address, &options, "b", "end-b");
         first.signal(Signal::KILL);
         assert_eq!(first.code("killed"), None);
-        // Its lease has 60 s left: the keeper releases the lock once COMMAND is dead.
+        // The lease has 60 s left, but the keeper releases the lock once COMMAND is dead.
         eventually("the other runs", || scene.has("begin.b"));
         scene.touch("end-b");
         assert_eq!(second.code("the other"), Some(0));
@@ -325,7 +326,7 @@ int main(int count, char **words)
 }
 "#;
 
-/// The system calls it a zombie.
+/// The kernel shows such a process as a zombie.
 #[test]
 fn a_process_of_command_whose_first_thread_has_ended_is_killed_as_the_others_are() {
     let scene = Scene::new("first-thread");
@@ -421,7 +422,7 @@ fn an_exec_that_was_stopped_past_the_lease_does_not_start_command() {
     let mut third = scene.exec(&direct, &options, "c", "end-c");
     eventually("a third gets it", || scene.has("begin.c"));
     exec.signal(Signal::CONT);
-    // It was stopped before it was told of the lock, which it has no more.
+    // It was stopped before it heard of its lock, and has lost it meanwhile.
     let code = exec.code("when it goes on");
     assert!(matches!(code, Some(69 | 75)), "{code:?}");
     assert!(!scene.has("begin.b"), "COMMAND was not started");
@@ -430,7 +431,7 @@ fn an_exec_that_was_stopped_past_the_lease_does_not_start_command() {
     scene.assert_no_overlap("a late start");
 }
 
-/// What COMMAND is told of its lock: a number that grows with each hold, the name, and until when.
+/// COMMAND gets a number that grows with each hold, the lock's name, and the end of the lease.
 #[test]
 fn command_has_the_token_the_name_and_the_end_of_its_lease() {
     let primary = Primary::start("told");
@@ -494,8 +495,8 @@ fn a_warning_lets_command_end_by_itself_and_is_no_success() {
     assert_eq!(exec.code("after the warning"), Some(76));
 }
 
-/// The starter may be a Java program, or one with a thread for its signals: these block signals in
-/// their other threads, and a child inherits that.
+/// The program that starts `dlock exec` may be a Java program, or have a thread for its signals.
+/// Its other threads block signals then, and a child inherits that.
 #[test]
 fn a_signal_that_the_starter_has_blocked_is_heard_nevertheless() {
     let primary = Primary::start("blocked");
@@ -503,7 +504,7 @@ fn a_signal_that_the_starter_has_blocked_is_heard_nevertheless() {
     let exec = |script: &str| {
         let mut command = Command::new("env");
         command.args(["--block-signal=CHLD,TERM", DLOCK, "exec", "--address", &primary.address]);
-        // the keeper is heard of every 18 s
+        // the keeper reports only every 18 s
         command.args(["blocked", "--lease", "60", "--", "sh", "-c", script, "sh"]);
         command.arg(scene.at("begun")).stdin(Stdio::null()).spawn().unwrap()
     };
@@ -518,7 +519,7 @@ fn a_signal_that_the_starter_has_blocked_is_heard_nevertheless() {
     assert_eq!(stopped.code("stopped"), Some(128 + 15));
 }
 
-/// As `nohup` starts it, and a script in the background.
+/// `nohup` ignores a signal in this way, and a shell for commands in the background.
 #[test]
 fn a_signal_that_is_ignored_at_the_start_stays_ignored_also_for_command() {
     let primary = Primary::start("ignored");

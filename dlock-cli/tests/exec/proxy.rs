@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A TCP proxy that stops passing bytes, as a network does that fails: nothing is closed.
+//! A TCP proxy that stops passing bytes, as a failing network does; it closes nothing.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Where it stops: at the n-th chunk that arrives, counted over all connections and directions.
+/// The place of the stop: the n-th chunk to arrive, counted over all connections and directions.
 #[derive(Clone, Copy, Debug)]
 pub struct Stall {
     pub chunk: usize,
-    /// Half of the chunk is passed.
+    /// Whether half of the chunk is passed.
     pub half: bool,
-    /// The other direction, and other connections, go on.
+    /// Whether the other direction, and other connections, go on.
     pub one_way: bool,
 }
 
@@ -25,7 +25,7 @@ struct State {
     is_lifted: bool,
     is_over: bool,
     streams: Vec<TcpStream>,
-    /// Where new connections go.
+    /// The address to which new connections are passed on.
     primary: String,
 }
 
@@ -41,7 +41,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Passes everything on to `primary` until it stalls.
+    /// Starts a proxy that passes everything on to `primary` until it stalls.
     pub fn start(primary: &str, stall: Option<Stall>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -70,18 +70,18 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// How many chunks arrived.
+    /// The number of chunks that have arrived.
     pub fn chunks(&self) -> usize {
         self.shared.state.lock().unwrap().chunks
     }
 
-    /// Stalls at a chunk that is counted from now on.
+    /// Sets a stall; its chunks are counted from now on.
     pub fn arm(&self, stall: Stall) {
         let mut state = self.shared.state.lock().unwrap();
         state.stall = Some(Stall { chunk: state.chunks + stall.chunk, ..stall });
     }
 
-    /// Closes every connection at both ends; the next ones stall.
+    /// Closes every connection at both ends; later connections stall.
     pub fn reset(&self) {
         let mut state = self.shared.state.lock().unwrap();
         state.stall = Some(Stall { chunk: 0, half: false, one_way: false });
@@ -91,19 +91,19 @@ impl Proxy {
         }
     }
 
-    /// New connections go to this primary.
+    /// Passes new connections on to this primary.
     pub fn lead_to(&self, primary: &str) {
         self.shared.state.lock().unwrap().primary = primary.to_string();
     }
 
-    /// Waits until it has stalled; false: not in this time.
+    /// Waits until the proxy has stalled; `false`: it has not within this time.
     pub fn has_stalled(&self, wait: Duration) -> bool {
         let state = self.shared.state.lock().unwrap();
         let waited = self.shared.changed.wait_timeout_while(state, wait, |s| !s.is_stalled);
         waited.unwrap().0.is_stalled
     }
 
-    /// Passes everything on that has come meanwhile, and what comes.
+    /// Passes on all bytes held up, and everything that comes later.
     pub fn lift(&self) {
         self.shared.state.lock().unwrap().is_lifted = true;
         self.shared.changed.notify_all();
@@ -119,7 +119,7 @@ impl Drop for Proxy {
             let _ = stream.shutdown(Shutdown::Both); // it may be closed
         }
         drop(state);
-        let _ = TcpStream::connect(self.address); // for the listener to look
+        let _ = TcpStream::connect(self.address); // wakes the listener
     }
 }
 
@@ -139,7 +139,7 @@ impl Shared {
         let _ = to.shutdown(Shutdown::Write); // it may be closed
     }
 
-    /// How much of a chunk is passed without waiting.
+    /// The bytes of a chunk that are passed without waiting.
     fn pass_now(&self, count: usize) -> usize {
         let mut state = self.state.lock().unwrap();
         let number = state.chunks;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Standard error is a pipe that takes nothing more: `dlock exec` stops COMMAND in time and ends.
+//! Standard error is a full pipe, which is not read: `dlock exec` stops COMMAND in time and ends.
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use rustix::io::{ioctl_fionbio, write, Errno};
 use super::{eventually, is_file_locked, Exec, Scene, COMMAND};
 use crate::common::{Primary, DLOCK};
 
-/// The end to read, and the end to write.
+/// A full pipe: the end to read, and the end to write.
 fn full_pipe() -> (OwnedFd, OwnedFd) {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     ioctl_fionbio(&writer, true).unwrap();
@@ -33,7 +33,7 @@ fn a_standard_error_that_is_not_read_holds_up_no_exec() {
     let copy = || full.try_clone().unwrap();
     let mut holder = exec(&scene, &primary, copy(), &["--lease", "4"], "a");
     eventually("it runs", || scene.has("begin.a"));
-    // Longer than the time after which it says that it waits.
+    // The wait is long enough for `dlock exec` to report that it waits.
     let mut second = exec(&scene, &primary, copy(), &["--wait", "3"], "b");
     assert_eq!(second.code("the second"), Some(75));
     primary.child.kill().unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the system refuses to `dlockd`, to `dlock exec` and to a client in C (`client.c`), while
-//! each starts, serves, makes a TLS handshake, goes through a failover, reloads its files and ends.
-//! Nothing aborts, hangs, or says success without the lock.
+//! Faults of system calls: the system refuses calls to `dlockd`, to `dlock exec` and to a client in
+//! C (`client.c`), while each starts, serves, makes a TLS handshake, goes through a failover,
+//! reloads its files and ends. No program aborts, hangs, or reports success without the lock.
 //!
 //! ```text
 //!                dlockd                    dlock exec              client in C
@@ -12,12 +12,13 @@
 //!   reload       phases: SIGHUP            has none                has none
 //!   exit         denied, phases: SIGTERM   denied, clients         clients: drop, end
 //! ```
-//! In each place: stderr full, closed, a dead pipe; no threads, descriptors, maps any more; and
-//! each system call denied once, with each of `ERRORS`. strace denies them.
+//! Each place has these cells: a standard error that is full, closed, or a dead pipe; no more
+//! threads, descriptors, or maps; and each system call denied once, with each of `ERRORS`. strace
+//! denies the calls.
 //!
-//! `make test` takes a sample that moves through the table; with `DLOCK_SOAK` all of it is run, and
-//! `DLOCK_FAULTS=TEXT` runs the cells whose names contain it. All is in one module, so that
-//! scripts/test.sh can leave it out where strace may not trace.
+//! `make test` takes a sample that moves through the table. `DLOCK_SOAK` runs the whole table, and
+//! `DLOCK_FAULTS=TEXT` the cells whose names contain TEXT. All tests are in one module, so that
+//! scripts/test.sh can leave them out where strace may not trace.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -98,7 +98,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Instant;
 
-    /// A thread that is not woken sleeps for so long.
+    /// The longest sleep of a thread that is not woken.
     const LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
                     woken.store(true, Ordering::Release);
                 });
                 while !woken.load(Ordering::Acquire) {
-                    word.wake_all(half); // it may not sleep yet
+                    word.wake_all(half); // the thread may not sleep yet
                     std::thread::yield_now();
                 }
                 sleeper.join().expect("it does not panic");

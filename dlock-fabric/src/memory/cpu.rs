@@ -262,9 +262,6 @@ impl LockMemory for CpuMemory {
 
 /// Executes a chain on memory of this process: all of it, or nothing if any address is wrong.
 ///
-/// The outcome is built in place: copying what was just written in smaller pieces would cost more
-/// than the atomics.
-///
 /// The outcome is built where it will be read: a copy of what was just written in smaller pieces
 /// costs more than the atomics.
 #[inline(always)]
@@ -405,7 +402,7 @@ mod tests {
         let mapped = LedgerMemory::open(lent, 1).unwrap(); // its descriptor is closed
         drop(again);
         assert!(!memory.detached(client(1)), "it is mapped");
-        drop(mapped); // nothing was said, as if its process executed another program
+        drop(mapped); // without a word, as if its process executed another program
         assert!(memory.detached(client(1)));
     }
 

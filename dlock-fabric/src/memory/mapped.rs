@@ -530,7 +530,7 @@ mod tests {
         assert!(refused(SlotMemory::open(copy(header), copy(file), 200)), "another's header");
     }
 
-    /// Maps a file to be written; whether the kernel has let it.
+    /// Maps a file for writing; returns whether the kernel permits it.
     fn maps_to_write(fd: BorrowedFd<'_>) -> bool {
         Mapping::of_file(fd, HEADER_BYTES).is_ok()
     }
@@ -556,13 +556,13 @@ mod tests {
         // SAFETY: an operation on a descriptor, without pointers.
         let rc = unsafe { libc::fallocate(header.as_raw_fd(), punch, 0, HEADER_BYTES as i64) };
         assert_eq!(rc, -1, "the header was erased");
-        // As any process of this user can.
+        // any process of this user can open the file again
         let path = format!("/proc/self/fd/{}", header.as_raw_fd());
         let again = File::options().read(true).write(true).open(path).unwrap();
         assert!(!maps_to_write(again.as_fd()));
         assert_eq!(writes(again.as_fd()), -1);
         assert!(again.set_len(0).is_err());
-        // The primary still can, and the client sees it.
+        // The primary can still write, and the client sees the result.
         primary.set_gate(Some(Status::NotReady));
         assert_eq!(client.gate(), Some(Status::NotReady));
     }

@@ -118,10 +118,10 @@ mod tests {
                 let mutex = OwnerMutex::lock(&memory).unwrap();
                 for file in files(&memory).map(File::from) {
                     let bytes = vec![0xff; file.metadata().unwrap().len() as usize];
-                    let _ = file.write_all_at(&bytes, 0); // as far as the kernel lets it
+                    let _ = file.write_all_at(&bytes, 0); // as far as the kernel permits
                 }
                 assert_eq!(client.gate(), None, "the gate and the mutex are as they were");
-                // Follows the list that goes through the mutex.
+                // follows the list that contains the mutex
                 drop(mutex);
                 std::mem::forget(OwnerMutex::lock(&memory).unwrap());
             });
@@ -141,7 +141,7 @@ mod tests {
                 assert_eq!(client.gate(), None);
                 std::mem::forget(mutex);
             });
-            // The scope alone waits for the closure, not for the end of the thread.
+            // The scope waits for the closure only, and not for the end of the thread.
             keeper.join().unwrap();
         });
         assert_eq!(client.gate(), Some(Status::BadResponse));

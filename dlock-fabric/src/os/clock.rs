@@ -331,7 +331,7 @@ mod tests {
         assert!(Until::at(after).is_over(coarse_lag_ns()));
     }
 
-    /// A namespace with another CLOCK_BOOTTIME is a host that was suspended.
+    /// A namespace with another CLOCK_BOOTTIME stands for a host that was suspended.
     #[test]
     fn the_local_clock_is_right_on_a_host_that_was_suspended_for_a_day() {
         for test in [

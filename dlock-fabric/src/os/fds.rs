@@ -268,7 +268,7 @@ pub fn is_open(socket: BorrowedFd<'_>) -> bool {
 pub struct ProcessStat {
     /// Start time, clock ticks after boot.
     pub ticks: u64,
-    /// The process that waits for its end.
+    /// The process id of its parent, which waits for its end.
     pub parent: i32,
     /// Its process group.
     pub group: i32,

@@ -258,7 +258,7 @@ fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until: Instant) -> io::Resu
         match poll_until(fd, PollFlags::OUT, until) {
             Ok(events) if events.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => {}
-            Err(_) if Instant::now() < until => {} // the write itself waits
+            Err(_) if Instant::now() < until => {} // the write itself may wait
             Err(error) => return Err(error),
         }
         let part = &bytes[..bytes.len().min(PIPE_BUF)];
@@ -390,7 +390,7 @@ mod tests {
             HEARD.lock().push(line.text.clone());
             !may_wait
         });
-        SINK.mine().state.lock().has_thread = true; // it has panicked before its first line
+        SINK.mine().state.lock().has_thread = true; // as if its thread had panicked at once
         SINK.put(line("the panic"));
         assert!(SINK.flush(Duration::from_millis(1)));
         assert_eq!(*HEARD.lock(), ["the panic"]);

@@ -16,7 +16,7 @@ extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// The calling thread's cancelability, which becomes `state`; the one before.
+/// Sets the cancelability of the calling thread to `state`; returns the former one.
 fn set_cancelability(state: libc::c_int) -> libc::c_int {
     let mut old = CANCEL_DISABLE;
     // SAFETY: `old` is a valid place for the answer; a state that is none changes nothing.

@@ -74,7 +74,7 @@ impl Wake {
         let connections = connections.iter().map(|&(fd, what)| (fd, flags(what)));
         let event = self.event.iter().map(|event| (event.as_fd(), PollFlags::IN));
         let Ok(mut events) = poll_some(connections.chain(event), deadline_in(limit)) else {
-            std::thread::sleep(limit.min(UNWAKEABLE)); // no memory in the kernel
+            std::thread::sleep(limit.min(UNWAKEABLE)); // the kernel has no memory
             return Vec::new();
         };
         if let Some(event) = &self.event {

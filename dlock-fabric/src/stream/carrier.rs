@@ -45,7 +45,7 @@ impl Carrier {
         }
     }
 
-    /// Whether there are such bytes.
+    /// Whether bytes were taken but have not reached the socket.
     pub(crate) fn has_backlog(&self) -> bool {
         match self {
             Self::Tls(session) => session.has_backlog(),

@@ -212,7 +212,7 @@ mod tests {
         assert!(matches!(result, Err(FabricError::Frame(_))), "{result:?}");
         let result = attach_to(&bytes(&Frame::Attach(attach())), wait);
         assert!(matches!(result, Err(FabricError::Unexpected)), "{result:?}");
-        // Success, but without memory.
+        // The primary reports success, but passes no memory.
         let result = attach_to(&bytes(&Frame::Attached(attached(Status::Success))), wait);
         assert!(matches!(result, Err(FabricError::Unexpected)), "{result:?}");
         let result = attach_to(&bytes(&Frame::Attached(attached(Status::NotReady))), wait);

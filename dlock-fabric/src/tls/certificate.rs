@@ -183,7 +183,7 @@ mod tests {
             let len = content.len();
             [&[tag, 0x82, (len >> 8) as u8, len as u8], content].concat()
         };
-        // DER wants the shortest form of a length, which this is from 256 bytes on.
+        // DER requires the shortest form of a length; from 256 bytes on it is this one.
         let key = block(0x30, &[&block(0x02, modulus)[..], &[2, 1, 3]].concat());
         let algorithm = [0x30, 13, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 1, 5, 0];
         block(0x30, &[&algorithm[..], &block(0x03, &[&[0], &key[..]].concat())].concat())
@@ -193,7 +193,7 @@ mod tests {
     fn the_size_of_an_rsa_key_is_that_of_its_modulus() {
         let modulus = |first: u8| [&[0, first], &[0xff; 255][..]].concat();
         assert_eq!(rsa_bits(&rsa(&modulus(0x80))).unwrap(), Some(2048));
-        // Without the zero that a set first bit needs.
+        // This modulus has no leading zero, because its first bit is not set.
         assert_eq!(rsa_bits(&rsa(&modulus(0x40)[1..])).unwrap(), Some(2047));
         let whole = rsa(&modulus(0x80));
         for len in 0..whole.len() {

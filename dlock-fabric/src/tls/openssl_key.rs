@@ -226,7 +226,7 @@ unsafe extern "C" fn give_password(
     let Some(asked) = (unsafe { asked.cast::<Asked<'_>>().as_mut() }) else { return -1 };
     asked.was_asked = true;
     if asked.error.is_some() {
-        return -1; // OpenSSL tries another decoder
+        return -1; // then OpenSSL tries another decoder
     }
     let password = match asked.password.password() {
         Ok(Some(password)) => password,

@@ -338,7 +338,7 @@ mod tests {
 
     use super::*;
 
-    /// Few records for each key, and for the channel.
+    /// Bounds of few records, for each key and for the channel.
     const FEW: Bounds = Bounds { records_per_key: 5, records_max: 64 };
 
     fn secret(n: u8) -> Zeroizing<[u8; SECRET_LEN]> {
@@ -355,7 +355,7 @@ mod tests {
         record
     }
 
-    /// Numbers that look random, the same in each run.
+    /// Pseudo-random numbers, the same in each run.
     struct Random(u64);
 
     impl Random {
@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    /// To open one is work, and brings nothing.
+    /// To open an empty record is work without a result.
     #[test]
     fn a_record_with_nothing_in_it_is_none() {
         let (mut sealer, mut opener) = pair(FEW);
@@ -411,7 +411,7 @@ mod tests {
         for mut secret in secrets {
             for _ in 0..20 {
                 let (key, iv, next) = derive(&secret);
-                // what it makes of zeros tells keys apart
+                // the ciphertext of zeros distinguishes the keys
                 let mut mark = [0; 32];
                 let nonce = Nonce::assume_unique_for_key([0; NONCE_LEN]);
                 let tag = key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut mark);
@@ -446,7 +446,7 @@ mod tests {
             assert_eq!(opener.direction.epoch, sealer.0.epoch);
         }
         assert_eq!(epochs, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]);
-        // the key of an epoch opens nothing of another one, also if the header names it
+        // the key of an epoch opens no record of another epoch, even if the header names that epoch
         let (mut sealer, mut opener) = pair(Bounds { records_per_key: 1, ..FEW });
         sealed(&mut sealer, b"first");
         let mut second = sealed(&mut sealer, b"second");
@@ -503,8 +503,8 @@ mod tests {
         assert_eq!(refused, Err(SealError::Length { len: 65_536 }));
     }
 
-    /// Each history of records that is not the order in which they were sealed ends at the first
-    /// record that is out of its place.
+    /// Each history that is not the order in which the records were sealed ends at the first record
+    /// out of order.
     #[test]
     fn replays_reorderings_and_gaps_are_refused() {
         let mut random = Random(3);
@@ -551,7 +551,8 @@ mod tests {
         }
     }
 
-    /// Of another implementation (HKDF-Expand with SHA-384, AES-256-GCM) by the layout above.
+    /// Records made by another implementation (HKDF-Expand with SHA-384, AES-256-GCM) by the layout
+    /// above.
     #[test]
     fn records_are_as_another_implementation_makes_them() {
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();

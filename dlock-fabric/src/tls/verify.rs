@@ -537,7 +537,7 @@ mod tests {
         params
     }
 
-    /// A peer may be connected when its certificate ends, and be revoked afterwards.
+    /// The certificate of a connected peer may end, and be revoked afterwards.
     #[test]
     fn a_revocation_is_found_of_what_has_ended_since() {
         let mut root = params(1, 2000..2090);
@@ -586,7 +586,7 @@ mod tests {
         };
         let of_leaf = rules(vec![list(&[], &root), list(&[11], &middle)]);
         for year in [2010, 2025, 2050] {
-            // valid, ended, and its issuer, too
+            // while it is valid, after it has ended, and after its issuer has ended, too
             assert!(is_revoked(&of_leaf, &bad, at(year)), "{year}");
             assert!(!is_revoked(&of_leaf, &good, at(year)), "{year}");
         }

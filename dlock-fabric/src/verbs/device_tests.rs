@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests on the first usable device of this host; without one each says so, and passes.
+//! Tests on the first usable device of this host. Without a device each test prints so, and passes.
 //!
-//! Everything runs over the device, also where both ends are this process. Where only one host is
-//! needed SoftRoCE serves: `rdma link add rxe0 type rxe netdev eth0`.
+//! Everything runs over the device, even if both ends are this process. SoftRoCE serves where one
+//! host is enough: `rdma link add rxe0 type rxe netdev eth0`.
 
 mod executor;
 mod messages;
@@ -23,10 +23,10 @@ use super::*;
 use crate::memory::atomic::SharedWord;
 use crate::os::sys;
 
-/// Longer than anything that is expected to happen takes on a slow emulated machine.
+/// More time than any expected event takes on a slow emulated machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The device, or a line that says why there is none.
+/// The device; `None`, after a line with the reason: there is none.
 fn device() -> Option<Arc<Context>> {
     let found = devices().and_then(|found| {
         let choice = choose(&found, None, &[0; 16])?;
@@ -35,7 +35,7 @@ fn device() -> Option<Arc<Context>> {
     match found {
         Ok(context) => Some(context),
         Err(error) => {
-            // The test harness would swallow what `eprintln` prints.
+            // The test harness would hold back the output of `eprintln`.
             let _ = writeln!(std::io::stderr(), "skipped: {error}");
             None
         }
@@ -50,7 +50,7 @@ struct Served {
     _keys: Vec<Mr>,
 }
 
-/// A primary with memory that clients can be served from.
+/// A primary with memory for clients.
 struct Primary {
     context: Arc<Context>,
     slots: Arc<Pages>,
@@ -73,12 +73,12 @@ impl Primary {
         &self.slots.words()[index]
     }
 
-    /// A client with a share of this many requests, connected.
+    /// A connected client with a share of this many requests.
     fn client(&self, share: u32) -> (Client, Served) {
         self.client_on(&self.context, share)
     }
 
-    /// The same, of a client that uses another device.
+    /// As [`client`](Self::client), for a client that uses another device.
     fn client_on(&self, device: &Arc<Context>, share: u32) -> (Client, Served) {
         let pd = Pd::new(&self.context).unwrap();
         let slots = Mr::register(&pd, self.slots.clone(), Access::ReadAtomic).unwrap();
@@ -104,7 +104,7 @@ fn spec(context: &Arc<Context>, send: u32, recv: u32, serves: bool, psn: u32) ->
     QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes: 8, serves, psn }
 }
 
-/// The next completion.
+/// Waits for the next completion.
 fn next(cq: &Cq) -> Completion {
     let until = Instant::now() + PATIENCE;
     let mut one = [Completion::default()];
@@ -116,7 +116,7 @@ fn next(cq: &Cq) -> Completion {
 }
 
 impl Client {
-    /// Posts one chain, waits, and gives its values.
+    /// Posts one chain, waits, and returns its values.
     fn run(&mut self, chain: &[RemoteOp]) -> Vec<u64> {
         let list = self.poster.post(chain, Notify::Yes).unwrap();
         let completion = next(&self.cq);
@@ -126,7 +126,7 @@ impl Client {
         settled.values().collect()
     }
 
-    /// Posts one chain that fails; the status of its first completion.
+    /// Posts one chain that fails; returns the status of its first completion.
     fn fail(&mut self, chain: &[RemoteOp]) -> u32 {
         self.poster.post(chain, Notify::Yes).unwrap();
         let completion = next(&self.cq);
@@ -259,7 +259,8 @@ fn additions_of_four_queue_pairs_are_exact() {
             .into_iter()
             .map(|(mut client, served)| {
                 scope.spawn(move || -> Vec<u64> {
-                    // All of it: its other end must live as long as the client.
+                    // The closure takes all of `served`, because the primary's end must live as
+                    // long as the client.
                     let served = served;
                     (0..EACH).map(|_| client.run(&[faa(served.slots, 3, 1)])[0]).collect()
                 })
@@ -310,7 +311,7 @@ fn what_a_client_may_not_do_ends_its_queue_pair_and_harms_nobody() {
     ];
     for (what, attack) in attacks {
         let (mut client, served) = primary.client(4);
-        // What is behind the refused request must not be executed.
+        // The requests after the refused one must not be executed.
         let status = client.fail(&[attack(&served), faa(served.slots, 1, 1)]);
         assert_eq!(status, ffi::IBV_WC_REM_ACCESS_ERR, "{what}");
         let flushed = next(&client.cq);
@@ -354,7 +355,7 @@ fn a_peer_that_is_gone_is_noticed_within_the_bound() {
     let status = client.fail(&[faa(slots, 0, 1), faa(slots, 0, 1)]);
     let took = start.elapsed();
     assert_eq!(status, ffi::IBV_WC_RETRY_EXC_ERR);
-    // The emulated machine may stop for a while.
+    // The emulated machine may pause for a while.
     assert!(took < timing::DEAD_PEER_MAX + Duration::from_secs(5), "{took:?}");
     assert_eq!(next(&client.cq).status(), ffi::IBV_WC_WR_FLUSH_ERR);
     assert_eq!(primary.word(0).load(), 1);
@@ -366,7 +367,7 @@ fn nothing_of_a_fenced_client_takes_effect_and_others_go_on() {
     let primary = Primary::new(&context);
     let (mut fenced, served) = primary.client(128);
     let (mut other, ground) = primary.client(4);
-    // Some of these are under way while the fence falls.
+    // Some of these are under way when the fence begins.
     for _ in 0..64 {
         fenced.poster.post(&[faa(served.slots, 0, 1)], Notify::No).unwrap();
     }
@@ -467,7 +468,8 @@ fn one_addition_takes_about_as_long_as_the_device_needs() {
         })
         .collect();
     took.sort();
-    // To be compared with `ib_atomic_lat` on the same device; no limit on a shared machine.
+    // Compare with `ib_atomic_lat` on the same device. There is no limit, since the machine may be
+    // shared.
     let _ = writeln!(std::io::stderr(), "addition: median {:?}", took[took.len() / 2]);
     assert_eq!(primary.word(0).load(), 2_000);
 }
@@ -520,7 +522,7 @@ fn shares_and_completion_queues_cannot_be_overdrawn() {
         serves: false,
         psn: 1,
     };
-    // A device may round up, but not without end.
+    // A device may round up, but not without limit.
     let error = Qp::new(&pd, wide(1 << 20)).unwrap_err();
     assert!(matches!(error, VerbsError::QueueTooSmall { .. }), "{error}");
     let qp = Qp::new(&pd, wide(4)).unwrap();
@@ -565,7 +567,7 @@ fn a_port_is_found_by_name_and_by_address() {
     let by_eid = choose(&found, None, &by_name.gid.gid.0).unwrap();
     assert_eq!((by_eid.by_eid, by_eid.gid), (true, by_name.gid));
     if let Ok(address) = std::env::var("RXE_VM_IP") {
-        // The runner says at which address the device is.
+        // The program that runs these tests gives the address of the device.
         let gid = Gid::from(address.parse::<IpAddr>().unwrap());
         assert_eq!(usable(&found[0]).unwrap().gid.gid, gid);
     }
@@ -589,7 +591,7 @@ fn the_doctor_finds_the_device_usable() {
 #[test]
 fn softroce_is_known_from_hardware() {
     let Some(context) = device() else { return };
-    // The runner's device is named like that, and made by it.
+    // The program that runs these tests has made its device, and named it so.
     if std::env::var("RXE_VM_DEV").is_ok_and(|name| name == context.device().name) {
         assert!(context.device().is_softroce);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A callback that judges peers with OpenSSL's objects: it replaces the rules, but not the proof
-//! that a peer has its key, nor the bounds. Skipped, with the reason, where there is no libcrypto.
+//! A callback that judges peers with OpenSSL's objects. It replaces the rules, but neither the
+//! proof that a peer has its key, nor the bounds. Skipped, with the reason, where there is no
+//! libcrypto.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +47,7 @@ unsafe extern "C-unwind" fn verifies(ctx: *mut c_void, _: *const c_char) -> c_in
     panic!("a context, and no library that made it")
 }
 
-/// `None`: there is no libcrypto here.
+/// A callback with this function; `None`: there is no libcrypto here.
 fn callback(folder: &Folder, function: CertVerifyFn) -> Option<CertVerifyCallback> {
     // SAFETY: the functions of this file do not end, and use nothing but what they are given.
     match unsafe { CertVerifyCallback::new(function, folder.files.crl.as_deref()) } {
@@ -59,7 +60,7 @@ fn callback(folder: &Folder, function: CertVerifyFn) -> Option<CertVerifyCallbac
     }
 }
 
-/// One that accepts everything.
+/// A callback that accepts every peer.
 pub fn accepts_all(folder: &Folder) -> Option<CertVerifyCallback> {
     callback(folder, accepts)
 }
@@ -71,7 +72,7 @@ fn load(folder: &Folder, function: CertVerifyFn) -> Option<Tls> {
     Some(tls.expect("the files are right"))
 }
 
-/// What becomes of a peer of each role.
+/// The outcomes of a connection with the peer as client, and as server.
 fn outcomes(tls: &Tls, peer: impl Fn() -> Hostile) -> [Outcome; 2] {
     [
         drive(peer().into_peer(PeerRole::Client), server(tls.server())),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A connection over memory: both sides want to send at once, and nothing waits for time.
+//! A connection over memory. Both sides may send at once, and no side waits for time to pass.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use rustls::{ServerConfig, ServerConnection};
 
 use dlock_fabric::tls::PeerFault;
 
-/// What each side sends as soon as it may.
+/// The bytes that each side sends as soon as it may.
 pub const FRAME: &[u8] = b"a frame of the application";
 
 /// The most exchanges that a handshake needs; more mean that it never ends.
 const ROUNDS_MAX: usize = 20;
 
-/// What became of one side.
+/// The outcome of one side.
 #[derive(Debug, Default)]
 pub struct Side {
     pub error: Option<Error>,
@@ -25,7 +25,7 @@ pub struct Side {
     pub established: bool,
 }
 
-/// What became of a connection.
+/// The outcome of a connection.
 #[derive(Debug)]
 pub struct Outcome {
     pub client: Side,
@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// A peer: a machine of rustls, or bytes that are sent without looking at what comes.
+/// A peer: a connection of rustls, or bytes that are sent without regard to the answers.
 pub enum Peer {
     Tls(Box<Connection>),
     Bytes(Vec<u8>),
@@ -58,7 +58,7 @@ pub fn server(config: Arc<ServerConfig>) -> Peer {
     Peer::Tls(Box::new(connection.into()))
 }
 
-/// Lets the two talk until neither has anything to send.
+/// Lets both peers talk until neither has anything to send.
 pub fn drive(mut client: Peer, mut server: Peer) -> Outcome {
     let mut outcome = Outcome { client: Side::default(), server: Side::default() };
     for _ in 0..ROUNDS_MAX {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A peer that obeys no rule of ours.
+//! A peer that follows none of our rules.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use rustls::{
 use crate::drive::{client, server, Peer};
 use crate::pki::Identity;
 
-/// A peer that checks nothing and presents what it is told to.
+/// A peer that checks nothing, and presents a given certificate.
 #[derive(Debug)]
 pub struct Hostile {
     certified: Option<Arc<CertifiedKey>>,

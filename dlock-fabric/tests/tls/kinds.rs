@@ -21,7 +21,7 @@ use crate::pki::{good, now, Ca, Folder};
 
 const AS_OPENSSL: Leniency = Leniency::AsOpenssl { callback: None, key_may_wait: false };
 
-/// The original's generator, to the letter but for the lengths of lines.
+/// The original's generator, unchanged except for line breaks.
 const CA: &str = "openssl req -newkey rsa:2048 -passout pass:A -keyout ca.key -x509 -days 365 \
                   -out ca.crt -subj /CN=ca\n";
 const REQUEST: &str =
@@ -36,12 +36,12 @@ openssl pkcs8 -topk8 -in plain.key -out node.key -passout pass:B\n";
 const SAME_CA: &str = "cp $BASE/ca.key $BASE/ca.crt .\n";
 const SAME_REQUEST: &str = "cp $BASE/node.key .
 openssl req -new -key node.key -passin pass:B -out node.csr -subj /CN=node\n";
-/// The same as X.509 v3.
+/// As [`SIGN`], for a certificate of X.509 v3.
 const SIGN_V3: &str = "echo basicConstraints=CA:FALSE >v3
 openssl x509 -req -days 365 -in node.csr -CA ca.crt -CAkey ca.key -passin pass:A -CAcreateserial \
  -extfile v3 -out node.crt\n";
 
-/// A certificate for the key in `plain.key`, which is then written in another way.
+/// Commands that certify the key in `plain.key`, and then write that key in another format.
 fn with_key(make: &str, write: &str) -> String {
     let request = "openssl req -new -key plain.key -out node.csr -subj /CN=node\n";
     format!("{SAME_CA}{make}\n{request}{SIGN_V3}{write}\n")
@@ -63,8 +63,8 @@ fn on_curve(name: &str) -> String {
     generated(&format!("-algorithm EC -pkeyopt ec_paramgen_curve:{name}"))
 }
 
-/// What it is called, how it is made, and whether it is accepted: by OpenSSL and a program of the C
-/// API, and by the rules alone.
+/// For each kind: its name, its commands, and whether it is accepted: by OpenSSL and a program of
+/// the C API, and by the rules alone.
 fn kinds() -> Vec<(&'static str, String, bool, bool)> {
     let v1_ca =
         "openssl req -newkey rsa:2048 -passout pass:A -keyout ca.key -out ca.csr -subj /CN=ca
@@ -123,7 +123,7 @@ fn kinds() -> Vec<(&'static str, String, bool, bool)> {
         ("CA and leaf of X.509 v1", format!("{v1_ca}{SAME_REQUEST}{SIGN}"), true, false),
         ("its own CA", own_ca.into(), true, false),
         ("in the CA file without being one", no_ca.into(), true, false),
-        // refused by all
+        // refused by OpenSSL and by the rules
         ("of another CA", format!("{SAME_CA}{SAME_REQUEST}{SIGN}{CA}"), false, false),
         ("for mail", format!("{SAME_CA}{SAME_REQUEST}{mail}"), false, false),
         ("signed with SHA-1", format!("{SAME_CA}{SAME_REQUEST}{sha1}"), false, false),
@@ -160,7 +160,7 @@ fn accepts(folder: &Folder, leniency: Leniency) -> Result<(), String> {
     }
 }
 
-/// `openssl verify`, for both roles.
+/// Whether `openssl verify` accepts the certificate for both roles.
 fn is_verified_by_openssl(folder: &Folder) -> bool {
     let files = &folder.files;
     ["sslclient", "sslserver"].iter().all(|purpose| {
@@ -171,7 +171,7 @@ fn is_verified_by_openssl(folder: &Folder) -> bool {
     })
 }
 
-/// Whether s_client and s_server with these files take us, and we them.
+/// Whether s_client and s_server with these files accept us, and we accept them.
 fn talks_with_openssl(tls: &Tls, folder: &Folder) -> Result<(), String> {
     let arguments = ["-tls1_3", "-pass", "pass:B"];
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -270,13 +270,13 @@ fn a_revoked_certificate_of_x509_v1_is_refused_and_found() {
     assert!(tls.is_revoked(PeerRole::Client, &PeerChain::from(chain)));
 }
 
-/// OpenSSL asks the older list, which does not name the peer.
+/// OpenSSL uses the older list, which does not name the peer.
 #[test]
 fn a_peer_stays_refused_when_the_list_that_revokes_it_has_expired_and_an_older_one_has_not() {
     let (root, params) = (Ca::root("root"), good("peer"));
     let (peer, ours) = (root.issue(&params), root.issue(&good("ours")));
     let older = root.crl_of(&[], now() - Duration::hours(2), now() + Duration::hours(1));
-    // a machine that is slow gets more time to load the list before it expires
+    // a slow machine gets more time to load the list before it expires
     let loaded = [3, 60].into_iter().find_map(|seconds| {
         let until = now() + Duration::seconds(seconds);
         let newer = root.crl_of(&[&params], now() - Duration::hours(1), until);
@@ -325,7 +325,7 @@ fn a_key_that_waits_for_its_password_is_opened_when_it_is_there() {
     assert!(matches!(error, TlsError::PasswordWrong { .. }), "{error}");
     assert!(tls.lacks_key() && !shakes());
     assert!(tls.open_key().is_ok() && !tls.lacks_key() && shakes());
-    // what is no question of the password is an error at once
+    // an error that has nothing to do with the password is reported at once
     folder.write(&folder.files.key, "nothing");
     let broken = Tls::load_with(waiting, folder.files.clone(), Arc::new(NoPassword));
     assert!(matches!(broken, Err(TlsError::Nothing { .. })));

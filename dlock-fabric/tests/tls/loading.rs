@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table of wrong files, each with its own error, and all formats of keys that are right.
+//! The table of wrong files, each with its own error, and all permitted formats of keys.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::pki::{der, fixture, good, good_ca, now, pem, Ca, Folder, Identity, We
 
 const PASSWORD: &[u8] = b"correct horse";
 
-/// All in order; a test makes one thing wrong.
+/// A correct set of files; each test spoils one thing.
 struct Case {
     ca: Ca,
     folder: Folder,
@@ -34,7 +34,7 @@ impl Case {
         Self { ca, folder }
     }
 
-    /// With a key of these fixtures, and its certificate.
+    /// A set with a key of these fixtures, and a certificate for it.
     fn with_key(plain: &str, algorithm: &'static SignatureAlgorithm, used: &str) -> Self {
         let case = Self::new();
         let key = PrivatePkcs8KeyDer::from(der(&fixture(plain)));
@@ -78,7 +78,7 @@ impl Case {
         Tls::load(self.folder.files.clone(), Arc::new(password))
     }
 
-    /// The error, whose message names the file and has a remedy.
+    /// The error of loading, whose message names the file and has a remedy.
     fn error(&self, about: &Path) -> TlsError {
         self.error_with(about, NoPassword)
     }
@@ -171,7 +171,7 @@ fn wrong_and_missing_passwords() {
 
 #[test]
 fn a_wrong_password_is_told_even_if_its_padding_is_right() {
-    // As of one wrong password in 256. These were found by trying.
+    // One wrong password in 256 gives the right padding. These were found by trying.
     let case = Case::encrypted("p256-pbkdf2.pem");
     for number in [601, 788, 810] {
         let password = FixedPassword::new(format!("wrong {number}").into_bytes());
@@ -201,7 +201,7 @@ fn a_missing_file() {
     }
 }
 
-/// Of each file of a fresh case.
+/// Runs the test for each file, in a fresh set.
 fn each_file(test: impl Fn(&Case, &Path)) {
     for number in 0..4 {
         let case = Case::new();
@@ -227,7 +227,7 @@ fn a_folder_or_a_pipe_in_place_of_a_file() {
         fs::create_dir(path).unwrap();
         assert_is!(case.error(path), TlsError::NotAFile { .. });
     });
-    // A pipe without a writer: it must not wait for one.
+    // A pipe without a writer: loading must not wait for a writer.
     each_file(|case, path| {
         fs::remove_file(path).unwrap();
         let made = std::process::Command::new("mkfifo").arg(path).status();
@@ -317,7 +317,7 @@ fn a_file_that_is_too_large() {
     for (number, bound) in bounds.into_iter().enumerate() {
         let case = Case::new();
         let path = case.all()[number].clone();
-        // It has holes, and is never read.
+        // The file has holes, and is never read.
         fs::File::create(&path).unwrap().set_len(bound + 1).unwrap();
         assert_is!(case.error(&path), TlsError::TooLarge { bytes_max, .. } if *bytes_max == bound);
     }
@@ -478,7 +478,7 @@ fn a_name_cannot_break_out_of_a_line_of_the_log() {
     assert!(!text.contains(['\n', '\u{1b}']), "{text}");
 }
 
-/// Every byte of each file changed, one at a time.
+/// Changes every byte of each file, one at a time.
 #[test]
 fn no_changed_byte_makes_trouble_and_none_in_a_certificate_is_accepted() {
     let case = Case::new();
@@ -491,7 +491,7 @@ fn no_changed_byte_makes_trouble_and_none_in_a_certificate_is_accepted() {
             let mut changed = leaf.clone();
             changed[place] ^= bit;
             let chain = [CertificateDer::from(changed)];
-            let _ = PeerIdentity::of(&chain); // of one that is never verified; it must not panic
+            let _ = PeerIdentity::of(&chain); // unverified: must not panic
             for role in [PeerRole::Client, PeerRole::Server] {
                 tls.check(role, &chain).expect_err("what is signed was changed");
             }
@@ -505,7 +505,7 @@ fn no_changed_byte_makes_trouble_and_none_in_a_certificate_is_accepted() {
             let mut changed = bytes.clone();
             changed[place] ^= 0x81;
             case.write(&path, &pem(&label, &changed));
-            let _ = case.with(NoPassword); // a CA's own signature is not looked at, for one
+            let _ = case.with(NoPassword); // some may load: a CA's own signature is not checked
         }
         case.write(&path, &whole);
     }

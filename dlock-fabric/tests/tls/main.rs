@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wrong certificates, keys, lists and peers on both sides; each is refused with its own error,
-//! and not one byte of the application arrives.
+//! Wrong certificates, keys, lists and peers, on both sides. Each is refused with its own error,
+//! and no byte of the application arrives.
 //!
 //! ```text
 //!   pki.rs      makes CAs, certificates and lists, right ones and wrong ones (rcgen)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `openssl s_client` and `s_server` as peers: an independent implementation, with files that it
-//! reads itself. Skipped, with the reason, where the program is not installed.
+//! `openssl s_client` and `s_server` as peers: an independent implementation, which reads the files
+//! itself. Skipped, with the reason, where the program is not installed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use rustls::{ClientConnection, ConnectionCommon, Error, ServerConnection, SideDa
 use crate::drive::name;
 use crate::pki::{good, good_ca, Ca, Folder};
 
-/// The longest that a peer is waited for; what is there in time is not waited for at all.
+/// The longest wait for a peer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const LINE: &[u8] = b"a line of the application\n";
@@ -31,7 +31,7 @@ pub fn present() -> bool {
     found
 }
 
-/// Ours, theirs, and a folder of theirs that is revoked.
+/// Our configuration, the peer's files, and files of a peer whose certificate is revoked.
 struct World {
     ours: Tls,
     theirs: Folder,
@@ -76,12 +76,12 @@ impl Openssl {
         let to = to.local_addr().expect("it listens").to_string();
         let arguments = [&["-connect", &to, "-quiet", "-verify", "5"][..], arguments].concat();
         let mut this = Self::start("s_client", folder, &arguments);
-        // It may be refused before it reads this.
+        // The peer may be refused before it reads this line.
         let _ = this.0.stdin.as_mut().expect("a pipe").write_all(LINE);
         this
     }
 
-    /// Answers each line with the same line backwards.
+    /// Starts a server that answers each line with the same line backwards.
     pub fn server(folder: &Folder, arguments: &[&str]) -> (Self, String) {
         let always = ["-accept", "127.0.0.1:0", "-rev", "-Verify", "5"];
         let mut this = Self::start("s_server", Some(folder), &[&always[..], arguments].concat());
@@ -102,7 +102,7 @@ impl Drop for Openssl {
     }
 }
 
-/// The handshake, one line out, one line in; or the error of this side.
+/// Makes the handshake, sends a line and receives one; or returns the error of this side.
 pub fn talk<Data: SideData>(
     connection: &mut ConnectionCommon<Data>,
     socket: &mut TcpStream,

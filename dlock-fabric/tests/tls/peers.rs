@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table of wrong peers: what is wrong, and what the side that refuses it says.
+//! The table of wrong peers: what is wrong with each, and the error of the side that refuses it.
 
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
@@ -21,7 +21,7 @@ use crate::drive::{client, drive, name, server, Outcome, Peer};
 use crate::hostile::Hostile;
 use crate::pki::{good, good_ca, key, now, pem, Ca, Folder, Identity, WeakKey};
 
-/// A clock that is so many seconds ahead.
+/// A clock that is this many seconds ahead.
 #[derive(Debug)]
 struct Ahead(i64);
 
@@ -32,10 +32,10 @@ impl TimeProvider for Ahead {
     }
 }
 
-/// The side under test, which is in order.
+/// The side under test, with correct files.
 struct Ours {
     tls: Tls,
-    /// How many seconds its clock is ahead.
+    /// The seconds by which its clock is ahead.
     ahead_s: i64,
     expects: Option<ServerName<'static>>,
 }
@@ -66,7 +66,7 @@ impl Ours {
     }
 }
 
-/// A root, one CA below it, lists of both, and the side under test with a certificate of each.
+/// A root, a CA below it, the lists of both, and the side under test, certified by the lower CA.
 struct World {
     root: Ca,
     middle: Ca,
@@ -75,7 +75,7 @@ struct World {
 }
 
 impl World {
-    /// Nothing is revoked.
+    /// A world in which no certificate is revoked.
     fn new() -> Self {
         Self::revoking(&[], &[])
     }
@@ -93,7 +93,7 @@ impl World {
         Self { root, middle, folder, ours: Ours::new(tls) }
     }
 
-    /// Both roles of a peer are refused by the other side in this way.
+    /// Checks that the other side refuses the peer with these errors, in both roles.
     fn refuses_as(&self, peer: impl Fn() -> Hostile, client: &str, server: &str) {
         for (role, expected) in [(PeerRole::Client, client), (PeerRole::Server, server)] {
             self.refuses(role, peer().into_peer(role), expected);
@@ -104,7 +104,7 @@ impl World {
         self.refuses_as(peer, expected, expected);
     }
 
-    /// The exact error at the side under test, and nothing delivered on either side.
+    /// Checks the exact error of the side under test, and that neither side received a byte.
     fn refuses(&self, role: PeerRole, peer: Peer, expected: &str) {
         let outcome = self.ours.against(role, peer);
         let (ours, theirs) = match role {
@@ -114,7 +114,7 @@ impl World {
         let found = ours.error.as_ref().map(name);
         assert_eq!(found.as_deref(), Some(expected), "a {role:?} as peer: {outcome:?}");
         assert!(ours.received.is_empty() && theirs.received.is_empty(), "{role:?}: {outcome:?}");
-        // What the log says has a remedy.
+        // The message for the log has a remedy.
         let error = TlsError::from(ours.error.clone().expect("just seen"));
         assert!(error.to_string().contains("; "), "{error}");
     }
@@ -280,8 +280,8 @@ fn revoked_by_the_newer_of_two_lists_in_any_order() {
     let params = good("peer");
     let (until, old, new) =
         (now() + Duration::hours(1), now() - Duration::minutes(2), now() - Duration::minutes(1));
-    // In the order of the file: since when, and whether it revokes. Of two of the same second the
-    // later one in the file counts.
+    // In the order of the file: the start of each list, and whether it revokes. Of two lists with
+    // the same start, the later one in the file counts.
     for lists in
         [[(old, false), (new, true)], [(new, true), (old, false)], [(new, false), (new, true)]]
     {
@@ -446,7 +446,7 @@ fn the_certificate_of_somebody_else() {
 
 #[test]
 fn no_certificate() {
-    // A server without one ends the handshake by itself.
+    // A server without a certificate ends the handshake itself.
     let server = "AlertReceived(AccessDenied)";
     World::new().refuses_as(Hostile::nobody, "NoCertificatesPresented", server);
 }
@@ -476,7 +476,7 @@ fn another_name_where_names_are_checked() {
     let peer = Hostile::new(&wrong).into_peer(PeerRole::Server);
     world.refuses(PeerRole::Server, peer, "NotValidForName");
     world.accepts(|| Hostile::new(&right));
-    // A client is not expected to have a certain name.
+    // No certain name is expected of a client.
     let peer = Hostile::new(&wrong).into_peer(PeerRole::Client);
     assert!(world.ours.against(PeerRole::Client, peer).is_good());
 }
@@ -549,7 +549,7 @@ fn a_peer_that_is_silent_delivers_nothing() {
 fn no_connection_can_be_resumed() {
     let world = World::new();
     let identity = world.middle.issue(&good("peer"));
-    // The same configurations again and again, so that a ticket could be used if there were one.
+    // The same configurations several times, so that a ticket would be used if there were one.
     let (ours, config) = (world.ours.tls.server(), world.ours.tls.client());
     for _ in 0..3 {
         let outcome = drive(client(config.clone()), server(ours.clone()));
@@ -562,7 +562,7 @@ fn no_connection_can_be_resumed() {
     assert!(!config.enable_early_data);
 }
 
-/// A connection may outlast its certificate, and is closed all the same.
+/// A connection may outlast its certificate, and must still be closed when that is revoked.
 #[test]
 fn a_certificate_that_has_ended_is_found_in_a_list_that_revokes_it() {
     let root = Ca::root("root");
@@ -579,7 +579,7 @@ fn a_certificate_that_has_ended_is_found_in_a_list_that_revokes_it() {
     }
 }
 
-/// The CA's certificate was renewed with its old key, and the file has both.
+/// The CA's certificate was renewed with its old key, and the file has both certificates.
 #[test]
 fn a_root_that_was_renewed_lasts_as_long_as_the_last_of_its_certificates() {
     let (root_key, mut params) = (key(), good_ca("root"));
@@ -593,7 +593,7 @@ fn a_root_that_was_renewed_lasts_as_long_as_the_last_of_its_certificates() {
     let folder = Folder::with(&root, &root.issue(&good("ours")), None);
     folder.write(&folder.files.ca, &(pem("CERTIFICATE", &older) + &root.pem()));
     let mut ours = Ours::new(folder.load().expect("both are right"));
-    ours.ahead_s = 2 * 3600; // the older one has ended
+    ours.ahead_s = 2 * 3600; // the older certificate has ended
     for role in [PeerRole::Client, PeerRole::Server] {
         assert!(ours.against(role, Hostile::new(&identity).into_peer(role)).is_good(), "{role:?}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A private CA for tests, which also makes what no CA should.
+//! A private CA for tests, which also issues wrong certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// For a client and a server alike.
+/// The key usages of a client and of a server.
 pub const BOTH: [ExtendedKeyUsagePurpose; 2] =
     [ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
 
@@ -52,7 +52,7 @@ pub fn fixture(name: &str) -> String {
     fs::read_to_string(path).expect("it is in the repository")
 }
 
-/// Parameters of a certificate that is right in every respect: valid for an hour, both usages.
+/// Parameters of a correct certificate: valid for an hour, with both usages.
 pub fn good(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -79,11 +79,11 @@ pub fn good_ca(name: &str) -> CertificateParams {
     params
 }
 
-/// A certificate authority: the root, or below it.
+/// A certificate authority: the root, or one below it.
 pub struct Ca {
     pub issuer: Issuer<'static, KeyPair>,
     pub der: Vec<u8>,
-    /// Its certificate and those above it, without the root's.
+    /// Its certificate and those above it, except the root's.
     pub above: Vec<Vec<u8>>,
 }
 
@@ -118,7 +118,7 @@ impl Ca {
         Identity { chain: [&[leaf], &self.above[..]].concat(), key }
     }
 
-    /// A list valid for an hour.
+    /// A revocation list valid for an hour.
     pub fn crl(&self, revoked: &[&CertificateParams]) -> String {
         self.crl_until(revoked, now() + Duration::hours(1))
     }
@@ -167,7 +167,7 @@ impl Identity {
     }
 }
 
-/// The public half of an RSA key that is too short; there is no private half to sign with.
+/// The public half of an RSA key that is too short; there is no private half.
 pub struct WeakKey(Vec<u8>);
 
 impl WeakKey {
@@ -186,7 +186,7 @@ impl PublicKeyData for WeakKey {
     }
 }
 
-/// A folder with the four files of a configuration; it is removed in the end.
+/// A folder with the four files of a configuration; removed at the end.
 pub struct Folder {
     path: PathBuf,
     pub files: TlsFiles,
@@ -207,7 +207,7 @@ impl Folder {
         Self { path, files }
     }
 
-    /// With everything right: this CA, this identity, this list if there is one.
+    /// A folder with correct files: this CA, this identity, and this list if there is one.
     pub fn with(ca: &Ca, identity: &Identity, crl: Option<&str>) -> Self {
         let mut folder = Self::new();
         folder.write(&folder.files.ca, &ca.pem());
@@ -225,7 +225,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// As programs should: by renaming.
+    /// Replaces a file by renaming, as programs should.
     pub fn write(&self, path: &Path, text: &str) {
         let new = path.with_extension("new");
         fs::write(&new, text).expect("a file");

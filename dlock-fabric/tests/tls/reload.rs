@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Certificates and lists that change while the process runs, and who a peer is afterwards.
+//! Certificates and lists that change while the process runs, and the identity of a peer
+//! afterwards.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -57,7 +58,7 @@ fn a_reload_takes_a_renewed_certificate_and_a_new_list() {
     assert!(!ours.changed() && connect(&ours, &theirs).is_good());
     let before = ours.server();
 
-    // The server's certificate is renewed: a client sees the new one.
+    // After the server's certificate is renewed, a client sees the new one.
     let mut renewed = pair.our_params.clone();
     renewed.serial_number = Some(serial());
     let renewed = pair.ca.issue(&renewed);
@@ -67,10 +68,10 @@ fn a_reload_takes_a_renewed_certificate_and_a_new_list() {
     assert!(!ours.changed());
     assert!(connect(&ours, &theirs).is_good());
     assert!(!std::sync::Arc::ptr_eq(&before, &ours.server()));
-    // A clone is the same configuration.
+    // A clone shares the configuration.
     assert!(std::sync::Arc::ptr_eq(&ours.server(), &ours.clone().server()));
 
-    // The client's certificate is revoked: the old list lets it in until the reload.
+    // After the client's certificate is revoked, the old list lets the client in until the reload.
     let crl = pair.ours.files.crl.clone().unwrap();
     pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
     assert!(ours.changed() && connect(&ours, &theirs).is_good());
@@ -78,7 +79,7 @@ fn a_reload_takes_a_renewed_certificate_and_a_new_list() {
     let outcome = connect(&ours, &theirs);
     assert_eq!(outcome.server.error.as_ref().map(name).as_deref(), Some("Revoked"));
     assert!(outcome.server.received.is_empty());
-    // A configuration that was taken before is as it was: connections under way go on.
+    // A configuration that was taken before does not change: connections under way go on.
     assert!(drive(client(theirs.client()), server(before)).is_good());
 }
 
@@ -94,7 +95,7 @@ fn a_broken_file_leaves_the_old_ones_in_force() {
         pair.ours.write(path, "broken");
         assert!(ours.changed());
         assert!(matches!(ours.reload(), Err(TlsError::Nothing { .. })));
-        // It was seen: a caller that reloads when something changes does not try without end.
+        // The change counts as seen: a caller that reloads after a change does not try for ever.
         assert!(!ours.changed());
         let judges_peers = number < 2;
         assert_eq!(std::sync::Arc::ptr_eq(&before, &ours.server()), judges_peers);
@@ -298,7 +299,7 @@ fn a_revocation_is_seen_of_a_connected_peer_whatever_else_is_wrong_with_its_cert
     assert!(!ours.is_revoked(PeerRole::Client, &shown));
     let loads = ours.loads();
     let crl = pair.ours.files.crl.clone().unwrap();
-    pair.ours.write(&crl, &pair.ca.crl(&[&pair.our_params])); // another one: it fails for its owner
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.our_params])); // a list that names us: it is refused
     assert!(ours.reload().is_err());
     assert!(!ours.is_revoked(PeerRole::Client, &shown) && ours.loads() > loads);
     pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
@@ -306,7 +307,7 @@ fn a_revocation_is_seen_of_a_connected_peer_whatever_else_is_wrong_with_its_cert
     assert!(ours.is_revoked(PeerRole::Client, &shown));
 }
 
-/// rustls takes 32 without data between them.
+/// rustls accepts 32 key updates without data between them.
 #[test]
 fn a_flood_of_key_updates_ends_the_connection_and_some_do_not() {
     for (updates, is_flood) in [(20, false), (200, true)] {
@@ -333,7 +334,7 @@ fn a_flood_of_key_updates_ends_the_connection_and_some_do_not() {
     }
 }
 
-/// The poll tells a reader once of new bytes: it reads on until there are none.
+/// The poll reports new bytes once, so the reader must read on until there are none.
 #[test]
 fn a_socket_that_got_more_since_it_was_read_is_not_taken_for_emptied() {
     let pair = Pair::new();
@@ -349,14 +350,14 @@ fn a_socket_that_got_more_since_it_was_read_is_not_taken_for_emptied() {
     let mut into = [0; 60];
     assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 60);
     assert!(accepted.may_have_more(), "40 bytes are left");
-    send(&mut server, &[2; 10]); // and one is told of it now
+    send(&mut server, &[2; 10]); // the poll reports these bytes
     assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 40);
     assert!(accepted.may_have_more(), "nobody is told again");
     assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 10);
     assert!(!accepted.may_have_more());
 }
 
-/// The same by chance: bytes come between any two reads, and each read has another room.
+/// The same with random sizes: bytes come between any two reads, and each read has another buffer.
 #[test]
 fn a_reader_that_is_told_once_of_new_bytes_gets_all_of_them() {
     let pair = Pair::new();
@@ -395,7 +396,7 @@ fn a_reader_that_is_told_once_of_new_bytes_gets_all_of_them() {
     }
 }
 
-/// One end of a connection: what has come, and what was sent.
+/// One end of a connection: the bytes that have come, and the bytes sent.
 #[derive(Default)]
 struct Wire {
     input: Vec<u8>,
@@ -424,7 +425,7 @@ impl Write for Wire {
     }
 }
 
-/// Two ends of a connection after the handshake.
+/// Both ends of a connection after the handshake.
 struct Shaken {
     connected: rustls::ClientConnection,
     accepted: TlsSession,

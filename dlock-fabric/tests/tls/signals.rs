@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A connection that has ended must not kill a program that has not asked Rust to ignore SIGPIPE.
+//! A connection that has ended must not kill a program that does not ignore SIGPIPE.
 
 use std::io::{self, IoSlice, Write};
 

@@ -15,9 +15,8 @@ use crate::types::{FairState, LockOpRes, SslCfg};
 /// Bytes of a path, address, cpuset or device name that a caller passes, at most.
 pub const TEXT_LEN_MAX: usize = 4096;
 
-/// The port of a configuration; `unset` if the caller gives none (not above 0); `None` if the port
-/// is not allowed.
-///
+/// The port of a configuration: `unset` if the caller gives none (0 or less); `None` if the port is
+/// not allowed.
 pub fn port(given: c_int, unset: u16) -> Option<u16> {
     match given {
         ..=0 => Some(unset),

@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(TABLE, of_header);
     }
 
-    /// `NAME = number,` of a line of an enumeration.
+    /// Parses a line `NAME = number,` of an enumeration.
     fn constant(line: &str) -> Option<(&str, c_int)> {
         let (name, rest) = line.trim().split_once(" = ")?;
         let number = rest.split([',', ' ']).next()?;

@@ -17,8 +17,7 @@ pub fn call<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
     uncancelled(|| catch(name, failure, body))
 }
 
-/// Runs `body`, which is cancelled nowhere by itself; if it panics, logs one line and returns
-/// `failure`.
+/// Runs `body`, which has no cancellation point; if it panics, logs one line and returns `failure`.
 #[inline]
 pub fn catch<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -72,7 +71,8 @@ mod tests {
         assert_eq!(call("f", -1, || std::panic::panic_any(Bomb)), -1);
     }
 
-    /// Its ends of a pipe: it says on one that it is in the call, and waits there on the other.
+    /// Both pipes of the test: the thread reports on one that it is in the call, and waits on the
+    /// other.
     struct Pipes {
         says: [c_int; 2],
         hears: [c_int; 2],
@@ -97,7 +97,7 @@ mod tests {
                 libc::read(pipes.hears[0], (&raw mut byte).cast(), 1) as c_int
             }
         });
-        // the caller's setting, 0, is back; and this thread is to end by itself
+        // the caller's setting, 0, is restored; this thread must end by itself
         let mut before = -1;
         // SAFETY: 1 disables, and `before` is a valid place for the answer.
         unsafe { pthread_setcancelstate(1, &mut before) };

@@ -180,7 +180,7 @@ mod tests {
         ERASED.fetch_add(len as usize, Ordering::SeqCst);
     }
 
-    /// What comes of a callback that gives this.
+    /// The result of a callback that gives this text and length.
     macro_rules! given {
         ($text:expr, $len:expr) => {{
             unsafe extern "C" fn ask(password: *mut *mut c_char, len: *mut c_int) {

@@ -49,8 +49,8 @@ impl State {
         self.library.as_mut().filter(|library| library.process == fork::process())
     }
 
-    /// Reserves a place; else the number of running primaries, or `None` if the library is not
-    /// initialised.
+    /// Reserves a place; an error has the most primaries that may run, or `None` if the library is
+    /// not initialised.
     fn reserve(&mut self) -> Result<Place, Option<usize>> {
         let mut id = self.last_id;
         let library = self.library().ok_or(None)?;
@@ -210,7 +210,7 @@ pub(crate) fn stop(server: Arc<Server>) {
 mod tests {
     use super::*;
 
-    /// A program whose log callback asks for something.
+    /// A program whose log callback calls the library.
     struct Curious;
 
     impl log::Log for Curious {
@@ -225,7 +225,7 @@ mod tests {
         fn flush(&self) {}
     }
 
-    /// One test, since there is one library.
+    /// One test, because there is one library.
     #[test]
     fn a_log_callback_may_call_and_a_forked_child_may_start_its_own_primaries() {
         log::set_logger(&Curious).unwrap();
@@ -242,7 +242,7 @@ mod tests {
         let server = find(id).expect("it runs");
         let address = server.local_addr();
         drop(server);
-        // as a child sees it
+        // the state as a child finds it
         STATE.lock().library.as_mut().unwrap().process ^= 1;
         assert!(find(id).is_none() && remove(id).is_none());
         assert_eq!(reserve().map(|place| place.id()).err(), Some(code::ERROR));

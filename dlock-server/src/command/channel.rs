@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One command channel: what carries its frames, with a bounded buffer on either side.
+//! A command channel: a pump that carries its frames, with a bounded buffer on either side.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use mio::Registry;
 use crate::host::memory::Memory;
 use crate::transport::{Fence, Output, Pump, Shown};
 
-/// Bits of a request's number that are the client's; the others are the number of the channel.
+/// Low bits of a request's number, which the client sets; the high bits are the channel's number.
 const SEQ_BITS: u32 = 40;
 /// Channels one client may have, one after the other.
 pub(crate) const CHANNELS_MAX: u64 = 1 << (64 - SEQ_BITS);
@@ -27,14 +27,14 @@ pub(crate) const CHANNELS_MAX: u64 = 1 << (64 - SEQ_BITS);
 pub(crate) struct Channel {
     pub(crate) client: ClientId,
     pub(crate) fabric: FabricKind,
-    /// Which of its client's channels it is.
+    /// The number of this channel among the channels of its client.
     pub(crate) number: u64,
     pub(crate) input: FrameBuffer,
     pub(crate) output: Output,
     pump: Box<dyn Pump>,
-    /// How often it sends frames.
+    /// Measures how often the client sends frames.
     pub(crate) pace: Pace,
-    /// What its peer has shown.
+    /// What the peer has shown in its TLS handshake; `None`: the channel has no TLS.
     pub(crate) shown: Option<Arc<Shown>>,
     /// The batch frame that is being executed.
     pub(crate) batch: Batch,
@@ -43,16 +43,16 @@ pub(crate) struct Channel {
 /// A batch frame that is executed chain by chain, in one turn or in several.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// Its number, until it is answered.
+    /// The number of the frame, until it is answered.
     pub(crate) open: Option<Seq>,
-    /// All its chains.
+    /// All chains of the frame.
     pub(crate) chains: Vec<Chain>,
-    /// Of those that were executed.
+    /// The outcomes of the chains executed so far.
     pub(crate) outcomes: Vec<Outcome>,
 }
 
 impl Channel {
-    /// A channel whose frames this carries, so many a second; it is polled already.
+    /// A channel whose frames `pump` carries, at the given rate; the poll knows the pump already.
     pub(crate) fn new(
         (client, number): (ClientId, u64),
         fabric: FabricKind,
@@ -64,7 +64,7 @@ impl Channel {
         Self { client, fabric, number, input, output, pump, pace, shown, batch }
     }
 
-    /// Closes it; what can still act on the memory is to be fenced.
+    /// Closes the channel. Returns the fence for what can still act on the memory, if there is any.
     pub(crate) fn close(self, registry: &Registry) -> Option<Box<dyn Fence>> {
         self.pump.close(registry)
     }
@@ -72,7 +72,7 @@ impl Channel {
     /// Tells the client that it has this channel.
     ///
     /// # Errors
-    /// It did not take it.
+    /// The client did not take the answer.
     pub(crate) fn answer(&mut self, attached: &Attached, memory: &mut Memory) -> io::Result<()> {
         self.pump.answer(attached, self.client, memory)
     }
@@ -87,24 +87,24 @@ impl Channel {
         self.pump.arrived(arrival)
     }
 
-    /// The poll says that something happened.
+    /// Handles an event of the poll.
     pub(crate) fn event(&mut self, event: &mio::event::Event) {
         self.pump.event(event);
     }
 
-    /// The number under which the primary knows a request of this channel: late replies to
-    /// requests of the client's former channels, which counted from 1 as well, differ from it.
-    /// `None`: no channel can have sent so many.
+    /// The number under which the primary knows a request of this channel. Each channel counts from
+    /// 1; the channel's number in it tells late replies to requests of former channels apart.
+    /// `None`: no channel can have sent so many requests.
     pub(crate) fn inner(&self, seq: Seq) -> Option<Seq> {
         (seq.0 >> SEQ_BITS == 0).then_some(Seq(self.number << SEQ_BITS | seq.0))
     }
 
-    /// The number the client gave the request; `None`: it was sent on another channel.
+    /// The number that the client gave the request; `None`: the request came on another channel.
     pub(crate) fn outer(&self, seq: Seq) -> Option<Seq> {
         (seq.0 >> SEQ_BITS == self.number).then_some(Seq(seq.0 & ((1 << SEQ_BITS) - 1)))
     }
 
-    /// Whether so many replies are unread that no more requests are taken.
+    /// Whether so many replies are unread that no further requests are taken.
     pub(crate) fn is_full(&self) -> bool {
         self.output.is_full()
     }
@@ -114,12 +114,12 @@ impl Channel {
         self.output.unsent()
     }
 
-    /// Whether something that was received is not handled to its end.
+    /// Whether received bytes, or a batch, are not fully handled yet.
     pub(crate) fn has_input(&self) -> bool {
         self.batch.open.is_some() || !self.input.is_empty()
     }
 
-    /// Receives once; `false`: nothing is there now.
+    /// Receives once; `false`: there is nothing to receive now.
     ///
     /// # Errors
     /// The connection has ended.
@@ -137,7 +137,7 @@ impl Channel {
         codec::encode(frame, &mut self.output.bytes);
     }
 
-    /// Sends what the client takes.
+    /// Sends as much as the client takes.
     ///
     /// # Errors
     /// The connection has ended, or the client leaves too much unread.

@@ -16,27 +16,27 @@ use crate::observe::log_limit::{limited, Cause};
 
 /// Work of receiving bytes.
 const RECEIVE_WORK: u32 = 4;
-/// Bytes of replies from which on they are sent although the channel's next turn adds some.
+/// From this many bytes on, replies are sent although the channel's next turn adds more.
 const SEND_FROM: usize = 4 * 1024;
 
-/// What became of a channel's turn.
+/// The result of a channel's turn.
 enum Turn {
-    /// Everything that was there is done.
+    /// Everything that was received is handled.
     Idle,
-    /// There is more, or its replies must be read first.
+    /// There is more to handle, or the client must read replies first.
     More,
-    /// It cannot be used any further.
+    /// The channel has failed, for this reason.
     Ended(String),
 }
 
 impl Worker {
-    /// Handles what a channel has received, as far as its turn goes; the work, and whether there
-    /// is more.
+    /// Handles what a channel has received, up to `budget`. Returns the work, and whether there is
+    /// more.
     pub(super) fn serve_channel(&mut self, token: Token, budget: u32) -> (u32, bool) {
         let Some(channel) = self.channels.get_mut(&token) else { return (0, false) };
         let now_ns = boot_ns();
         if self.resting.get(&token).is_some_and(|&until_ns| until_ns > now_ns) {
-            return (0, false); // more has come from it meanwhile
+            return (0, false); // its bytes wait until it has rested
         }
         if let Some(until_ns) = channel.pace.rests_until(now_ns) {
             let (client, per_second) = (channel.client, self.frames.per_second);
@@ -47,7 +47,7 @@ impl Worker {
                  (frames_per_second_max): the others wait"
             );
             self.resting.insert(token, until_ns);
-            self.send(token); // what was executed before is answered meanwhile
+            self.send(token); // answers to earlier requests are sent meanwhile
             return (0, false);
         }
         self.last_turn = (token, self.last_turn.0 == token);
@@ -63,11 +63,12 @@ impl Worker {
                 if channel.unsent() >= SEND_FROM || !channel.has_input() {
                     self.send(token);
                 }
-                // One that must be read from first has its turn when there is room for replies.
+                // A channel whose replies must be read first gets its turn when there is room for
+                // more.
                 (work, self.channels.get(&token).is_some_and(|channel| !channel.is_full()))
             }
             Turn::Ended(why) => {
-                // What was executed before is answered, if the client still reads.
+                // Requests that were executed before are answered, if the client still reads.
                 self.deliver();
                 self.send(token);
                 self.end_channel(token, &why);
@@ -76,7 +77,7 @@ impl Worker {
         }
     }
 
-    /// Gives channels turns again that have waited for long enough.
+    /// Gives turns again to the channels whose pause is over.
     pub(super) fn wake_resting(&mut self) {
         if self.resting.is_empty() {
             return;
@@ -92,8 +93,8 @@ impl Worker {
         });
     }
 
-    /// Brings replies to their channels, and as far as possible to their clients. A client that has
-    /// no channel now asks again when it has come back.
+    /// Puts replies into their channels, and sends as much as the clients take. A reply to a client
+    /// without a channel is dropped: the client asks again when it is back.
     pub(super) fn deliver(&mut self) {
         if self.core.sent.is_empty() {
             return;
@@ -113,13 +114,13 @@ impl Worker {
         for token in touched {
             self.send(token);
         }
-        // Its memory is used again; ending a channel may have added to the new list.
+        // The list's memory is used again; ending a channel may have added replies to the new list.
         let added = std::mem::replace(&mut self.core.sent, sent);
         self.core.sent.clear();
         self.core.sent.extend(added);
     }
 
-    /// Sends what a channel has to send, and ends the channel if that cannot be.
+    /// Sends the pending replies of a channel; ends the channel if that fails.
     pub(super) fn send(&mut self, token: Token) {
         let Some(channel) = self.channels.get_mut(&token) else { return };
         match channel.send(self.poll.registry()) {
@@ -139,8 +140,8 @@ impl Worker {
     }
 }
 
-/// Handles what a channel has received, and receives more, as far as the budget goes; and the
-/// work that was done.
+/// Handles what a channel has received, and receives more, up to `budget`. Returns the result and
+/// the work done.
 fn turn(core: &mut Core, channel: &mut Channel, budget: u32, frames: &mut u32) -> (Turn, u32) {
     let mut work = 0;
     while work < budget {
@@ -171,7 +172,7 @@ fn turn(core: &mut Core, channel: &mut Channel, budget: u32, frames: &mut u32) -
     (Turn::More, work)
 }
 
-/// Handles one frame, or begins with it; the work, `None`: none is complete.
+/// Handles one frame, or opens a batch. Returns the work; `None`: no frame is complete.
 fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, FrameError> {
     let (client, executes) = (channel.client, channel.fabric.executes());
     let Some((kind, payload)) = channel.input.next()? else { return Ok(None) };
@@ -203,14 +204,14 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, Fra
             }
             _ => Err(FrameError::Invalid("kind")),
         },
-        // The other clients execute chains and notes themselves; everything else has no place here.
+        // Other clients execute chains and notes themselves; other frames do not belong here.
         _ => Err(FrameError::Invalid("kind for a command channel")),
     }
 }
 
 impl Core {
-    /// Executes chains of the batch that was begun, in order, as far as the budget goes; after
-    /// the last one their outcomes are the answer. Returns the work.
+    /// Executes chains of the open batch in order, up to `budget`; after the last chain, the
+    /// outcomes are the answer. Returns the work.
     fn go_on(&mut self, seq: Seq, channel: &mut Channel, budget: u32) -> u32 {
         let client = channel.client;
         let batch = &mut channel.batch;
@@ -338,14 +339,14 @@ mod tests {
             Chain::one(WordOp::Read { addr: word })
         }
 
-        /// A turn; its work is bounded, however much has come.
+        /// Serves a turn; its work is bounded, however much has come.
         fn turn(&mut self, budget: u32) -> Turn {
             let (turn, work) = turn(&mut self.core, &mut self.channel, budget, &mut 0);
             assert!(work <= budget + CHAIN_WORK.max(FRAME_WORK), "{work} of {budget}");
             turn
         }
 
-        /// The frames that are answered.
+        /// Takes the frames of the answers.
         fn answers(&mut self) -> Vec<Frame> {
             let mut buffer = FrameBuffer::new();
             let mut frames = Vec::new();

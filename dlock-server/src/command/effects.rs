@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What [`Primary`](dlock_core::primary::Primary) wants done, done with sockets, memory and the
+//! Executes the effects of [`Primary`](dlock_core::primary::Primary) with sockets, memory and the
 //! device. Nothing is decided here.
 
 use dlock_core::ids::ClientId;
@@ -23,7 +23,7 @@ impl Worker {
         self.settle()
     }
 
-    /// Does everything that the primary asks for.
+    /// Executes all pending effects; returns the answer among them, if there is one.
     pub(super) fn settle(&mut self) -> Option<Effect> {
         let mut answer = None;
         while let Some(effect) = self.core.primary.poll() {
@@ -33,7 +33,7 @@ impl Worker {
             }
         }
         self.files.set_taken(self.core.primary.members().files());
-        let work = self.core.primary.take_upkeep(); // what was undone at once
+        let work = self.core.primary.take_upkeep(); // undone within this turn
         if work > 0 {
             self.turns.shares.charge(Who::Upkeep, work);
         }
@@ -71,7 +71,7 @@ impl Worker {
                 log::debug!("client {client} keeps its slots until it cannot act any more");
                 self.core.memory.revoke(client, Status::ClientRemoved);
             }
-            // shm clients execute their own chains: in recovery they are refused at the memory
+            // shm clients execute their own chains, so the memory refuses them during a recovery
             Effect::Gate { is_closed } => {
                 self.core.memory.set_gate(is_closed.then_some(Status::NotReady));
             }
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Closes the client's channels whose numbers are among these.
+    /// Closes those of the client's channels whose number `is_one` accepts.
     fn close_channels(&mut self, client: ClientId, is_one: impl Fn(u64) -> bool) {
         let Some(sockets) = self.sockets.get(&client) else { return };
         for token in [sockets.channel, sockets.next_channel].into_iter().flatten() {
@@ -101,8 +101,8 @@ impl Worker {
         }
     }
 
-    /// The connections of the prepared session are those of the client; what has come on its
-    /// channel is served from now on.
+    /// Makes the connections of the prepared session those of the client. Frames that have arrived
+    /// on its channel are served from now on.
     fn switch(&mut self, client: ClientId) {
         let sockets = self.sockets.entry(client).or_default();
         sockets.control = sockets.next_control.take();
@@ -110,7 +110,7 @@ impl Worker {
         self.turns.add(client);
     }
 
-    /// Looks no longer at these processes of the client, and closes what tells of their ends.
+    /// Stops watching these processes of the client, and closes pidfds that no other client needs.
     pub(super) fn unwatch(&mut self, client: ClientId, which: impl Fn(&Process) -> bool) {
         let Some(sockets) = self.sockets.get_mut(&client) else { return };
         let (unwatched, watched) = mem::take(&mut sockets.processes).into_iter().partition(which);
@@ -125,7 +125,7 @@ impl Worker {
                 }
             }
             self.pidfds.remove(&token);
-            // Closing it, next, takes it out of the poll as well.
+            // The descriptor is closed next, which takes it out of the poll as well.
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
         }
     }
@@ -140,13 +140,13 @@ impl Worker {
 }
 
 impl Core {
-    /// Tells the primary what has happened.
+    /// Passes an event to the primary.
     pub(super) fn handle(&mut self, event: Event) {
         self.primary.handle(self.clock.now(), &mut self.memory, event);
     }
 }
 
-/// What the log says of it.
+/// Logs an effect, if it is one for the log.
 fn log_of(effect: &Effect) {
     use log::Level::{Debug, Info, Warn};
     match *effect {

@@ -28,11 +28,11 @@ use tokio::time::timeout;
 use crate::host::memory::Memory;
 use crate::transport::{Guest, Shown};
 
-/// Between two looks whether the command thread waits for the device.
+/// Time between two checks whether the command thread waits for the device.
 const OUT_LOOK: Duration = Duration::from_millis(250);
 /// Events on their way at a time. Every connection has at most two.
 const EVENTS_MAX: usize = 1_024;
-/// How often it is tried to wake the command thread.
+/// Attempts to wake the command thread.
 const WAKES_MAX: usize = 4;
 
 /// One control connection, known to both threads.
@@ -41,7 +41,7 @@ pub(crate) struct ConnectionHandle {
     /// Its number, never used twice.
     pub(crate) id: u64,
     closed: Notify,
-    /// What its peer has shown.
+    /// What the peer has shown in its TLS handshake.
     shown: OnceLock<Arc<Shown>>,
 }
 
@@ -50,37 +50,37 @@ impl ConnectionHandle {
         Self { id, closed: Notify::new(), shown: OnceLock::new() }
     }
 
-    /// Its peer is known.
+    /// Records what the peer has shown in its TLS handshake.
     pub(crate) fn is_of(&self, shown: &Arc<Shown>) {
-        let _ = self.shown.set(Arc::clone(shown)); // there is one handshake
+        let _ = self.shown.set(Arc::clone(shown)); // set once: there is one handshake
     }
 
-    /// What its peer has shown; `None`: no certificate is asked for.
+    /// What the peer has shown in its TLS handshake; `None`: there was none.
     pub(crate) fn shown(&self) -> Option<&Arc<Shown>> {
         self.shown.get()
     }
 
-    /// Asks the connection's task to end.
+    /// Asks the task of the connection to end it.
     pub(crate) fn close(&self) {
         self.closed.notify_one();
     }
 
-    /// Waits until the end is asked for.
+    /// Waits until [`close`](Self::close) is called.
     pub(crate) async fn closed(&self) {
         self.closed.notified().await;
     }
 }
 
-/// A look at the primary, on the command thread.
+/// A function that reads the primary on the command thread.
 pub(crate) type Query = Box<dyn FnOnce(&Primary, &mut Memory) + Send>;
 
-/// A connection of a client, and what its peer has shown.
+/// A connection of a client, and what its peer has shown in the TLS handshake.
 pub(crate) type ShownBy = (ClientId, Connection, Arc<Shown>);
 
 /// Where the answer to an `Init` or `Reinit` goes: the session, or the reply that refuses it.
 pub(crate) type Opening = oneshot::Sender<Result<Session, ControlReply>>;
 
-/// What the control thread asks of the command thread.
+/// The requests and reports of the control thread to the command thread.
 pub(crate) enum Event {
     /// `Init` or `Reinit` on a connection that has no client yet.
     Open { request: ControlRequest, link: Arc<ConnectionHandle>, reply: Opening },
@@ -95,23 +95,23 @@ pub(crate) enum Event {
     Lost { client: ClientId, link: u64, why: Gone },
     /// All clients, and whether they have a control connection.
     Clients { reply: oneshot::Sender<Vec<(ClientSnapshot, bool)>> },
-    /// Whether this client may attach now: queue pairs take time, and are made for no stranger.
+    /// Asks whether this client may attach now, before queue pairs are made for it.
     MayAttach { attach: Attach, identity: Option<Identity>, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
     Attach(Guest),
-    /// What the peers of all connections have shown.
+    /// Asks what the peers of all connections have shown in their TLS handshakes.
     Shown { reply: oneshot::Sender<Vec<ShownBy>> },
-    /// Events of the primary itself, and something to look up in it then.
+    /// Events for the primary, then a function that reads it.
     Ask(Vec<primary::Event>, Query),
 }
 
 impl Event {
-    /// These events of the primary.
+    /// Passes these events to the primary.
     pub(crate) fn tell(events: Vec<primary::Event>) -> Self {
         Self::Ask(events, Box::new(|_, _| ()))
     }
 
-    /// These events of the primary, and a look at it then.
+    /// Passes the events `first` to the primary, then sends the result of `look`.
     pub(crate) fn look<T: Send + 'static>(
         first: Vec<primary::Event>,
         look: impl FnOnce(&Primary, &mut Memory) -> T + Send + 'static,
@@ -135,21 +135,22 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// Permits are free places in the queue.
+    /// One permit for each free place in the queue.
     room: Semaphore,
     waker: mio::Waker,
     sleeping: AtomicBool,
     stop: AtomicBool,
-    /// Why it is to end, if not because it is stopped.
+    /// The error with which the command thread is to end; `None`: it was stopped.
     why: Mutex<Option<String>>,
-    /// The command thread wants to know what has come.
+    /// Notified when the command thread asks for [`primary::Event::Listened`].
     listen: Notify,
-    /// Nothing is held, and no client gets a lock.
+    /// Notified when no lock is held while the primary drains.
     idle: Notify,
 }
 
 impl Shared {
-    /// It sleeps without end, so that one refusal of the call is not the last word.
+    /// Wakes the command thread. A failed call is repeated, because the thread would sleep on for
+    /// up to an hour (`SLEEP_MAX`).
     fn wake(&self) {
         for _ in 0..WAKES_MAX {
             match self.waker.wake() {
@@ -164,8 +165,8 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-/// Both ends of a new queue; the receiver sleeps where `waker` wakes it, and may have to wait for
-/// the device. Both threads count with `counters`.
+/// Both ends of a new queue. `waker` wakes the receiver from its sleep in the poll; the receiver
+/// may also wait for `device`. Both threads count in `counters`.
 pub(crate) fn mailbox(
     waker: mio::Waker,
     device: Option<Arc<VerbsHost>>,
@@ -192,10 +193,10 @@ impl Mailbox {
         match self.queue.try_send(event) {
             Ok(()) => {}
             Err(TrySendError::Disconnected(_)) => return Err(Closed),
-            // The permit was for a free place.
+            // Each permit stands for a free place.
             Err(TrySendError::Full(_)) => unreachable!("more events than permits"),
         }
-        // With the receiver's fence: either it sees the event, or this sees it asleep.
+        // Pairs with the fence of the receiver: it sees the event, or this thread sees it asleep.
         fence(Ordering::SeqCst);
         if self.shared.sleeping.swap(false, Ordering::Relaxed) {
             self.shared.wake();
@@ -203,7 +204,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Sends an event made with the place for its answer, and waits for the answer.
+    /// Sends an event that carries the sender of its answer, and waits for the answer.
     pub(crate) async fn ask<T>(
         &self,
         event: impl FnOnce(oneshot::Sender<T>) -> Event,
@@ -213,8 +214,8 @@ impl Mailbox {
         receiver.await.map_err(|_| Closed)
     }
 
-    /// As [`ask`](Self::ask), but does not wait while the command thread waits for the device
-    /// (`None`). What was asked is done afterwards all the same: only for what may be.
+    /// As [`ask`](Self::ask), but returns `None` while the command thread waits for the device. The
+    /// event stays queued and may be handled later, so it must be one for which that does no harm.
     pub(crate) async fn ask_unless_out<T>(
         &self,
         event: impl FnOnce(oneshot::Sender<T>) -> Event,
@@ -228,13 +229,12 @@ impl Mailbox {
         Ok(None)
     }
 
-    /// Waits until the command thread asks what has come; [`primary::Event::Listened`] is the
-    /// answer.
+    /// Waits until the command thread asks for [`primary::Event::Listened`].
     pub(crate) async fn asked_to_listen(&self) {
         self.shared.listen.notified().await;
     }
 
-    /// Waits until nothing is held in a drain.
+    /// Waits until no lock is held while the primary drains.
     pub(crate) async fn idle(&self) {
         self.shared.idle.notified().await;
     }
@@ -244,7 +244,8 @@ impl Mailbox {
         self.counters.count(counter);
     }
 
-    /// The counters, without what clients have counted since the command thread collected it last.
+    /// The counters. What clients have counted since the command thread last collected it is
+    /// missing.
     pub(crate) fn counters(&self) -> [u64; COUNTERS] {
         self.counters.read()
     }
@@ -254,7 +255,7 @@ impl Mailbox {
         self.device.as_ref().is_some_and(|device| device.is_out())
     }
 
-    /// Ends the command thread, as one that cannot serve any more.
+    /// Ends the command thread with an error; the first `why` counts.
     pub(crate) fn stop_because(&self, why: &str) {
         self.shared.why.lock().get_or_insert_with(|| why.to_string());
         self.stop();
@@ -285,12 +286,13 @@ impl Inbox {
         Some(event)
     }
 
-    /// Asks for [`primary::Event::Listened`], behind everything that has come by now.
+    /// Asks for [`primary::Event::Listened`], which comes after every event that has arrived by
+    /// now.
     pub(crate) fn listen(&self) {
         self.shared.listen.notify_one();
     }
 
-    /// Tells that nothing is held in a drain.
+    /// Reports that no lock is held while the primary drains.
     pub(crate) fn is_idle(&self) {
         self.shared.idle.notify_one();
     }
@@ -300,12 +302,13 @@ impl Inbox {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Why it is to end; `None`: it is stopped.
+    /// The error with which the command thread is to end; `None`: it was stopped.
     pub(crate) fn why(&self) -> Option<String> {
         self.shared.why.lock().take()
     }
 
-    /// Announces that the command thread will sleep; `false`: something came, it must not.
+    /// Announces that the command thread will sleep; `false`: an event or a stop has come, so it
+    /// must not.
     pub(crate) fn may_sleep(&self) -> bool {
         self.shared.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

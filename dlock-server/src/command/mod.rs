@@ -12,12 +12,12 @@
 //!          replies ─▶ channels ─▶ sockets
 //!          then look again, or sleep until something happens
 //! ```
-//! The primary decides ([`dlock_core::primary`]). This thread knows of sockets alone: which one is
-//! looked at first, which peer reads nothing ([`STALL_MAX`]) or has given its channel up
-//! (`Guest::is_late`), and that clients that wait for a place ask again when one is free.
+//! The primary decides ([`dlock_core::primary`]). This thread decides only about sockets: which one
+//! comes first, which peer reads nothing ([`STALL_MAX`]) or has given its channel up
+//! (`Guest::is_late`), and when the clients that wait for a place ask again.
 //!
-//! Each turn does a bounded amount of work; what is left is taken up in the next one, after those
-//! of the others, so no client can keep the others waiting. Nothing here blocks but the sleep.
+//! Each turn does a bounded amount of work. The rest is done in the client's next turn, after the
+//! turns of the others, so no client can keep the others waiting. Only the sleep blocks.
 
 pub(crate) mod channel;
 mod channels;
@@ -57,31 +57,32 @@ use verbs::Nic;
 
 /// The token of the mailbox.
 pub(crate) const MAIL: Token = Token(0);
-/// The token of the device's completions; channels and processes have the ones above it.
+/// The token of the device's completions; channels and processes have the tokens above it.
 const NIC: Token = Token(1);
 
 /// Events of the control thread taken in one round.
 const EVENTS_PER_ROUND: usize = 64;
 /// Notifications of the poll taken in one round.
 const POLLED_PER_ROUND: usize = 256;
-/// Looks at the channel that is hot before the poll is asked for the others.
+/// Receives from the hot channel before the poll is asked about the other sockets.
 const PEEKS_MAX: u32 = 16;
-/// A look that has found something counts as so many: its turn takes time, too.
+/// A receive from the hot channel that found something counts as this many: its turn takes time.
 const PEEK_FOUND: u32 = 4;
-/// Time between two looks at what nothing notifies of: processes without a pidfd, clients that
-/// could not be fenced, clients that read nothing.
+/// Time between two looks at what raises no event: processes without a pidfd, clients that could
+/// not be fenced, clients that read nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Turns' worth of work of [`undone_at_once`].
+/// The work of [`undone_at_once`], in turns.
 const AT_ONCE_TURNS: u32 = 4;
 
-/// The longest sleep, if nothing is expected; the poll cannot count much further.
+/// The longest sleep if no deadline is pending.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
-/// The longest sleep, if something is: the poll counts CLOCK_MONOTONIC, which stands still while
-/// the machine is suspended. What is due then is seen within this after it is resumed.
+/// The longest sleep if a deadline is pending. The poll counts CLOCK_MONOTONIC, which stands still
+/// while the machine is suspended: a deadline that passes meanwhile is seen this long after the
+/// resume.
 const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 
-/// What the command thread is made of.
+/// The parts of the command thread.
 pub(crate) struct Parts {
     pub(crate) primary: Primary,
     pub(crate) memory: Memory,
@@ -91,9 +92,9 @@ pub(crate) struct Parts {
     pub(crate) inbox: Inbox,
     pub(crate) poll: Poll,
     pub(crate) sleep_mode: bool,
-    /// Frames of each command channel.
+    /// How many frames a client may send on its command channel.
     pub(crate) frames: Rate,
-    /// What clients are told of.
+    /// What the answer to `Init` and `Reinit` offers to clients.
     pub(crate) offers: Offers,
     pub(crate) capacity: Capacity,
     pub(crate) files: Arc<FilesLeft>,
@@ -114,28 +115,28 @@ impl Core {
     }
 }
 
-/// What this process has open for a client that was let in.
+/// The connections and processes of an admitted client.
 #[derive(Default)]
 struct Sockets {
     /// Its control connection.
     control: Option<Arc<ConnectionHandle>>,
     /// Its command channel.
     channel: Option<Token>,
-    /// The control connection and the command channel of a session that is prepared.
+    /// The control connection and the command channel of the client's prepared session.
     next_control: Option<Arc<ConnectionHandle>>,
     next_channel: Option<Token>,
-    /// The processes that have mapped the memory for it.
+    /// The client's processes that have mapped the memory.
     processes: Vec<Process>,
 }
 
 /// A process that has mapped the memory.
 struct Process {
-    /// Its number to [`Membership`].
+    /// Its number in [`Membership`].
     number: u64,
-    /// Its number to the system, if it is in this process's namespace.
+    /// Its process id, if it has one in this process's namespace.
     pid: Option<i32>,
     process: Arc<PeerProcess>,
-    /// `None`: nothing tells when it ends.
+    /// The poll's token for its pidfd; `None`: no event reports when it ends.
     token: Option<Token>,
 }
 
@@ -146,7 +147,7 @@ struct Waiting {
     reply: Opening,
 }
 
-/// Work of undoing that is done at once when a client is fenced, with this memory.
+/// Work units of undoing that are done at once when a client is fenced, with this memory.
 pub(crate) fn undone_at_once(memory: &Memory) -> u32 {
     AT_ONCE_TURNS * turns::quantum(matches!(memory, Memory::Nic(_)))
 }
@@ -158,23 +159,23 @@ pub(crate) struct Worker {
     poll: Poll,
     sockets: HashMap<ClientId, Sockets>,
     waiting: VecDeque<Waiting>,
-    /// A place may have become free since they were looked at.
+    /// Whether a place may have become free since the waiting clients were last tried.
     may_have_room: bool,
     channels: HashMap<Token, Channel>,
-    /// Descriptors that tell of the end of a process, and its clients.
+    /// The clients of the process behind each pidfd.
     pidfds: HashMap<Token, Vec<ClientId>>,
     turns: Turns,
-    /// The channel whose turn it was last, and whether it was the time before, too: then it is
-    /// hot, and its next message probably the next to come.
+    /// The channel that had the last turn; and whether it had the turn before as well: then it is
+    /// hot, because the next message probably comes on it.
     last_turn: (Token, bool),
     peeks: u32,
-    /// Channels that wait because they send too often, and until when.
+    /// Channels that wait because they send too often, and until when (boot clock, ns).
     resting: HashMap<Token, u64>,
     /// Channels whose clients leave replies unread.
     blocked: HashSet<Token>,
-    /// What could not be fenced yet.
+    /// The fences of each client that have failed so far.
     unfenced: HashMap<ClientId, Vec<Box<dyn Fence>>>,
-    /// Some process has no pidfd.
+    /// Whether some process has no pidfd.
     blind: bool,
     next_token: usize,
     next_look: Instant,
@@ -182,7 +183,7 @@ pub(crate) struct Worker {
     frames: Rate,
     offers: Offers,
     capacity: Capacity,
-    /// Told how many descriptors clients take.
+    /// Receives the number of descriptors that clients take.
     files: Arc<FilesLeft>,
     nic: Option<Nic>,
     roster: Roster,
@@ -229,12 +230,12 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Serves until it is stopped, or cannot go on.
+    /// Serves until it is stopped or fails.
     ///
     /// # Errors
-    /// Why it cannot: then nothing of it is left.
+    /// Why it failed; its command channels are closed then.
     pub(crate) fn run(self) -> Result<(), String> {
-        // Memory whose device fails has no values to give: it unwinds from wherever it is asked.
+        // An access to the memory unwinds with `DeviceLost` when the memory's device has failed.
         match catch_unwind(AssertUnwindSafe(|| self.serve())) {
             Ok(ended) => ended,
             Err(payload) => match payload.downcast::<DeviceLost>() {
@@ -285,7 +286,8 @@ impl Worker {
     }
 
     fn event(&mut self, event: Event) {
-        // A receiver that is gone is a connection that has ended: its `Lost` follows.
+        // A reply that cannot be sent is dropped: the asker has gone. If it was a client, `Lost`
+        // follows.
         match event {
             Event::Open { request, link, reply } => {
                 self.open(Waiting { request, link, reply });
@@ -311,7 +313,7 @@ impl Worker {
         }
     }
 
-    /// Does everything whose time has come.
+    /// Does everything whose deadline has passed.
     fn tick(&mut self) {
         if self.core.primary.next_wakeup().is_some_and(|at| at <= self.core.now()) {
             self.turns.shares.add(Who::Upkeep);
@@ -327,7 +329,7 @@ impl Worker {
         }
     }
 
-    /// Whether something is going on that nothing notifies of.
+    /// Whether something must be looked at that raises no event.
     fn has_to_look(&self) -> bool {
         self.blind
             || self.core.primary.members().has_quarantined()
@@ -341,7 +343,7 @@ impl Worker {
             if !self.is_stalled(token, now) {
                 continue;
             }
-            self.send(token); // its client may have read on while this process stood still
+            self.send(token); // its client may have read meanwhile
             if self.is_stalled(token, now) {
                 self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
             }
@@ -374,12 +376,12 @@ impl Worker {
         };
         let until_rested = self.resting.values().min().map_or(SLEEP_MAX, |&at_ns| {
             let left = Duration::from_nanos(at_ns.saturating_sub(boot_ns()));
-            left.max(Duration::from_millis(1)) // as the poll counts
+            left.max(Duration::from_millis(1)) // the poll counts milliseconds
         });
         until_wakeup.min(until_look).min(until_rested).min(SLEEP_MAX)
     }
 
-    /// Takes the poll's notifications, sleeping at most so long.
+    /// Takes the poll's events; sleeps at most `wait`.
     fn look(&mut self, events: &mut Events, wait: Duration) -> io::Result<()> {
         if wait.is_zero() && self.peek() {
             return Ok(());
@@ -409,11 +411,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Receives from the hot channel, if there is one and no turn is due: that costs
-    /// less than asking the poll and then receiving. `false`: the poll is to be asked.
+    /// Receives from the hot channel, if there is one and no turn is due: that costs less than
+    /// asking the poll and then receiving. Returns `false` if the poll must be asked.
     fn peek(&mut self) -> bool {
         let (token, is_hot) = self.last_turn;
-        // what has come from one that rests is not taken, and there may be no room for more
+        // a resting channel's frames are not taken, and a full channel has no room for replies
         let may_go_on = !self.resting.contains_key(&token);
         let channel = self.channels.get_mut(&token);
         let channel = channel.filter(|channel| may_go_on && !channel.is_full());

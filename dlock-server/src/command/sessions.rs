@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clients coming, asking, leaving and vanishing: sockets and processes around
+//! Admission, requests, departure and loss of clients: the sockets and processes around
 //! [`Primary`](dlock_core::primary::Primary), which decides.
 
 use std::os::fd::AsRawFd;
@@ -29,7 +29,7 @@ use crate::observe::log_limit::{limited, Cause};
 use crate::transport::{Guest, Peer, Pump};
 
 impl Worker {
-    /// `Init` or `Reinit`: lets a client in, perhaps not at once if room must be made for it.
+    /// `Init` or `Reinit`: lets a client in, or lets it wait until room is made.
     pub(super) fn open(&mut self, who: Waiting) {
         let draws = match random::draws() {
             Ok(draws) => draws,
@@ -51,8 +51,8 @@ impl Worker {
                 let _ = who.reply.send(entered.map_err(ControlReply::Error));
             }
             Ok(Opened::Wait) => {
-                // One per connection, and those are counted. A place becomes free when one is
-                // forgotten.
+                // At most one client waits for each connection, and connections are bounded. A
+                // place becomes free when a client is forgotten.
                 self.may_have_room = !self.core.primary.locks().is_undoing();
                 self.waiting.push_back(who);
             }
@@ -67,7 +67,7 @@ impl Worker {
         }
     }
 
-    /// Tries again to let those in who wait for room.
+    /// Tries again to let in the clients that wait for room.
     pub(super) fn open_waiting(&mut self) {
         if !std::mem::take(&mut self.may_have_room) {
             return;
@@ -79,7 +79,7 @@ impl Worker {
         }
     }
 
-    /// What the peers of all connections have shown.
+    /// What the peers of all connections have shown in their TLS handshakes.
     pub(super) fn shown(&self) -> Vec<ShownBy> {
         let channels = self.channels.values().filter_map(|channel| {
             let shown = channel.shown.clone()?;
@@ -94,7 +94,8 @@ impl Worker {
         links.chain(channels).collect()
     }
 
-    /// Tells what was refused for want of a right, or for a quota; whether something was.
+    /// Logs what was refused for lack of a right or because of a quota; returns whether anything
+    /// was.
     pub(super) fn tell_of_refusals(&mut self) -> bool {
         let refusals = self.core.primary.take_refusals();
         for refusal in &refusals {
@@ -103,7 +104,7 @@ impl Worker {
         !refusals.is_empty()
     }
 
-    /// Tells that locks were not got because the table is full.
+    /// Logs that a client got no lock because the lock table is full.
     pub(super) fn tell_of_full_table(&self, client: ClientId, reply: &ControlReply) {
         let ControlReply::Locks(results) = reply else { return };
         let (_, locks, _) = self.core.primary.locks().totals();
@@ -119,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// The client gets memory, and its answer.
+    /// Adds an admitted client to the memory, and makes its answer.
     fn enter(
         &mut self,
         admission: Admission,
@@ -151,7 +152,7 @@ impl Worker {
         })
     }
 
-    /// A request on a bound connection.
+    /// Handles a request on a control connection that is bound to a client.
     pub(super) fn control(
         &mut self,
         client: ClientId,
@@ -160,13 +161,13 @@ impl Worker {
     ) -> ControlReply {
         let answer = self.handle(Event::Control { client, control: link, request });
         let Some(Effect::Answer { reply, .. }) = answer else {
-            return ControlReply::Error(Status::Error); // there is an answer to every request
+            return ControlReply::Error(Status::Error); // unreachable: every request is answered
         };
         self.tell_of_full_table(client, &reply);
         reply
     }
 
-    /// A control connection has ended.
+    /// Handles the end of a control connection.
     pub(super) fn lost(&mut self, client: ClientId, link: u64, why: Gone) {
         self.handle(Event::ControlEnded { client, control: link, why });
         if let Some(sockets) = self.sockets.get_mut(&client) {
@@ -174,7 +175,7 @@ impl Worker {
                 drop(control.take_if(|control| control.id == link));
             }
         }
-        // The poll may not have told of the process yet.
+        // The poll may not have reported the end of the process yet.
         self.look_at_process(client);
     }
 
@@ -190,7 +191,7 @@ impl Worker {
             .collect()
     }
 
-    /// A connection wants to be a client's command channel.
+    /// Handles a connection that wants to be a client's command channel.
     pub(super) fn attach(&mut self, guest: Guest) {
         let (attach, joining, shown) = (guest.attach, guest.joining(), guest.shown.clone());
         let (client, fabric) = (attach.client, attach.fabric);
@@ -198,7 +199,8 @@ impl Worker {
             return log::debug!("client {client} does not wait for its command channel any more");
         }
         if !guest.pump.is_open() {
-            // it has come while this process stood still, and the client has given it up
+            // the request came while this process stood still, and the client has closed the
+            // connection
             return self.refuse(guest, Status::Error);
         }
         let channel = match self.handle(Event::Attach { attach, joining }) {
@@ -206,14 +208,14 @@ impl Worker {
             Some(Effect::Attached { channel: Err(status), .. }) => {
                 return self.refuse(guest, status);
             }
-            _ => return, // there is an answer to every one
+            _ => return, // unreachable: every attach is answered
         };
         let attached = Attached {
             status: Status::Success,
             slots: self.core.memory.slots(),
             ledger_entries: self.core.memory.ledger_entries(),
             clock_offset_ns: match fabric.executes() {
-                Executes::Client => self.core.clock.offset_ns(), // on this host
+                Executes::Client => self.core.clock.offset_ns(), // a client on this host
                 Executes::Primary | Executes::Device => 0,
             },
             verbs: None,
@@ -222,7 +224,8 @@ impl Worker {
         if let (Some(number), Some(peer)) = (channel.watch, guest.process) {
             self.watch(client, number, peer);
         }
-        // Known before the client knows of it: its first frame may come at once.
+        // The channel is added before the client is answered, because its first frame may come at
+        // once.
         let Some(token) = self.add_channel(client, channel, fabric, guest.pump) else { return };
         let Some(channel) = self.channels.get_mut(&token) else { return };
         channel.shown = shown;
@@ -234,7 +237,7 @@ impl Worker {
 
     fn refuse(&mut self, mut guest: Guest, status: Status) {
         let client = guest.attach.client;
-        // A client in recovery asks again and again.
+        // While the primary recovers, a client asks again and again.
         let level = match status {
             Status::NotReady => Level::Debug,
             _ => Level::Warn,
@@ -249,11 +252,12 @@ impl Worker {
             level,
             "a command channel of client {client} is refused: {status}{why}"
         );
-        // The connection is closed whether the answer arrives or not.
+        // The connection is closed in any case, so a lost answer does no harm.
         let _ = guest.pump.answer(&Attached::bare(status), client, &mut self.core.memory);
     }
 
-    /// Whether a client may attach, before its transport makes for it what takes time.
+    /// Whether a client may attach. Its transport asks before it makes queue pairs, which takes
+    /// time.
     pub(super) fn may_attach_now(&self, attach: &Attach, identity: Option<Identity>) -> Status {
         let joining = membership::Joining::over(attach.fabric).shown(identity);
         self.core.primary.may_attach(attach, joining)
@@ -289,7 +293,7 @@ impl Worker {
         Some(token)
     }
 
-    /// A channel has ended by itself.
+    /// Closes a channel that has failed or was closed by its client, and tells the primary.
     pub(super) fn end_channel(&mut self, token: Token, why: &str) {
         let Some(channel) = self.channels.get(&token) else { return };
         let (client, number) = (channel.client, channel.number);
@@ -305,7 +309,7 @@ impl Worker {
         self.handle(Event::ChannelEnded { client, channel, unfenced });
     }
 
-    /// Closes a channel.
+    /// Closes a channel, and fences its client if the channel leaves something that can act.
     pub(super) fn drop_channel(&mut self, client: ClientId, token: Token) {
         self.blocked.remove(&token);
         let channel = self.channels.remove(&token);
@@ -322,7 +326,7 @@ impl Worker {
         }
     }
 
-    /// Finds out when this process ends.
+    /// Watches a process of the client, so that its end is noticed.
     fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
         let process = file::process(peer.pid);
         self.roster.tell(Change::Mapped { client, process });
@@ -333,8 +337,8 @@ impl Worker {
             self.handle(Event::ProcessEnded { client, process });
         }
         self.unwatch(client, |one| gone.contains(&one.number));
-        // Another client of the same process: one descriptor tells of its end to both. The same
-        // number is the same process while the one known is not gone.
+        // If another client belongs to the same process, one pidfd reports its end for both. An
+        // equal process id means the same process as long as the known one has not ended.
         let is_same =
             |one: &&Process| peer.pid.is_some() && one.pid == peer.pid && !one.process.is_gone();
         let known = self.sockets.values().flat_map(|sockets| &sockets.processes).find(is_same);
@@ -361,7 +365,7 @@ impl Worker {
         self.sockets.entry(client).or_default().processes.push(process);
     }
 
-    /// Something may have changed with a client's processes.
+    /// Tells the primary which processes of the client have ended.
     pub(super) fn look_at_process(&mut self, client: ClientId) {
         let processes = self.sockets.get(&client).map(|sockets| &sockets.processes[..]);
         let gone = processes.unwrap_or_default().iter().filter(|one| one.process.is_gone());
@@ -371,7 +375,7 @@ impl Worker {
         }
     }
 
-    /// Looks at everything that nothing notifies of.
+    /// Looks at the processes without a pidfd, and has the primary retry what it could not do.
     pub(super) fn look_at_processes(&mut self) {
         let is_blind = |process: &Process| process.token.is_none();
         let sockets = self.sockets.iter();

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How long the command thread looks for work before it sleeps.
 //!
-//! A wake-up from sleep costs more than a message round trip, so after work it keeps looking for
-//! a while. The while doubles when that was worth it, and halves when nothing came.
+//! A wake-up from sleep costs more than a message round trip, so the thread keeps looking for a
+//! while after work. That time doubles when work was found in it, and halves when none was.
 
 use std::time::{Duration, Instant};
 
-/// The longest while without `sleep_mode`.
+/// The longest time of looking without `sleep_mode`.
 const BUSY_MAX: Duration = Duration::from_millis(1);
-/// The longest while with `sleep_mode`.
+/// The longest time of looking with `sleep_mode`.
 const SLEEPY_MAX: Duration = Duration::from_micros(50);
-/// The shortest while is this part of the longest.
+/// The shortest time is the longest divided by this.
 const PARTS: u32 = 16;
 
-/// The state of looking.
+/// How long the thread looks for work before it sleeps.
 #[derive(Debug)]
 pub(super) struct Spin {
     longest: Duration,
     length: Duration,
-    /// Looking, until then.
+    /// When the present look ends; `None`: the thread is not looking.
     until: Option<Instant>,
 }
 
@@ -28,14 +28,14 @@ impl Spin {
         Self { longest, length: longest, until: None }
     }
 
-    /// There was work.
+    /// Records that there was work: if it was found by looking, the next look lasts longer.
     pub(super) fn worked(&mut self) {
         if self.until.take().is_some() {
             self.length = (self.length * 2).min(self.longest);
         }
     }
 
-    /// There was none; `false`: enough of looking.
+    /// Records that there was no work; returns `false` if the thread should sleep.
     pub(super) fn goes_on(&mut self) -> bool {
         self.goes_on_at(Instant::now())
     }
@@ -43,7 +43,7 @@ impl Spin {
     fn goes_on_at(&mut self, now: Instant) -> bool {
         match self.until {
             None => self.until = Some(now + self.length),
-            // A thread that shares this CPU may be the one that will send something.
+            // Another thread that waits for this CPU may be about to send something.
             Some(until) if now < until => std::thread::yield_now(),
             Some(_) => {
                 self.until = None;

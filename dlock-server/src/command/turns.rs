@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose turn it is on the command thread, and what is done in a turn.
+//! The turns of the command thread: who has the next one, and what is done in it.
 //!
 //! ```text
 //!   Client     its control requests, then the frames of its command channel
 //!   Strangers  connections without a client yet: Init, Attach, questions
 //!   Upkeep     locks whose time has come, and undoing what fenced clients had
 //! ```
-//! Each has a queue of its own and its share of the thread ([`dlock_core::budget::shares`]),
-//! counted in work units. The queues are bounded by the connections, which have one request at a
-//! time under way and one notice of their end. Nothing here waits, and nothing is decided but the
-//! order of requests and frames of one client: control first, as in the simulator.
+//! Each of these has its own queue and its share of the thread ([`dlock_core::budget::shares`]),
+//! counted in work units. The queues are bounded, because each connection has at most one request
+//! and one notice of its end under way. Nothing here waits. The only decision is the order within
+//! one client: control requests before frames, as in the simulator.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,10 +23,9 @@ use crate::command::mailbox::Event;
 
 /// Turns in one round, before the poll is asked again.
 const TURNS_PER_ROUND: usize = 256;
-/// A turn's work where each unit is a round trip to a device.
+/// Work units of a turn if each is a round trip to a device.
 const NIC_QUANTUM: u32 = 16;
-/// Work of a connection that comes, or of a question of the administrator's: mostly system
-/// calls.
+/// Work units of a new connection, or of an administrator's question: mostly system calls.
 const CONNECTION_WORK: u32 = 64;
 
 /// Who has turns.
@@ -34,13 +33,13 @@ const CONNECTION_WORK: u32 = 64;
 pub(super) enum Who {
     /// A client that was let in.
     Client(ClientId),
-    /// All who are not bound to a client yet, together.
+    /// All connections without a client, together.
     Strangers,
     /// The primary itself.
     Upkeep,
 }
 
-/// What waits for its turn, and whose turn it is.
+/// The queues, and the order of the turns.
 pub(super) struct Turns {
     pub(super) shares: Shares<Who>,
     /// Control requests of clients, and the ends of their connections, in their order.
@@ -48,7 +47,7 @@ pub(super) struct Turns {
     strangers: VecDeque<Event>,
 }
 
-/// A turn's work.
+/// Work units of a turn.
 pub(crate) fn quantum(memory_is_a_devices: bool) -> u32 {
     if memory_is_a_devices {
         NIC_QUANTUM
@@ -66,7 +65,7 @@ impl Turns {
         }
     }
 
-    /// This client has something to do.
+    /// Gives this client a turn, because it has something to do.
     pub(super) fn add(&mut self, client: ClientId) {
         self.shares.add(Who::Client(client));
     }
@@ -76,7 +75,7 @@ impl Turns {
         self.shares.add(Who::Strangers);
     }
 
-    /// The client is no member any more. What its connections have asked is still answered.
+    /// Removes a client that is no longer a member. Requests of its connections are still answered.
     pub(super) fn remove(&mut self, client: ClientId) {
         self.shares.remove(Who::Client(client));
         for event in self.requests.remove(&client).into_iter().flatten() {
@@ -86,10 +85,11 @@ impl Turns {
 }
 
 impl Worker {
-    /// Puts an event of the control thread into the queue of whom it is from.
+    /// Puts an event of the control thread into the queue of its client, or into that of the
+    /// strangers.
     pub(super) fn queue(&mut self, event: Event) {
         if let Event::Control { client, link, .. } = event {
-            // it may wait long for its turn
+            // the client counts as heard from now on: its request may wait long for its turn
             self.core.handle(primary::Event::Heard { client, control: link });
         }
         match event {
@@ -158,7 +158,7 @@ impl Worker {
         (work, !self.turns.strangers.is_empty())
     }
 
-    /// One slice of what the primary has to do by itself.
+    /// Does one slice of the primary's own work.
     fn upkeep(&mut self, budget: u32) -> (u32, bool) {
         self.core.handle(primary::Event::Upkeep { budget });
         let work = self.core.primary.take_upkeep();

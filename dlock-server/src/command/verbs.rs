@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What comes by way of a device: frames of verbs and sealed clients; and fencing.
+//! The command thread at an RDMA device: frames of verbs and sealed clients, and fencing.
 //!
 //! ```text
 //!   completion queue ── Arrival ──▶ the channel of its queue pair ──▶ frames, or room to send
@@ -27,25 +27,25 @@ use crate::transport::Fence;
 #[derive(Debug)]
 pub(super) struct Nic {
     host: Arc<VerbsHost>,
-    /// Whose a completion is.
+    /// The channel of each queue pair.
     channels: HashMap<PeerId, Token>,
     arrivals: Vec<Arrival>,
 }
 
 impl Nic {
-    /// Has the device's completions wake the poll.
+    /// Registers the device with the poll, so that its completions wake the command thread.
     pub(super) fn new(host: Arc<VerbsHost>, registry: &Registry) -> io::Result<Self> {
         let fd = host.fd().as_raw_fd();
         registry.register(&mut SourceFd(&fd), NIC, Interest::READABLE)?;
         Ok(Self { host, channels: HashMap::new(), arrivals: Vec::new() })
     }
 
-    /// What arrives for these queue pairs is this channel's.
+    /// Assigns arrivals on these queue pairs to the channel `token`.
     pub(super) fn add(&mut self, ids: Vec<PeerId>, token: Token) {
         self.channels.extend(ids.into_iter().map(|id| (id, token)));
     }
 
-    /// Nothing is this channel's any more.
+    /// Removes queue pairs, whose channel has ended.
     pub(super) fn remove(&mut self, ids: Vec<PeerId>) {
         for id in ids {
             self.channels.remove(&id);
@@ -54,7 +54,7 @@ impl Nic {
 }
 
 impl Worker {
-    /// Brings what has arrived to its channels; whether there was anything.
+    /// Hands arrivals to their channels; returns whether there were any.
     ///
     /// # Errors
     /// The device has failed.
@@ -76,11 +76,11 @@ impl Worker {
         }
     }
 
-    /// The device tells nothing any more. Where the memory is not its own, the clients that came
-    /// over it find another way.
+    /// Handles the failure of the device. If the device does not hold the memory, only its channels
+    /// end, and their clients can come back over another transport.
     ///
     /// # Errors
-    /// The memory is the device's.
+    /// The device holds the memory, so the primary cannot go on.
     fn lost_device(&mut self, error: &VerbsError) -> Result<(), String> {
         let why = format!("its RDMA device has failed: {error}");
         let Some(nic) = self.nic.take_if(|nic| !nic.host.has_memory()) else { return Err(why) };
@@ -92,7 +92,7 @@ impl Worker {
     }
 
     fn arrived(&mut self, arrival: &Arrival) {
-        // What a channel that has ended left behind is dropped.
+        // An arrival for a channel that has ended is dropped.
         let token = self.nic.as_ref().and_then(|nic| nic.channels.get(&arrival.peer()).copied());
         let Some(token) = token else { return };
         let Some(channel) = self.channels.get_mut(&token) else { return };
@@ -109,7 +109,8 @@ impl Worker {
         }
     }
 
-    /// Has the next arrival wake the poll; `false`: something has arrived meanwhile.
+    /// Arms the device, so that the next arrival wakes the poll; `false`: something has arrived
+    /// meanwhile.
     pub(super) fn may_sleep_at_the_device(&mut self) -> Result<bool, String> {
         let Some(nic) = &self.nic else { return Ok(true) };
         if let Err(error) = nic.host.arm() {
@@ -118,7 +119,8 @@ impl Worker {
         self.take_arrivals().map(|some| !some)
     }
 
-    /// The poll says that something has arrived: the next look takes it.
+    /// Takes the device's wake-up events from the poll; the next turn of the loop takes the
+    /// arrivals.
     pub(super) fn woken_by_the_device(&self) -> io::Result<()> {
         match &self.nic {
             Some(nic) => nic.host.take_events().map(drop).map_err(io::Error::other),
@@ -126,7 +128,7 @@ impl Worker {
         }
     }
 
-    /// Says that the device did not work for a while; it does again, since this thread goes on.
+    /// Logs that the device did not work for a while. It works again, since this thread goes on.
     pub(super) fn tell_of_an_outage(&self) {
         if self.nic.as_ref().is_some_and(|nic| nic.host.take_was_out()) {
             log::warn!(
@@ -135,8 +137,8 @@ impl Worker {
         }
     }
 
-    /// Ends what can still act for a client. Until that has succeeded nothing of the client is
-    /// undone.
+    /// Fences what can still act on the memory for a client. Until that succeeds, nothing of the
+    /// client is undone.
     pub(super) fn fence(&mut self, client: ClientId, mut fence: Box<dyn Fence>) {
         if let Err(error) = fence.fence() {
             log::warn!("client {client} cannot be cut off from the memory yet: {error}");
@@ -144,7 +146,7 @@ impl Worker {
         }
     }
 
-    /// Whether something may still act for this client, after another attempt to fence them.
+    /// Tries again to fence a client; returns whether something may still act for it.
     pub(super) fn is_unfenced(&mut self, client: ClientId) -> bool {
         let Some(fences) = self.unfenced.get_mut(&client) else { return false };
         fences.retain_mut(|fence| fence.fence().is_err());
@@ -155,7 +157,7 @@ impl Worker {
         false
     }
 
-    /// Looks at the clients that could not be fenced: those that are to be removed are now.
+    /// Tries again to fence clients, and looks at the processes of those that are fenced now.
     pub(super) fn fence_again(&mut self) {
         let clients: Vec<ClientId> = self.unfenced.keys().copied().collect();
         for client in clients {

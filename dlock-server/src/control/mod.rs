@@ -7,8 +7,8 @@
 //!   a transport's ─▶ session::attach ┘
 //!   admin socket ──▶ admin
 //! ```
-//! A peer that sends nothing, slowly, or rubbish costs a task and a small buffer, for ten
-//! seconds; no other peer waits for it.
+//! A peer that is silent, slow or sends rubbish costs a task and a small buffer, for ten seconds;
+//! no other peer waits for it.
 
 pub(crate) mod recovery;
 pub(crate) mod secure;
@@ -46,46 +46,46 @@ pub(crate) use table::{of_address, CONNECTIONS_MAX};
 use table::{ConnectionPermit, Table};
 pub(crate) use wire::refuse_attach;
 
-/// A client's host that does not answer is found dead after 60 s idle and 9 probes, 6 s apart.
+/// A client's host that does not answer counts as dead after 60 s idle and 9 probes, 6 s apart.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_PROBES: u32 = 9;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
-/// Pause after a failed accept: the system has no room, and none appears by asking at once.
+/// Pause after a failed accept: the system has no room, and an accept at once would fail, too.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A listening: the sockets are polled so often, with such a pause before each. A connection that
-/// waits to be accepted is accepted by the first, its request is read by the second, and there are
-/// two more for a host that is busy. So long after its horizon a silent client is acted on.
+/// To listen, the control thread polls its sockets this often, after such a pause each time. The
+/// first poll accepts a waiting connection, the second reads its request, and two more are for a
+/// busy host. The primary acts on a silent client only when this is done after its horizon.
 const LISTEN_POLLS: u32 = 4;
 const LISTEN_PAUSE: Duration = Duration::from_millis(25);
-/// One poll tells of every connection, of those of operators and of the listeners.
+/// One poll can report every connection, those of operators, and the listeners.
 const EVENTS_A_POLL: usize = CONNECTIONS_MAX + json_lines::CONNECTIONS_MAX + 16;
 
-/// What the control thread is made of. The listeners are nonblocking.
+/// The parts of the control thread. The listeners are nonblocking.
 pub(crate) struct Parts {
     pub(crate) tcp: TcpListener,
     pub(crate) transports: Vec<Opened>,
     pub(crate) admin: Option<UnixListener>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) info: ServerInfo,
-    /// What the connections of the port are secured with.
+    /// The TLS of the port's connections; `None`: they have none.
     pub(crate) tls: Option<Tls>,
-    /// The descriptors left for connections that no client has.
+    /// The descriptors that are left for connections without a client.
     pub(crate) files: Arc<FilesLeft>,
-    /// Tells when it is kept who the clients are.
+    /// Reports which changes of the list of clients are written.
     pub(crate) receipts: Receipts,
     /// The predecessor's clients.
     pub(crate) awaited: Vec<(ClientId, Kept)>,
-    /// Told to end.
+    /// Notified when the thread is to end.
     pub(crate) stop: Arc<Notify>,
 }
 
-/// The listeners, known to the runtime.
+/// The listeners, registered with the runtime.
 pub(crate) struct Listeners {
     tcp: tokio::net::TcpListener,
     /// Transports that have a listener of their own.
     own: Vec<(tokio::net::UnixListener, Arc<dyn Transport>)>,
-    /// Those whose clients come to the port.
+    /// Transports whose clients come to the port.
     at_port: Arc<[Arc<dyn Transport>]>,
     admin: Option<tokio::net::UnixListener>,
     mailbox: Arc<Mailbox>,
@@ -97,12 +97,12 @@ pub(crate) struct Listeners {
     stop: Arc<Notify>,
 }
 
-/// A runtime of one thread: the one that runs it.
+/// A runtime of one thread: the one that calls `block_on`.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     crate::runtime(|builder| builder.max_io_events_per_tick(EVENTS_A_POLL))
 }
 
-/// Makes the listeners known to the runtime.
+/// Registers the listeners with the runtime.
 pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> {
     let _guard = runtime.enter();
     let refused = |error| named("fcntl, epoll_ctl", error);
@@ -155,15 +155,15 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
     });
 }
 
-/// A primary whose place another has taken ends: it may have been stopped meanwhile.
+/// Ends this primary when another one has taken its place, as it may while this one is stopped.
 async fn replaced(mailbox: Arc<Mailbox>, receipts: Receipts) {
     receipts.replaced().await;
     mailbox.stop_because("another primary has taken its place, and has its state file");
 }
 
-/// Tells the command thread, whenever it asks, that it has everything that had come. The runtime
-/// polls the sockets before it looks at a timer, and lets the tasks go on whose sockets it has
-/// found readable before those whose time has come: they have sent their events by then.
+/// Whenever the command thread asks, tells it that all events that had arrived are sent. The
+/// runtime polls the sockets before it looks at a timer, and runs tasks whose sockets are readable
+/// before tasks whose time has come: so they have sent their events before this one does.
 async fn listen(mailbox: Arc<Mailbox>) {
     loop {
         mailbox.asked_to_listen().await;
@@ -176,14 +176,14 @@ async fn listen(mailbox: Arc<Mailbox>) {
     }
 }
 
-/// What the connections of the port are served with.
+/// What the tasks of the port's connections need.
 #[derive(Clone)]
 pub(super) struct Service {
     mailbox: Arc<Mailbox>,
     at_port: Arc<[Arc<dyn Transport>]>,
     receipts: Receipts,
     clock: ServerClock,
-    /// What the port's connections are secured with.
+    /// The TLS of the port's connections; `None`: they have none.
     tls: Option<Tls>,
 }
 
@@ -213,8 +213,8 @@ async fn accept_own(
     }
 }
 
-/// An accepted connection, where it is from, and its place; `None`: it was refused, or could
-/// not be accepted.
+/// An accepted connection, its address and its permit; `None`: it was refused, or the accept
+/// failed.
 async fn seated<S, A>(
     accepted: io::Result<(S, A)>,
     address: impl Fn(&A) -> Option<IpAddr>,

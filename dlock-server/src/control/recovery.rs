@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! While the primary recovers: whose processes of this host have ended, and what is told of it all.
+//! The watch over a recovery: it reports clients whose processes on this host have ended, and logs
+//! the progress.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,32 +16,32 @@ use crate::command::mailbox::{Event, Mailbox};
 use crate::coordinator::file::has_ended;
 use crate::host::clock::ServerClock;
 
-/// Between two looks at the processes.
+/// Time between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Looks from one line of the log to the next.
+/// Looks between two lines of the log.
 const LOOKS_PER_LINE: u32 = 40;
 /// Clients that one line names.
 const NAMED_MAX: usize = 8;
 
-/// How far a recovery is, in one line: `recovers: of 3 clients 1 is back; waits at most 29 s for 5,
-/// 7`.
+/// The progress of a recovery. As text it is one line: `recovers: of 3 clients 1 is back; waits at
+/// most 29 s for 5, 7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// Clients that are waited for, or were.
+    /// Clients for which the recovery waits, or has waited.
     pub expected: u32,
-    /// Of these, those that are here.
+    /// The number of these that are back.
     pub back: u32,
-    /// After so many seconds no client is waited for that is not here; `None`: some clients
-    /// are waited for until they come.
+    /// After so many seconds the recovery waits no longer; `None`: it waits for some clients until
+    /// they come.
     pub seconds_left: Option<u64>,
-    /// Who is not here.
+    /// The clients that are not back, as far as they are known by id.
     pub missing: Vec<ClientId>,
 }
 
 impl Recovery {
     pub(crate) fn new(progress: &Progress, now: ServerTime) -> Self {
         let Progress { expected, back, missing, .. } = progress;
-        // Those that are only counted are not known by name, and so have no horizon.
+        // Clients that are only counted have no id here, and no horizon.
         let is_counted = (missing.len() as u64) < u64::from(expected.saturating_sub(*back))
             || progress.is_unlisted;
         let until =
@@ -65,7 +66,7 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// The first of these clients, with what is said of each.
+/// Names the first of these clients, each with the remark `of` about its place in the list.
 fn named(clients: &[ClientId], of: impl Fn(usize) -> Option<String>) -> String {
     let name = |(at, client): (usize, &ClientId)| match of(at) {
         Some(said) => format!("{client} ({said})"),
@@ -76,12 +77,12 @@ fn named(clients: &[ClientId], of: impl Fn(usize) -> Option<String>) -> String {
     names.join(", ") + more
 }
 
-/// From now until then, rounded up.
+/// Seconds from `now` to `until`, rounded up.
 fn seconds(until: u64, now: ServerTime) -> u64 {
     until.saturating_sub(now.0).div_ceil(NS)
 }
 
-/// Watches the clients that are waited for until the recovery is over.
+/// Watches the awaited clients until the recovery is over.
 pub(super) async fn watch(
     mailbox: Arc<Mailbox>,
     clock: ServerClock,
@@ -131,7 +132,7 @@ fn line(progress: &Progress, now: ServerTime) -> String {
     line
 }
 
-/// The progress as operators see it.
+/// The progress as JSON for operators; null: there is no recovery.
 pub(crate) fn value(progress: Option<Progress>, now: ServerTime) -> Value {
     let Some(progress) = progress else { return Value::Null };
     let missing = progress.missing.iter().map(|(client, until)| {
@@ -185,7 +186,7 @@ mod tests {
         );
         let endless = line(2, 0, vec![(id(1), at(39)), (id(2), None)]);
         assert!(endless.ends_with("until they come, or for `dlock recover --now`"), "{endless}");
-        // By --recovery-clients alone.
+        // a recovery with --recovery-clients only
         let counted = line(2, 0, vec![]);
         assert!(counted.ends_with("until they come, or for `dlock recover --now`"), "{counted}");
     }

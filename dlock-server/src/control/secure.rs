@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TLS on the port: who is at the other end is known before a frame is read.
+//! TLS on the port: the peer is known before a frame is read.
 //!
 //! ```text
 //!   accepted ─▶ handshake ── done ──▶ a connection with an identity ─▶ its first frame
@@ -37,10 +37,10 @@ use crate::observe::log_limit::{limited, Cause};
 use crate::transport::tls::{shake_hands, SealedConn};
 use crate::transport::Shown;
 
-/// Between two looks whether a file has changed.
+/// Time between two checks whether a file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Shakes hands with the peer that has connected; `None`: it is not let in, and was told so.
+/// Does the TLS handshake with a new peer; `None`: it has failed, and the log says why.
 pub(super) async fn known(
     mut stream: TcpStream,
     from: SocketAddr,
@@ -65,7 +65,7 @@ pub(super) async fn known(
         mailbox.count(Counter::BadRequest);
         return None;
     }
-    let by = tls.loads(); // before the session takes what is loaded
+    let by = tls.loads(); // before the session takes the loaded files
     let session = TlsSession::accept(tls).map_err(io::Error::other);
     let shaken = async { shake_hands(&stream, session?, by).await };
     let shaken = tokio::select! {
@@ -92,13 +92,13 @@ pub(super) async fn known(
     let why = reason(&error);
     limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {why}");
     if error.kind() == ErrorKind::InvalidData && stream.shutdown().await.is_ok() {
-        linger(&mut stream).await; // a socket closed with unread bytes takes the alert back
+        linger(&mut stream).await; // else a reset discards the alert
     }
     None
 }
 
-/// Whether there is a key to shake hands with. One that waits for its password is tried: the
-/// program is asked, on a thread of its own, for one connection at a time.
+/// Whether there is a private key for the handshake. If the key waits for its password, the program
+/// is asked for it, on a thread of its own and for one connection at a time.
 async fn has_key(
     tls: &Tls,
     from: SocketAddr,
@@ -135,12 +135,12 @@ async fn has_key(
     false
 }
 
-/// Tries the key when no other attempt is under way. The turn is the thread's, and is over when
-/// the program has answered, even if the connection has ended before.
+/// Tries to open the key when no other attempt is under way. The thread keeps the turn until the
+/// program has answered, even if the connection has ended before.
 async fn open_key(tls: Tls, turn: Arc<Semaphore>) -> io::Result<Result<(), TlsError>> {
     let turn = turn.acquire_owned().await.map_err(io::Error::other)?;
     if !tls.lacks_key() {
-        return Ok(Ok(())); // the attempt before this one has opened it
+        return Ok(Ok(())); // an earlier attempt has opened it
     }
     on_a_thread("tls-key", move || {
         let _turn = turn;
@@ -166,7 +166,7 @@ pub(super) async fn watch(tls: Tls, mailbox: Arc<Mailbox>) {
         tls.warn_of_endings();
         sleep(LOOK_EVERY).await;
         let files = tls.clone();
-        // an encrypted key takes a second
+        // an encrypted key takes a second to load
         let look = move || files.changed().then(|| reload(&files));
         match on_a_thread("tls-files", look).await {
             Ok(Some(())) => sweep(&tls, &mailbox).await,
@@ -176,14 +176,15 @@ pub(super) async fn watch(tls: Tls, mailbox: Arc<Mailbox>) {
     }
 }
 
-/// Ends the sessions whose certificates the revocation lists name that are loaded now. A peer that
-/// is let in meanwhile was judged by them, is looked at by its first frame ([`is_revoked_since`]),
-/// and once more when the command thread knows it, or is about to ([`sweep_if_late`]).
+/// Ends the sessions whose certificates are named by the revocation lists that are loaded now. A
+/// peer that is let in meanwhile is checked by its own task: at its first frame
+/// ([`is_revoked_since`]), and again when the command thread knows it, or is about to
+/// ([`sweep_if_late`]).
 pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
     let connections = loop {
         let Ok(shown) = mailbox.ask(|reply| Event::Shown { reply }).await else { return };
         let tls = tls.clone();
-        // a signature to verify for each
+        // each certificate takes the check of a signature
         match on_a_thread("revoked", move || revoked(&tls, shown)).await {
             Ok(connections) => break connections,
             Err(error) => no_thread("clients are not judged by the revocation lists", &error),
@@ -196,7 +197,7 @@ pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
     }
 }
 
-/// Those whose certificates the revocation lists name.
+/// The events for connections whose certificates the revocation lists name.
 fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<primary::Event> {
     let is_revoked = |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
     let revoked = shown.into_iter().filter(is_revoked).map(|(client, connection, shown)| {
@@ -211,7 +212,7 @@ fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<primary::Event> {
     revoked.collect()
 }
 
-/// What is left out is done again after [`LOOK_EVERY`].
+/// Logs that the system refuses a thread; the work is tried again after [`LOOK_EVERY`].
 fn no_thread(what: &str, error: &io::Error) {
     let again = LOOK_EVERY.as_secs();
     limited!(
@@ -222,7 +223,7 @@ fn no_thread(what: &str, error: &io::Error) {
     );
 }
 
-/// Whether lists that were loaded after a peer's handshake name its certificate.
+/// Whether revocation lists that were loaded after the peer's handshake name its certificate.
 pub(super) fn is_revoked_since(tls: Option<&Tls>, shown: Option<&Arc<Shown>>) -> bool {
     let (Some(tls), Some(shown)) = (tls, shown) else { return false };
     let is_revoked =
@@ -238,8 +239,8 @@ pub(super) fn is_revoked_since(tls: Option<&Tls>, shown: Option<&Arc<Shown>>) ->
     is_revoked
 }
 
-/// A peer was let in, or will be by an event that was sent. Lists that were loaded before that, and
-/// after the look at its first frame, have been swept through all others without it.
+/// Sweeps again after a peer was let in, or the event for that was sent. Lists loaded after the
+/// check of its first frame were swept before the command thread knew the peer.
 pub(super) async fn sweep_if_late(
     tls: Option<&Tls>,
     shown: Option<&Arc<Shown>>,
@@ -250,7 +251,7 @@ pub(super) async fn sweep_if_late(
     }
 }
 
-/// Loads the files again; what cannot be used changes nothing.
+/// Loads the files again; if that fails, those that were loaded before stay in use.
 pub(crate) fn reload(tls: &Tls) {
     match tls.reload() {
         Ok(()) => log::info!("the TLS files were loaded again: new connections use them"),
@@ -275,7 +276,7 @@ mod tests {
     use super::*;
     use crate::host::blocking::runtime;
 
-    /// Says that it is asked, and waits for what it is to answer.
+    /// Reports that it is asked, and waits for the answer that it is to give.
     #[derive(Debug)]
     struct Asked(Sender<()>, Mutex<Receiver<&'static str>>);
 
@@ -334,7 +335,7 @@ mod tests {
             let others: Vec<_> = (0..8).map(|_| attempt()).collect();
             let is_asked = on_a_thread("asked", move || asked.recv().map(|()| asked));
             let asked = is_asked.await.unwrap().unwrap();
-            first.abort(); // its connection has ended, and its thread has not
+            first.abort(); // its connection has ended, but not its thread
             assert!(first.await.unwrap_err().is_cancelled());
             assert_eq!(turn.available_permits(), 0);
             answer.send("correct horse").unwrap();

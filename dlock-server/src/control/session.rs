@@ -10,13 +10,13 @@
 //! ```
 //! A connection speaks for the one client it was bound to; no later frame names another. The first
 //! request after `Reinit` shows that the client has its answer, and ends the session that the
-//! client had (`dlock_core::membership`). It counts only while the client waits for the answer to
-//! it: not if it came while this process stood still, from a client that has given up since. The
-//! client waits for this one while the device is out, too.
+//! client had before (`dlock_core::membership`). It has no effect if the client has closed the
+//! connection by then, as it may while this process stands still. Its answer waits for a device
+//! that is out, too.
 //!
-//! While the command thread waits for an RDMA device that does not work, requests are refused with
-//! `NotReady` here, and nothing of them is done; of one that it has begun the client hears when the
-//! device works, or the connection ends.
+//! While the command thread waits for an RDMA device that does not work, requests are refused here
+//! with `NotReady` and have no effect. A request that the command thread has begun is answered when
+//! the device works again, or the connection ends.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,15 +47,16 @@ use crate::host::clock::ServerClock;
 use crate::observe::log_limit::{limited, Cause};
 use crate::transport::{Conn, Guest, Transport};
 
-/// Requests of one client on its control connection: beyond that rate they wait.
+/// Requests of one client on its control connection; further ones wait.
 const CONTROL_FRAMES_MAX: Rate = Rate { per_second: 5_000, burst: 10_000 };
-/// Requests for locks and objects have a rate of their own: a client may ask for all that a primary
+/// Requests for locks and objects have a rate of their own: a client may get as many as a primary
 /// can have, one by one and without a pause.
 const GETS_MAX: Rate = Rate { per_second: 5_000, burst: SLOTS_MAX as u32 };
-/// From the connection to the end of its first frame.
+/// Time from the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// Serves a connection of the port: a control connection, or a client of one of these transports.
+/// Serves a connection of the port: a control connection, or a command channel of one of these
+/// transports.
 pub(super) async fn serve(
     stream: TcpStream,
     from: SocketAddr,
@@ -77,7 +78,7 @@ pub(super) async fn serve(
     }
     let mut reader = Reader::default();
     let first = first(&mut reader, &mut stream, &permit, deadline).await;
-    // what was loaded since the handshake has been swept through all others already
+    // revocation lists loaded since the handshake were swept through all other connections already
     if secure::is_revoked_since(judge.as_ref(), stream.shown()) {
         return;
     }
@@ -90,7 +91,7 @@ pub(super) async fn serve(
         Ok(Frame::Control(seq, ControlRequest::Heartbeat)) => {
             let reply = alive(&mailbox, clock).await;
             if !receipts.may_answer() {
-                return; // this is no primary any more
+                return; // another primary has its place
             }
             let _ = wire::answer(&mut stream, seq, reply).await; // the asker may be gone
         }
@@ -165,7 +166,7 @@ fn opens(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
 }
 
-/// What a client has used of its rates.
+/// How much a client has used of its rates.
 struct Paces {
     gets: Pace,
     others: Pace,
@@ -191,7 +192,7 @@ fn may_give(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::GetLocks(_) | ControlRequest::UpdateLocks(_))
 }
 
-/// The answer to a peer that is no client, and asks whether this primary serves.
+/// Answers a peer without a session that asks whether this primary serves.
 async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
     let look = Event::look(Vec::new(), |one, _| one.locks().is_recovering());
     match mailbox.ask_unless_out(look).await {
@@ -203,7 +204,8 @@ async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
     }
 }
 
-/// Has the transport make what the client needs, and the command thread decide about it.
+/// Has the transport make what the client needs, and passes the client to the command thread, which
+/// decides about it.
 async fn hand_over(
     mut stream: Box<dyn Conn>,
     attach: Attach,
@@ -233,9 +235,9 @@ struct Session {
     permit: ConnectionPermit,
     mailbox: Arc<Mailbox>,
     receipts: Receipts,
-    /// By what the peer is judged, if it has shown a certificate.
+    /// The TLS whose revocation lists judge the peer's certificate; `None`: there is no TLS.
     judge: Option<Tls>,
-    /// It is kept that the client was given a lock.
+    /// Whether the written list of clients says that this one was given a lock.
     has_locks: bool,
 }
 
@@ -250,7 +252,7 @@ impl Session {
         let opened = self.mailbox.ask(open).await;
         let session = match opened {
             Ok(Ok(session)) => session,
-            // another primary may have its place, and know the client
+            // another primary may have taken this one's place, and may know the client
             Ok(Err(_)) if !self.receipts.may_answer() => return,
             Ok(Err(reply)) => return wire::refuse_by(&mut self.stream, seq, reply).await,
             Err(_) => return,
@@ -261,7 +263,8 @@ impl Session {
         }
         log::debug!("client {client} is here");
         secure::sweep_if_late(self.judge.as_ref(), self.stream.shown(), &self.mailbox).await;
-        // who is answered is a client whom a successor lets in
+        // the list of clients is written before the answer: a successor must let an answered client
+        // in
         let is_kept = self.receipts.all_kept().await.is_ok();
         let answered = match is_kept {
             true => wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await,
@@ -284,8 +287,8 @@ impl Session {
         let _ = self.mailbox.send(Event::Lost { client, link: self.permit.link.id, why }).await;
     }
 
-    /// Requests and replies, one at a time and in order, until either side ends it, and how.
-    /// `moves`: the first of them may end the session before.
+    /// Serves requests, one at a time and in order, until either side ends the connection; returns
+    /// how it ended. `moves`: the first request may end the client's session before.
     async fn serve(&mut self, client: ClientId, mut moves: bool) -> Gone {
         let mut paces = Paces::new();
         loop {
@@ -346,27 +349,29 @@ impl Session {
             let ask = |reply| Event::Control { client, link, request, reply };
             let reply = match is_heartbeat {
                 _ if !moves && self.mailbox.is_out() => Ok(None),
-                // It changes nothing, so it may be answered before it has been looked at.
+                // A heartbeat changes nothing, so it may be answered and be handled later.
                 true if !moves => self.mailbox.ask_unless_out(ask).await,
                 _ => self.mailbox.ask(ask).await.map(Some),
             };
             moves = false;
-            self.permit.becomes_clients(); // that of the session before is closed by now
+            self.permit.becomes_clients(); // the connection of the earlier session is closed
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
             if gives && gives_lock(&reply) {
-                // who hears of a lock is a client whom a successor waits for
+                // the list is written before the answer: a successor must wait for a client with a
+                // lock
                 self.has_locks = self.receipts.all_kept().await.is_ok();
                 if !self.has_locks {
                     wire::refuse(&mut self.stream, seq, Status::ServerNoResource).await;
-                    return Gone::Closed; // as if the answer was lost
+                    return Gone::Closed; // as if the answer were lost
                 }
             }
             if !self.receipts.may_answer() {
                 return Gone::Closed; // another primary has its place, and counts horizons by now
             }
             if leaves {
-                // what is not kept of that, a successor waits for: the client has left all the same
+                // the client has left in any case; if that could not be written, a successor waits
+                // for it in vain
                 let _ = self.receipts.all_kept().await;
             }
             match wire::answer(&mut self.stream, seq, reply).await {

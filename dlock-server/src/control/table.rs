@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The connections of the control thread, counted.
+//! The connections of the control thread, counted and bounded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -16,18 +16,18 @@ use crate::host::capacity::FilesLeft;
 /// Connections at a time that are not command channels (C API).
 pub(crate) const CONNECTIONS_MAX: usize = 4_000;
 
-/// Of these, connections of one address ([`of_address`]): all clients of a primary may be of one
+/// The most of these from one address ([`of_address`]): all clients of a primary may be on one
 /// host, and come back at once.
 pub(crate) const CONNECTIONS_PER_ADDRESS_MAX: usize = 3_000;
 
-/// Handshakes of TLS at a time: all clients may come at once.
+/// The most TLS handshakes at a time: all clients may come at once.
 pub(crate) const HANDSHAKES_MAX: usize = 1_024;
 
-/// Handshakes of one address ([`of_address`]) a second, and at once: all clients may be of one
-/// host, and each that comes back from a primary asks for one, and has two connections.
+/// The most handshakes of one address ([`of_address`]), in a second and at once: all clients may be
+/// on one host, and each that comes back makes one to find the primary and two for its session.
 pub(crate) const HANDSHAKES_PER_ADDRESS_MAX: Rate = Rate { per_second: 500, burst: 6_000 };
 
-/// Addresses whose handshakes are counted at a time; beyond, all others are counted together.
+/// Addresses whose handshakes are counted apart; further addresses are counted as one.
 const ADDRESSES_MAX: usize = 4_096;
 
 /// All connections of one control thread.
@@ -38,30 +38,30 @@ pub(crate) struct Table {
     files: Arc<FilesLeft>,
     numbers: AtomicU64,
     permits: Mutex<ConnectionPermits>,
-    /// Of one permit: see [`ConnectionPermit::key_turn`].
+    /// One permit: see [`ConnectionPermit::key_turn`].
     key_turn: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionPermits {
     taken: usize,
-    /// Of these, connections of clients: descriptors are kept for them.
+    /// The number of these that belong to clients, for which descriptors are kept.
     of_clients: usize,
-    /// Of each address, where there are some.
+    /// The connections of each address that has any.
     of_address: HashMap<IpAddr, usize>,
-    /// Handshakes of each address, as long as some of its rate is used.
+    /// The handshakes of each address, as long as some of its rate is used.
     handshakes: HashMap<Option<IpAddr>, Pace>,
     /// Connections that never sent a byte, the oldest first.
     silent: BTreeMap<u64, (Arc<ConnectionHandle>, Option<IpAddr>)>,
-    /// Connections whose peer is not known yet, the oldest first.
+    /// Connections in a TLS handshake, the oldest first.
     shaking: BTreeMap<u64, Arc<ConnectionHandle>>,
 }
 
-/// The place of one connection, free again when it is dropped.
+/// The place of one connection; dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     table: Arc<Table>,
-    /// Where it is from; `None`: from this host, as the system tells.
+    /// The peer's address; `None`: it came over a Unix socket.
     address: Option<IpAddr>,
     is_clients: bool,
     pub(crate) link: Arc<ConnectionHandle>,
@@ -78,8 +78,8 @@ impl Table {
         Arc::new(Self { max, of_one_max, files, numbers, permits, key_turn })
     }
 
-    /// A place for a new connection. If all are taken, the oldest connection that never sent a
-    /// byte is closed for it.
+    /// Takes a place for a new connection. If all are taken, closes the oldest connection that
+    /// never sent a byte, to make room.
     ///
     /// # Errors
     /// The bound that is reached, for the log.
@@ -124,7 +124,7 @@ impl Table {
         Ok(ConnectionPermit { table: self.clone(), address, is_clients: false, link })
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub(crate) fn len(&self) -> usize {
         self.permits.lock().taken
     }
@@ -137,7 +137,7 @@ impl Table {
 }
 
 impl ConnectionPermit {
-    /// Whether its address may shake hands once more now.
+    /// Whether the address may begin another handshake now.
     pub(crate) fn may_shake_hands(&self, now_ns: u64) -> bool {
         let handshakes = &mut self.table.permits.lock().handshakes;
         if handshakes.len() >= ADDRESSES_MAX {
@@ -149,7 +149,8 @@ impl ConnectionPermit {
         pace.take(now_ns)
     }
 
-    /// It shakes hands until this is dropped. If too many do, the oldest of them is closed.
+    /// Counts the connection as shaking hands until the result is dropped. If too many do, closes
+    /// the oldest.
     pub(crate) fn shakes_hands(&self) -> Shaking<'_> {
         let mut permits = self.table.permits.lock();
         if permits.shaking.len() >= HANDSHAKES_MAX {
@@ -161,19 +162,19 @@ impl ConnectionPermit {
         Shaking(self)
     }
 
-    /// Whose turn it is to try a private key that waits for its password: one connection's.
+    /// The turn to try a private key that waits for its password; one connection has it at a time.
     pub(crate) fn key_turn(&self) -> Arc<Semaphore> {
         self.table.key_turn.clone()
     }
 
-    /// The connection is the control connection of a client from now on.
+    /// Counts the connection as the control connection of a client from now on.
     pub(crate) fn becomes_clients(&mut self) {
         if !std::mem::replace(&mut self.is_clients, true) {
             self.table.permits.lock().of_clients += 1;
         }
     }
 
-    /// The connection has sent something.
+    /// Records that the connection has sent something.
     pub(crate) fn heard(&self) {
         self.table.permits.lock().silent.remove(&self.link.id);
     }
@@ -205,7 +206,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// What counts as one address: of IPv6 the network of 64 bits, of which a host has all addresses.
+/// What counts as one address: of IPv6 the network of 64 bits, because a host can have all its
+/// addresses.
 pub(crate) fn of_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -274,7 +276,7 @@ mod tests {
         let mut permits: Vec<_> = (0..34).map(|_| table.permit(None).unwrap()).collect();
         permits.iter().for_each(ConnectionPermit::heard);
         assert!(table.permit(None).unwrap_err().contains("LimitNOFILE="));
-        // two of them become clients, and take what was kept for them
+        // two of them become clients, and take the files that were kept for them
         files.set_taken(4);
         permits[..2].iter_mut().for_each(ConnectionPermit::becomes_clients);
         permits.push(table.permit(None).expect("one more, as there were"));

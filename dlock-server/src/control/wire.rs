@@ -14,21 +14,21 @@ use dlock_fabric::stream::frames::FrameBuffer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// From the first byte of a frame to its last; and for a reply until the client has taken it.
+/// Time from the first byte of a frame to its last, and for the client to take a reply.
 const FRAME_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
-/// Bytes of the first frame of a connection, whose sender is not known yet.
+/// The most payload bytes of a connection's first frame, whose sender is not known yet.
 pub(super) const FIRST_LEN_MAX: usize = 256;
-/// Bytes of any later frame.
+/// The most payload bytes of any later frame.
 pub(crate) const LEN_MAX: usize = FRAME_LEN_MAX - HEADER_LEN;
-/// How much of what a refused peer still sends is read before the connection is closed, and for
-/// how long, so that the refusal reaches it (a socket closed with unread bytes resets).
+/// After a refusal at most this many bytes of the peer are read, for at most this long, before the
+/// connection is closed: a socket closed with unread bytes resets, and the refusal is lost.
 const LINGER_BYTES: usize = 128 * 1024;
 const LINGER_WAIT: Duration = Duration::from_millis(500);
 
 /// Why there is no next frame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The peer has closed, between two frames.
+    /// The peer has closed the connection between two frames.
     #[error("the peer has closed the connection")]
     Ended,
     /// The connection broke.
@@ -37,13 +37,13 @@ pub(crate) enum WireError {
     /// The frame came too slowly.
     #[error("a frame was not complete in time")]
     Slow,
-    /// The bytes are no frame. The number is that of the request, where it can be told.
+    /// The bytes are no valid frame. The number is the request's; 0 where it cannot be told.
     #[error("{1}")]
     Frame(Seq, FrameError),
 }
 
-/// Reads frames, and nothing beyond them: after the first one the connection may be another
-/// thread's.
+/// Reads frames, and nothing beyond them: after the first frame another thread may read the
+/// connection.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     buffer: FrameBuffer,
@@ -89,25 +89,25 @@ impl Reader {
     }
 }
 
-/// Of a frame whose number cannot be told.
+/// The error of a frame whose request number is not known.
 fn unknown(error: FrameError) -> WireError {
     WireError::Frame(Seq(0), error)
 }
 
 impl WireError {
-    /// What this says of the client at the other end.
+    /// What the error says about the client: it has closed, or it is silent.
     pub(super) fn gone(&self) -> Gone {
         match self {
             Self::Broken(error) => gone_by(error),
-            // it sends nothing more in the midst of a frame
+            // the client stopped in the middle of a frame
             Self::Slow => Gone::Silent,
-            // it is told that it is refused, and the connection is closed
+            // the client has closed, or is refused and the connection closed
             Self::Ended | Self::Frame(..) => Gone::Closed,
         }
     }
 }
 
-/// Whether its host has closed a connection that broke, or does not answer.
+/// Whether the peer's host has closed the broken connection, or does not answer.
 pub(super) fn gone_by(error: &io::Error) -> Gone {
     use io::ErrorKind as K;
     match error.kind() {
@@ -118,7 +118,7 @@ pub(super) fn gone_by(error: &io::Error) -> Gone {
     }
 }
 
-/// The number of a control request that is wrong after its number.
+/// The request number of a control frame that is invalid after that number.
 fn number_of(kind: Kind, payload: &[u8]) -> Seq {
     match (kind, payload.first_chunk()) {
         (Kind::Control, Some(bytes)) => Seq(u64::from_le_bytes(*bytes)),
@@ -147,7 +147,7 @@ pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), frame: &Frame) 
     codec::encode(frame, &mut bytes);
     let sent = async {
         stream.write_all(&bytes).await?;
-        stream.flush().await // what it has taken may not be at the socket yet
+        stream.flush().await // the stream may still hold bytes
     };
     timeout(FRAME_WAIT, sent).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -188,7 +188,7 @@ async fn part(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), frame: &Frame)
     linger(stream).await;
 }
 
-/// Reads what a peer still sends that was told that it is not served.
+/// Reads for a moment what a refused peer still sends.
 pub(super) async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
     let drain = async {
         let (mut rest, mut bytes) = (LINGER_BYTES, [0; 1_024]);
@@ -202,7 +202,7 @@ pub(super) async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
     let _ = timeout(LINGER_WAIT, drain).await;
 }
 
-/// What to answer to bytes that are no frame.
+/// The status that answers bytes that are no valid frame.
 pub(super) fn status_of(error: FrameError) -> Status {
     match error {
         FrameError::Version { .. } | FrameError::ForeignVersion(_) => Status::VersionMismatch,

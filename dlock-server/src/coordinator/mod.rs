@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The list of clients, kept outside this process: for its successor.
+//! The list of clients, kept outside this process for its successor.
 //!
 //! ```text
 //!   command thread ──Change──▶ writer thread ──▶ Keeper: a file, or a service
 //!        │ its number                 │ kept
 //!        ▼                            ▼
-//!   control thread: a client is answered once it is kept that it is one
+//!   control thread: a client is answered once the written list names it
 //! ```
 //! [`dlock_core::roster`] decides what is kept, how a successor reads it and what the writer does
-//! next. This module reads and writes. The writer works when clients come and go, never on the way
-//! to a lock. It writes all changes together that have come during the last write.
+//! next; this module reads and writes. The writer works when clients come and go, never on the way
+//! to a lock. All changes that come during one write are written together by the next.
 
 pub(crate) mod file;
 pub(crate) mod standby;
@@ -29,49 +29,49 @@ use tokio::sync::watch;
 
 use crate::observe::log_limit::{limited, Cause};
 
-/// Between two looks whether another primary has taken the place of this one, and two attempts to
-/// keep what could not be kept.
+/// Time between two looks whether another primary has taken this one's place, and between two
+/// attempts to write the list.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What holds the list of clients: a file on this host, or a service that hosts share.
+/// The storage of the list of clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
-    /// Keeps these changes; `clients`: what they make of everything.
+    /// Keeps these changes; `clients`: the list after them.
     ///
     /// # Errors
-    /// They may not be kept. Everything is told again with the next ones.
+    /// The changes may not be kept; the next call must keep all of `clients`.
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()>;
 
-    /// Whether what was kept is where it was.
+    /// Whether the list is still where it was kept.
     fn is_in_place(&self) -> bool {
         true
     }
 
-    /// Whose clients these are.
+    /// The ownership of the list.
     fn place(&self) -> Arc<dyn Place>;
 }
 
-/// That the clients are those of this primary, until another takes its place.
+/// The ownership of the list of clients, which ends when another primary takes this one's place.
 pub(crate) trait Place: std::fmt::Debug + Send + Sync {
-    /// Whose they are now. Asked often.
+    /// Which primary owns the clients now. Called often.
     fn whose(&self) -> Whose;
 
-    /// Whether they are those of this primary, for sure.
+    /// Whether this primary owns the clients for sure.
     #[cfg(test)]
     fn is_mine(&self) -> bool {
         self.whose() == Whose::Mine
     }
 }
 
-/// The way to the writer thread. Without one nothing is kept.
+/// The way to the writer thread. Without a keeper nothing is kept.
 #[derive(Debug)]
 pub(crate) struct Roster {
     changes: Option<Sender<Change>>,
-    /// How many were told.
+    /// Changes that were passed to [`tell`](Self::tell) so far.
     told: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Waits for the writer thread.
+/// Reports what the writer thread has written.
 #[derive(Clone, Debug)]
 pub(crate) struct Receipts {
     place: Option<Arc<dyn Place>>,
@@ -80,10 +80,10 @@ pub(crate) struct Receipts {
 }
 
 impl Receipts {
-    /// Waits until everything is kept that was told until now.
+    /// Waits until every change that was passed to [`Roster::tell`] by now is written.
     ///
     /// # Errors
-    /// It cannot be.
+    /// A change cannot be written.
     pub(crate) async fn all_kept(&self) -> Result<(), ()> {
         let told = self.told.load(Ordering::Acquire);
         let mut written = self.written.clone();
@@ -101,8 +101,7 @@ impl Receipts {
         self.written.borrow().is_failing()
     }
 
-    /// Whether this primary may tell a client whose request it has that it knows it
-    /// ([`Whose::may_answer`]).
+    /// Whether this primary still owns its clients, and so may answer one ([`Whose::may_answer`]).
     pub(crate) fn may_answer(&self) -> bool {
         self.place.as_ref().is_none_or(|place| place.whose().may_answer())
     }
@@ -111,16 +110,16 @@ impl Receipts {
     pub(crate) async fn replaced(&self) {
         let mut written = self.written.clone();
         if written.wait_for(Written::is_replaced).await.is_err() {
-            std::future::pending::<()>().await; // this one ends
+            std::future::pending::<()>().await; // the writer thread has ended
         }
     }
 }
 
 impl Roster {
-    /// Begins with these clients.
+    /// Starts the writer thread with this list.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread cannot be started.
     pub(crate) fn start(
         keeper: Option<Box<dyn Keeper>>,
         clients: Clients,
@@ -139,17 +138,17 @@ impl Roster {
         Ok((Self { changes: Some(sender), told, thread: Some(thread) }, receipts))
     }
 
-    /// Tells of a change.
+    /// Passes a change to the writer thread.
     pub(crate) fn tell(&self, change: Change) {
         self.told.fetch_add(1, Ordering::Release);
         if let Some(changes) = &self.changes {
-            let _ = changes.send(change); // a writer that has ended keeps nothing
+            let _ = changes.send(change); // without a writer nothing is kept
         }
     }
 }
 
 impl Drop for Roster {
-    /// What was told is kept.
+    /// Waits until every change is written, or the writer has failed to.
     fn drop(&mut self) {
         self.changes = None;
         if let Some(thread) = self.thread.take() {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary in waiting: it watches another, and takes its place when that is gone. When it may,
-//! and how, is decided by [`dlock_core::standby::Standby`]; what is here asks, runs and reports.
+//! A standby: it watches a primary, and takes its place when that is gone.
+//! [`dlock_core::standby::Standby`] decides when and how; this module probes, runs the fencing
+//! command and reports.
 //!
 //! ```text
 //!   stand_by ── next ──▶ probe (a heartbeat without a client) · fencing command · Server::start
 //!      ▲  ▲ every 10 ms: has the process ended that has the state file?
 //!      │  └ admin socket: status, promote
 //! ```
-//! Both have the same state file: who the clients are is there, and whose it is.
+//! Both have the same state file, and beside it the list of clients and its owner.
 
 use std::future::Future;
 use std::io;
@@ -49,30 +50,30 @@ use crate::observe::admin_socket::AdminSocket;
 use crate::observe::json_lines::{self, failure, Answers, Asker};
 use crate::server::{listen, Server};
 
-/// Between two looks whether the process of the primary has ended.
+/// Time between two looks whether the primary's process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// A fencing command that takes longer is ended, and has failed.
+/// A fencing command that takes longer than this is killed, and has failed.
 const FENCE_WAIT: Duration = Duration::from_secs(60);
-/// How long the primary may be silent: at least, and at most.
+/// The shortest and the longest silence that can be configured.
 const SILENCE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3_600)];
-/// The environment variable of the fencing command that names the primary.
+/// The environment variable that gives the fencing command the primary's address.
 const FENCED_VARIABLE: &str = "DLOCK_PRIMARY";
 
-/// Whose place is taken, and when.
+/// Which primary's place a standby takes, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandbyConfig {
-    /// Where the primary listens.
+    /// The address on which the primary listens.
     pub of: SocketAddr,
-    /// How long it may be silent, 100 ms to one hour.
+    /// How long the primary may be silent, 100 ms to one hour.
     pub silence: Duration,
-    /// A command for `sh` that makes sure that the primary at `$DLOCK_PRIMARY` serves no client
-    /// any more, and ends with 0 only then (within 60 s). Without one, silence is no reason to take
+    /// A command for `sh` that makes sure that the primary at `$DLOCK_PRIMARY` serves no client any
+    /// more; it ends with 0 only then, within 60 s. Without a command silence is no reason to take
     /// over: the process must have ended on this host, or an operator say so.
     pub fence: Option<String>,
 }
 
 impl StandbyConfig {
-    /// One that takes the place of the primary at this address.
+    /// A standby of the primary at this address.
     pub fn of(of: SocketAddr) -> Self {
         Self { of, silence: Duration::from_nanos(SILENCE_NS), fence: None }
     }
@@ -106,7 +107,7 @@ impl StandbyConfig {
 }
 
 /// Waits until the primary is gone, and serves in its place. To be called in a tokio runtime with
-/// I/O and time; dropping the future gives up.
+/// I/O and time; dropping the future ends the standby.
 ///
 /// Silence is not enough: the process of the primary must have ended on this host, or the fencing
 /// command have succeeded, or an operator say `dlock promote`. Clients of the primary are recovered
@@ -120,7 +121,7 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     config.check_room()?;
     let own = SocketAddr::new(config.bind, config.port);
     if own != standby.of {
-        drop::<TcpListener>(listen(own)?); // it can be used
+        drop::<TcpListener>(listen(own)?); // checks that the address can be used
     }
     let list = config.state_file.as_deref().map(|path| list_of(&resolved(path)));
     let list = list.unwrap_or_default();
@@ -134,7 +135,7 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
         if let Some(admin) = admin {
-            admin.closed().await; // the primary makes its own
+            admin.closed().await; // the primary opens its own socket
         }
         let (there, whose) = (post.there(), place.as_ref().map(|place| place.whose()));
         let takes = post.machine.lock().takes(boot_ns(), there.as_ref(), whose);
@@ -163,24 +164,24 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     }
 }
 
-/// What the watch and the operators look at.
+/// The state that the watch and the admin socket share.
 struct Post {
     machine: Mutex<Standby>,
     of: SocketAddr,
     list: PathBuf,
-    /// It was said that no primary has the list.
+    /// Whether the log says already that no primary has the list.
     is_warned: AtomicBool,
-    /// What it is spoken to with: the same as it will serve with.
+    /// The TLS of the probes, with which this standby will serve, too.
     tls: Option<Tls>,
 }
 
 impl Post {
-    /// How the list is signed.
+    /// The content of the list's lock file, which names its owner.
     fn there(&self) -> Option<Signature> {
         signature(&self.list)
     }
 
-    /// Until no other process is primary.
+    /// Watches the primary until this standby is to take over; returns why it may.
     async fn watch(&self, standby: &StandbyConfig) -> Ground {
         let mut was_silent = false;
         loop {
@@ -219,7 +220,7 @@ impl Post {
         }
     }
 
-    /// Does this for the task, unless the machine gives that up meanwhile.
+    /// Does the work of this task; `None`: the machine has given the task up meanwhile.
     async fn unless_over<T>(&self, task: Task, work: impl Future<Output = T>) -> Option<T> {
         let looks = async {
             while !self.is_over(task) {
@@ -233,7 +234,7 @@ impl Post {
         }
     }
 
-    /// Looks whether the process of the primary has ended, and asks whether the task is given up.
+    /// Looks whether the primary's process has ended; returns whether the task is given up.
     fn is_over(&self, task: Task) -> bool {
         let has_ended = owner(&self.list).is_some_and(has_ended);
         let (mut machine, now_ns) = (self.machine.lock(), boot_ns());
@@ -243,7 +244,7 @@ impl Post {
         machine.is_over(task, now_ns)
     }
 
-    /// Reports a probe. `asked`: how the list was signed before it.
+    /// Reports a probe to the machine. `asked`: the signature of the list before the probe.
     fn probed(&self, asked: Option<Signature>, is_heard: bool) {
         if !is_heard {
             self.machine.lock().unheard(boot_ns());
@@ -280,14 +281,14 @@ impl Post {
         log::error!("the fencing command has failed: {why}; it is run again");
     }
 
-    /// The process of the primary, if it is one of this host and has not ended.
+    /// The process id of the primary, if it runs on this host and has not ended.
     fn process_left(&self) -> Option<i32> {
         let is_another = |pid: i32| u32::try_from(pid) != Ok(std::process::id());
         let owner = owner(&self.list).filter(|process| !has_ended(*process));
         owner.map(|process| process.pid).filter(|&pid| is_another(pid))
     }
 
-    /// Why its place is not taken.
+    /// The message that says why its place is not taken.
     fn why_not(&self, denied: Denied) -> String {
         let of = self.of;
         match denied {
@@ -304,7 +305,7 @@ impl Post {
         }
     }
 
-    /// Why its place cannot be taken while the lock file of its list names no primary.
+    /// The message for a list whose lock file names no primary, so that its place cannot be taken.
     fn unowned(&self) -> String {
         format!(
             "no primary has {}, or its files were removed, so who its clients are is not known; \
@@ -342,7 +343,7 @@ impl Post {
     }
 }
 
-/// Whether a primary answers there.
+/// Whether a primary answers at this address.
 async fn probe(of: SocketAddr, tls: Option<&Tls>) -> bool {
     let ask = async {
         let stream = TcpStream::connect(of).await?;
@@ -371,14 +372,15 @@ async fn probe(of: SocketAddr, tls: Option<&Tls>) -> bool {
         io::Result::Ok(answer.ok())
     };
     let answer = ask.await.unwrap_or(None);
-    // one that waits for its device says so, and is there
+    // a primary that waits for its device answers with an error, and is alive
     matches!(
         answer,
         Some(Frame::ControlReply(_, ControlReply::Alive { .. } | ControlReply::Error(_)))
     )
 }
 
-/// Runs the fencing command in a process group of its own, which ends with it.
+/// Runs the fencing command in a process group of its own, which is killed if the command does not
+/// end in time.
 async fn fence(command: &str, of: SocketAddr) -> io::Result<()> {
     log::warn!("runs the fencing command");
     let mut command = {
@@ -404,7 +406,7 @@ async fn fence(command: &str, of: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A command and everything that it has started, killed at the end.
+/// A command and its process group, killed when this is dropped before the command has ended.
 struct Group(Child);
 
 impl Drop for Group {
@@ -416,7 +418,7 @@ impl Drop for Group {
     }
 }
 
-/// The admin socket while it waits.
+/// The admin socket of a standby.
 struct Admin {
     task: tokio::task::JoinHandle<()>,
     _socket: AdminSocket,
@@ -435,7 +437,7 @@ impl Admin {
         Ok(Some(Self { task, _socket: socket }))
     }
 
-    /// Nothing listens on it any more. If its file is left behind, it is found to be stale.
+    /// Closes the socket. If its file is left behind, the next primary finds that it is stale.
     async fn closed(self) {
         self.task.abort();
         let _ = self.task.await; // it was cancelled
@@ -447,7 +449,7 @@ impl Admin {
 enum Question {
     Status {},
     Promote {},
-    /// What only a primary can answer.
+    /// The questions that only a primary can answer.
     #[serde(alias = "locks", alias = "clients")]
     Recover {
         #[serde(default, rename = "after")]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work that may wait, on a thread of its own. The runtime's own pool panics where the system
-//! refuses a thread.
+//! Work that may wait, on a thread of its own. The runtime's own pool is not used, because it
+//! panics if the system refuses a thread.
 
 use std::any::Any;
 use std::io;
@@ -11,11 +11,11 @@ use dlock_fabric::os::named;
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 use tokio::sync::oneshot;
 
-/// A runtime of one thread: the one that runs it. The first one of a process makes a pair of
-/// sockets for signals, and panics where it gets none: a hook for panics must not abort here.
+/// A runtime of one thread: the one that calls `block_on`. The first runtime of a process makes a
+/// pair of sockets for signals, and panics if it gets none: a panic hook must not abort here.
 ///
 /// # Errors
-/// What the system says where it refuses a descriptor, and which calls make it.
+/// The system refuses a descriptor; the error names the calls that make it.
 pub fn runtime(
     set: impl FnOnce(&mut RuntimeBuilder) -> &mut RuntimeBuilder,
 ) -> io::Result<Runtime> {
@@ -29,11 +29,11 @@ pub fn runtime(
     made.map_err(|error| named("epoll, eventfd, socketpair, fcntl, getrandom", error))
 }
 
-/// Does this on a thread of its own, which goes on if the future is dropped.
+/// Does `work` on a thread of its own, which goes on if the future is dropped.
 ///
 /// # Errors
-/// What the system says where it refuses the thread (`EAGAIN`: a limit of processes or threads is
-/// reached); `Other` if the work has panicked.
+/// The system refuses the thread (`EAGAIN`: a limit of processes or threads is reached). `Other`:
+/// the work has panicked.
 pub async fn on_a_thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,

@@ -6,11 +6,11 @@
 //!   what a client takes  = FILES_PER_CLIENT, over shared memory FILES_PER_MAPPING more
 //!   limit of locked memory (RDMA, without CAP_IPC_LOCK) = (1 + clients) · (slots + ledger)
 //! ```
-//! A client that has no descriptors is refused with `ServerNoResource` when it comes, before
-//! anything fails for want of one; clients that are there, and the admin socket, go on. How many
-//! it needs is known when it attaches: over shared memory it may be refused then, and be served
-//! over TCP. A client whose registration cannot be locked is refused in the same way when it
-//! attaches over verbs.
+//! A client for which no descriptors are left is refused with `ServerNoResource` when it comes,
+//! before anything fails for want of one; present clients and the admin socket go on. A client
+//! needs more of them over shared memory, which is known when it attaches: it may be refused then,
+//! and be served over TCP. A client whose registration cannot be locked is refused in the same way
+//! when it attaches over verbs.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,70 +21,70 @@ use dlock_fabric::os::threads::ProcessLimits;
 use crate::config::ServerConfig;
 use crate::error::StartError;
 
-/// Descriptors that are free for what lasts for a moment: the admin socket, the state file.
+/// Descriptors kept free for short uses: the admin socket, the state file.
 const RESERVE: u64 = 16;
-/// Connections that may be open besides those of clients, where descriptors are short.
+/// Connections without a client that may be open if descriptors are short.
 const STRANGERS: u64 = 32;
-/// The limit that is asked for is a multiple of this.
+/// The limit that a message asks for is a multiple of this.
 const TOLD_STEP: u64 = 64;
-/// Descriptors that a primary itself opens before it knows how many clients fit, at least.
+/// The fewest descriptors that a primary itself opens before it knows how many clients fit.
 const OWN_MIN: u64 = 6;
-/// What one client takes at most.
+/// The most descriptors that one client takes.
 const FILES_PER_CLIENT_MAX: u64 = FILES_PER_CLIENT + FILES_PER_MAPPING;
 
 /// What a primary needs for its clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     pub(crate) clients_max: usize,
-    /// Clients may come over shared memory.
+    /// Whether clients may come over shared memory.
     pub(crate) shm: bool,
-    /// Bytes that the device of the memory locks for each client; 0: there is none.
+    /// Bytes that the device locks for each client; 0: there is no device.
     pub(crate) locked_bytes: u64,
 }
 
-/// How many clients fit, and why no more.
+/// How many clients fit, and what limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// So many clients are let in.
+    /// The most clients.
     pub clients: usize,
-    /// Fewer of them can come over shared memory; `None`: all of them, or it is not offered.
+    /// The most of them over shared memory, if fewer; `None`: all, or it is not offered.
     pub mapping: Option<usize>,
-    /// What allows no more.
+    /// What limits the clients.
     pub bound: Bound,
-    /// Fewer of them can come over RDMA verbs; `None`: all of them, as far as is known.
+    /// What limits those over RDMA verbs, if fewer; `None`: all fit, as far as is known.
     pub locked: Option<LockedMemory>,
-    /// Descriptors that all clients may take together.
+    /// The most descriptors of all clients together.
     pub(crate) files: u64,
 }
 
-/// What allows no more clients.
+/// What limits the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// The configuration's `clients_max`.
     Configuration,
-    /// The limit of open files, and the limit that all of `clients_max` need.
+    /// The limit of open files.
     OpenFiles {
         /// The soft limit of this process.
         limit: u64,
-        /// What it would have to be.
+        /// The limit that `clients_max` would need.
         needed: u64,
     },
 }
 
-/// What the limit of locked memory allows.
+/// The clients that the limit of locked memory allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedMemory {
-    /// So many clients over RDMA verbs.
+    /// The most clients over RDMA verbs.
     pub clients: usize,
     /// The soft limit of this process, bytes.
     pub limit: u64,
-    /// What it would have to be for all clients that are let in.
+    /// The limit that all clients of the capacity would need.
     pub needed: u64,
 }
 
 impl ServerConfig {
-    /// Checks the limit of open files. To be called before anything is opened, so that what cannot
-    /// be opened for want of a descriptor is not taken for the cause.
+    /// Checks the limit of open files. To be called before anything is opened, so that a failure
+    /// for want of a descriptor gets the right reason.
     ///
     /// # Errors
     /// `NoRoom`: no client would fit. `Limits`: the limit cannot be read.
@@ -97,7 +97,7 @@ impl ServerConfig {
 }
 
 impl Capacity {
-    /// That there is room for a client.
+    /// Checks that there is room for a client.
     ///
     /// # Errors
     /// `NoRoom`.
@@ -108,7 +108,7 @@ impl Capacity {
         }
     }
 
-    /// Of a process with these limits.
+    /// The capacity of a process with these limits.
     pub(crate) fn new(needs: Needs, limits: &ProcessLimits) -> Self {
         let wanted = needs.clients_max as u64;
         let per_client_max = if needs.shm { FILES_PER_CLIENT_MAX } else { FILES_PER_CLIENT };
@@ -124,7 +124,7 @@ impl Capacity {
             },
         };
         let locked = limits.locked_bytes.filter(|_| needs.locked_bytes > 0).map(|limit| {
-            // One share is the primary's own.
+            // One share is for the primary itself.
             let fit = (limit / needs.locked_bytes).saturating_sub(1).min(clients);
             let needed = (clients + 1).saturating_mul(needs.locked_bytes);
             LockedMemory { clients: fit as usize, limit, needed }
@@ -135,21 +135,21 @@ impl Capacity {
     }
 }
 
-/// The limit that is asked for: the same for a few descriptors more or less that are open just now.
+/// The limit to ask for, rounded up: a few descriptors more or less do not change it.
 fn told(needed: u64) -> u64 {
     needed.checked_next_multiple_of(TOLD_STEP).unwrap_or(u64::MAX)
 }
 
-/// What is left of the descriptors for connections that are not, or not yet, those of clients.
+/// The descriptors left for connections that do not, or not yet, belong to a client.
 #[derive(Debug)]
 pub(crate) struct FilesLeft {
     max: u64,
-    /// What clients take, or what is kept for them.
+    /// Descriptors that clients take, or that are kept for them.
     taken: AtomicU64,
 }
 
 impl FilesLeft {
-    /// Of this capacity, while there is no client.
+    /// All of this capacity, while there is no client.
     pub(crate) fn new(capacity: &Capacity) -> Self {
         Self { max: capacity.files, taken: AtomicU64::new(0) }
     }
@@ -160,13 +160,13 @@ impl FilesLeft {
         Self { max: u64::MAX, taken: AtomicU64::new(0) }
     }
 
-    /// Clients take so many now.
+    /// Sets the number of descriptors that clients take.
     pub(crate) fn set_taken(&self, files: u64) {
         self.taken.store(files, Ordering::Relaxed);
     }
 
-    /// How many such connections there may be now. Each may become a client, and then takes what
-    /// was kept for it.
+    /// The most connections without a client now. Each may become a client's, and takes descriptors
+    /// that were kept for it then.
     pub(crate) fn strangers_max(&self) -> usize {
         let left = self.max.saturating_sub(self.taken.load(Ordering::Relaxed));
         usize::try_from(STRANGERS + left / FILES_PER_CLIENT_MAX).unwrap_or(usize::MAX)
@@ -174,7 +174,7 @@ impl FilesLeft {
 }
 
 impl fmt::Display for Capacity {
-    /// What it means and, if the configuration is not what bounds it, what to do.
+    /// The capacity in words and, if the configuration does not bound it, the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let clients = self.clients;
         match self.bound {
@@ -195,7 +195,7 @@ impl fmt::Display for Capacity {
 }
 
 impl fmt::Display for LockedMemory {
-    /// What it means, and what to do.
+    /// The limit in words, and the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { clients, limit, needed } = self;
         write!(

@@ -6,21 +6,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use dlock_core::clock::ServerTime;
 use dlock_fabric::os::clock::boot_ns;
 
-/// The server clock: this host's CLOCK_BOOTTIME, set to the wall clock once. It counts the time
-/// for which the machine is suspended, since leases do.
+/// The server clock: this host's CLOCK_BOOTTIME, set once to the wall clock. Like leases, it counts
+/// the time for which the machine is suspended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerClock {
     offset_ns: u64,
 }
 
-/// Pairs of readings of the two clocks; the one that took the shortest counts.
+/// Pairs of readings of the two clocks; the pair that took the shortest is used.
 const READINGS: u32 = 32;
 
 impl ServerClock {
-    /// A clock that starts with the wall clock's time.
+    /// A clock that starts at the wall clock's time.
     pub(crate) fn start() -> Self {
-        // a thread that is interrupted between two readings would give its primary another time
-        // than its predecessor had
+        // if the thread were interrupted between the readings of the only pair, the primary's clock
+        // would differ from its predecessor's
         let pairs = (0..READINGS).map(|_| {
             let before = boot_ns();
             let wall = wall_ns();
@@ -42,7 +42,7 @@ impl ServerClock {
     }
 }
 
-/// Nanoseconds since 1970; 0 if the clock says it is earlier.
+/// Nanoseconds since 1970; 0 if the wall clock shows an earlier time.
 pub(crate) fn wall_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -62,7 +62,7 @@ mod tests {
         assert!(wall_ns().abs_diff(now.0) < 5_000_000_000);
     }
 
-    /// A namespace with another CLOCK_BOOTTIME is a host that was suspended.
+    /// A namespace with another CLOCK_BOOTTIME stands for a host that was suspended.
     #[test]
     fn the_server_clock_is_right_on_a_host_that_was_suspended_for_a_day() {
         let test = "the_server_clock_is_the_clock_that_counts_suspended_time_and_an_offset";

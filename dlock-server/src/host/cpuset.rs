@@ -16,7 +16,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuSet(Vec<usize>);
 
-/// Why a text is no set of CPUs.
+/// Why a text is not a valid set of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CpuSetError {
@@ -26,7 +26,7 @@ pub enum CpuSetError {
     /// Neither `N` nor `N-M`.
     #[error("`{}` is neither a CPU number nor a range like 0-3", .0.escape_debug())]
     Syntax(String),
-    /// A range whose end comes before its begin.
+    /// A range whose end comes before its beginning.
     #[error("the range {0}-{1} runs backwards: write {1}-{0}")]
     Backwards(usize, usize),
     /// A CPU this machine does not have.
@@ -43,7 +43,7 @@ impl CpuSet {
     /// Parses a text for this machine.
     ///
     /// # Errors
-    /// [`CpuSetError`]; nothing is changed by parsing.
+    /// [`CpuSetError`].
     pub fn parse(text: &str) -> Result<Self, CpuSetError> {
         Self::parse_for(text, threads::cpus_configured())
     }
@@ -62,7 +62,7 @@ impl CpuSet {
             if first > last {
                 return Err(CpuSetError::Backwards(first, last));
             }
-            // Before the range is walked: it may be long.
+            // This check comes before the range is expanded, which may be long.
             if last >= cpus {
                 return Err(CpuSetError::NoSuchCpu { cpu: last, last: cpus - 1 });
             }
@@ -88,7 +88,7 @@ impl fmt::Display for CpuSet {
     }
 }
 
-/// A plain decimal number. `whole` is what the error shows.
+/// Parses a plain decimal number; an error shows `whole`.
 fn number(text: &str, whole: &str) -> Result<usize, CpuSetError> {
     let text = text.trim();
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

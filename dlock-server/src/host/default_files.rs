@@ -11,10 +11,10 @@
 //!                  /tmp/dlock-UID/PORT.sock          ($TMPDIR in place of /tmp)
 //!   holds          holds/ beside the admin sockets (`dlock hold`)
 //! ```
-//! The socket of a standby is PORT-standby.sock, also once it has taken the place of its primary.
-//! The port is in the name, since primaries on different ports have different clients. The machine
-//! (`/etc/machine-id`) is in it where several hosts may share the folder. A folder that belongs to
-//! another user, or that others may write, is not used: its files could be exchanged.
+//! The socket of a standby is PORT-standby.sock, even after it has taken the place of its primary.
+//! The port is in the name because primaries on different ports have different clients. The machine
+//! (`/etc/machine-id`) is in the name where several hosts may share the folder. A folder that
+//! belongs to another user, or that others may write, is not used: its files could be exchanged.
 
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -27,20 +27,20 @@ use rustix::fs::OFlags;
 
 /// The folder of root's state files.
 const SYSTEM_STATE: &str = "/var/lib/dlock";
-/// Which host this is, for as long as its system is installed.
+/// The file with the id of this host, which stays the same as long as its system is installed.
 const MACHINE_ID: &str = "/etc/machine-id";
-/// Characters of such an id.
+/// Characters of a machine id.
 const MACHINE_ID_LEN: usize = 32;
-/// Where a system has the folders of users who are logged in, by their numbers.
+/// Where a system has the folders of the users who are logged in, by user id.
 const RUN_USER: &str = "/run/user";
-/// Bytes of the path of a socket at most (`sun_path`, without the zero at its end).
+/// The most bytes of a socket's path (`sun_path`, without the zero at its end).
 const SOCKET_PATH_MAX: usize = 107;
 /// The end of the name of an admin socket.
 const SOCKET: &str = "sock";
-/// Mode bits with which others may change what is in a folder.
+/// Mode bits that let others change what is in a folder.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// What of a process decides where its files are.
+/// The properties of a process that decide where its files are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DefaultFiles {
     /// `XDG_STATE_HOME`.
@@ -49,14 +49,14 @@ pub struct DefaultFiles {
     pub home: Option<PathBuf>,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_dir: Option<PathBuf>,
-    /// The user.
+    /// The effective user id.
     pub uid: u32,
 }
 
 impl DefaultFiles {
-    /// Those of this process, by its environment.
+    /// Those of this process, from its environment.
     pub fn of_this_process() -> Self {
-        // the specification of these variables has relative paths ignored
+        // relative paths are ignored, as the specification of these variables says
         let folder = |name| {
             environment::variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
         };
@@ -65,10 +65,10 @@ impl DefaultFiles {
         Self { state_home, home, runtime_dir, uid: rustix::process::geteuid().as_raw() }
     }
 
-    /// The state file of a primary on this port. Its folder is made.
+    /// The path of the state file of a primary on this port. Makes its folder.
     ///
     /// # Errors
-    /// Why there is none: no folder is known, it cannot be made, or it is not this user's alone.
+    /// The reason: no folder is known, it cannot be made, or it is not this user's alone.
     pub fn state_file(&self, port: u16) -> Result<PathBuf, String> {
         let name = format!("epoch-{port}");
         let machine = machine().map_err(|e| format!("{MACHINE_ID}: {e}"))?;
@@ -83,8 +83,8 @@ impl DefaultFiles {
         Ok(folder.join(name))
     }
 
-    /// State files of primaries on this port that other variables of the environment name, or
-    /// another machine id: one may be the predecessor's.
+    /// State files of primaries on this port that another environment or machine id would choose:
+    /// one may be the predecessor's.
     pub fn other_state_files(&self, port: u16, chosen: &Path) -> Vec<PathBuf> {
         let home = self.home.as_deref().map(|home| home.join(".local/state"));
         let folders = [self.state_home.clone(), home].into_iter().flatten();
@@ -95,7 +95,7 @@ impl DefaultFiles {
             let end = path.file_name().and_then(|file| file.to_str()?.strip_prefix(&name));
             end.is_some_and(|end| end.is_empty() || end.starts_with('-') && !end.contains('.'))
         };
-        // no primary has used a folder that is not this user's alone
+        // primaries never use a folder that is not this user's alone
         let folders = folders.chain(system).filter(|folder| self.is_own(folder).is_ok());
         let entries = folders.filter_map(|folder| fs::read_dir(folder).ok());
         let paths = entries.flatten().flatten().map(|entry| entry.path());
@@ -105,10 +105,10 @@ impl DefaultFiles {
         others
     }
 
-    /// The admin socket of a primary that is told apart by this, a port. Its folder is made.
+    /// The path of the admin socket with this name, a port. Makes its folder.
     ///
     /// # Errors
-    /// Why there is none: its folder cannot be made, or is not this user's alone.
+    /// The reason: its folder cannot be made, or is not this user's alone.
     pub fn admin_socket(&self, name: &str) -> Result<PathBuf, String> {
         let mut why = String::new();
         let folder = self.socket_folders().into_iter().find(|folder| {
@@ -123,18 +123,18 @@ impl DefaultFiles {
         Ok(path)
     }
 
-    /// The folder of the holds of `dlock hold`, which is made.
+    /// The folder for the holds of `dlock hold`. Makes it.
     ///
     /// # Errors
-    /// Why there is none, as of an admin socket.
+    /// The reason, as of an admin socket.
     pub fn holds(&self) -> Result<PathBuf, String> {
         let folder = self.admin_socket("holds")?.with_extension("");
         self.own_folder(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
         Ok(folder)
     }
 
-    /// The admin sockets that primaries of this user have made without being told where. Those of
-    /// primaries that were killed are among them.
+    /// The admin sockets that primaries of this user have made in default places, including those
+    /// left by primaries that were killed.
     pub fn admin_sockets(&self) -> Vec<PathBuf> {
         let folders =
             self.socket_folders().into_iter().filter(|folder| self.is_own(folder).is_ok());
@@ -150,7 +150,7 @@ impl DefaultFiles {
         sockets
     }
 
-    /// The folders that may have admin sockets, best first.
+    /// The folders that may have admin sockets, the best first.
     fn socket_folders(&self) -> Vec<PathBuf> {
         let runtime_dir = self.runtime_dir.clone();
         let run_user = Path::new(RUN_USER).join(self.uid.to_string());
@@ -159,7 +159,7 @@ impl DefaultFiles {
         [runtime_dir.and_then(dlock), dlock(run_user), Some(shared)].into_iter().flatten().collect()
     }
 
-    /// Makes this folder, if it is not there, for this user alone.
+    /// Makes this folder for this user alone, unless it exists.
     ///
     /// # Errors
     /// It cannot be made, or is not this user's alone.
@@ -168,7 +168,7 @@ impl DefaultFiles {
         self.is_own(folder)
     }
 
-    /// That this is a folder which only this user may write.
+    /// Checks that this is a folder which only this user may write.
     fn is_own(&self, folder: &Path) -> Result<(), String> {
         let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(folder);
@@ -183,11 +183,11 @@ impl DefaultFiles {
     }
 }
 
-/// `-ID` of this machine; empty where it has none. Two hosts without one that share a folder find
-/// that the other has the state file, and the second does not start.
+/// `-ID` of this machine; empty if it has none. If two hosts without an id share a folder, the
+/// second primary finds that the state file is in use, and does not start.
 ///
 /// # Errors
-/// There is one, and it cannot be read: another state file would be chosen than at other starts.
+/// The id exists and cannot be read: without it another state file would be chosen.
 fn machine() -> io::Result<String> {
     let id = match fs::read_to_string(MACHINE_ID) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => String::new(),
@@ -253,7 +253,7 @@ mod tests {
         fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(found().is_empty());
         assert!(!files.admin_socket("21616").unwrap().starts_with(&runtime_dir));
-        // one of another user, as after su
+        // as if the folder were another user's, like after `su`
         fs::set_permissions(&runtime_dir, fs::Permissions::from_mode(0o777)).unwrap();
         fs::remove_dir_all(runtime_dir.join("dlock")).unwrap();
         assert!(!files.admin_socket("21616").unwrap().starts_with(&runtime_dir));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether to serve on an RDMA device, and on which.
+//! Chooses whether to serve on an RDMA device, and on which.
 //!
 //! ```text
 //!   verbs off                    none; device and eid do not matter
@@ -9,8 +9,8 @@
 //!   otherwise                    the first active port; none: the fabrics that need no device,
 //!                                or, with verbs demanded, no start
 //! ```
-//! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` and `sealed` demand them,
-//! a fabric that needs no device turns them off.
+//! `DLOCK_FABRIC` decides if the configuration leaves it open: `verbs` and `sealed` demand verbs, a
+//! fabric that needs no device turns them off.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::host::memory::Memory;
 
 /// Where the kernel lists RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
-/// What clients and primaries read to choose their fabric.
+/// The environment variable by which clients and primaries choose their fabric.
 const VARIABLE: &str = "DLOCK_FABRIC";
 /// `trans_mode_t` of the C API: one queue pair for chains and messages.
 const UNI_CONN: u8 = 1;
@@ -35,8 +35,8 @@ const UNI_CONN: u8 = 1;
 /// Checks what the configuration says of devices, without opening one.
 ///
 /// # Errors
-/// `NoDevice` if verbs are not off, and the device that is named does not exist. With an eid
-/// [`choose`] decides.
+/// `NoDevice`: verbs are not off, and the named device does not exist. With an eid, [`choose`]
+/// checks instead.
 pub(crate) fn check(config: &ServerConfig) -> Result<(), StartError> {
     if effective_of(config) == VerbsUse::Off || config.eid != [0; 16] {
         return Ok(());
@@ -48,25 +48,26 @@ pub(crate) fn check(config: &ServerConfig) -> Result<(), StartError> {
 }
 
 fn exists(devices: &Path, name: &str) -> bool {
-    // A name with a slash or of dots alone would leave the folder.
+    // A name with a slash, or of dots alone, would lead out of the folder.
     let is_plain = name.contains(|c: char| c != '.') && !name.contains(['/', '\0']);
     is_plain && devices.join(name).exists()
 }
 
-/// Whether a primary that cannot have its device serves without.
+/// Whether a primary serves if it cannot have its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// It does not start.
+    /// It does not start without the device.
     Must,
     /// It serves over the fabrics that need no device.
     May,
 }
 
-/// The port to serve on, and how badly; `None`: the fabrics that need no device.
+/// The port to serve on, and whether it is needed; `None`: serve over the fabrics that need no
+/// device.
 ///
 /// # Errors
-/// `Verbs` if a device is named, or verbs are demanded, and there is none that can be used; or
-/// if only an eid is given, and it is not the address of any of the ports that can be used.
+/// `Verbs`: a device is named, or verbs are demanded, and none can be used; or only an eid is
+/// given, and it is not the address of any usable port.
 pub(crate) fn choose(config: &ServerConfig) -> Result<Option<(PortSelection, Need)>, StartError> {
     choose_with(config, effective_of(config), VerbsHost::choose)
 }
@@ -77,7 +78,7 @@ fn effective_of(config: &ServerConfig) -> VerbsUse {
     effective(config.verbs, variable.as_deref())
 }
 
-/// What the configuration says, or else the environment.
+/// When to use verbs: the configuration decides, or else the environment.
 fn effective(configured: VerbsUse, variable: Option<&str>) -> VerbsUse {
     let (VerbsUse::Auto, Some(variable)) = (configured, variable) else { return configured };
     match variable.parse() {
@@ -120,24 +121,26 @@ fn choose_with(
     }
 }
 
-/// The device that is served on, with its name.
+/// The device that is served on, and its name.
 pub(crate) type Device = (Arc<VerbsHost>, String);
 
-/// The lock memory, in the domain that the configuration and this host give it, and the device.
+/// Makes the lock memory, on the device or on the CPU, and opens the device.
 ///
 /// # Errors
-/// As [`choose`]; the device that must be used cannot be opened, or there is no memory.
+/// As [`choose`]; or the device that is needed cannot be opened, or there is no memory.
 pub(crate) fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError> {
     let slots = (config.locks_max + config.objects_max) as u32;
     if let Some((choice, need)) = choose(config)? {
         let (name, port, gid) = (choice.device.clone(), choice.port, choice.gid.gid);
         let shared_qp = config.tp_mode == UNI_CONN;
-        // A client's locks are numbered densely: it has no more of them than there are.
+        // The handles of a client's locks are small numbers in sequence, so it has at most this
+        // many.
         let entries = config.locks_max as u32;
         let opened = match config.is_one_sided() {
             true => VerbsHost::open(&choice, slots, entries, shared_qp)
                 .map(|(host, memory)| (host, Memory::Nic(memory))),
-            // sealed frames alone: the CPU's atomics are faster, and shm may be beside them
+            // only sealed frames use the device: the CPU's atomics are faster, and shm is possible
+            // beside it
             false => VerbsHost::open_for_frames(&choice)
                 .and_then(|host| Ok((host, Memory::Cpu(cpu_memory(slots)?)))),
         };
@@ -161,7 +164,7 @@ fn cpu_memory(slots: u32) -> Result<CpuMemory, FabricError> {
     CpuMemory::create(slots, HANDLES_MAX as u32)
 }
 
-/// Whether an eid is not the address of any of the ports that can be used.
+/// Whether the eid is not the address of any usable port.
 fn is_wrong_address(error: &FabricError) -> bool {
     matches!(error, FabricError::Verbs(VerbsError::NoPort(NoPort::NoSuchAddress { .. })))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lock memory of this primary, in its one atomicity domain.
+//! The lock memory of this primary, in one atomicity domain.
 //!
 //! ```text
 //!   Cpu   CPU atomics: shm clients map it, chains of tcp clients are executed here
@@ -17,16 +17,16 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::memory::cpu::Shared;
 use dlock_fabric::{CpuMemory, FabricError, NicMemory};
 
-/// Slots and ledgers.
+/// The slots and ledgers.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// Of the CPU's domain.
+    /// In the domain of the CPU.
     Cpu(CpuMemory),
-    /// Of a device's.
+    /// In the domain of a device.
     Nic(NicMemory),
 }
 
-/// The same call on whichever it is.
+/// Makes the same call on either kind of memory.
 macro_rules! either {
     ($self:ident, $memory:ident => $call:expr) => {
         match $self {
@@ -57,7 +57,7 @@ impl Memory {
         either!(self, memory => memory.remove_client(client));
     }
 
-    /// The calling thread serves this memory: mapped memory tells shm clients when it ends.
+    /// Marks the calling thread as the server: shm clients see in the memory when it ends.
     pub(crate) fn serve(&mut self) -> Result<(), FabricError> {
         match self {
             Self::Cpu(memory) => memory.serve(),
@@ -65,15 +65,15 @@ impl Memory {
         }
     }
 
-    /// Refuses the chains of all shm clients with this status, or permits them. In the NIC domain
-    /// no client has access to the memory before recovery has ended, so there is none to refuse.
+    /// Refuses the chains of all shm clients with this status, or permits them. If a device holds
+    /// the memory, no client can reach it before the recovery has ended, so none is refused.
     pub(crate) fn set_gate(&mut self, status: Option<Status>) {
         if let Self::Cpu(memory) = self {
             memory.set_gate(status);
         }
     }
 
-    /// Hands mapped memory out; `None`: there is none.
+    /// Hands out the mapped memory; `None`: a device holds the memory.
     pub(crate) fn share(&mut self, client: ClientId) -> Option<Result<Shared<'_>, FabricError>> {
         match self {
             Self::Cpu(memory) => Some(memory.share(client)),
@@ -81,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// Takes the last [`share`](Self::share) back.
+    /// Takes back the last [`share`](Self::share).
     pub(crate) fn unshare(&mut self, client: ClientId) {
         if let Self::Cpu(memory) = self {
             memory.unshare(client);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this primary takes of its host: memory, device, processors, folders, clock, threads.
+//! What the primary uses of its host: memory, device, processors, folders, clock, threads.
 
 pub(crate) mod blocking;
 pub(crate) mod capacity;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random numbers from the system, drawn before they are needed so that nothing fails half way.
+//! Random numbers from the system. They are drawn before they are needed, so that no work fails
+//! half way.
 
 use dlock_core::membership::{Draws, ID_ATTEMPTS_MAX};
 use dlock_core::wire::control::Secret;
 
-/// Enough for one admission.
+/// Draws enough numbers for one admission.
 ///
 /// # Errors
 /// The system gives none.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator asks for at the admin socket beyond a look, and what the log says of it.
+//! What an operator can change at the admin socket, and what the log says about it.
 
 use dlock_core::ids::ClientId;
 use dlock_core::primary::Effect;
@@ -10,10 +10,10 @@ use super::json_lines::Asker;
 
 /// Clients that one line of the log names.
 const NAMED_MAX: usize = 32;
-/// The longest time that a client is given, seconds: a day.
+/// The longest time that a client may be given to leave, seconds: a day.
 const GRACE_S_MAX: u32 = 86_400;
 
-/// An act in the words of the admin socket.
+/// A request of the admin socket that changes something.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Asked {
@@ -46,10 +46,10 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// The act.
+    /// The act of the primary.
     ///
     /// # Errors
-    /// What is wrong with the words.
+    /// What is wrong with the request.
     pub(super) fn act(self) -> Result<Act, String> {
         let id = |client: u32| {
             ClientId::new(client).ok_or_else(|| format!("{client} is no client id: see clients"))
@@ -79,7 +79,7 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
     bytes.filter(|bytes| (1..=dlock_core::limits::DESC_LEN_MAX).contains(&bytes.len()))
 }
 
-/// The operator as the log and the removed client name it.
+/// The operator's name in the log and in the message to a removed client.
 pub(super) fn name_of(asker: Asker) -> String {
     match asker.pid {
         Some(pid) => format!("uid {} (process {pid}) at the admin socket", asker.uid),
@@ -87,7 +87,7 @@ pub(super) fn name_of(asker: Asker) -> String {
     }
 }
 
-/// What the log says of an act.
+/// Logs the operator's act, if the effect is one.
 pub(crate) fn log_of(effect: &Effect) {
     let Effect::Operated { act, by, clients } = effect else { return };
     let (whose, grace_s, now) = match act {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The admin endpoint: what runs, for a person or a program on this host.
+//! The admin endpoint: shows the state of the primary, and takes an operator's requests to change
+//! it.
 //!
 //! JSON (`json_lines.rs`). Numbers are decimal. Epochs, words and counters are strings of digits:
 //! many programs have 53 bits for a number, which these may exceed. Names are bytes, so a
@@ -59,11 +60,11 @@ use crate::host::clock::ServerClock;
 use crate::host::memory::Memory;
 use crate::server::Offers;
 
-/// Items of a page, unless fewer are asked for.
+/// The most items of a page.
 const PAGE_MAX: usize = 1_000;
-/// Items of a page, unless it is said how many.
+/// Items of a page if the request names no number.
 const PAGE: usize = 100;
-/// What does not change while the primary runs.
+/// The properties of a primary that stay the same while it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerInfo {
     pub(crate) address: SocketAddr,
@@ -71,7 +72,7 @@ pub(crate) struct ServerInfo {
     pub(crate) started: Instant,
     pub(crate) clock: ServerClock,
     pub(crate) offers: Offers,
-    /// `None`: it speaks no TLS.
+    /// `None`: the primary has no TLS.
     pub(crate) tls: Option<Tls>,
 }
 
@@ -136,7 +137,7 @@ impl json_lines::Answers for Endpoint {
     }
 }
 
-/// When certificates and revocation lists end, what ends first at first.
+/// When certificates and revocation lists expire, the earliest first.
 fn tls_ends(tls: &Tls) -> Value {
     let mut endings = tls.endings();
     endings.sort_by_key(|ending| ending.at_s);
@@ -197,7 +198,7 @@ impl Endpoint {
         Some(answer)
     }
 
-    /// Gives up the predecessor's clients that are not here.
+    /// Gives up the predecessor's clients that are not back.
     async fn recover(&self) -> Option<Value> {
         let hurries = Some(primary::Event::Hurries);
         let Some(progress) = self.look(hurries, |one, _| one.locks().progress()).await? else {
@@ -211,11 +212,11 @@ impl Endpoint {
         Some(json!({ "ok": true, "given_up": missing }))
     }
 
-    /// Has the primary do what an operator wants.
+    /// Has the primary do what an operator asks for.
     async fn operate(&self, act: Act, asker: Asker) -> Value {
         let by = acts::name_of(asker).into();
         let operate = primary::Event::Operate { act, by };
-        // It would be done when the device is back, and may not be wanted any more then.
+        // It would be done when the device is back, and may no longer be wanted then.
         if self.mailbox.is_out() {
             return self.is_away();
         }
@@ -255,7 +256,7 @@ impl Endpoint {
         Some(json!({ "ok": true, "more": page.next().is_some(), "clients": clients }))
     }
 
-    /// Tells the primary this, and looks at it, on the command thread.
+    /// Passes `first` to the primary and reads it, on the command thread.
     async fn look<T: Send + 'static>(
         &self,
         first: Option<primary::Event>,
@@ -266,7 +267,7 @@ impl Endpoint {
     }
 }
 
-/// How far a drain is; null: there is none.
+/// The progress of a drain; null: the primary does not drain.
 fn draining(primary: &Primary) -> Value {
     let Some(draining) = primary.locks().draining() else { return Value::Null };
     let held = match draining {
@@ -285,7 +286,7 @@ fn page(max: Option<usize>) -> usize {
     max.unwrap_or(PAGE).clamp(1, PAGE_MAX)
 }
 
-/// One lock as it is shown.
+/// One lock as JSON.
 #[derive(Serialize)]
 struct LockLine {
     lock: i32,

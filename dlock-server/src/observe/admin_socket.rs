@@ -19,23 +19,24 @@ use crate::error::StartError;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// The file; removed when this is dropped.
+/// The socket's file, removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     path: PathBuf,
     inode: u64,
 }
 
-/// Connects to an admin socket within this time; without any, if there is room at once. Reads and
-/// writes on the connection have the same limit.
+/// Connects to an admin socket, and waits at most `wait` for room in its backlog; with a `wait` of
+/// zero it fails at once if there is no room. Reads and writes on the connection wait at most as
+/// long; with zero they have no limit.
 ///
 /// # Errors
-/// `TimedOut`: the primary is stopped, or busy. `ConnectionRefused`: it has ended.
+/// `TimedOut`: the primary is stopped, or busy. `ConnectionRefused`: its process has ended.
 pub fn connect_admin(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     match wait.is_zero() {
         true => socket.set_nonblocking(true)?,
-        // Linux has it limit connect, too
+        // this limits connect on Linux as well
         false => socket.set_write_timeout(Some(wait))?,
     }
     let address = SockAddr::unix(path)?;
@@ -55,7 +56,7 @@ pub fn connect_admin(path: &Path, wait: Duration) -> io::Result<UnixStream> {
 }
 
 impl AdminSocket {
-    /// The one that is configured, and its listener.
+    /// The configured admin socket and its listener; `None`: none is configured.
     pub(crate) fn of(config: &ServerConfig) -> Result<Option<(Self, UnixListener)>, StartError> {
         let Some(path) = config.admin_socket.as_deref() else { return Ok(None) };
         let mode = if config.admin_for_group { 0o660 } else { 0o600 };
@@ -65,19 +66,19 @@ impl AdminSocket {
     }
 
     fn bind(path: &Path, mode: u32) -> io::Result<(Self, UnixListener)> {
-        // A primary that was killed leaves its socket; one that runs answers there.
+        // A killed primary leaves its socket behind; a running one answers on it.
         if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
             match connect_admin(path, Duration::ZERO) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?;
                 }
-                // so many wait to be accepted that there is no room for one more
+                // the backlog is full, so a primary is there
                 Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
                 _ => return Err(io::ErrorKind::AddrInUse.into()),
             }
         }
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // The file that bind makes has this mode, too.
+        // The file that bind makes gets this mode, too.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
         socket.bind(&SockAddr::unix(path)?)?;
         let inode = std::fs::symlink_metadata(path)?.ino();
@@ -91,7 +92,7 @@ impl AdminSocket {
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
-        // Only if it is still this one: another program may have put one in its place.
+        // Only this socket's own file: another program may have put its own there.
         let removed = std::fs::symlink_metadata(&self.path)
             .map_err(|error| named("statx", error))
             .and_then(|found| match found.ino() == self.inode {
@@ -100,7 +101,7 @@ impl Drop for AdminSocket {
             });
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                // the next primary finds it to be stale
+                // the next primary finds that the file is stale
                 log::warn!("the admin socket {:?} is left behind: {error}", self.path);
             }
             _ => {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A Unix stream socket for operators: one line of JSON in, one line of JSON out, as often as one
-//! likes. Its mode (`admin_socket.rs`) says who may: the user of this process, root, and its group
-//! if that is wanted.
+//! A Unix stream socket for operators: each line of JSON is answered by a line of JSON. The mode of
+//! its file (`admin_socket.rs`) says who may use it: the user of this process, root, and its group
+//! if that is configured.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,32 +25,32 @@ use crate::observe::log_limit::{limited, Cause};
 pub(crate) const CONNECTIONS_MAX: usize = 16;
 /// Bytes of a request line.
 const LINE_MAX: u64 = 4 * 1024;
-/// Bytes that are read of a longer one after its answer.
+/// The most bytes that are read of a longer line after its answer.
 const DISCARDED_MAX: u64 = 64 * 1024;
-/// How long a connection may be silent, and a reply unread.
+/// How long a connection may be silent, and a reply may stay unread.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
 
 /// The process at the other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker {
     pub(crate) uid: u32,
-    /// `None`: it is not in this process's namespace.
+    /// `None`: the process is not in this process's namespace.
     pub(crate) pid: Option<i32>,
 }
 
-/// A part that answers operators.
+/// The part that answers operators.
 pub(crate) trait Answers: Send + Sync + 'static {
     /// The answer to a line.
     fn reply(&self, line: &[u8], asker: Asker) -> impl Future<Output = Value> + Send;
 }
 
-/// An answer that says why there is none.
+/// An answer with `ok` false, and the reason.
 pub(crate) fn failure(why: &str) -> Value {
     json!({ "ok": false, "error": why })
 }
 
-/// Serves the socket, without end. Where a connection comes and there is no room, the one is closed
-/// whose peer has been silent for longest.
+/// Serves the socket without end. If a connection comes and there is no room, closes the one whose
+/// peer has been silent for longest.
 pub(crate) async fn serve(listener: UnixListener, endpoint: Arc<impl Answers>) {
     let room = Arc::new(Room::default());
     loop {
@@ -78,12 +78,12 @@ pub(crate) async fn serve(listener: UnixListener, endpoint: Arc<impl Answers>) {
     }
 }
 
-/// Room for connections.
+/// The places for connections.
 struct Room {
     permits: Arc<Semaphore>,
-    /// Those whose peers are waited for: they have nothing to answer.
+    /// Connections that wait for their peers, and have nothing to answer.
     silent: Mutex<BTreeMap<u64, Arc<Notify>>>,
-    /// One more of them.
+    /// Notified when a connection is added to `silent`.
     is_silent: Notify,
     next: AtomicU64,
 }
@@ -97,7 +97,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// A place, if need be that of a silent connection.
+    /// Takes a place, if need be that of a silent connection.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
             return Some(permit);
@@ -117,15 +117,15 @@ impl Room {
     }
 }
 
-/// A connection, as one that may be closed.
+/// A connection that may be closed while it waits for its peer.
 struct Silent<'a> {
     room: &'a Room,
     closed: Arc<Notify>,
 }
 
 impl Silent<'_> {
-    /// Waits for the peer: not for too long, and not beyond the moment in which its place is given
-    /// to another.
+    /// Waits for the peer: at most [`IDLE_WAIT`], and not after its place was given to another
+    /// connection.
     async fn peer<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let number = self.room.next.fetch_add(1, Ordering::Relaxed);
         self.room.silent.lock().insert(number, self.closed.clone());
@@ -164,7 +164,8 @@ async fn converse(
         reply.push('\n');
         silent.peer(write.write_all(reply.as_bytes())).await?;
         if !whole {
-            // A close before the end would fail the sender's write, and it reads no answer.
+            // A close before the line's end would fail the sender's write, and it would read no
+            // answer.
             let mut rest = (&mut lines).take(DISCARDED_MAX);
             line.clear();
             silent.peer(rest.read_until(b'\n', &mut line)).await?;

@@ -29,7 +29,7 @@ macro_rules! causes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Cause { $(#[doc = $what] $cause,)* }
 
-        /// Every cause, and what it is called in the log.
+        /// Every cause, and its text in the log.
         const CAUSES: &[(Cause, &str)] = &[$((Cause::$cause, $what),)*];
     };
 }
@@ -57,23 +57,23 @@ causes! {
     Admin = "admin connections that could not be accepted",
 }
 
-/// The limit of one cause.
+/// The state of one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Limit {
-    /// When the window began.
+    /// When the window began (boot clock).
     since_ns: u64,
-    /// Lines that were logged in it.
+    /// Lines that were logged in this window.
     lines: u32,
-    /// Lines that were not logged, and not told of yet.
+    /// Lines that were left out, and not reported yet.
     left_out: u64,
 }
 
 /// What to do with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is logged. So many like it were left out before.
+    /// Log it, and say that so many like it were left out before.
     Log(u64),
-    /// It is left out; `first`: as the first since the last report.
+    /// Leave it out; `first`: it is the first one left out since the last report.
     LeaveOut { first: bool },
 }
 
@@ -81,7 +81,7 @@ impl Limit {
     const NEW: Self = Self { since_ns: 0, lines: 0, left_out: 0 };
 
     fn admit(&mut self, now_ns: u64) -> Verdict {
-        // A window that began later than now is of a test's clock: it begins anew.
+        // Only the clock of a test can be before the window's begin; then the window begins anew.
         if self.lines == 0 || now_ns.wrapping_sub(self.since_ns) >= WINDOW_S * NS {
             (self.since_ns, self.lines) = (now_ns, 0);
         }
@@ -97,7 +97,7 @@ impl Limit {
 /// The limits of all causes.
 pub(crate) struct LogLimits {
     limits: Mutex<[Limit; CAUSES.len()]>,
-    /// Something was left out.
+    /// Notified when a line is left out.
     overflowed: Notify,
 }
 
@@ -123,7 +123,7 @@ impl LogLimits {
         verdict
     }
 
-    /// What was left out and not told of yet, by cause; it counts as told.
+    /// The number of lines left out since the last report, by cause; resets the counts.
     fn take_left_out(&self) -> Vec<(&'static str, u64)> {
         let mut limits = self.limits.lock();
         let taken = CAUSES.iter().zip(limits.iter_mut());
@@ -133,8 +133,8 @@ impl LogLimits {
             .collect()
     }
 
-    /// Tells what was left out, a window after it began to be; never returns. Idle while there is
-    /// nothing to tell.
+    /// Reports what was left out, one window after the first such line. Never returns; idle while
+    /// there is nothing to report.
     pub(crate) async fn report(&self) {
         loop {
             self.overflowed.notified().await;
@@ -146,7 +146,7 @@ impl LogLimits {
     }
 }
 
-/// The end of a line that may have been preceded by others.
+/// The end of a line: how many like it were left out before.
 pub(crate) struct LeftOut(pub(crate) u64);
 
 impl fmt::Display for LeftOut {
@@ -158,7 +158,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Logs a line that a peer causes, unless its cause has had its lines: `limited!(Cause::X,
+/// Logs a line that a peer causes, unless its cause has used up its lines: `limited!(Cause::X,
 /// Level::Warn, "…")`.
 macro_rules! limited {
     ($cause:expr, $level:expr, $($line:tt)+) => {
@@ -176,7 +176,8 @@ pub(crate) use limited;
 mod tests {
     use super::*;
 
-    /// What a flood of lines at these times logs, and what it tells of the others.
+    /// The number of lines that a flood at these times logs, and the number that it reports as left
+    /// out.
     fn flood(times_ns: impl Iterator<Item = u64>) -> (u64, u64) {
         let limits = LogLimits::new();
         let (mut lines, mut told) = (0, 0);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where queue pairs are made: on threads of their own, and no client keeps another from its own.
+//! The threads that make queue pairs, and the places that keep one client from blocking others.
 //!
 //! ```text
 //!   a place of the client ─▶ of its certificate or address ─▶ of all ─▶ of those at work ─▶ made
 //!         1                     OF_ONE_MAX                     MAX        BUSY_MAX, for BUSY_TIME
 //! ```
-//! To make queue pairs takes milliseconds of work. To connect them takes seconds of waiting if the
-//! client has told an address without a host, which it may do on purpose: an admission that takes
-//! longer than [`BUSY_TIME`] only waits, and gives its place at work to the next. Admissions wait
-//! in the order in which they came, each for its own kind of places; one that has waited for as
-//! long as a client waits for its answer is refused.
+//! Making queue pairs takes milliseconds of work. Connecting them takes seconds of waiting if the
+//! client gave an address without a host, perhaps on purpose: an admission that takes longer than
+//! [`BUSY_TIME`] only waits, and gives its place at work to the next. Admissions wait in the order
+//! in which they came, for each kind of place. An admission that has waited for as long as a client
+//! waits for its answer is refused.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -36,14 +36,14 @@ use crate::observe::log_limit::{limited, Cause};
 
 /// Clients whose queue pairs are made at a time.
 const BUSY_MAX: usize = 4;
-/// What takes longer waits for an address.
+/// An admission that takes longer than this waits for an address.
 const BUSY_TIME: Duration = Duration::from_millis(250);
-/// Clients that are admitted at a time, and threads for it.
+/// Clients that are admitted at a time; each has a thread.
 pub(crate) const MAX: usize = 128;
-/// Of these, clients with one certificate; without TLS, of one address.
+/// The most of these with one certificate; without TLS, from one address.
 const OF_ONE_MAX: usize = 8;
 
-/// Where queue pairs are made.
+/// The device on which queue pairs are made, and the places for that.
 #[derive(Debug)]
 pub(super) struct Admissions {
     pub(super) host: Arc<VerbsHost>,
@@ -52,15 +52,15 @@ pub(super) struct Admissions {
 }
 
 impl Admissions {
-    /// On this device.
+    /// Makes queue pairs on this device.
     pub(super) fn new((host, name): &(Arc<VerbsHost>, String)) -> Self {
         Self { host: host.clone(), name: name.clone(), places: Places::new() }
     }
 
-    /// Has `make` make the queue pairs of a client that may attach.
+    /// Calls `make` on a thread, for the queue pairs of a client that may attach.
     ///
     /// # Errors
-    /// What the client is told.
+    /// The status for the client.
     pub(super) async fn admit<T: Send + 'static>(
         &self,
         attach: &Attach,
@@ -92,7 +92,7 @@ impl Admissions {
             return Err(Status::NotReady);
         };
         if !is_open(connection.socket()) {
-            return Err(Status::NotReady); // it has given up: others are waiting for their turn
+            return Err(Status::NotReady); // the client has given up its turn
         }
         let mut making = pin!(on_a_thread("queue-pairs", move || make(&wanted)));
         let made = match timeout(BUSY_TIME, &mut making).await {
@@ -128,7 +128,7 @@ impl Admissions {
     }
 }
 
-/// Whose place it is.
+/// The owner of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Who {
     Client(ClientId),
@@ -145,7 +145,7 @@ impl Who {
     }
 }
 
-/// Whose certificate the peer has shown, or where it is.
+/// The certificate that the peer has shown, or else its address.
 fn who(connection: &dyn Conn) -> Who {
     let address = || {
         let address = SockRef::from(&connection.socket()).peer_addr();
@@ -160,11 +160,11 @@ fn who(connection: &dyn Conn) -> Who {
 struct Places {
     busy: Arc<Semaphore>,
     all: Arc<Semaphore>,
-    /// Of those who have one, or wait for one.
+    /// The places of each owner that has one, or waits for one.
     own: Arc<Mutex<HashMap<Who, Weak<Semaphore>>>>,
 }
 
-/// The places of one client, free again when it is dropped.
+/// The places of one client; dropping it frees them.
 #[derive(Debug)]
 struct Place {
     busy: Option<OwnedSemaphorePermit>,
@@ -173,7 +173,7 @@ struct Place {
 }
 
 impl Place {
-    /// It waits for the network from now on.
+    /// Frees the place at work: the admission waits for the network from now on.
     fn is_waiting(&mut self) {
         self.busy = None;
     }
@@ -185,7 +185,7 @@ impl Places {
         Self { busy, all, own: Arc::default() }
     }
 
-    /// Waits for a place for this client of this peer.
+    /// Waits for all places that this client of this peer needs.
     async fn take(&self, client: ClientId, who: Who) -> Place {
         let first = self.own(Who::Client(client)).await;
         let second = self.own(who).await;
@@ -211,7 +211,7 @@ impl Places {
     }
 }
 
-/// A client's or a certificate's own place, or the wait for it.
+/// A place of a client, certificate or address, or the wait for it.
 #[derive(Debug)]
 struct Own {
     who: Who,
@@ -221,7 +221,7 @@ struct Own {
 }
 
 impl Drop for Own {
-    /// A client, certificate or address that has no place and waits for none is forgotten.
+    /// Forgets an owner that has no place and waits for none.
     fn drop(&mut self) {
         let mut all = self.all.lock();
         self.permit = None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections on either thread, over any transport.
+//! The connections of the control thread and the command thread, over any transport.
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -18,22 +18,23 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::error::StartError;
 use crate::host::random;
 
-/// What a peer has shown in a handshake.
+/// What a peer has shown in its TLS handshake.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    /// Whose certificate it is, to membership.
+    /// The identity of the certificate, for membership.
     pub(crate) identity: Identity,
-    /// Its names, for people and as rules have them.
+    /// The names in the certificate: for people, and as rules write them.
     pub(crate) peer: PeerIdentity,
     pub(crate) names: Vec<String>,
-    /// Its certificate, and those that came with it.
+    /// The peer's certificate, and those that came with it.
     pub(crate) chain: PeerChain,
-    /// By what it was judged ([`Tls::loads`](dlock_fabric::tls::Tls::loads)).
+    /// Which loading of the TLS files has judged the certificate
+    /// ([`Tls::loads`](dlock_fabric::tls::Tls::loads)).
     pub(crate) judged_by: u64,
 }
 
 impl Shown {
-    /// By this peer, with this chain.
+    /// Made from this peer and chain; `by`: see `judged_by`.
     pub(crate) fn of(peer: PeerIdentity, chain: PeerChain, by: u64) -> Self {
         let (identity, names) = (Identity(*peer.digest()), peer.rule_names());
         Self { identity, peer, names, chain, judged_by: by }
@@ -42,37 +43,38 @@ impl Shown {
 
 /// A connection of the control thread.
 pub(crate) trait Conn: AsyncRead + AsyncWrite + Unpin + Send + Sync {
-    /// Its socket, to ask it who the peer is.
+    /// The socket, which knows who the peer is.
     fn socket(&self) -> BorrowedFd<'_>;
 
-    /// What the peer has shown; `None`: no certificate is asked for.
+    /// What the peer has shown in its TLS handshake; `None`: there is no TLS.
     fn shown(&self) -> Option<&Arc<Shown>> {
         None
     }
 
-    /// Whose certificate the peer has shown.
+    /// The identity of the peer's certificate.
     fn identity(&self) -> Option<Identity> {
         self.shown().map(|shown| shown.identity)
     }
 
-    /// What this client's data path beside the connection is sealed with; `None`: there is no TLS.
+    /// The secrets that seal this client's data path beside the connection; `None`: there is no
+    /// TLS.
     fn seal_secrets(&self, _client: ClientId) -> Option<SealSecrets> {
         None
     }
 
-    /// The same for the command thread, with everything that belongs to it.
+    /// Turns the connection, with all that was read from it, into one of the command thread.
     ///
     /// # Errors
-    /// It is lost.
+    /// The connection is lost.
     fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>>;
 }
 
-/// A connection of the command thread; nonblocking. Its descriptor is for the poll.
+/// A connection of the command thread, nonblocking. Its descriptor is for the poll.
 ///
-/// What `write` has taken is at the socket once `flush` has succeeded. `Interrupted`: something was
-/// done, and there may be more to do at once.
+/// What `write` has taken is at the socket once `flush` has succeeded. `Interrupted` means that
+/// something was done, and that there may be more to do at once.
 pub(crate) trait Line: Read + Write + AsFd + Send + Debug {
-    /// Whether the poll will tell when there is more, after a read that did not fill its buffer.
+    /// Whether the poll will report more bytes, after a read that did not fill its buffer.
     fn is_emptied(&self) -> bool {
         true
     }
@@ -101,7 +103,7 @@ impl Conn for UnixStream {
     }
 }
 
-/// A Unix socket in the abstract namespace, under a name that cannot be guessed beforehand.
+/// Listens on a Unix socket in the abstract namespace, under a name that cannot be guessed.
 pub(super) fn listen_unix() -> Result<(UnixListener, Vec<u8>), StartError> {
     let secret = random::draws().map_err(StartError::Random)?.secret;
     let random: String = secret.0.iter().map(|byte| format!("{byte:02x}")).collect();

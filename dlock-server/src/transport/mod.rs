@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How clients come over each fabric: a module each, behind one trait.
+//! The transports: how clients come over each fabric. Each is a module, behind one trait.
 //!
 //! ```text
 //!   control thread   Transport::accept ─▶ first frame: Attach ─▶ Transport::admit ─▶ Guest
@@ -11,8 +11,8 @@
 //! A transport knows sockets and devices, and nothing of locks, members or turns. A new one is a
 //! module with its `open`, and its line in [`LIST`].
 //!
-//! No raw socket crosses from thread to thread, but a [`Guest`]: its connection in a form that the
-//! transport has chosen, who is at the other end, and how long the client waits.
+//! Between threads goes no raw socket, but a [`Guest`]: a connection in the form that the transport
+//! has chosen, the identity of the peer, and how long the client waits.
 
 mod admissions;
 mod connection;
@@ -53,7 +53,7 @@ pub(crate) use output::{Output, STALL_MAX};
 #[cfg(test)]
 pub(crate) use stream::StreamPump;
 
-/// Every transport; each says whether this primary has it.
+/// Opens each transport, if this primary offers it.
 const LIST: &[Open] = &[verbs::open, shm::open, sealed::open, tcp::open];
 
 /// Opens a transport, if this primary offers it.
@@ -62,10 +62,10 @@ type Open = fn(&Setting<'_>) -> Result<Option<Opened>, StartError>;
 /// How long a client waits for the answer to its attach.
 const ATTACH_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// What a primary has that decides which transports it offers.
+/// What decides which transports a primary offers.
 pub(crate) struct Setting<'a> {
     pub(crate) config: &'a ServerConfig,
-    /// The device that is served on, and its name. Its host says whether the memory is its own.
+    /// The device that is served on, and its name. Its host says whether it holds the memory.
     pub(crate) device: Option<&'a (Arc<VerbsHost>, String)>,
 }
 
@@ -73,14 +73,15 @@ pub(crate) struct Setting<'a> {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) transport: Arc<dyn Transport>,
-    /// Where its clients come; `None`: to the port of the control connections. Nonblocking.
+    /// Where its clients come, nonblocking; `None`: to the port of the control connections.
     pub(crate) listener: Option<UnixListener>,
 }
 
-/// Opens all that this primary offers, at least one.
+/// Opens all transports that this primary offers, at least one.
 ///
 /// # Errors
-/// A transport that is to be offered cannot be, or none is: no client could come.
+/// A transport that is to be offered cannot be opened; or none is offered, so that no client could
+/// come.
 pub(crate) fn open_all(setting: &Setting<'_>) -> Result<Vec<Opened>, StartError> {
     let opened = LIST.iter().map(|open| open(setting));
     let opened: Vec<Opened> = opened.filter_map(Result::transpose).collect::<Result<_, _>>()?;
@@ -94,38 +95,39 @@ pub(crate) fn open_all(setting: &Setting<'_>) -> Result<Vec<Opened>, StartError>
     Ok(opened)
 }
 
-/// What clients are told of.
+/// The transports as the answer to `Init` and `Reinit` names them.
 pub(crate) fn offers(opened: &[Opened]) -> Offers {
     let transports = opened.iter().map(|opened| &opened.transport);
     transports.fold(Offers::none(), |offers, one| offers.with(one.kind(), one.place()))
 }
 
-/// What [`Transport::accept`] comes to; `None`: the peer is refused, and has been told so.
+/// The future of [`Transport::accept`]; `None`: the peer is refused.
 pub(crate) type Accepting<'a> = Pin<Box<dyn Future<Output = Option<Box<dyn Conn>>> + Send + 'a>>;
-/// What [`Transport::admit`] comes to; the status is for the client.
+/// The future of [`Transport::admit`]; the status is for the client.
 pub(crate) type Admitting<'a> = Pin<Box<dyn Future<Output = Result<Admitted, Status>> + Send + 'a>>;
 
 /// One fabric on the control thread.
 pub(crate) trait Transport: Debug + Send + Sync {
-    /// Which it is.
+    /// The fabric.
     fn kind(&self) -> FabricKind;
 
-    /// Where clients attach, as its executor reads it; for most the port that they know.
+    /// Where clients attach, in the form that the fabric's executor reads; empty: at the port that
+    /// they know.
     fn place(&self) -> &[u8] {
         &[]
     }
 
-    /// What else users are told of it: the name of a device.
+    /// Further detail for users: the name of a device.
     fn detail(&self) -> Option<&str> {
         None
     }
 
-    /// A connection has come to the transport's own listener: looks who it is, shakes hands.
+    /// Identifies the peer of a new connection to the transport's own listener.
     fn accept(&self, connection: Box<dyn Conn>) -> Accepting<'_> {
         Box::pin(std::future::ready(Some(connection)))
     }
 
-    /// A client wants to attach: makes what it needs before the command thread takes it.
+    /// Makes what a client needs to attach, before the command thread takes it.
     fn admit<'a>(
         &'a self,
         attach: &'a Attach,
@@ -136,32 +138,32 @@ pub(crate) trait Transport: Debug + Send + Sync {
 
 /// What a transport has made for a client.
 pub(crate) struct Admitted {
-    /// The process at the other end, if it is to map the memory.
+    /// The process at the other end, if it will map the memory.
     pub(crate) process: Option<Peer>,
-    /// Carries its frames over the connection.
+    /// Makes the pump that carries its frames over the connection.
     pub(crate) pump: MakePump,
 }
 
-/// Makes the pump of a connection, with what was made for the client before.
+/// Makes the pump of a connection, from what was made for the client before.
 pub(crate) type MakePump = Box<dyn FnOnce(Box<dyn Line>) -> Box<dyn Pump> + Send>;
 
 /// A client that wants to attach, on its way to the command thread.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) attach: Attach,
-    /// The fabric that it has come over, which may be another than it names.
+    /// The fabric over which it has come; its request may name another.
     kind: FabricKind,
-    /// The process at the other end, if it is to map the memory.
+    /// The process at the other end, if it will map the memory.
     pub(crate) process: Option<Peer>,
-    /// What it has shown.
+    /// What the peer has shown in its TLS handshake.
     pub(crate) shown: Option<Arc<Shown>>,
     pub(crate) pump: Box<dyn Pump>,
-    /// The client waits no longer.
+    /// When the client stops waiting for the answer.
     deadline: Instant,
 }
 
 impl Guest {
-    /// Of a fabric of this kind, whose first frame has just come.
+    /// A client whose first frame came at `asked`, over a fabric of this kind.
     ///
     /// # Errors
     /// The connection is lost.
@@ -178,13 +180,13 @@ impl Guest {
         Ok(Self { attach, kind, process, shown, pump, deadline: asked + ATTACH_WAIT })
     }
 
-    /// Whether the client has given up: its command channel would have no user, and would end the
-    /// one that it has.
+    /// Whether the client has given up waiting. Its new command channel would have no user, and
+    /// would end the one that the client has.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         now >= self.deadline
     }
 
-    /// What membership has to know of it.
+    /// What membership must know about the client.
     pub(crate) fn joining(&self) -> Joining {
         let joining = match &self.process {
             Some(peer) => Joining::by(self.kind, peer.pid, peer.process.is_known()),
@@ -197,22 +199,22 @@ impl Guest {
 /// The process at the other end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Its number, for telling whether it is one already known.
+    /// Its process id, which tells whether the process is known already.
     pub(crate) pid: Option<i32>,
-    /// How to find out whether it is gone; shared by all clients of the process.
+    /// Tells whether the process has ended; shared by all clients of the process.
     pub(crate) process: Arc<PeerProcess>,
 }
 
 /// The frames of one command channel, on the command thread. Nothing here blocks.
 pub(crate) trait Pump: Debug + Send {
-    /// Has the poll tell of the connection under this token.
+    /// Registers the connection with the poll under this token.
     fn open(&mut self, token: Token, registry: &Registry) -> io::Result<()>;
 
     /// Whether the client has not hung up, as far as this host knows.
     fn is_open(&self) -> bool;
 
-    /// Tells the client what came of its attach, and hands it what it needs. Nothing else was
-    /// sent before, so that it fits at once.
+    /// Answers the attach, and hands the client what it needs. Nothing was sent before, so the
+    /// answer fits into the socket at once.
     fn answer(
         &mut self,
         attached: &Attached,
@@ -220,35 +222,35 @@ pub(crate) trait Pump: Debug + Send {
         memory: &mut Memory,
     ) -> io::Result<()>;
 
-    /// The poll says that something happened.
+    /// Handles an event of the poll.
     fn event(&mut self, event: &mio::event::Event);
 
-    /// Receives once; `false`: nothing is there now.
+    /// Receives once; `false`: there is nothing to receive now.
     ///
     /// # Errors
     /// The connection has ended.
     fn receive(&mut self, input: &mut FrameBuffer) -> io::Result<bool>;
 
-    /// Receives without having been told that something is there; whether its turn has come. A
-    /// notification that is still to come finds nothing then.
+    /// Receives although nothing was reported; returns whether the client is to get a turn. A later
+    /// event for the same bytes finds nothing.
     fn peek(&mut self, input: &mut FrameBuffer) -> bool;
 
-    /// Sends what the client takes; the poll, or an arrival, tells when it takes more.
+    /// Sends as much as the client takes; an event or an arrival reports when it takes more.
     ///
     /// # Errors
     /// The connection has ended, or the client leaves too much unread.
     fn send(&mut self, output: &mut Output, registry: &Registry) -> io::Result<()>;
 
-    /// Takes the connection out of the poll and closes it. What can still act on the memory then
-    /// is to be fenced.
+    /// Takes the connection out of the poll and closes it. Returns the fence for what can still act
+    /// on the memory.
     fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>>;
 
-    /// What the device of the memory calls its queue pairs, if its frames come that way.
+    /// The device's ids of its queue pairs, if its frames come over them.
     fn device_ids(&self) -> Vec<PeerId> {
         Vec::new()
     }
 
-    /// Something has completed on those queue pairs. All of it is taken at once.
+    /// Takes a completion on those queue pairs, and everything that came with it.
     ///
     /// # Errors
     /// The client is gone, broke the rules, or sends on without reading its replies.
@@ -257,12 +259,12 @@ pub(crate) trait Pump: Debug + Send {
     }
 }
 
-/// What may still act on the memory for a client whose channel is closed.
+/// Something that may still act on the memory for a client whose channel is closed.
 pub(crate) trait Fence: Debug + Send {
-    /// Makes that impossible. Nothing of the client is undone until this has succeeded.
+    /// Makes it unable to act. Until this has succeeded, nothing of the client is undone.
     ///
     /// # Errors
-    /// It is not impossible yet: to be tried again.
+    /// It may still act: the call is to be repeated.
     fn fence(&mut self) -> Result<(), String>;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Replies that a client has not taken yet, and how many there may be.
+//! Replies that a client has not taken yet, and the bounds on them.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use dlock_core::wire::codec::{self, Cut, HEADER_LEN};
 
-/// Bytes of unread replies above which no more is read from the client.
+/// Bytes of unread replies above which the client's requests are not read.
 const OUTPUT_HIGH: usize = 64 * 1024;
 /// Bytes of unread replies above which the client is disconnected.
 const OUTPUT_MAX: usize = 1024 * 1024;
@@ -15,7 +15,7 @@ pub(crate) const STALL_MAX: Duration = Duration::from_secs(10);
 /// Bytes of buffer that a channel keeps when nothing is unread.
 const OUTPUT_KEEP: usize = 16 * 1024;
 
-/// Bytes the client has not taken yet.
+/// Replies that the client has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     /// Frames are appended here.
@@ -25,22 +25,22 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// How many they are.
+    /// The number of these bytes.
     pub(crate) fn unsent(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// Whether there are so many that no more requests are taken.
+    /// Whether so many replies are unread that no further requests are taken.
     pub(crate) fn is_full(&self) -> bool {
         self.unsent() > OUTPUT_HIGH
     }
 
-    /// What is to be sent.
+    /// The bytes that are to be sent.
     pub(crate) fn front(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
-    /// The first frame of it.
+    /// The first frame of these bytes.
     pub(crate) fn first_frame(&self) -> Option<&[u8]> {
         let front = self.front();
         match codec::cut(front) {
@@ -49,7 +49,7 @@ impl Output {
         }
     }
 
-    /// The client took so many bytes.
+    /// Records that the client took `len` bytes.
     pub(crate) fn taken(&mut self, len: usize) {
         self.sent += len;
         self.blocked_since = None;
@@ -60,15 +60,15 @@ impl Output {
         }
     }
 
-    /// Everything that it took is at its socket.
+    /// Records that everything which the socket's writer took has reached the socket.
     pub(crate) fn flushed(&mut self) {
         self.blocked_since = None;
     }
 
-    /// The client takes no more now, and has all the time it wants to.
+    /// The client takes no more now; it may take as long as it likes.
     ///
     /// # Errors
-    /// It leaves too much unread.
+    /// Too many bytes are unread.
     pub(crate) fn keep(&mut self) -> io::Result<()> {
         if self.unsent() > OUTPUT_MAX {
             return Err(io::Error::new(ErrorKind::TimedOut, "it leaves its replies unread"));
@@ -80,7 +80,7 @@ impl Output {
         Ok(())
     }
 
-    /// The client takes no more now, and is disconnected if it goes on like this.
+    /// The client takes no more now; it is disconnected if it does so for [`STALL_MAX`].
     ///
     /// # Errors
     /// As [`keep`](Self::keep).

@@ -26,7 +26,7 @@ use crate::command::mailbox::Mailbox;
 use crate::error::StartError;
 use crate::host::memory::Memory;
 
-/// Offered beside TLS on a host with a device, whosever the memory is.
+/// Offered beside TLS on a host with a device, whether the device or the CPU holds the memory.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
     let Some(device) = setting.device.filter(|_| setting.config.tls.is_some()) else {
         return Ok(None);
@@ -83,10 +83,11 @@ impl Sealed {
 /// A client's queue pair, and its liveness connection.
 #[derive(Debug)]
 struct SealedPump {
-    /// Nothing is sent on it after the answer, and its end is the end of the channel.
+    /// The liveness connection: it is silent after the answer, and its end is the end of the
+    /// channel.
     stream: StreamPump,
     peer: SealedPeer,
-    /// What the client is told of it.
+    /// The queue pair as the client's answer describes it.
     verbs: VerbsAttached,
 }
 
@@ -123,11 +124,11 @@ impl Pump for SealedPump {
     }
 
     fn peek(&mut self, _: &mut FrameBuffer) -> bool {
-        false // its frames arrive
+        false // frames come from the device, not the socket
     }
 
-    /// Seals as much as there is credit for. A client that takes no more has all the time it wants,
-    /// as over verbs.
+    /// Seals as much as there is credit for. A client that takes no more may take as long as it
+    /// likes, as over verbs.
     fn send(&mut self, output: &mut Output, _: &Registry) -> io::Result<()> {
         while output.unsent() > 0 {
             match self.peer.write(output.front()) {
@@ -139,7 +140,7 @@ impl Pump for SealedPump {
         Ok(())
     }
 
-    /// Nothing of it acts on the memory: its end is the fence.
+    /// Its queue pair reaches no memory, so there is nothing to fence.
     fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>> {
         Box::new(self.stream).close(registry)
     }
@@ -148,7 +149,7 @@ impl Pump for SealedPump {
         self.peer.ids().to_vec()
     }
 
-    /// Frames are bounded by the client's credit.
+    /// The client's credit bounds the frames.
     fn arrived(&mut self, arrival: &Arrival) -> io::Result<()> {
         Ok(self.peer.take(arrival)?)
     }

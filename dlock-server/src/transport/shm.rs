@@ -27,7 +27,7 @@ use crate::error::StartError;
 use crate::host::memory::Memory;
 use crate::observe::log_limit::{limited, Cause};
 
-/// Offered unless the configuration turns it off, or the memory is a device's.
+/// Opens mapped memory, unless the configuration turns it off or a device holds the memory.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
     if !setting.config.shm || setting.device.is_some_and(|(host, _)| host.has_memory()) {
         return Ok(None);
@@ -39,9 +39,9 @@ pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> 
 
 #[derive(Debug)]
 struct Shm {
-    /// Of the socket, in the abstract namespace.
+    /// The name of the socket, in the abstract namespace.
     name: Vec<u8>,
-    /// Who may map the memory, beside this user and root.
+    /// The users that may map the memory, beside this user and root.
     users: Vec<u32>,
 }
 
@@ -74,7 +74,7 @@ impl Transport for Shm {
     }
 }
 
-/// Whether the peer may have the memory: it could write any word of it.
+/// Lets the peer pass if it may map the memory: it could write any word of it.
 async fn may_map(users: &[u32], mut connection: Box<dyn Conn>) -> Option<Box<dyn Conn>> {
     match Credentials::of_peer(connection.socket()) {
         Ok(peer) if peer.may_map(users) => Some(connection),
@@ -100,7 +100,7 @@ async fn may_map(users: &[u32], mut connection: Box<dyn Conn>) -> Option<Box<dyn
     }
 }
 
-/// The first frame brings the memory.
+/// Answers with the memory: the first frame carries its descriptors.
 fn welcome(
     line: &mut dyn Line,
     attached: &Attached,
@@ -112,7 +112,7 @@ fn welcome(
         None => return Err(io::Error::other("there is no memory to map")),
     };
     let sent = handshake::answer(line.as_fd(), attached, Some(&shared), Instant::now());
-    drop(shared); // what was not sent is not mapped
+    drop(shared); // else the ledger would count as mapped
     if sent.is_err() {
         memory.unshare(client);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Frames over a stream socket: what tcp and shm have in common.
+//! Frames over a stream socket, for tcp and shm.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,39 +16,40 @@ use mio::{Interest, Registry, Token};
 use super::{Fence, Line, Output, Pump};
 use crate::host::memory::Memory;
 
-/// Tells the client that it is attached; what it shares of the memory it brings along.
+/// Tells the client that it is attached, and hands it the memory that it shares.
 pub(super) type Welcome = fn(&mut dyn Line, &Attached, ClientId, &mut Memory) -> io::Result<()>;
 
-/// A connection and what the poll has told of it.
+/// A connection, and what the poll has reported of it.
 #[derive(Debug)]
 pub(crate) struct StreamPump {
     line: Box<dyn Line>,
     welcome: Welcome,
     token: Token,
-    /// There may be bytes to receive.
+    /// Whether there may be bytes to receive.
     readable: bool,
-    /// The client has closed its side: receive until the end, however short the reads are.
+    /// Whether the client has closed its side: then receive to the end, however short the reads
+    /// are.
     closing: bool,
-    /// The poll also tells when there is room to send.
+    /// Whether the poll also reports room to send.
     wants_room: bool,
 }
 
 impl StreamPump {
-    /// Of a nonblocking connection.
+    /// The pump of a nonblocking connection.
     pub(crate) fn new(line: Box<dyn Line>) -> Self {
         Self::with_welcome(line, |line, attached, _, _| say(line, attached))
     }
 
-    /// The same of one that is welcomed so.
+    /// As [`new`](Self::new), with another answer to the attach.
     pub(super) fn with_welcome(line: Box<dyn Line>, welcome: Welcome) -> Self {
         let (token, readable, closing, wants_room) = (Token(0), true, false, false);
         Self { line, welcome, token, readable, closing, wants_room }
     }
 
-    /// Looks for the end of a connection that carries no frames.
+    /// Looks for the end of a connection on which the client sends nothing.
     ///
     /// # Errors
-    /// It has ended, or there are bytes.
+    /// The connection has ended, or the client has sent bytes.
     pub(super) fn look_for_end(&mut self) -> io::Result<bool> {
         if !self.readable {
             return Ok(false);
@@ -122,7 +123,7 @@ impl Pump for StreamPump {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(len) => {
                 input.filled(len);
-                // A short read has emptied the socket: the poll tells when more comes.
+                // A short read has emptied the socket: the poll reports when more comes.
                 self.readable = len == room || self.closing || !self.line.is_emptied();
                 Ok(true)
             }
@@ -138,7 +139,7 @@ impl Pump for StreamPump {
     fn peek(&mut self, input: &mut FrameBuffer) -> bool {
         self.readable = true;
         let received = self.receive(input);
-        self.readable |= received.is_err(); // its turn finds the same end
+        self.readable |= received.is_err(); // the next turn meets the same error
         !matches!(received, Ok(false))
     }
 
@@ -169,7 +170,7 @@ impl Pump for StreamPump {
     }
 
     fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>> {
-        // Fails only if it was never registered; closing removes it anyway.
+        // Fails only if the connection was never registered; closing it has the same effect.
         let _ = registry.deregister(&mut SourceFd(&self.line.as_fd().as_raw_fd()));
         None
     }

@@ -15,11 +15,11 @@ use super::{Admitted, Admitting, Conn, Line, Opened, Pump, Setting, Transport};
 use crate::command::mailbox::Mailbox;
 use crate::error::StartError;
 
-/// How long what was sent to a client may stay without its kernel's acknowledgement. Longer than a
-/// network takes to find another way.
+/// How long sent bytes may stay without an acknowledgement of the client's kernel. Longer than a
+/// network takes to find another route.
 const UNTAKEN_MAX: Duration = Duration::from_secs(20);
 
-/// Offered unless the configuration turns it off.
+/// Opens the transport over TCP, unless the configuration turns it off.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
     let opened = || Opened { transport: Arc::new(Tcp), listener: None };
     Ok(setting.config.tcp.then(opened))
@@ -42,15 +42,15 @@ impl Transport for Tcp {
     }
 }
 
-/// The kernel ends the connection when the peer has taken nothing of what it was sent for
-/// [`UNTAKEN_MAX`].
+/// Has the kernel end the connection when the peer has acknowledged nothing for [`UNTAKEN_MAX`].
 ///
-/// [`STALL_MAX`](super::STALL_MAX) counts from when this side's buffer is full. It does not get
-/// full where the buffer of a peer that reads nothing has run over: its kernel drops what comes,
-/// and every acknowledgement with it of what the peer has sent, so that no request comes either.
+/// [`STALL_MAX`](super::STALL_MAX) counts from the moment when this side's buffer is full. If the
+/// buffer of a peer that reads nothing has run over, this side's never fills: the peer's kernel
+/// drops what comes, and with it the acknowledgements of what the peer has sent, so that no request
+/// comes either.
 ///
-/// With this option the keepalive ends the connection of a silent host at its first probe without
-/// an answer (after 66 s), and no longer at its ninth.
+/// With this option the keepalive ends the connection of a silent host at its first unanswered
+/// probe (after 66 s), no longer at its ninth.
 fn end_if_untaken(socket: BorrowedFd<'_>) -> io::Result<()> {
     SockRef::from(&socket).set_tcp_user_timeout(Some(UNTAKEN_MAX))
 }

@@ -5,7 +5,7 @@
 //!   control thread   TcpStream ─▶ shake_hands ─▶ SealedConn ── frames ──▶ session
 //!   command thread                 SealedConn ── into_line ─▶ SealedLine ─▶ StreamPump
 //! ```
-//! The connection goes from thread to thread with everything that TLS has read of it already.
+//! The connection moves between the threads with everything that TLS has read from it already.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,11 +29,11 @@ pub(crate) struct SealedConn {
     shown: Arc<Shown>,
 }
 
-/// Shakes hands on a connection. `stream` is left to the caller, who closes it if this fails, and
-/// may give up at any moment. `by`: what the peer is judged by.
+/// Does the handshake on a connection. The caller keeps `stream`: it closes it if this fails, and
+/// may drop the future at any moment. `by`: which loading of the TLS files judges the peer.
 ///
 /// # Errors
-/// The peer is not let in, or does not want to be, and was told so; or it has closed.
+/// The peer is refused, or refuses, and was told so; or it has closed.
 pub(crate) async fn shake_hands(
     stream: &TcpStream,
     mut session: TlsSession,
@@ -45,9 +45,10 @@ pub(crate) async fn shake_hands(
             Ok(Shake::Reads) => stream.readable().await?,
             Ok(Shake::Writes) => stream.writable().await?,
             Err(error) => {
-                // the alert: a stream that was not written to yet does not know that it has room
+                // send the alert: a stream that was not written to yet does not know that it has
+                // room
                 if session.has_backlog() && stream.writable().await.is_ok() {
-                    let _ = session.flush(&mut Now(stream)); // the error is what counts
+                    let _ = session.flush(&mut Now(stream)); // the first error is returned
                 }
                 return Err(error);
             }
@@ -58,7 +59,7 @@ pub(crate) async fn shake_hands(
     Ok(Shaken { session, shown })
 }
 
-/// What a handshake has made.
+/// The result of a handshake.
 #[derive(Debug)]
 pub(crate) struct Shaken {
     session: TlsSession,
@@ -66,7 +67,7 @@ pub(crate) struct Shaken {
 }
 
 impl Shaken {
-    /// Its connection.
+    /// The connection, made of this result and its stream.
     pub(crate) fn on(self, stream: TcpStream) -> SealedConn {
         let Self { session, shown } = self;
         SealedConn { stream, session, shown }
@@ -74,13 +75,13 @@ impl Shaken {
 }
 
 impl SealedConn {
-    /// Who is at the other end.
+    /// The identity of the peer.
     pub(crate) fn peer(&self) -> &dlock_fabric::tls::PeerIdentity {
         &self.shown.peer
     }
 }
 
-/// The stream, not waited for.
+/// The stream, without waiting: `WouldBlock` where it is not ready.
 struct Now<'a>(&'a TcpStream);
 
 impl Read for Now<'_> {
@@ -167,7 +168,7 @@ impl Conn for SealedConn {
     }
 
     fn seal_secrets(&self, client: ClientId) -> Option<SealSecrets> {
-        self.session.seal_secrets(client).ok() // the handshake is done
+        self.session.seal_secrets(client).ok() // cannot fail after the handshake
     }
 
     fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>> {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! verbs: the device of the lock memory executes the chains; frames travel over queue pairs.
+//! verbs: the device that holds the lock memory executes the chains; frames travel over queue
+//! pairs.
 //!
 //! ```text
 //!   Attach ─▶ MayAttach? (command thread) ─▶ queue pairs (a thread of the pool) ─▶ Guest
 //!   the TCP connection stays open as the liveness connection: its end is the end of the channel
 //! ```
-//! Making queue pairs takes milliseconds, and seconds if the client's address does not resolve:
-//! that is for neither of the two threads. A stranger gets none, and each client has a place of its
-//! own to have them made (`admissions.rs`).
+//! Making queue pairs takes milliseconds, and seconds if the client's address does not resolve, so
+//! neither of the two threads does it. A stranger gets none, and each client has its own place in
+//! the queue for them (`admissions.rs`).
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -27,10 +28,10 @@ use crate::command::mailbox::Mailbox;
 use crate::error::StartError;
 use crate::host::memory::Memory;
 
-/// Bytes of frames above which a client that leaves its replies unread is disconnected.
+/// Bytes of unhandled frames above which a client that leaves its replies unread is disconnected.
 const ARRIVED_MAX: usize = 64 * 1024;
 
-/// Offered if the memory is a device's.
+/// Opens the transport over queue pairs, if a device holds the memory.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
     let Some(device) = setting.device.filter(|(host, _)| host.has_memory()) else {
         return Ok(None);
@@ -86,12 +87,13 @@ impl Verbs {
 /// A client's queue pairs, and its liveness connection.
 #[derive(Debug)]
 struct VerbsPump {
-    /// Nothing is sent on it after the answer, and its end is the end of the channel.
+    /// The liveness connection: it is silent after the answer, and its end is the end of the
+    /// channel.
     stream: StreamPump,
     peer: Box<VerbsPeer>,
-    /// What the client is told of them.
+    /// The queue pairs as the client's answer describes them.
     verbs: VerbsAttached,
-    /// Frames that came over them.
+    /// Frames that came over the queue pairs.
     arrived: Vec<u8>,
 }
 
@@ -131,11 +133,11 @@ impl Pump for VerbsPump {
     }
 
     fn peek(&mut self, _: &mut FrameBuffer) -> bool {
-        false // its frames arrive
+        false // frames come from the device, not the socket
     }
 
-    /// Sends each frame as one message. A client that takes no more has all the time it wants: it
-    /// looks for replies when it waits for one, and its queue pairs tell when it is gone.
+    /// Sends each frame as one message. A client that takes no more may take as long as it likes:
+    /// it polls for replies when it waits for one, and its queue pairs report when it is gone.
     fn send(&mut self, output: &mut Output, _: &Registry) -> io::Result<()> {
         while let Some(frame) = output.first_frame() {
             let len = frame.len();

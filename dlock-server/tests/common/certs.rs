@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A CA, and certificates of it, as files that are gone with it.
+//! A CA and its certificates, as files that are removed with it.
 #![allow(dead_code)] // every test program uses a part of it
 
 use std::fs;
@@ -47,7 +47,7 @@ impl Ca {
         self.issue_with(name, CertificateParams::new(vec![name.to_string()]).unwrap())
     }
 
-    /// The same, with the dates of these.
+    /// Issues a certificate with these parameters, such as its dates.
     pub fn issue_with(&self, name: &str, mut params: CertificateParams) -> TlsFiles {
         params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -62,12 +62,12 @@ impl Ca {
         TlsFiles { ca: self.folder.join("ca.pem"), crl: None, cert: file("pem"), key: file("key") }
     }
 
-    /// The number of the certificate that was issued last.
+    /// The serial number of the last certificate issued.
     pub fn last_serial(&self) -> u64 {
         self.serials.load(Ordering::Relaxed) - 1
     }
 
-    /// Writes a revocation list of these numbers; its file.
+    /// Writes a revocation list of these serial numbers; returns its file.
     pub fn revokes(&self, serials: &[u64]) -> PathBuf {
         let entry = |&serial: &u64| RevokedCertParams {
             serial_number: serial.into(),
@@ -94,7 +94,7 @@ impl Ca {
         load(self.issue(name))
     }
 
-    /// The same with a revocation list, which is empty: [`revokes`](Self::revokes) replaces it.
+    /// A certificate, loaded with an empty revocation list: [`revokes`](Self::revokes) replaces it.
     pub fn tls_with_list(&self, name: &str) -> Tls {
         let mut files = self.issue(name);
         files.crl = Some(self.revokes(&[]));
@@ -111,7 +111,7 @@ fn pem(label: &str, der: &[u8]) -> String {
 
 impl Drop for Ca {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder); // left behind, it is a few files
+        let _ = fs::remove_dir_all(&self.folder); // a left-over does no harm
     }
 }
 

@@ -17,7 +17,7 @@ use dlock_core::wire::message::{LockType, Reply, Request};
 use dlock_core::wire::status::Status;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
-/// Longer than anything a healthy primary takes.
+/// More time than a healthy primary takes for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A primary on a free port; on an RDMA device with `DLOCK_FABRIC=verbs` in the environment, or
@@ -32,8 +32,8 @@ pub fn server(config: ServerConfig) -> Server {
     Server::start(ServerConfig { port: 0, verbs, ..config }).expect("a primary starts")
 }
 
-/// A loopback address of this process's own, for a peer that comes back to a port that was free
-/// for a moment: no other process takes one there.
+/// A loopback address that only this process uses: no other process takes a port that is free on it
+/// for a moment, until a peer uses it again.
 pub fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0x80, b, c).into()
@@ -103,7 +103,7 @@ impl Peer {
         }
     }
 
-    /// The answer is this refusal, and then the connection ends.
+    /// Checks that the answer is this refusal, and that the connection then ends.
     pub fn is_refused(&mut self, seq: u64, status: Status) {
         let refusal = Frame::ControlReply(Seq(seq), ControlReply::Error(status));
         assert_eq!(self.receive(), Some(refusal));
@@ -175,7 +175,7 @@ impl Peer {
         }
     }
 
-    /// The command channel answers.
+    /// Whether the command channel answers.
     pub fn pings(&mut self) -> bool {
         matches!(self.request(Request::Ping), Reply::Pong { .. })
     }
@@ -207,7 +207,7 @@ pub fn desc(name: &str, lock_type: LockType) -> LockDesc {
     LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0, tokens: false }
 }
 
-/// Asks again and again until it is so.
+/// Checks a condition again and again until it holds.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {

@@ -12,7 +12,7 @@ use super::common::eventually;
 pub fn dlockd() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // not those of the user who runs the tests
+    // not the folders of the user who runs the tests
     let own = [("XDG_STATE_HOME", "state"), ("TMPDIR", ""), ("XDG_RUNTIME_DIR", "")];
     command.envs(own.map(|(name, end)| (name, format!("{}/{end}", env!("CARGO_TARGET_TMPDIR")))));
     command
@@ -24,11 +24,11 @@ pub fn output(arguments: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
-/// How many clients fit.
+/// The number of clients that fit.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub clients: usize,
-    /// If all of them come over shared memory.
+    /// The number that fit if all of them come over shared memory.
     pub over_shm: usize,
 }
 
@@ -41,7 +41,8 @@ impl Running {
         (running, address)
     }
 
-    /// With this limit of `ulimit`; also for how many clients it says that there is room.
+    /// Starts with this limit of `ulimit`; also returns the number of clients that fit, as it
+    /// reports it.
     pub fn start_limited(limit: &str, arguments: &str) -> (Self, SocketAddr, Room) {
         let mut shell = Command::new("sh");
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The clients, the memory they operate on, and what each believes to hold. Each carries out the
-//! effects of its operation, one per step, and the word operations of a chain one by one.
+//! The clients, the memory on which they operate, and what each believes to hold. A client executes
+//! one effect of its operation per step, and one word operation of a chain per step.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ use crate::world::Action;
 
 const TRACE_MAX: usize = 2_000;
 
-/// Deadlines are choices of the schedule: no call has one of its own.
+/// Deadlines are choices of the schedule: no call has its own.
 const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
 
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Memory {
     }
 }
 
-/// What a client does next: the effect of its operation that it carries out, or that it waits for.
+/// The next step of a client: the effect of its operation that it executes, or for which it waits.
 #[derive(Debug)]
 pub(crate) enum Doing {
     Nothing,
@@ -75,12 +75,12 @@ pub(crate) struct Client {
     pub(crate) at: usize,
     pub(crate) doing: Doing,
     pub(crate) operation: Option<Operation>,
-    /// The request whose reply is waited for, and whether it is a wait for a grant.
+    /// The request whose reply the client waits for, and whether it is a wait for a grant.
     pub(crate) asked: Option<(Seq, bool)>,
     pub(crate) inbox: VecDeque<(Seq, Reply)>,
     pub(crate) seq: u64,
     pub(crate) gone: bool,
-    /// What it believes to hold, until when.
+    /// The mode in which the client believes to hold the lock, and until when.
     pub(crate) holds: Option<(Mode, ServerTime)>,
     pub(crate) op_started: ServerTime,
 }
@@ -117,7 +117,7 @@ impl Clients {
         self.list.iter().any(|c| !c.gone && !is_done(c))
     }
 
-    /// The client that may die now.
+    /// The client that may die now; `None`: none may.
     pub(crate) fn mortal(&self) -> Option<usize> {
         self.mortal.filter(|&i| {
             let c = &self.list[i];
@@ -194,7 +194,7 @@ impl Clients {
         };
         c.op_started = now.time;
         if op == Op::Unlock && c.entry.refs() <= 1 {
-            c.holds = None; // from here on it does not touch the resource
+            c.holds = None; // the client stops using the resource
         }
         let begun = Operation::begin(&mut c.entry, op, now, BOUNDS);
         self.log(|| format!("client {i} begins {op:?}"));
@@ -207,7 +207,7 @@ impl Clients {
         }
     }
 
-    /// Something is reported to the operation.
+    /// Reports something to the client's operation.
     fn event(&mut self, i: usize, report: impl FnOnce(&mut Operation, &mut LockEntry, Now)) {
         let now = Now::exact(self.now);
         let c = &mut self.list[i];
@@ -217,7 +217,7 @@ impl Clients {
         self.next(i);
     }
 
-    /// What the operation wants next.
+    /// Asks the operation of the client for its next effect.
     fn next(&mut self, i: usize) {
         let c = &mut self.list[i];
         let Some(operation) = &mut c.operation else { return };
@@ -240,7 +240,7 @@ impl Clients {
             }
             Effect::Probe { .. } => {
                 return self.event(i, |operation, entry, now| {
-                    operation.deadline(entry, true, now); // the primary is there
+                    operation.deadline(entry, true, now); // the primary lives
                 });
             }
             Effect::Done(result) => Doing::Finish(result),
@@ -282,7 +282,7 @@ impl Clients {
         seq
     }
 
-    /// The reply that is waited for is looked at; without one, the wait has lasted too long.
+    /// Takes the awaited reply; if there is none, the wait has lasted too long.
     fn awaited(&mut self, i: usize) {
         let c = &mut self.list[i];
         let at = c.asked.and_then(|(seq, _)| c.inbox.iter().position(|(s, _)| *s == seq));
@@ -309,7 +309,8 @@ impl Clients {
         }
     }
 
-    /// The checker: nobody may believe to hold what another one believes to hold.
+    /// The checker: no client may believe to hold the lock in conflict with another client's
+    /// belief.
     pub(crate) fn believe(&mut self, i: usize, op: Op, status: Status) {
         let granted = matches!(status, Status::Success | Status::AlreadyLocked);
         let (mode, expire_s) = match op {

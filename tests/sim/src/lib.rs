@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Tape ──which step next?──▶ World: clients (one word operation per step) · arbiter · clock
-//!                                       └─▶ checker: who believes to hold what, at every grant
+//!                                       └─▶ checker: what each client believes to hold
 //! ```
 //! [`explore`] runs a scenario under *every* schedule, [`sample`] under schedules drawn from a
 //! seed. The arbiter's own verbs are steps, too: clients run in between.
@@ -21,17 +21,17 @@ mod world;
 pub use tape::Tape;
 pub use world::{Action, Scenario, World};
 
-/// What an exploration has seen.
+/// The result of an exploration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explored {
-    /// Schedules run.
+    /// The number of schedules that were run.
     pub schedules: u64,
-    /// All schedules there are.
+    /// Whether these are all schedules.
     pub complete: bool,
 }
 
-/// Runs every schedule, at most `schedules_max`. A schedule that comes to a state that another
-/// one was in before ends there: what can follow was, or will be, explored from the first.
+/// Runs every schedule, at most `schedules_max`. A schedule ends when it reaches a state that was
+/// explored before: what can follow from it is explored there.
 ///
 /// # Panics
 /// If a schedule violates a property; the message has the schedule.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How soon the simulator finds a planted bug.
+//! How many schedules the simulator needs to find a planted bug.
 
 use crate::system;
 
-/// A bug must be found within so many schedules.
+/// A bug must be found within this many schedules.
 pub const SCHEDULES_MAX: u64 = 100_000;
-/// Schedules whose digests with and without a bug are compared.
+/// The schedules whose digests with and without a bug are compared.
 pub const SEEN_SCHEDULES: u64 = 300;
-/// Searches from different seeds that a median is taken of. More make the table truer and take so
-/// much longer.
+/// The searches from different seeds whose median is in the table. More of them make the table more
+/// exact, and take longer in proportion.
 pub const RUNS: u64 = 1;
 
-/// The first seed at or after `from` whose schedule finds the bug, and what it violates.
+/// The first seed from `from` on whose schedule finds the bug, and the violated property.
 pub fn search(name: &str, from: u64, schedules_max: u64) -> Option<(u64, String)> {
     let (bugs, scenario) = (system::plant(name)?, system::scenario_of(name));
     let found = (from..from + schedules_max).find_map(|seed| {
@@ -22,9 +22,8 @@ pub fn search(name: &str, from: u64, schedules_max: u64) -> Option<(u64, String)
     found
 }
 
-/// The first seed at or after `from` whose schedule is another one with the bug: its digest
-/// differs.
-/// `None`: the scenario cannot see the rule.
+/// The first seed from `from` on whose digest differs with the bug. `None`: the scenario does not
+/// use the rule.
 pub fn seen(name: &str, from: u64, schedules_max: u64) -> Option<u64> {
     let scenario = system::scenario_of(name);
     let found = (from..from + schedules_max).find(|&seed| {
@@ -38,23 +37,23 @@ pub fn seen(name: &str, from: u64, schedules_max: u64) -> Option<u64> {
     found
 }
 
-/// The schedule of the seed that finds this bug, with all rules on; what it violates.
+/// Runs the schedule of the seed that finds this bug with all rules on; returns what it violates.
 pub fn with_all_rules(name: &str, seed: u64) -> Option<String> {
     let bugs = system::plant("")?;
     system::run(system::scenario_of(name), seed, bugs, false)?.violation
 }
 
-/// Where the searches begin that a median is taken of.
+/// The first seeds of the searches of the table.
 fn starts() -> impl Iterator<Item = u64> {
     (0..RUNS).map(|run| 1 + run * 10_000_000)
 }
 
-/// The first seed that finds the bug, of the searches that the table is made of.
+/// The first seed that finds the bug in the searches of the table, and the violated property.
 pub fn find(name: &str) -> Option<(u64, String)> {
     starts().find_map(|from| search(name, from, SCHEDULES_MAX))
 }
 
-/// A row of the table. A search that finds nothing counts as one that never ends.
+/// A row of the table. A search that finds nothing counts as endless.
 pub fn row(name: &str, rule: &str) -> String {
     let mut took = Vec::new();
     let mut first = None;

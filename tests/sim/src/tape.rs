@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Choices: replayed from the beginning with the last one changed (all schedules), or drawn.
+//! The choices of a schedule: replayed with the last one changed (all schedules), or drawn by
+//! chance.
 
 /// The choices of one run.
 #[derive(Debug)]
 pub struct Tape {
-    /// (picked, of how many)
+    /// (picked alternative, number of alternatives)
     choices: Vec<(u32, u32)>,
     at: usize,
     random: Option<u64>,
@@ -41,12 +42,12 @@ impl Tape {
         picked as usize
     }
 
-    /// Nothing is left to replay: whatever is chosen now is chosen for the first time.
+    /// Whether nothing is left to replay: the next choice is made for the first time.
     pub fn is_fresh(&self) -> bool {
         self.at == self.choices.len()
     }
 
-    /// Makes the tape that of the next run; false if there is none.
+    /// Advances the tape to the next run; `false`: there is none.
     pub fn advance(&mut self) -> bool {
         self.at = 0;
         while let Some((picked, of)) = self.choices.pop() {

@@ -17,18 +17,18 @@ use dlock_core::wire::message::LockType;
 use crate::clients::{Client, Clients, Doing, Memory};
 use crate::tape::Tape;
 
-/// One line of a client's script.
+/// One step of a client's script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// An operation.
     Op(Op),
-    /// An operation that is tried again until it does not say `Fail` or `Again` any more.
+    /// An operation that is repeated until it returns neither `Fail` nor `Again`.
     Until(Op),
-    /// The client ends here, without a word: fenced, then forgotten.
+    /// The client ends here without a message: it is fenced, then forgotten.
     Crash,
 }
 
-/// What is explored.
+/// A scenario to explore.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The kind of the lock.
@@ -37,15 +37,17 @@ pub struct Scenario {
     pub scripts: Vec<Vec<Action>>,
     /// The value of the lock word at the start (fair locks near a wrap).
     pub start_word: u64,
-    /// A `Lock` may give up waiting at any moment.
+    /// Whether a `Lock` may give up waiting at any moment.
     pub impatient: bool,
-    /// The clients' chains are executed by the primary (tcp): whole chains, known tickets.
+    /// Whether the primary executes the clients' chains (tcp): as a whole, and it knows their
+    /// tickets.
     pub by_primary: bool,
-    /// Time may pass (to the next due moment) while clients could run.
+    /// Whether time may pass (to the next deadline) while clients could run.
     pub time_passes: bool,
-    /// Nobody may have to wait for a time to come: hand-over is by message alone.
+    /// Whether no client may have to wait for a deadline: a release is to be handed over by
+    /// messages alone.
     pub without_timers: bool,
-    /// This client may die before any of its steps.
+    /// The client that may die before any of its steps.
     pub mortal: Option<usize>,
 }
 
@@ -128,7 +130,7 @@ impl LockMemory for Interleaved<'_> {
 }
 
 impl World {
-    /// A lock that everybody has got.
+    /// A world whose clients all have the lock's handle.
     pub fn new(scenario: &Scenario) -> Self {
         let mut memory = Memory::default();
         let w0 = WordAddr::new(SLOT, dlock_core::memory::word_op::Word::W0);
@@ -190,13 +192,13 @@ impl World {
         Self { clients, arbiter, refs, time_passes, without_timers }
     }
 
-    /// What happened, line by line.
+    /// The trace of events, one per line.
     pub fn trace(&self) -> String {
         self.clients.trace.join("\n")
     }
 
-    /// Runs until nothing can happen any more; an error is a violated property.
-    /// `seen` has the states that were explored before.
+    /// Runs until no event is left; an error is a violated property. `seen` has the states that
+    /// were explored before.
     pub fn run(
         &mut self,
         tape: &mut Tape,
@@ -250,7 +252,7 @@ impl World {
         Err("no end in sight: a livelock".to_string())
     }
 
-    /// Whoever is queued is seen by everybody else.
+    /// Checks that the word shows to others whether a client is queued.
     fn waiters_bit(&mut self) -> Result<(), String> {
         use dlock_core::memory::words::{AtomicWord, RwWord};
         let w0 = WordAddr::new(SLOT, dlock_core::memory::word_op::Word::W0);
@@ -266,7 +268,7 @@ impl World {
         }
     }
 
-    /// A hash of everything that decides what can follow.
+    /// A hash of everything that decides which events can follow.
     fn fingerprint(&self) -> u64 {
         let c = &self.clients;
         let text = format!(
@@ -355,7 +357,7 @@ impl World {
         })
     }
 
-    /// Fenced: nothing of it is under way any more. Then what it held is undone.
+    /// Fences the client, so that nothing of it is under way, and then undoes what it held.
     fn forget(&mut self, i: usize, tape: &mut Tape) {
         let (client, handle) = (self.clients.list[i].id, self.clients.list[i].entry.handle());
         self.refs.retain(|r| r.0 != client);
@@ -393,7 +395,7 @@ impl World {
         }
     }
 
-    /// At the end: every script is finished, and who is left holds what the word says.
+    /// Checks the end: every script is finished, and the remaining clients hold what the word says.
     fn quiescent(&mut self) -> Result<(), String> {
         use dlock_core::memory::words::{AtomicWord, RwWord, TakenWord, TurnWord};
         for (i, c) in self.clients.list.iter().enumerate() {
@@ -424,7 +426,7 @@ impl World {
                 (taken.mx() - turn.nx() + taken.ms() - turn.ns()) as usize
             }
         };
-        // an expired hold, and a ticket that nobody claims, end when somebody wants the lock
+        // an expired hold, and a ticket that no client claims, end when a client wants the lock
         let exact = self.clients.lock_type == LockType::Rw;
         if held != holders && (exact || held < holders) {
             return Err(format!("{holders} hold the lock, but its word is {word:#x}"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two clients and the arbiter, at every interleaving; three, at many.
+//! Two clients and the arbiter, at every interleaving; three clients, at many.
 
 use dlock_core::lock::Op;
 use dlock_core::wire::message::{LockType, Mode};
@@ -32,7 +32,8 @@ fn scenario(lock_type: LockType, scripts: Vec<Vec<Action>>) -> Scenario {
     }
 }
 
-/// Every schedule if there are at most `MAX`, else the first `MAX` and as many drawn ones.
+/// Checks every schedule if there are at most `MAX`; otherwise the first `MAX`, and as many random
+/// ones.
 fn check(name: &str, scenario: Scenario) {
     const MAX: u64 = 10_000;
     let seen = explore(&scenario, MAX);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every planted bug is found: `cargo test -p dlock-sim --release --features planted`.
 //!
-//! `planted.csv` is what `sim --planted-table` prints. A change of the core moves the seeds; then
-//! a bug is searched for anew, and the table should be made anew, too.
+//! `planted.csv` is the output of `sim --planted-table`. A change of the core moves the seeds; then
+//! each bug is searched for again, and the table should be made again, too.
 #![cfg(feature = "planted")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlock_sim::{planted, system};
 
-/// Bugs that the table must have at least.
+/// The least number of bugs in the table.
 const BUGS_MIN: usize = 20;
 
-/// Half of what is allowed: a median near the limit is one bad draw from being missed. A single
-/// search is one draw itself.
+/// Half of the limit for one search: a median near the limit means that a bug is easily missed. A
+/// single search is one draw itself.
 const MEDIAN_MAX: u64 = match planted::RUNS {
     1 => planted::SCHEDULES_MAX,
     _ => planted::SCHEDULES_MAX / 2,
@@ -36,7 +36,7 @@ fn rows() -> Vec<(String, u64, u64)> {
 
 #[test]
 fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
-    std::panic::set_hook(Box::new(|_| {})); // a panic of the core is a finding like others
+    std::panic::set_hook(Box::new(|_| {})); // a panic counts as a finding
     let rows = rows();
     let next = AtomicUsize::new(0);
     let lost = std::sync::Mutex::new(Vec::new());
@@ -64,8 +64,8 @@ fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
     assert_eq!(lost.into_inner().expect("no panic holds it"), Vec::<String>::new());
 }
 
-/// A scenario that comes to see one of these rules may find that it is broken: then it belongs into
-/// the table. `planted-units.csv` has its unit test, and why no schedule finds it.
+/// If a scenario finds one of these bugs by now, the bug belongs into the table.
+/// `planted-units.csv` names its unit test, and the reason why no schedule finds it.
 #[test]
 fn what_unit_tests_alone_find_changes_no_schedule() {
     for &bug in dlock_core::planted::OF_UNITS {

@@ -4,14 +4,14 @@
 
 use dlock_sim::system::{self, Bugs, Coverage};
 
-/// Schedules of the plain test; `scripts/sim.sh` runs 100,000.
+/// The schedules of the plain test; `scripts/sim.sh` runs 100,000.
 const SCHEDULES: u64 = 3_000;
 
 #[test]
 fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
     let mut coverage = Coverage::new();
     let (mut grants, mut objects) = (0, 0);
-    // the last: a batch extends leases while the certificate of its client is revoked
+    // the last seed: a batch extends leases while the certificate of its client is revoked
     for seed in (1..=SCHEDULES).chain([24_601]) {
         let run = system::run("all", seed, Bugs::default(), false).expect("the scenario");
         assert_eq!(run.violation, None, "sim --seed {seed} --schedules 1 --trace");
@@ -19,13 +19,13 @@ fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
         grants += run.grants;
         objects += run.objects as u64;
     }
-    // every fault has a claim to be met by a claim only while a successor recovers
+    // a claim meets every fault only while a successor recovers
     for seed in 1..=SCHEDULES * 2 {
         let run = system::run("storm", seed, Bugs::default(), false).expect("the scenario");
         assert_eq!(run.violation, None, "sim --scenario storm --seed {seed} --schedules 1");
         coverage.add(&run.coverage);
     }
-    // a batch that extends leases, and asks the primary for one, is rare elsewhere
+    // a batch that extends leases, and requests one from the primary, is rare in other scenarios
     for seed in 1..=SCHEDULES / 2 {
         let run = system::run("batch", seed, Bugs::default(), false).expect("the scenario");
         assert_eq!(run.violation, None, "sim --scenario batch --seed {seed} --schedules 1");
@@ -36,7 +36,7 @@ fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
     assert_eq!(coverage.missing(), [], "{}", coverage.report());
 }
 
-/// `scripts/sim.sh` runs 10,000 of each.
+/// `scripts/sim.sh` runs 10,000 schedules of each scenario.
 #[test]
 fn no_schedule_of_a_scenario_that_is_run_by_itself_violates_a_property() {
     for scenario in system::APART {
@@ -51,7 +51,7 @@ fn no_schedule_of_a_scenario_that_is_run_by_itself_violates_a_property() {
     }
 }
 
-/// Seeds that once led to a violation of the core: each has its bug's fix behind it.
+/// Seeds that once led to a violation in the core; the bug of each was fixed.
 const REGRESSIONS: [(&str, u64); 18] = [
     ("atomic", 2513),    // an extend while a release is still on its way
     ("fair", 3789),      // a passed-over shared ticket is published late
@@ -62,13 +62,13 @@ const REGRESSIONS: [(&str, u64); 18] = [
     ("churn", 277),      // a share is granted whose note was lost
     ("all", 29911),      // a revoked ticket is forgotten by an older one's request
     ("all", 2445214),    // a revoked share is forgotten when an earlier ticket is ended
-    ("all", 1031502),    // the same, another way
-    ("all", 1160843),    // who was fenced in a recovery is adopted again, without its claims
-    ("all", 1217436),    // the same: it has not got the locks that it believes to have
-    ("all", 37147),      // a claimed share that was given back is undone
+    ("all", 1031502),    // as above, in another way
+    ("all", 1160843),    // a client fenced in a recovery is adopted without its claims
+    ("all", 1217436),    // as above: the client believes it has locks
+    ("all", 37147),      // a claimed share that was released is undone
     ("roaming", 24510),  // a share taken over tcp is released by the card
-    ("roaming", 23012),  // the same
-    ("prepared", 12009), // a horizon is forgotten that the predecessor has told
+    ("roaming", 23012),  // as above
+    ("prepared", 12009), // a horizon promised by the predecessor is forgotten
     ("rules", 954),      // a partial release is denied after new rules
     ("recovery", 2444),  // a lease outlives two primaries whose clocks differ
 ];
@@ -88,8 +88,8 @@ fn the_same_seed_gives_the_same_trace_on_every_build() {
     assert_eq!(digest, committed, "scripts/sim-remake.sh makes tests/sim/hashes.txt anew");
 }
 
-/// A replicated primary rests on that. A `HashMap` that is walked, or a key that is drawn at
-/// random, is found here.
+/// A replicated primary depends on this. The test finds an iterated `HashMap`, or a randomly drawn
+/// key.
 #[test]
 fn two_primaries_that_are_told_the_same_do_the_same() {
     for scenario in ["all", "recovery", "prepared", "rules", "lapses", "unfenced", "churn"] {

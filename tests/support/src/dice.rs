@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers by chance that are the same on every run.
+//! Random numbers that are the same on every run.
 
 /// A generator of test values (splitmix64).
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An executor for tests: words in a map, and a primary that answers as it is told.
+//! An executor for tests: words in a map, and answers that the test chooses.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -14,7 +14,7 @@ use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
 use parking_lot::Mutex;
 
-/// The clock of the host that counts suspended time.
+/// The local clock, which counts the time for which the machine is suspended; nanoseconds.
 fn local_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * NS + now.tv_nsec as u64
@@ -22,37 +22,37 @@ fn local_ns() -> u64 {
 
 type Answers = dyn Fn(&Request) -> Option<Reply> + Send;
 
-/// An executor without a primary: words in a map, and answers as the test tells them.
+/// An executor without a primary: words in a map, and answers that the test chooses.
 pub struct Fake {
     /// The words, by their numbers.
     pub words: Mutex<HashMap<u32, u64>>,
-    /// Chains are executed, but their outcomes are lost.
+    /// Whether chains are executed, but their outcomes lost.
     pub deaf: AtomicBool,
-    /// What a chain takes, nanoseconds.
+    /// How long a chain takes, nanoseconds.
     delay_ns: AtomicU64,
-    /// Posted chains stay out, and are never executed.
+    /// Whether posted chains are never executed.
     pub slow: AtomicBool,
-    /// Notes do not get out.
+    /// Whether flushes of the ledger fail.
     pub mute: AtomicBool,
-    /// Ledger writes that were sent.
+    /// The number of flushes of the ledger.
     pub publishes: AtomicU64,
-    /// Chains reach the words without the primary, and each verb costs something.
+    /// Whether chains reach the words without the primary, and each verb has a cost.
     pub one_sided: AtomicBool,
-    /// The words are in memory of this host.
+    /// Whether the words are in memory of this host.
     pub local: AtomicBool,
-    /// Ledger writes: in a chain, or by themselves.
+    /// The ledger entries that were written within chains.
     pub chained: Mutex<Vec<LedgerEntry>>,
-    /// The ledger entries that were sent alone.
+    /// The ledger entries that were written alone.
     pub notes: Mutex<Vec<LedgerEntry>>,
-    /// The connection is gone.
+    /// Whether the connection is gone.
     pub gone: AtomicBool,
-    /// The server clock is not known yet, and is being asked for.
+    /// Whether the server clock is not known yet, and is being asked for.
     pub clockless: AtomicBool,
     /// The requests that were sent.
     pub requests: Mutex<Vec<Request>>,
-    /// The requests whose replies are not waited for any more.
+    /// The requests whose replies were given up.
     pub forgotten: Mutex<Vec<Seq>>,
-    /// Chains that were executed.
+    /// Calls that execute chains.
     pub executes: AtomicU64,
     answers: Mutex<Box<Answers>>,
     replies: Mutex<HashMap<Seq, Reply>>,
@@ -66,7 +66,7 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// Empty; it answers no request.
+    /// A fake without words; it answers every request with `Done`.
     pub fn new() -> Self {
         Self {
             words: Mutex::default(),
@@ -90,17 +90,17 @@ impl Fake {
         }
     }
 
-    /// From now on a chain takes so long.
+    /// Sets how long a chain takes.
     pub fn delay(&self, delay: Duration) {
         self.delay_ns.store(delay.as_nanos() as u64, SeqCst);
     }
 
-    /// From now on requests are answered so; `None`: not yet.
+    /// Sets how requests are answered from now on; `None`: not yet.
     pub fn answer(&self, answers: impl Fn(&Request) -> Option<Reply> + Send + 'static) {
         *self.answers.lock() = Box::new(answers);
     }
 
-    /// Answers the first request, in place of an earlier answer.
+    /// Answers the first request, or replaces its answer.
     pub fn deliver(&self, reply: Reply) {
         self.replies.lock().insert(Seq(1), reply);
     }
@@ -143,7 +143,7 @@ impl Fake {
                 }
             });
         }
-        pair.into_iter().for_each(|value| values.push(value)); // it is the last
+        pair.into_iter().for_each(|value| values.push(value)); // the pair comes last
         if self.deaf.load(SeqCst) {
             return Outcome::Unknown;
         }
@@ -207,7 +207,7 @@ impl Executor for Fake {
         Ok(seq)
     }
 
-    /// Never waits: what has no answer by now will not get one.
+    /// Never waits: a request without an answer by now gets none later.
     fn reply(&self, seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
         Ok(self.replies.lock().remove(&seq))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An executor for tests between an instance and a real one: what passes may be held up, lost, or
-//! told another time.
+//! An executor for tests between an instance and a real one: it can hold up chains and replies,
+//! lose ledger writes, and shift the clock.
 //!
 //! ```text
 //!   instance ─▶ Late ─▶ the executor ─▶ a primary
@@ -21,55 +21,56 @@ use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
 use parking_lot::{Condvar, Mutex};
 
-/// How long a test may be held up before it is given up.
+/// How long a test may be held up before it fails.
 const STUCK: Duration = Duration::from_secs(120);
-/// The number of a chain that was posted here, and goes on when it is asked after.
+/// The number of a posted chain that is held here, and executed when it is polled.
 const LATE: Seq = Seq(u64::MAX);
 
-/// Where something is held up.
+/// A place where a chain or a reply is held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// A chain, before it is executed.
     Chain,
-    /// A chain that was posted, when it is asked after: it is executed no earlier.
+    /// A chain that was posted: it is executed when it is polled, not before.
     Poll,
-    /// A reply that has come, before it is handed over.
+    /// A reply that has come, before it is returned.
     Reply,
 }
 
 #[derive(Default)]
 struct Gate {
-    /// Where, and how many pass before.
+    /// The place, and how many pass it before one is held.
     next: Option<(Point, u32)>,
     is_held: bool,
     is_open: bool,
     posted: Option<Chain>,
 }
 
-/// An executor that holds up what passes through it.
+/// An executor that can hold up what passes through it.
 pub struct Late {
     inner: Arc<dyn Executor>,
-    /// What the clock is ahead of the primary's, nanoseconds.
+    /// How far the clock is ahead of the primary's, nanoseconds.
     ahead_ns: i64,
-    /// Notes are lost.
+    /// Whether ledger writes are lost.
     pub mute: AtomicBool,
     gate: Mutex<Gate>,
     changed: Condvar,
 }
 
 impl Late {
-    /// In front of this one; its clock is ahead of the primary's by so much.
+    /// In front of the executor `inner`; its clock is `ahead_ns` ahead of the primary's.
     pub fn new(inner: Arc<dyn Executor>, ahead_ns: i64) -> Self {
         let (gate, changed) = (Mutex::default(), Condvar::new());
         Self { inner, ahead_ns, mute: AtomicBool::new(false), gate, changed }
     }
 
-    /// The next but `pass` at this point is held up until [`let_go`](Self::let_go).
+    /// Holds up the next chain or reply at this point until [`let_go`](Self::let_go), after `pass`
+    /// others.
     pub fn hold(&self, point: Point, pass: u32) {
         *self.gate.lock() = Gate { next: Some((point, pass)), ..Gate::default() };
     }
 
-    /// Waits until something is held up, or `is_over`; whether something is.
+    /// Waits until something is held up, or `is_over`; returns whether something is.
     pub fn is_reached(&self, mut is_over: impl FnMut() -> bool) -> bool {
         let mut gate = self.gate.lock();
         while !gate.is_held && !is_over() {
@@ -78,7 +79,7 @@ impl Late {
         gate.is_held
     }
 
-    /// What is held goes on.
+    /// Lets the held chain or reply go on.
     pub fn let_go(&self) {
         let mut gate = self.gate.lock();
         gate.is_open = true;

@@ -13,13 +13,13 @@ use dlock_core::memory::words::LedgerEntry;
 /// Words and ledger entries are zero until they are set.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// The words, by their numbers.
+    /// The words, by their index in memory.
     pub words: HashMap<u32, u64>,
     /// The ledgers.
     pub ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
-    /// The clients for which it is mapped.
+    /// The clients that have mapped the memory.
     pub mapped: HashSet<ClientId>,
-    /// What clients have told that they have counted.
+    /// The counts that clients have reported.
     pub told: HashMap<ClientId, Told>,
 }
 

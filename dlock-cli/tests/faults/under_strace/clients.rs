@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock exec` and a client in C: calls are refused during one phase of the client. After it the
-//! client gets its lock, has it still, or has said why not, and the primary gives the lock to other
+//! `dlock exec` and a client in C: calls are refused during one phase of the client. Afterwards the
+//! client gets its lock, still has it, or has said why not; and the primary gives the lock to other
 //! clients.
 
 use std::fs;
@@ -29,10 +29,10 @@ enum Phase {
     Exit,
 }
 
-/// A step waits for a primary that recovers for half a minute.
+/// The limit for a step, which may wait half a minute for a primary that recovers.
 const STEP: Duration = Duration::from_secs(90);
 
-/// The lock is free again, at the latest with its lease.
+/// Checks that another client gets the lock, at the latest when the lease is over.
 fn others_get_it(scene: &Scene, address: &str, tls: &[String]) -> Result<(), String> {
     let mut options = vec!["--wait", "25", "--fabric", "tcp"];
     options.extend(tls.iter().map(String::as_str));
@@ -45,7 +45,7 @@ fn others_get_it(scene: &Scene, address: &str, tls: &[String]) -> Result<(), Str
     }
 }
 
-/// The program ends as it may, and has not held the lock beside another client.
+/// Checks that the program ends properly, and has not held the lock beside another client.
 fn is_sound_at_its_end(program: &mut Program, refusal: &Refusal<'_>) -> Result<(), String> {
     program.close_input();
     let ended = program.ended(HANG);
@@ -58,7 +58,7 @@ fn is_sound_at_its_end(program: &mut Program, refusal: &Refusal<'_>) -> Result<(
     }
 }
 
-/// A primary for one cell.
+/// The primaries of one cell.
 enum Primaries {
     One { _primary: Program, address: String },
     Two(Box<(Pair, Program)>),
@@ -81,7 +81,7 @@ impl Primaries {
         Self::One { _primary: program, address }
     }
 
-    /// All addresses of the service.
+    /// The addresses of all primaries.
     fn addresses(&self) -> String {
         match self {
             Self::One { address, .. } => address.clone(),
@@ -96,7 +96,7 @@ impl Primaries {
         }
     }
 
-    /// Where it is served at the end.
+    /// The address of the primary that serves at the end.
     fn last(&self) -> &str {
         match self {
             Self::One { address, .. } => address,
@@ -104,7 +104,7 @@ impl Primaries {
         }
     }
 
-    /// The first one dies, and the second one serves.
+    /// Kills the first primary, and waits until the second one serves.
     fn fail_over(&self) {
         let Self::Two(of) = self else { unreachable!("of a failover") };
         let (pair, second) = &**of;
@@ -116,7 +116,7 @@ impl Primaries {
 
 // ---- dlock exec ---------------------------------------------------------------------------------
 
-/// The processes of a `dlock exec`, without COMMAND.
+/// The processes of a `dlock exec`, except those of COMMAND.
 fn of_exec(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let mut all = vec![pid];
@@ -147,7 +147,7 @@ fn exec(scene: &Scene, phase: Phase, cell: Option<&Cell>, before: &Calls) -> Res
         primaries.fail_over();
         let code = visit_is_sound(scene, primaries.last(), &["--wait", "1", "--fabric", "tcp"])
             .map_err(|why| format!("{why}: {}", program.said()))?;
-        // It gave the lock up, stopped COMMAND before, and ends.
+        // The first client has released the lock, after it stopped COMMAND, and must end.
         if code == 0 && program.ended(HANG).is_none() {
             return Err(format!("another one had the lock: {}", program.said()));
         }
@@ -172,7 +172,7 @@ fn exec_in(phase: Phase) {
         false => calls_of_each_thread(&scene.at("trace")),
     };
     if phase != Phase::Start {
-        cells.extend(cells_of(&name, &calls)); // those of a start are denied by denied.rs
+        cells.extend(cells_of(&name, &calls)); // at a start denied.rs denies them
     }
     let before = if is_alone { calls } else { Calls::new() };
     run(&name, &cells, |scene, cell| exec(scene, phase, Some(cell), &before));
@@ -200,7 +200,7 @@ fn dlock_exec_that_ends_is_refused_things() {
 
 // ---- a client in C ------------------------------------------------------------------------------
 
-/// The library in C: the one that is installed below `DLOCK_PREFIX`, else built by cargo.
+/// The C library: the one installed below `DLOCK_PREFIX`, otherwise one built by cargo.
 fn library() -> PathBuf {
     if let Some(prefix) = std::env::var_os("DLOCK_PREFIX") {
         return Path::new(&prefix).join("lib64/libdlockc.so");
@@ -209,7 +209,7 @@ fn library() -> PathBuf {
     Path::new(DLOCK).with_file_name("libdlockc.so")
 }
 
-/// The program of client.c, which is compiled into this folder; `None`: there is no C compiler.
+/// The program of client.c, compiled into this folder; `None`: there is no C compiler.
 fn compiled(scene: &Scene) -> Option<PathBuf> {
     if !Command::new("cc").arg("--version").output().is_ok_and(|of| of.status.success()) {
         tell("skipped: there is no C compiler");
@@ -230,11 +230,11 @@ fn compiled(scene: &Scene) -> Option<PathBuf> {
     Some(program)
 }
 
-/// A client in C that does steps.
+/// A client in C that takes steps on command.
 struct Steps(Program);
 
 impl Steps {
-    /// The status of one step; `None`: the program has ended.
+    /// Has the client take a step; returns its status, or `None` if the program has ended.
     fn step(&mut self, name: &str) -> Result<Option<i32>, String> {
         self.0.write(name);
         let Some(line) = self.0.line(STEP) else {
@@ -247,8 +247,8 @@ impl Steps {
         status.map(Some).ok_or(format!("{name}: {line}"))
     }
 
-    /// Does these steps while a call is refused. A step that fails must name that call in its
-    /// log. The result: whether the client has joined the primary.
+    /// Has the client take these steps while a call is refused. A step that fails must name that
+    /// call in its log. Returns whether the client has joined the primary.
     fn is_refused(&mut self, steps: &[&str], refusal: &Refusal<'_>) -> Result<bool, String> {
         let mut is_begun = true;
         for &step in steps {
@@ -268,13 +268,13 @@ impl Steps {
         Ok(is_begun)
     }
 
-    /// A step that must succeed now, some tries later at the latest.
+    /// Repeats a step until it succeeds; an error if it still fails after 25 s.
     fn succeeds(&mut self, name: &str) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(25);
         loop {
             match self.step(name)? {
-                Some(0) | None => return Ok(()),           // its end is judged
-                Some(_) if name == "end" => return Ok(()), // it ends with any status
+                Some(0) | None => return Ok(()),           // its end is judged later
+                Some(_) if name == "end" => return Ok(()), // any status is right
                 Some(_) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -287,7 +287,7 @@ impl Steps {
     }
 }
 
-/// The steps of each phase: before it, in it, and after it, when nothing is refused any more.
+/// The steps before each phase, in it, and after it, when no call is refused any more.
 fn steps_of(phase: Phase) -> [&'static [&'static str]; 3] {
     match phase {
         Phase::Start | Phase::Handshake => [&[], &["init"], &["take", "keep", "drop", "end"]],
@@ -297,7 +297,7 @@ fn steps_of(phase: Phase) -> [&'static [&'static str]; 3] {
     }
 }
 
-/// The program's command line in this phase.
+/// The command line of the client in this phase.
 fn command_of(
     scene: &Scene,
     (phase, fabric): (Phase, &str),
@@ -340,7 +340,7 @@ fn c(
     }
     for step in after {
         let result = client.succeeds(step);
-        // A thread of the library has panicked, and the program goes on without it.
+        // A thread of a foreign library has panicked, and the program goes on without that thread.
         if result.is_err() && is_of_a_library(refusal.call(), &client.0.said()) {
             return Ok(());
         }
@@ -361,7 +361,7 @@ fn c_in(phase: Phase, fabric: &str) {
     c(&scene, (phase, fabric), None, &program).expect("nothing is refused");
     let mut cells = cells_of_resources(phase as usize + usize::from(fabric == "shm"));
     cells.extend(cells_of(&name, &calls_of_each_thread(&scene.at("trace"))));
-    // The program's own, by which it tells whether another has the lock.
+    // The client's own check for another holder, which must work.
     cells.retain(|cell| cell.call() != "flock");
     run(&name, &cells, |scene, cell| c(scene, (phase, fabric), Some(cell), &program));
 }

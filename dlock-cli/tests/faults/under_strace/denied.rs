@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each call of whole lives: `dlockd` from its start to its end, and while it serves; `dlock exec`
-//! from its start to its end.
+//! Denies each call of `dlockd` from its start to its end, and while it serves; and each call of
+//! `dlock exec` from its start to its end.
 
 use std::fs;
 use std::process::Command;
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::common::DLOCK;
 
-/// The first call of a program itself, and not of the loader.
+/// The first call of the program itself, after those of the loader.
 const DLOCKD_BEGINS: &str = "RLIMIT_NOFILE";
 const EXEC_BEGINS: &str = "PR_SET_CHILD_SUBREAPER";
 
 /// strace writes its last lines after the program has ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// The calls of a whole life of dlockd.
+/// The calls of a `dlockd` from its start to its end.
 pub fn calls_of_a_primary(scene: &Scene) -> Calls {
     whole_life(scene, None).expect("nothing is denied");
     thread::sleep(LAST_LINES);
@@ -94,7 +94,8 @@ fn each_call_of_dlock_exec_is_denied_once() {
     }
 }
 
-/// A `dlock exec` of which something is refused from its start runs its command alone, or not.
+/// Starts a `dlock exec` with something refused from its start; checks that COMMAND runs alone, or
+/// not at all.
 pub fn runs_alone(
     scene: &Scene,
     cell: Option<&Cell>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs, what is refused to them, and how a part of the table is run.
+//! The programs, the faults, and the run of one part of the table.
 
 mod clients;
 mod denied;
@@ -26,18 +26,19 @@ use scene::{Program, Scene};
 const ERRORS: [&str; 4] = ["EPERM", "ENOSYS", "EMFILE", "ENOMEM"];
 /// The number of the signal of `abort`.
 const SIGABRT: i32 = 6;
-/// Cells of one part that the long run has under way at a time.
+/// The number of cells of one part that the long run has under way at a time.
 const WORKERS: usize = 2;
-/// What takes longer hangs. A client waits 10 s for an answer, a keeper is killed after 5 s, and a
-/// machine may be busy.
+/// The limit after which a program hangs. A client waits 10 s for an answer, a keeper is killed
+/// after 5 s, and a machine may be busy.
 const HANG: Duration = Duration::from_secs(60);
-/// A primary ends within a second; a signal whose delivery was denied is sent again.
+/// The time after which a signal is sent again, because its delivery was denied; a primary ends
+/// within a second.
 const SIGNAL_LOST: Duration = Duration::from_secs(8);
 /// The calls that are not denied: those before the program exists and at its end, those that cannot
-/// fail, and four for whose errors the C library has no answer. It takes the error of `brk` for an
-/// address. It aborts on an error of `futex` that is not of a wait, and in a new thread that cannot
-/// register its `rseq`. It does not look at the error of `rt_sigprocmask`, by which a thread that
-/// has started another lets signals through again.
+/// fail, and four whose errors the C library does not handle. It takes the error of `brk` for an
+/// address. It aborts on an error of `futex` outside of a wait, and in a new thread that cannot
+/// register its `rseq`. It ignores the error of `rt_sigprocmask`, by which a thread that has
+/// started another lets signals through again.
 const NOT_DENIED: [&str; 15] = [
     "execve",
     "exit",
@@ -56,9 +57,10 @@ const NOT_DENIED: [&str; 15] = [
     "rt_sigprocmask",
 ];
 
-/// Where a library that is not ours panics, and with which words. The process ends at once, and its
-/// clients are told by the ends of their connections. The kernel refuses none of these so, but for
-/// the maps: a thread that gets a stack and then no map for its signals ends the process.
+/// The calls on whose errors a foreign library panics, and the words of the panic. The process ends
+/// at once, and its clients notice the end of their connections. The kernel itself never returns
+/// these errors, except for maps: a thread that gets a stack, but then no map for its signals, ends
+/// the process.
 const ENDS_AT_ONCE: [(&str, &str); 8] = [
     ("epoll_wait", "unexpected error when polling the I/O driver"), // tokio
     ("write", "failed to wake I/O driver"),                         // tokio, an eventfd
@@ -70,8 +72,8 @@ const ENDS_AT_ONCE: [(&str, &str); 8] = [
     ("sigaltstack", "failed to set alternative stack"),             // std, a new thread
 ];
 
-/// Words that name a call, beside its own name: what the C library or a manual page calls it, and
-/// what it is made for. A new thread, and a new process, needs a stack.
+/// Words that name a call, beside its own name: its name in the C library or a manual page, and its
+/// purpose. A new thread, or process, needs a stack.
 const NAMES: [(&str, &[&str]); 12] = [
     ("clone3", &["fork", "thread", "threads", "processes"]),
     ("epoll_create1", &["epoll"]),
@@ -81,13 +83,13 @@ const NAMES: [(&str, &[&str]); 12] = [
     ("mmap", &["fork", "thread", "threads", "processes"]),
     ("mprotect", &["fork", "thread", "threads", "processes"]),
     ("openat", &["open", "read"]),
-    ("readlink", &["path"]), // each part of a path is looked at
+    ("readlink", &["path"]), // the system reads each part of a path
     ("rt_sigaction", &["sigaction"]),
-    ("statx", &["read"]), // how long the file is
+    ("statx", &["read"]), // a read asks for the file's length
     ("wait4", &["waitpid"]),
 ];
 
-/// The long run, which must not pass without strace.
+/// Whether this is the long run, which fails without strace.
 fn is_long() -> bool {
     std::env::var_os("DLOCK_SOAK").is_some()
 }
@@ -102,19 +104,19 @@ fn has_strace() -> bool {
     has
 }
 
-/// A line for the log of the run, which the test harness does not keep back.
+/// Prints a line for the log of the run; the test harness does not hold it back.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}"); // its reader may be gone
 }
 
-/// What is wrong with an end of a program; it must have said why, unless its code is 0.
+/// Judges the end of a program: it must have said why, unless its code is 0.
 fn judge(call: &str, ended: Option<ExitStatus>, said: &str) -> Result<(), String> {
     let Some(status) = ended else { return Err("it hangs".into()) };
     if is_of_a_library(call, said) {
         return Ok(());
     }
     if call == "write" && status.signal() == Some(SIGABRT) {
-        return Ok(()); // the words were denied, too
+        return Ok(()); // the message was denied, too
     }
     match (status.code(), status.signal()) {
         _ if said.contains("panicked") => Err("a panic".into()),
@@ -126,7 +128,7 @@ fn judge(call: &str, ended: Option<ExitStatus>, said: &str) -> Result<(), String
     }
 }
 
-/// A line names the call that was refused; without one, something is said.
+/// Whether a line names the refused call; without a call, whether the program has said anything.
 fn is_told(call: &str, said: &str) -> bool {
     if call.is_empty() {
         return !said.is_empty();
@@ -137,12 +139,12 @@ fn is_told(call: &str, said: &str) -> bool {
     words.any(|word| word == call || others.contains(&word))
 }
 
-/// It has panicked where it may.
+/// Whether a foreign library has panicked in one of the places known for that.
 fn is_of_a_library(call: &str, said: &str) -> bool {
     ENDS_AT_ONCE.iter().any(|&(of, words)| of == call && said.contains(words))
 }
 
-/// Runs all cells, each in a scene, and names those that failed with what was said.
+/// Runs all cells, those of each worker in a scene of its own, and reports those that failed.
 fn run(part: &str, cells: &[Cell], case: impl Fn(&Scene, &Cell) -> Result<(), String> + Sync) {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let worker = |number: usize| {
@@ -167,23 +169,23 @@ fn run(part: &str, cells: &[Cell], case: impl Fn(&Scene, &Cell) -> Result<(), St
     assert!(failed.is_empty(), "{part}: {bad} of {count} cells:\n{}", failed.join("\n"));
 }
 
-/// The counts of the calls of one part: how many were before it, and in it.
+/// For each call of one part: how often it was made before the part, and in it.
 type Calls = BTreeMap<String, (usize, usize)>;
 
-/// Each line of a trace: the thread, the call, and the whole line behind the thread.
+/// The calls of a trace, a line each: the thread, the call, and the line without the thread.
 fn lines(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     text.lines().filter_map(|line| {
         let (pid, rest) = line.split_once(' ')?;
         let rest = rest.trim_start();
         let (name, _) = rest.split_once('(')?;
-        // else: resumed, a signal, an end
+        // other lines tell of a resumed call, a signal, or an end
         let is_call = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         is_call.then_some((pid, name, rest))
     })
 }
 
-/// The calls that the first thread makes after its call that contains `mark`; for each, how many of
-/// its kind came before the mark.
+/// The calls of the first thread after its call that contains `mark`, with the number of calls of
+/// the same kind before it.
 fn calls_after(log: &Path, mark: &str) -> Calls {
     let text = fs::read_to_string(log).unwrap();
     let mut calls = Calls::new();
@@ -199,7 +201,7 @@ fn calls_after(log: &Path, mark: &str) -> Calls {
     calls
 }
 
-/// The calls of a program that was traced for one part: the most that one thread made of each.
+/// The calls of a program that was traced for one part: for each, the most that one thread made.
 fn calls_of_each_thread(log: &Path) -> Calls {
     let text = fs::read_to_string(log).unwrap();
     let mut counts: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
@@ -210,7 +212,7 @@ fn calls_of_each_thread(log: &Path) -> Calls {
     counts.into_iter().map(|(name, of)| (name.into(), most(of))).collect()
 }
 
-/// `dlock exec` of a command that must run alone; its exit code.
+/// Runs a `dlock exec` of a command that must run alone; returns its exit code.
 fn visit(scene: &Scene, address: &str, options: &[&str]) -> Result<i32, String> {
     let mut dlock = Command::new(DLOCK);
     dlock.args(["exec", "--address", address, "--lease", "4"]).args(options);
@@ -220,7 +222,8 @@ fn visit(scene: &Scene, address: &str, options: &[&str]) -> Result<i32, String> 
     ended.code().ok_or(format!("dlock exec: {ended}"))
 }
 
-/// A visit that may be refused or come too late, but must not get what another has.
+/// Runs a visit that may be refused or come too late, but must not get a lock that another client
+/// has.
 fn visit_is_sound(scene: &Scene, address: &str, options: &[&str]) -> Result<i32, String> {
     let code = visit(scene, address, options)?;
     if [0, 69, 75, 76].contains(&code) {
@@ -230,7 +233,7 @@ fn visit_is_sound(scene: &Scene, address: &str, options: &[&str]) -> Result<i32,
     Err(format!("{}: dlock exec ends with {code}: {visitor}", options.join(" ")))
 }
 
-/// A dlockd that is there lets clients in, or says why not, and ends when it is told to.
+/// Checks that a running dlockd lets clients in, or says why not, and ends when it is told to.
 fn serves_and_ends(
     scene: &Scene,
     program: &mut Program,
@@ -245,13 +248,14 @@ fn serves_and_ends(
     ends(program, call)
 }
 
-/// Ends what has not ended, and judges how.
+/// Ends the program, if it has not ended, and judges its end.
 fn ends(program: &mut Program, call: &str) -> Result<(), String> {
     if program.ended(Duration::ZERO).is_none() {
         program.terminate();
     }
     let mut ended = program.ended(SIGNAL_LOST);
-    // each thread may have been denied the delivery of one, and the kernel chooses the thread
+    // each thread may have been denied the delivery of one signal, and the kernel chooses the
+    // thread
     for _ in 0..program.threads() {
         ended = ended.or_else(|| {
             program.terminate();

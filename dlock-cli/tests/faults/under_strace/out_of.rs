@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a primary says, and does later, that gets no thread any more.
+//! The messages, and the later acts, of a primary that gets no more threads.
 
 use std::fs;
 use std::process::Command;

@@ -24,13 +24,15 @@ enum Phase {
     Exit,
 }
 
-/// How long a reload may take; the signal of one may have been denied.
+/// The time allowed for a reload, whose signal may have been denied.
 const RELOAD: Duration = Duration::from_secs(3);
-/// A standby that is refused things for longer would cost the holder its lock.
+/// The time during which calls are refused to a standby; longer, and the holder would lose its
+/// lock.
 const TAKES_OVER: Duration = Duration::from_secs(3);
-/// How long a program may take to write its last lines and to end.
+/// The time that a program may take to write its last lines and to end.
 const ABORTS: Duration = Duration::from_secs(10);
-/// Longer than the lease of each visit, which may be what is left of an earlier one.
+/// The options of the last visit. It waits longer than the lease of each visit, because an earlier
+/// visit may have left the lock held.
 const AFTER: [&str; 4] = ["--wait", "15", "--fabric", "tcp"];
 
 /// Two primaries: the second one, at a known address, waits for the end of the first one.
@@ -42,7 +44,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The first one serves; the command of the second one is given, and not yet run.
+    /// Starts the first primary, and prepares the command of the second one.
     pub fn new(scene: &Scene) -> Self {
         let ip = own_address().to_string();
         let port = std::net::TcpListener::bind((ip.as_str(), 0)).unwrap().local_addr().unwrap();
@@ -68,7 +70,7 @@ impl Pair {
         format!("{},{}", self.first_address, self.second_address)
     }
 
-    /// The second one, which waits.
+    /// Starts the second primary, which waits.
     pub fn stand_by(&self, scene: &Scene) -> Program {
         let mut second = Command::new(self.second.get_program());
         second.args(self.second.get_args()).stdout(std::process::Stdio::piped());
@@ -83,7 +85,7 @@ fn is_standby(second: &Program) {
     assert!(line.starts_with("dlockd standby"), "{line}: {}", second.said());
 }
 
-/// `dlock exec` that holds the lock until its standard input ends.
+/// A `dlock exec` that holds the lock until its standard input ends.
 pub fn holder(scene: &Scene, address: &str) -> Command {
     let mut dlock = Command::new(DLOCK);
     dlock.args(["exec", "--address", address, "--lease", "10", "--wait", "20", "fault", "--"]);
@@ -115,20 +117,21 @@ fn one(scene: &Scene, phase: Phase, cell: Option<&Cell>, before: &Calls) -> Resu
     ended(&mut case.program, &case.refusal)
 }
 
-/// A primary of which something is refused in one phase.
+/// A primary to which something is refused in one phase.
 struct Case<'a> {
     scene: &'a Scene,
     phase: Phase,
     refusal: Refusal<'a>,
     program: Program,
-    /// Where it serves; `None`: it does not, or not yet.
+    /// The address at which it serves; `None`: it does not, or not yet.
     address: Option<String>,
-    /// Of a failover: both primaries, and a client that holds the lock.
+    /// In a failover: both primaries, and a client that holds the lock.
     pair: Option<(Pair, Program)>,
 }
 
 impl<'a> Case<'a> {
-    /// Up to the phase. During a start it has been refused all that is to be.
+    /// Prepares the primary up to the phase. If the phase is the start, its calls are refused
+    /// already.
     fn prepared(scene: &'a Scene, phase: Phase, mut refusal: Refusal<'a>) -> Self {
         let mut command = Command::new(dlockd());
         let pair = (phase == Phase::Failover).then(|| Pair::new(scene));
@@ -154,7 +157,7 @@ impl<'a> Case<'a> {
         Self { scene, phase, refusal, program, address: None, pair: Some((pair, held)) }
     }
 
-    /// The options of a client.
+    /// The given options of a client, and those for TLS if the phase needs it.
     fn options(&self, of: &[&str]) -> Vec<String> {
         let tls = if has_tls(self.phase) { self.scene.tls("app") } else { Vec::new() };
         of.iter().map(ToString::to_string).chain(tls).collect()
@@ -166,7 +169,7 @@ impl<'a> Case<'a> {
         visit_is_sound(self.scene, address, &options)
     }
 
-    /// It ends while it is refused things.
+    /// Ends the primary while calls are refused.
     fn exits(mut self) -> Result<(), String> {
         let result = ended(&mut self.program, &self.refusal);
         drop(self.program);
@@ -174,12 +177,12 @@ impl<'a> Case<'a> {
         result
     }
 
-    /// The phase itself.
+    /// Takes the primary through the phase.
     fn goes_through(&mut self) -> Result<(), String> {
         if self.phase == Phase::Failover {
             return self.takes_over();
         }
-        let Some(address) = self.address.clone() else { return Ok(()) }; // its end is judged
+        let Some(address) = self.address.clone() else { return Ok(()) }; // its end is judged later
         match self.phase {
             Phase::Start | Phase::Serving => {
                 for fabric in ["tcp", "shm"] {
@@ -205,7 +208,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Until it says that it has, or may have been denied the signal.
+    /// Sends SIGHUP, and waits until the primary has reloaded, or may have been denied the signal.
     fn reloads(&mut self) {
         self.program.signal(Signal::HUP);
         let until = Instant::now() + RELOAD;
@@ -218,7 +221,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// A standby that could not take over tries again, or has ended.
+    /// Checks that a standby that could not take over at first has tried again, or has ended.
     fn has_taken_over(&mut self) -> Result<(), String> {
         if self.phase == Phase::Failover && self.address.is_none() {
             self.address = serves(&self.program);
@@ -242,7 +245,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Unless it has ended, which is judged, it gives the lock to a client.
+    /// Checks that the primary gives the lock to a client, unless it has ended; its end is judged
+    /// later.
     fn serves_on(&mut self) -> Result<(), String> {
         let Some(address) = self.address.clone().filter(|_| self.program.is_there()) else {
             return Ok(());
@@ -263,7 +267,7 @@ fn has_tls(phase: Phase) -> bool {
     matches!(phase, Phase::Handshake | Phase::Reload)
 }
 
-/// Its end, judged; whose words are lost cannot have said why.
+/// Ends the program and judges its end. Without a standard error it need not have said why.
 fn ended(program: &mut Program, refusal: &Refusal<'_>) -> Result<(), String> {
     let result = ends(program, refusal.call());
     let is_mute = result.as_ref().is_err_and(|why| why.contains("without a word"));
@@ -284,7 +288,7 @@ fn phase(phase: Phase) {
     let scene = Scene::new(&name.replace(", ", "-"));
     let before = match phase {
         Phase::Start => calls_of_a_primary(&scene),
-        // Its calls are denied by denied.rs.
+        // The calls of this phase are denied by denied.rs.
         Phase::Serving => before,
         _ => {
             one(&scene, phase, None, &before).expect("nothing is refused");

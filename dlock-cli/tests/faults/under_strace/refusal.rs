@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One cell of the table: what is refused, from when, and until when.
+//! One cell of the table: the fault, its begin, and its end.
 //!
 //! ```text
 //!   spawn ─▶ the phase is prepared ─▶ begin ─▶ the phase ─▶ end ─▶ is all as before?
@@ -23,12 +23,12 @@ use rustix::process::{kill_process_group, Pid, Signal};
 use super::scene::{Program, Scene};
 use super::{is_long, Calls, ERRORS, HANG};
 
-/// Of one call no more than so many in the long run.
+/// The most cells for one call and one error in the long run.
 const TIMES_MAX: usize = 6;
-/// System calls of each part that `make test` denies.
+/// The number of system calls of each part that `make test` denies.
 const SAMPLE: usize = 2;
 
-/// Cells that have found something, by part: `make test` runs them always.
+/// Cells that have found a defect, by part: `make test` always runs them.
 const FOUND: [(&str, &str); 7] = [
     ("dlockd, failover", "unlink 1 EMFILE"),
     ("dlockd, start to end", "newfstatat 5 ENOMEM"),
@@ -38,12 +38,12 @@ const FOUND: [(&str, &str); 7] = [
     ("c client over shm, serving", "setsockopt 2 ENOSYS"),
     ("c client over tcp, handshake", "recvfrom 2 EMFILE"),
 ];
-/// Within this, strace attaches to all threads, or has missed one.
+/// The time in which strace attaches to all threads; otherwise it has missed one.
 const ATTACHES: Duration = Duration::from_secs(5);
-/// How long strace may take to its end.
+/// The time that strace may take to end.
 const LETS_GO: Duration = Duration::from_secs(20);
 
-/// A system call that is denied: the Nth of each thread, with this error.
+/// A denied system call: the Nth of each thread, with this error.
 #[derive(Clone, Debug)]
 pub struct Denied {
     pub call: String,
@@ -58,7 +58,7 @@ pub enum Stderr {
     Dead,
 }
 
-/// What there is none of any more.
+/// A resource that has run out.
 #[derive(Clone, Copy, Debug)]
 pub enum Resource {
     Threads,
@@ -71,13 +71,13 @@ impl Resource {
         match self {
             Self::Threads => (&["clone3", "clone"], "EAGAIN"),
             Self::Descriptors => (&DESCRIPTORS, "EMFILE"),
-            // Not `brk`: it makes a map longer. Who gets no memory at all aborts, as Rust does.
+            // Not `brk`: it extends a map. A program without any memory aborts, as Rust does.
             Self::Maps => (&["mmap", "mremap"], "ENOMEM"),
         }
     }
 }
 
-/// The calls that make a descriptor.
+/// The calls that create a descriptor.
 const DESCRIPTORS: [&str; 13] = [
     "accept",
     "accept4",
@@ -115,7 +115,7 @@ impl Cell {
         !matches!(self, Self::Stderr(_))
     }
 
-    /// The options of strace, after the calls `before` the part; `None`: it is not needed.
+    /// The options of strace, after the calls `before` the part; `None`: strace is not needed.
     fn options(&self, before: &Calls) -> Option<Vec<String>> {
         let inject = |calls: Vec<(&str, String)>, error: &str| {
             let names: Vec<&str> = calls.iter().map(|&(call, _)| call).collect();
@@ -156,7 +156,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Standard error and resources: six cells, of which `make test` takes two, others in each place.
+/// The six cells of standard error and of resources; `make test` takes two, others in each place.
 pub fn cells_of_resources(place: usize) -> Vec<Cell> {
     let stderr = [Stderr::Full, Stderr::Closed, Stderr::Dead].map(Cell::Stderr);
     let no_more = [Resource::Threads, Resource::Descriptors, Resource::Maps].map(Cell::NoMore);
@@ -164,7 +164,7 @@ pub fn cells_of_resources(place: usize) -> Vec<Cell> {
     chosen(all, |all| all.into_iter().skip(place % 3).step_by(3).collect())
 }
 
-/// Each of these calls, denied once with each error, the first few times.
+/// The cells of these calls: each call denied once with each error, the first few times.
 pub fn cells_of(part: &str, calls: &Calls) -> Vec<Cell> {
     let mut all = Vec::new();
     for (call, &(before, after)) in calls {
@@ -175,7 +175,7 @@ pub fn cells_of(part: &str, calls: &Calls) -> Vec<Cell> {
         }
     }
     chosen(all, |all| {
-        // Odd, so that all errors come; and from another cell in each process.
+        // The step is odd, so that all errors occur; each process begins at another cell.
         let step = (all.len() / SAMPLE).max(1) | 1;
         let skipped = std::process::id() as usize % step;
         let is_found = |cell: &Cell| FOUND.contains(&(part, cell.to_string().as_str()));
@@ -195,13 +195,13 @@ fn chosen(mut all: Vec<Cell>, sample: impl Fn(Vec<Cell>) -> Vec<Cell>) -> Vec<Ce
     }
 }
 
-/// A cell that is carried out on one program. Without one nothing is refused, and all is written
-/// down.
+/// A cell that is carried out on one program. Without a cell no call is refused, and all calls are
+/// traced.
 pub struct Refusal<'a> {
     cell: Option<&'a Cell>,
     before: &'a Calls,
     trace: PathBuf,
-    /// Both ends of the program's standard error: it is never read.
+    /// Both ends of the program's standard error, which is never read.
     pipe: Option<(Option<OwnedFd>, OwnedFd)>,
     tracer: Option<Program>,
 }
@@ -219,7 +219,7 @@ impl<'a> Refusal<'a> {
         self.cell.is_none_or(Cell::has_stderr)
     }
 
-    /// The program of which something is refused later.
+    /// Starts the program; the refusal begins later.
     pub fn spawn(&mut self, command: &Command, said: &std::path::Path) -> Program {
         let Some(Cell::Stderr(kind)) = self.cell else {
             return Program::spawn_piped(&mut prefixed(&[], command), said);
@@ -234,7 +234,7 @@ impl<'a> Refusal<'a> {
         Program::spawn_with(&mut prefixed(&[], command), stderr.into(), said)
     }
 
-    /// The program of which something is refused from its start.
+    /// Starts the program with the refusal in force.
     pub fn spawn_refused(&mut self, command: &Command, said: &std::path::Path) -> Program {
         if !self.has_stderr() {
             let program = self.spawn(command, said);
@@ -254,7 +254,7 @@ impl<'a> Refusal<'a> {
         strace
     }
 
-    /// From now on it is refused to these processes.
+    /// Begins the refusal for these processes.
     pub fn begin(&mut self, pids: &[u32]) {
         match (self.cell, &mut self.pipe) {
             (Some(Cell::Stderr(Stderr::Dead)), Some((reader, _))) => drop(reader.take()),
@@ -269,8 +269,8 @@ impl<'a> Refusal<'a> {
         let until = Instant::now() + HANG;
         let mut since = Instant::now();
         while !pids.iter().all(|&pid| is_traced(pid)) {
-            // One that has missed a thread which began meanwhile is started again, and one that
-            // lost a race with a thread that ended.
+            // strace is started again if it missed a thread that began meanwhile, or lost a race
+            // with a thread that ended.
             if since.elapsed() > ATTACHES {
                 self.end();
                 since = Instant::now();
@@ -287,15 +287,15 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// Nothing is refused any more; a standard error stays as it is.
+    /// Ends the refusal; a standard error stays as it is.
     pub fn end(&mut self) {
         if let Some(tracer) = self.tracer.take() {
-            tracer.terminate(); // it lets the program go
+            tracer.terminate(); // strace then detaches
             has_let_go(tracer);
         }
     }
 
-    /// The program has ended, and strace with it.
+    /// Waits for the end of strace, after the program has ended.
     pub fn ended(&mut self) {
         if let Some(tracer) = self.tracer.take() {
             has_let_go(tracer);
@@ -303,15 +303,15 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// Waits for the end of strace; if it does not end, it is killed, and the kernel lets the program
-/// go. One that is ended while it begins leaves a child behind, with which it tries ptrace.
+/// Waits for the end of strace; if it does not end, kills it, and the kernel lets the program go. A
+/// strace that is ended while it starts leaves a child behind, with which it tries ptrace.
 fn has_let_go(mut tracer: Program) {
     tracer.ended(LETS_GO);
     let group = Pid::from_child(&tracer.child);
-    let _ = kill_process_group(group, Signal::KILL); // there may be none any more
+    let _ = kill_process_group(group, Signal::KILL); // the group may be empty
 }
 
-/// The same command behind other words.
+/// The same command, with these words before it.
 fn prefixed(words: &[String], command: &Command) -> Command {
     let mut all: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
     all.push(command.get_program().into());
@@ -327,7 +327,7 @@ fn prefixed(words: &[String], command: &Command) -> Command {
     prefixed
 }
 
-/// Each thread has a tracer; or the process is there no more, or was not waited for yet.
+/// Whether each thread has a tracer, or the process is gone or not yet waited for.
 fn is_traced(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     tasks.flatten().all(|task| {
@@ -337,7 +337,7 @@ fn is_traced(pid: u32) -> bool {
     })
 }
 
-/// Fills a pipe through a second descriptor that does not wait; the one of the program still waits.
+/// Fills a pipe through a second, nonblocking descriptor; the program's own still blocks.
 fn fill(writer: &OwnedFd) {
     let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
     let own = rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();

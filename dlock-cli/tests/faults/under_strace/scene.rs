@@ -15,12 +15,13 @@ use rustix::process::{kill_process, Pid, Signal};
 use super::{is_long, HANG};
 use crate::common::{code, dlock, text, DLOCK};
 
-/// How long a line of the log may take to its file.
+/// The time that a line of the log may take to reach its file.
 const LOGGED: Duration = Duration::from_secs(5);
-/// Options of a primary that needs nothing else.
+/// The options of a primary that needs no others.
 pub const SERVE: [&str; 3] = ["--port=0", "--state-file=none", "--log-level=info"];
 
-/// Not built by the tests of this crate alone: the long run must not take an old one.
+/// The path of `dlockd`. The tests of this crate do not build it, and the long run must not take an
+/// old one.
 pub fn dlockd() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let path = Path::new(DLOCK).with_file_name("dlockd");
@@ -33,12 +34,12 @@ pub fn dlockd() -> PathBuf {
     BUILT.get_or_init(built).clone()
 }
 
-/// What the tests of this crate do not build by themselves.
+/// Builds programs that the tests of this crate do not build by themselves.
 pub fn build(what: &[&str]) {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["build", "--locked", "--offline"]).args(what);
-    // What cargo says of this test would make build scripts run again.
+    // The variables that cargo sets for this test would make build scripts run again.
     for (name, _) in std::env::vars_os() {
         let own = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
         if name.to_str().is_some_and(|name| own.iter().any(|own| name.starts_with(own))) {
@@ -66,7 +67,7 @@ impl Scene {
         self.at(name).to_string_lossy().into_owned()
     }
 
-    /// A folder with a CA, and certificates for a primary and for a client.
+    /// The folder with a CA, and certificates for a primary and for a client.
     pub fn pki(&self) -> String {
         let dir = self.file("pki");
         if !self.at("pki/app.key").exists() {
@@ -95,7 +96,7 @@ impl Drop for Scene {
     }
 }
 
-/// A process that does not outlive its test, and the file with what it says.
+/// A process that does not outlive its test, and the file with its standard error.
 pub struct Program {
     pub child: Child,
     said: PathBuf,
@@ -103,13 +104,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// With its standard error in `said`, and without standard input.
+    /// Starts a program with its standard error in `said`, and without standard input.
     pub fn spawn(command: &mut Command, said: &Path) -> Self {
         let stderr = fs::File::create(said).unwrap();
         Self::of(command.stdin(Stdio::null()).stderr(stderr), said)
     }
 
-    /// With its standard error in `said`, and pipes to its other streams.
+    /// Starts a program with its standard error in `said`, and pipes to its other streams.
     pub fn spawn_piped(command: &mut Command, said: &Path) -> Self {
         Self::spawn_with(command, fs::File::create(said).unwrap().into(), said)
     }
@@ -124,10 +125,10 @@ impl Program {
         Self { child, said: said.into(), lines }
     }
 
-    /// A line for its standard input; it may have ended.
+    /// Writes a line to the standard input of the program, which may have ended.
     pub fn write(&mut self, line: &str) {
         use std::io::Write;
-        let line = format!("{line}\n"); // by one call
+        let line = format!("{line}\n"); // so that one call writes it
         let _ = self.child.stdin.as_mut().map(|stdin| stdin.write_all(line.as_bytes()));
     }
 
@@ -135,12 +136,13 @@ impl Program {
         drop(self.child.stdin.take());
     }
 
-    /// The next line of its standard output; `None`: there is none in time, or it has ended.
+    /// The next line of the standard output; `None`: none has come in time, or the program has
+    /// ended.
     pub fn line(&self, within: Duration) -> Option<String> {
         self.lines.as_ref()?.recv_timeout(within).ok()
     }
 
-    /// Its end; `None`: it hangs.
+    /// Waits for the end of the program; `None`: it has not ended in time.
     pub fn ended(&mut self, within: Duration) -> Option<ExitStatus> {
         let until = Instant::now() + within;
         loop {
@@ -152,7 +154,7 @@ impl Program {
         }
     }
 
-    /// How many threads it has.
+    /// The number of its threads.
     pub fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.child.id())).map_or(0, Iterator::count)
     }
@@ -161,8 +163,8 @@ impl Program {
         self.ended(Duration::ZERO).is_none()
     }
 
-    /// Waits until the program has said this, and tells whether it has. A thread writes the log, so
-    /// a line may come a moment late.
+    /// Waits until the program has said this, and returns whether it has. A thread writes the log,
+    /// so a line may come a moment late.
     pub fn says(&self, is_so: impl Fn(&str) -> bool) -> bool {
         let until = Instant::now() + LOGGED;
         while !is_so(&self.said()) && Instant::now() < until {
@@ -200,14 +202,14 @@ fn lines(output: ChildStdout) -> Receiver<String> {
     lines
 }
 
-/// A started dlockd: where it listens, unless it has ended or hangs.
+/// Starts a dlockd; returns the address on which it listens, unless it has ended or hangs.
 pub fn start(command: &mut Command, log: &Path) -> (Program, Option<String>) {
     let program = Program::spawn(command.stdout(Stdio::piped()), log);
     let address = serves(&program);
     (program, address)
 }
 
-/// Where a dlockd listens, once it says so.
+/// The address on which a dlockd listens, once it has reported it; `None`: it has ended or hangs.
 pub fn serves(program: &Program) -> Option<String> {
     serves_within(program, HANG)
 }

@@ -135,7 +135,7 @@ impl VerbsPath {
         if let Some(executor) = self.attached.get() {
             return Ok(executor);
         }
-        // Another thread has tried since this one came.
+        // Another thread has tried to attach since this call began.
         if waiting.asked.is_some_and(|asked| asked >= came) {
             return Err(waiting.refusal);
         }

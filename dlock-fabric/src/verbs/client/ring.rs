@@ -29,7 +29,7 @@ struct List {
     taken: bool,
 }
 
-/// The poster of such chains, and their outcomes.
+/// The poster of chains that are posted without waiting, and their outcomes.
 #[derive(Debug)]
 pub(super) struct Ring {
     poster: Poster,

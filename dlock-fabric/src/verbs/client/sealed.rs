@@ -96,7 +96,7 @@ pub(in crate::verbs) fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricEr
     Ok(Qp::new(&Pd::new(&context)?, spec)?)
 }
 
-/// The description of it for the primary.
+/// The description of the queue pair for the primary.
 pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
     VerbsAttach {
         chains: qp.endpoint().into(),
@@ -106,7 +106,7 @@ pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
     }
 }
 
-/// One end of the path. Each call is a single step that never waits.
+/// One end of the sealed path. Each call is a single step that never waits.
 #[derive(Debug)]
 pub(crate) struct SealedEnd {
     messages: Messages,

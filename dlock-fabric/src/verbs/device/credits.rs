@@ -115,7 +115,7 @@ mod tests {
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
-                // Long one-sided phases, and balanced ones.
+                // long phases in which mostly one end acts, and balanced phases
                 let end = usize::from(random % 8 < [1, 4, 7][step / 500 % 3]);
                 match random >> 32 & 3 {
                     0 | 1 if pair.ends[end].may_send() => pair.send(end),

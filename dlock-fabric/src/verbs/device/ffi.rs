@@ -11,7 +11,7 @@
 
 #![allow(non_camel_case_types)] // The names are those of the C header.
 #![allow(missing_docs)] // They are documented there.
-#![allow(dead_code)] // What is not used here is compared by `tests/verbs-abi` all the same.
+#![allow(dead_code)] // `tests/verbs-abi` compares unused items, too.
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};
 

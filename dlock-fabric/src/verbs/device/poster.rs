@@ -608,7 +608,7 @@ mod tests {
             ('f', RemoteOp::Faa { word, add: 0 }),
             ('w', RemoteOp::Write { word, value: 0 }),
         ];
-        // Upper case: fenced.
+        // An upper-case letter is a fenced operation.
         for fenced in ["wf", "cfr", "rC", "rF", "rW", "cW", "fW", "rCW", "wwfWwf", "crFW", "rCrF"] {
             let mut order = Order::default();
             let chain = fenced.chars().map(|c| {

@@ -39,7 +39,7 @@ fn every_verb_is_executed_with_either_kind_of_queue_pairs() {
         assert_eq!(site.memory.faa(w0(5), u64::MAX), 1);
         site.memory.set(w0(5), 77);
         assert_eq!(session.old(add(5, 0)), 77);
-        // More than one list of the loopback's.
+        // More words than fit into one list of the loopback.
         let words: Vec<(WordAddr, u64)> = (10..30).map(|slot| (w0(slot), slot.into())).collect();
         site.memory.set_all(&words);
         assert!(words.iter().all(|&(addr, value)| site.memory.read(addr) == value));
@@ -117,7 +117,8 @@ fn eight_threads_on_one_executor_get_exact_values() {
     }
 }
 
-/// Two clients add to a word with their device while the primary adds, too; what is missing.
+/// Two clients add to a word with their device while the primary adds, too; returns the number of
+/// lost updates.
 fn lost_updates(site: &mut Site, sessions: &[Session], adds: fn(&mut NicMemory)) -> u64 {
     const EACH: u64 = 1_000;
     let before = site.memory.read(w0(2));
@@ -142,7 +143,7 @@ fn lost_updates(site: &mut Site, sessions: &[Session], adds: fn(&mut NicMemory))
 
 #[test]
 fn what_the_primary_does_by_its_loopback_is_atomic_with_its_clients_and_by_its_cpu_is_not() {
-    // Whether it shows depends on when an emulated processor is interrupted.
+    // A lost update appears only if an emulated processor is interrupted at the right moment.
     const TRIED_FOR: Duration = Duration::from_secs(150);
     let Some(mut site) = Site::new(false) else { return };
     let by_loopback = |memory: &mut NicMemory| {
@@ -154,12 +155,12 @@ fn what_the_primary_does_by_its_loopback_is_atomic_with_its_clients_and_by_its_c
         let _ = writeln!(std::io::stderr(), "skipped: this device is atomic with the CPU");
         return;
     }
-    // The rule switched off. A device that is never caught at it would make the rule untested.
+    // The rule is switched off here. If no device ever lost an update, the rule would be untested.
     let by_cpu = |memory: &mut NicMemory| {
         for _ in 0..100 {
             memory.cpu_word(w0(2)).faa(1);
         }
-        // As often as the loop above counts one.
+        // so that the hundred additions count as one, as in `lost_updates`
         memory.cpu_word(w0(2)).faa(1u64.wrapping_sub(100));
     };
     let begin = Instant::now();
@@ -183,7 +184,7 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         assert!(exec.is_alive() && exec.probe());
         let posted = exec.post(&add(0, 1));
         while exec.poll(posted).is_none() {}
-        // Its process has died: nothing is closed in order.
+        // The client's process has died, so it closes nothing in order.
         drop(peer);
         let start = Instant::now();
         exec.execute(&[add(0, 1), add(1, 1)], &mut outcome, PATIENCE);
@@ -197,7 +198,7 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         assert!(!exec.flush_ledger(PATIENCE));
         exec.write_ledger(Handle(0), LedgerEntry::new());
         assert_eq!(site.memory.read(w0(0)), 2);
-        // The primary learns of it by the liveness connection.
+        // The liveness connection tells the primary.
         let mut one = [0];
         assert_eq!(std::io::Read::read(&mut &line, &mut one).unwrap(), 0);
     }
@@ -236,7 +237,7 @@ fn a_chain_that_is_not_waited_for_long_enough_is_unknown_and_its_slots_are_not_u
         }
         match outcome[0] {
             Outcome::Unknown => unknown += 1,
-            // All poster slots may be taken by those that are under way.
+            // The operations under way may take all slots of the poster.
             Outcome::Refused(Status::TimedOut) => {
                 assert_eq!(values(&session.run(add(3, 0))).len(), 1);
                 site.memory.faa(w0(0), 1);
@@ -267,14 +268,14 @@ fn posted_chains_are_many_at_once_and_asked_for_in_any_order() {
     for round in 0..4 {
         let posted: Vec<_> = (0..DEPTH).map(|_| session.exec.post(&add(4, 1))).collect();
         let base = round * DEPTH as u64;
-        // From both ends.
+        // Waits for the oldest and the newest in turn.
         for i in 0..DEPTH / 2 {
             assert_eq!(wait(posted[i]), base + i as u64);
             assert_eq!(wait(posted[DEPTH - 1 - i]), base + (DEPTH - 1 - i) as u64);
         }
         assert_eq!(session.exec.poll(posted[0]), Some(Outcome::Unknown), "only once");
     }
-    // Outcomes that are not asked for hold up no other operation.
+    // Outcomes that no caller fetches hold up no other operation.
     let left: Vec<_> = (0..1_000).map(|_| session.exec.post(&add(5, 1))).collect();
     let chain = add(6, 3).then(WordOp::WriteLedger { handle: Handle(1), value: 4 });
     let last = session.exec.post(&chain.then(WordOp::Read { addr: w0(6) }));
@@ -305,7 +306,7 @@ fn a_sleepy_client_gets_what_a_busy_one_gets() {
 fn a_primary_that_does_nothing_stops_nobody() {
     let Some(mut site) = Site::new(false) else { return };
     let session = site.join();
-    // The primary's side is not polled, as when its process is stopped.
+    // The primary's side is not polled, as if its process were stopped.
     let start = Instant::now();
     for i in 0..2_000 {
         let now = session.exec.now();
@@ -313,7 +314,7 @@ fn a_primary_that_does_nothing_stops_nobody() {
         assert_eq!(session.old(add(0, 1)), i);
         session.exec.write_ledger(Handle(0), LedgerEntry::from_bits(i));
         if i % 100 == 0 {
-            // As if the last word of the server clock were old.
+            // Makes the last reading of the server clock old.
             session.exec.clock.age(2_000_000_000);
         }
     }

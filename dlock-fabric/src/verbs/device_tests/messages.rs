@@ -35,7 +35,7 @@ fn a_sleeper_is_woken_by_a_completion_and_not_without() {
     assert!(!channel.wait(Instant::now()).unwrap(), "it was not armed again");
 }
 
-/// Two message channels that are connected with each other.
+/// Two connected message channels.
 fn talkers(context: &Arc<Context>, message: MessageSpec) -> [(Messages, Arc<Cq>); 2] {
     talkers_with(context, [message, message])
 }
@@ -58,7 +58,7 @@ fn text(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number * 31 + i) as u8).collect()
 }
 
-/// Takes everything that is there; the messages.
+/// Takes everything that has come; returns the messages.
 fn drain(end: &mut (Messages, Arc<Cq>)) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let mut some = [Completion::default(); 4];
@@ -85,7 +85,7 @@ fn messages_arrive_whole_and_in_order_however_unbalanced() {
     let mut sent = [0, 0];
     let mut got = [0, 0];
     let until = Instant::now() + PATIENCE;
-    // The first end talks all the time, the second now and then, and both to the end.
+    // The first end sends all the time, and the second one now and then, until both have sent all.
     while got != [40, 400] {
         assert!(Instant::now() < until, "stuck at {sent:?}, {got:?}");
         for (end, total) in [(0, 400), (1, 40)] {
@@ -132,7 +132,7 @@ fn a_receiver_that_takes_nothing_stops_the_sender_and_not_the_queue_pair() {
 fn a_peer_that_breaks_the_message_rules_is_cut_off() {
     let Some(context) = device() else { return };
     let spec = MessageSpec { slots: 8, peer_slots: 8, bytes: 64 };
-    // Credits that were never given.
+    // Credits that the peer has never received.
     let mut ends = talkers(&context, spec);
     ends[1].0.forge(3);
     ends[1].0.send(b"x").unwrap();
@@ -141,7 +141,7 @@ fn a_peer_that_breaks_the_message_rules_is_cut_off() {
     assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
     let after = ends[0].0.send(b"x");
     assert!(matches!(after, Err(MessageError::Broken { .. })), "{after:?}");
-    // Bare returns of nothing, and one with something in it.
+    // Bare returns without credits, and one with a payload.
     for (owed, bytes) in [(0, &b""[..]), (0, b"x"), (3, b"x")] {
         let mut ends = talkers(&context, spec);
         for _ in 0..owed {
@@ -159,13 +159,13 @@ fn a_peer_that_breaks_the_message_rules_is_cut_off() {
         };
         assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
     }
-    // A message that says nothing of credits.
+    // A message that returns no credits.
     let mut ends = talkers(&context, spec);
     ends[1].0.post_without_credits();
     let completion = next(&ends[0].1);
     let refused = ends[0].0.take(&completion, &mut Vec::new());
     assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
-    // A message that is longer than was agreed.
+    // A message that is longer than agreed.
     let mut ends = talkers_with(&context, [spec, MessageSpec { bytes: 1_000, ..spec }]);
     ends[1].0.send(&[1; 65]).unwrap();
     let completion = next(&ends[0].1);

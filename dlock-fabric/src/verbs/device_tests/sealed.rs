@@ -10,7 +10,7 @@ use super::*;
 use crate::tls::sealing::SealSecrets;
 use crate::verbs::client::sealed::{open, wanted, SealedEnd};
 
-/// More than an end lets wait, with all that may be under way.
+/// More bytes than an end keeps waiting, together with all that may be under way.
 const WAITING_MAX: usize = 200 * 1024;
 
 fn secrets(client: ClientId) -> SealSecrets {
@@ -40,7 +40,7 @@ impl Path {
         Some(Self { host, client, primary })
     }
 
-    /// What a command thread does with its device.
+    /// Does the work of a command thread with its device.
     fn arrive(&mut self) {
         let mut arrivals = Vec::new();
         self.host.poll(&mut arrivals).unwrap();
@@ -70,7 +70,7 @@ impl Path {
     }
 }
 
-/// How much was done; nothing can be now.
+/// The bytes done; 0: none can be done now.
 fn done(result: std::io::Result<usize>) -> usize {
     match result {
         Ok(len) => len,
@@ -83,7 +83,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Goes on until `is_done`, which must be soon.
+/// Lets both ends work until `is_done` holds, which must be soon.
 fn until(path: &mut Path, what: &str, mut is_done: impl FnMut(&mut Path) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_done(path) {
@@ -108,7 +108,8 @@ fn bytes_come_out_as_they_went_in_both_ways_at_once() {
     assert!(came_up == sent && came_down == sent);
 }
 
-/// Who does not read holds up the other's writing, and nothing else: the other direction goes on.
+/// An end that does not read holds up only the writing of the other end; the other direction goes
+/// on.
 #[test]
 fn a_primary_that_does_not_read_gets_a_bounded_part_and_can_still_write() {
     let Some(mut path) = Path::new() else { return };
@@ -145,7 +146,7 @@ fn a_client_that_does_not_read_gets_a_bounded_part_and_can_still_write() {
         let len = path.primary_writes(&sent[down..]);
         down += len;
         idle = if len == 0 { idle + 1 } else { 0 };
-        up += path.client_writes(&sent[up..sent.len().min(up + 10)]); // takes what has come
+        up += path.client_writes(&sent[up..sent.len().min(up + 10)]); // also takes what has come
         path.primary_reads(&mut came_up);
         idle == 2_000
     });

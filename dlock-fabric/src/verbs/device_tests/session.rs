@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary's device, its memory and its clients, in one process, for the tests around.
+//! A primary's device, its memory and its clients, in one process, for the tests in this folder.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ use crate::stream::handshake;
 pub(super) const SLOTS: u32 = 64;
 pub(super) const ENTRIES: u32 = 32;
 
-/// A primary with everything but a command thread: the test plays that.
+/// A primary without a command thread; the test does the work of that thread.
 pub(super) struct Site {
     pub(super) host: Arc<VerbsHost>,
     pub(super) memory: NicMemory,
@@ -56,7 +56,7 @@ impl Site {
         self.memory.add_client(client).unwrap();
         let options = VerbsOptions { shared_qp: self.shared_qp, ..options };
         let (near, line) = UnixStream::pair().unwrap();
-        let fabric = FabricKind::Tcp; // the executor sets it right
+        let fabric = FabricKind::Tcp; // the executor corrects it
         let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None };
         std::thread::scope(|scope| {
             let exec = scope.spawn(move || {
@@ -93,7 +93,7 @@ impl Site {
     }
 }
 
-/// The test's server clock is its own.
+/// A clock estimate without error: the test's own clock is the server clock.
 pub(super) fn exact_clock() -> ClockEstimate {
     let now = boot_ns();
     ClockEstimate::from_exchange(now, now, ServerTime(now))
@@ -126,7 +126,7 @@ impl Session {
     }
 }
 
-/// Answers requests of one client while `work` runs in a thread of its own; how many.
+/// Answers requests of one client while `work` runs in a thread of its own; returns their number.
 pub(super) fn answering<T: Send>(
     host: &VerbsHost,
     peer: &mut VerbsPeer,
@@ -159,7 +159,7 @@ pub(super) fn answering<T: Send>(
     (result, answered)
 }
 
-/// The request that a frame is, if it is to be answered.
+/// The request in a frame, if it is to be answered.
 pub(super) fn request(frame: &[u8]) -> Option<(Seq, Request)> {
     let (head, payload) = frame.split_first_chunk::<HEADER_LEN>().unwrap();
     let header = codec::header(head).unwrap();
@@ -169,7 +169,7 @@ pub(super) fn request(frame: &[u8]) -> Option<(Seq, Request)> {
     }
 }
 
-/// The reply to a `Ping` is the time, to anything else the lock's number.
+/// The reply to a request: to a `Ping` the time, to any other the number of the lock.
 pub(super) fn reply(seq: Seq, request: &Request) -> Vec<u8> {
     let reply = match request.handle() {
         None => Reply::Pong { at: ServerTime(boot_ns()) },

@@ -116,7 +116,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The file's settings, or the defaults, and over them what the command line says.
+    /// The settings of the file, or the defaults, overridden by the command line.
     pub(crate) fn settings(&self) -> Result<Settings, String> {
         let mut settings = match &self.config {
             Some(path) => file::read(path)?,
@@ -167,7 +167,7 @@ impl Args {
         Ok(settings)
     }
 
-    /// The format of the log, as far as the command line says it.
+    /// The log format that the command line names, or the default.
     pub(crate) fn log_format(&self) -> Format {
         self.log_format.unwrap_or_default()
     }

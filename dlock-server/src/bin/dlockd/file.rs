@@ -18,25 +18,25 @@ use crate::format::Format;
 use crate::rules::RuleKeys;
 use crate::tls::TlsPaths;
 
-/// What a configuration says.
+/// The settings of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) server: ServerConfig,
     pub(crate) standby: Standby,
     pub(crate) state_file: FileChoice,
     pub(crate) admin_socket: FileChoice,
-    /// What TLS is to be spoken with; loaded when the command line was read, too.
+    /// The files for TLS; they are loaded after the command line was read.
     pub(crate) tls: TlsPaths,
-    /// Listening where strangers can connect without TLS is wanted.
+    /// Whether to listen where strangers can connect even without TLS.
     pub(crate) insecure: bool,
     pub(crate) log_level: LevelFilter,
     pub(crate) log_format: Format,
 }
 
-/// What is said of a primary whose place is taken.
+/// The settings of a standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standby {
-    /// `None`: this one does not wait for another.
+    /// The primary whose place it takes; `None`: this one is not a standby.
     pub(crate) of: Option<SocketAddr>,
     pub(crate) silence: Duration,
     pub(crate) fence: Option<String>,
@@ -48,9 +48,9 @@ pub(crate) enum FileChoice {
     /// Where [`dlock_server::DefaultFiles`] says.
     #[default]
     Default,
-    /// There is none.
+    /// There is no such file.
     Off,
-    /// Here.
+    /// At this path.
     At(PathBuf),
 }
 
@@ -64,7 +64,7 @@ impl From<PathBuf> for FileChoice {
 }
 
 impl Settings {
-    /// Whose place this one takes.
+    /// The configuration of the standby; `None`: this primary is not one.
     pub(crate) fn standby(&self) -> Option<StandbyConfig> {
         let Standby { of, silence, fence } = self.standby.clone();
         of.map(|of| StandbyConfig { of, silence, fence })
@@ -127,7 +127,7 @@ enum Grace {
     Word(String),
 }
 
-/// A mistake, and where it is.
+/// A mistake in the file, and its place there.
 type Mistake = (Option<Range<usize>>, String);
 
 /// Reads a configuration file.
@@ -147,7 +147,7 @@ pub(crate) fn read(path: &Path) -> Result<Settings, String> {
     })
 }
 
-/// The text without control characters, which what it quotes may have.
+/// The text with its control characters escaped, since a quoted text may have some.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -241,7 +241,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     Ok(settings)
 }
 
-/// Sets a setting that the file has.
+/// Sets a setting, if the file has it.
 fn set<T, U, E: Display>(
     setting: &mut U,
     found: Option<Spanned<T>>,
@@ -266,7 +266,7 @@ pub(crate) fn usable_port(port: u16) -> Result<u16, String> {
     }
 }
 
-/// When to use verbs.
+/// When a word says that verbs are used.
 pub(crate) fn verbs_use(word: &str) -> Result<VerbsUse, &'static str> {
     match word {
         "auto" => Ok(VerbsUse::Auto),
@@ -317,7 +317,7 @@ mod tests {
             true => line[1..].to_string(),
             false => line.to_string(),
         };
-        // CPUs 0 and 1 may not both be here.
+        // This machine may lack CPU 0 or 1.
         let all: Vec<String> =
             EXAMPLE.lines().map(uncomment).map(|l| l.replace("\"0-1\"", "\"0\"")).collect();
         let settings = parse(&all.join("\n")).unwrap();
@@ -325,7 +325,7 @@ mod tests {
         let state_file = FileChoice::At("/var/lib/dlock/epoch".into());
         assert_eq!(settings.state_file, state_file);
         assert!(matches!(settings.admin_socket, FileChoice::At(_)));
-        // The list in the message about an unknown key is the list of keys.
+        // The message about an unknown key lists all keys.
         for (text, keys_min) in [
             ("no_such_key = 1", 10),
             ("[tls]\nno_such_key = 1", 4),

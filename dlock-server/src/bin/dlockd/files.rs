@@ -7,13 +7,13 @@ use dlock_server::{connect_admin, DefaultFiles};
 
 use crate::file::{FileChoice, Settings};
 
-/// How long a primary that may have the admin socket is waited for.
+/// How long to wait for a primary that may have the admin socket.
 const ADMIN_WAIT: Duration = Duration::from_millis(100);
 
-/// Chooses them, and says which.
+/// Chooses the files, and logs which.
 ///
 /// # Errors
-/// The state file has no place.
+/// There is no place for the state file.
 pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<(), String> {
     let server = &mut settings.server;
     match settings.state_file {
@@ -22,7 +22,7 @@ pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<()
             "there is no state file (state_file = \"none\"): a primary that is started after this \
              one does not know who holds what, and gives locks that are held to others"
         ),
-        // its clients do not find the next one
+        // the clients of this primary do not find the next one
         FileChoice::Default if server.port == 0 => log::info!(
             "there is no state file: with port 0 the next primary has another port, and other \
              clients; name a state_file if it shall recover what is held"
@@ -40,7 +40,7 @@ pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<()
             server.state_file = Some(path);
         }
     }
-    // it can do without this one
+    // a primary can do without an admin socket
     if settings.admin_socket == FileChoice::Default && server.port != 0 {
         let name = match settings.standby.of {
             Some(_) => format!("{}-standby", server.port),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the messages of the log look (`sink.rs` writes them).
+//! The formats of log messages (`sink.rs` writes them).
 
 use std::str::FromStr;
 
-/// How a message looks.
+/// The format of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
     /// `Journal` where standard error is the journal, else `Text`.

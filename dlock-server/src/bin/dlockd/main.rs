@@ -39,13 +39,13 @@ use service::Manager;
 const START_FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 const CONFIG_WRONG: u8 = 2;
-/// How long a primary that is told to end while it starts may take to be there.
+/// How long a primary that gets a signal to end while it starts may take to finish its start.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-/// Why it stops.
+/// The logged reason of a stop at the end of a drain.
 const DRAINED: &str = "drained, and no lock is held";
-/// How long the answer to a drain may take that ends the primary.
+/// How long the primary waits after a drain before it stops, so that the operator gets the answer.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
-/// How long a reader of standard output that stands still is waited for.
+/// How long to wait for a reader of standard output that does not read.
 const SAY_PATIENCE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         log::warn!("the limit of open files cannot be raised: {error}");
     }
     settings.server.check_room().map_err(|error| error.to_string())?;
-    std::panic::set_hook(Box::new(|_| {})); // the next line tells of it as an error
+    std::panic::set_hook(Box::new(|_| {})); // the next line reports the panic
     let runtime = dlock_server::runtime(|builder| builder).map_err(|error| {
         format!(
             "cannot wait for signals (socketpair, epoll_create): {error}; raise the limit of \
@@ -87,14 +87,15 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
     })?;
     abort_on_panic();
     let ended = runtime.block_on(async {
-        // Before it serves: a signal right after the ready line is a clean stop, too.
+        // The handlers come before the primary serves: a signal right after the ready line is a
+        // clean stop, too.
         let mut terminate = handler(SignalKind::terminate())?;
         let mut interrupt = handler(SignalKind::interrupt())?;
-        // a write beyond a limit of the size of files fails then, as one to a full disk does
+        // with this handler a write beyond the limit of file sizes fails, like one to a full disk
         let _too_large = handler(SignalKind::from_raw(Number::XFSZ.as_raw()))?;
         let manager = Manager::of_this_process();
-        // with TLS and for a service manager it means that files have changed, else the end, as to
-        // any process
+        // with TLS, or for a service manager, SIGHUP means that files have changed; else it ends
+        // the process as usual
         let reloads = settings.server.tls.is_some() || manager.is_there();
         let mut hangup = match reloads {
             true => Some(handled(SignalKind::hangup())?),
@@ -102,14 +103,14 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         };
         let mut in_force = InForce::of(&read);
         let started = match settings.standby() {
-            // a state file on a storage that does not answer is waited for
+            // the start waits for the storage of the state file, which may not answer
             None => {
                 let config = settings.server;
                 let mut start = pin!(on_a_thread("start", || Server::start(config)));
                 tokio::select! {
                     started = &mut start => started.map_err(|error| no_thread(&error))?,
                     () = stopped(&mut terminate, &mut interrupt) => {
-                        // one that has just begun to serve ends as any other
+                        // a primary that has just begun to serve ends as usual
                         let _ = tokio::time::timeout(START_PATIENCE, start).await;
                         return Ok(());
                     }
@@ -144,7 +145,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         manager.ready(&status.borrow());
         let mut watch = pin!(manager.watches(&server));
         let mut follow = pin!(manager.follows(&server, &serves, &status));
-        // one at a time: files that cannot be read hold up no signal that ends the primary
+        // one reload at a time; files that cannot be read delay no signal that ends the primary
         let (mut reload, mut is_due_again) = (None, false);
         let name = loop {
             tokio::select! {
@@ -186,11 +187,11 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         manager.stopping();
         Ok(())
     });
-    runtime.shutdown_background(); // a start that hangs is left behind
+    runtime.shutdown_background(); // does not wait for a start that hangs
     ended
 }
 
-/// The system refuses a thread.
+/// The message if the system refuses a thread.
 fn no_thread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock => "cannot start a thread: the limit of threads is reached; \
@@ -209,7 +210,7 @@ async fn stopped(terminate: &mut Option<Signal>, interrupt: &mut Option<Signal>)
     }
 }
 
-/// Waits for a signal; without end for one that is ignored.
+/// Waits for a signal; never returns for one that is ignored.
 async fn comes(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -217,7 +218,7 @@ async fn comes(signal: &mut Option<Signal>) {
     }
 }
 
-/// Reads the configuration and the files of TLS again, on a thread of its own.
+/// Reads the configuration and the TLS files again, on a thread of its own.
 fn read_again(
     args: &Args,
     server: &Server,
@@ -231,9 +232,9 @@ fn read_again(
     async move { on_a_thread("reload", read).await.unwrap_or_else(|error| Err(no_thread(&error))) }
 }
 
-/// Takes the rules of the configuration file again. What could not be started with changes nothing;
-/// nor does a file without rules where there are some: it may be one that is just being written,
-/// and without rules every client may do everything.
+/// Sets the rules that the configuration file has now. The rules stay as they are if the file could
+/// not be used for a start; or if it has none any more: it may be half written, and without rules
+/// every client may do everything.
 fn set_rules(
     server: &Server,
     args: &Args,
@@ -267,23 +268,23 @@ fn set_rules(
     log::info!("the rules were read again: {} are in force", read.rules);
 }
 
-/// The settings of a primary that serves.
+/// The settings that are in force in a running primary.
 struct InForce {
     rules: usize,
-    /// All that a hangup does not change.
+    /// All settings that SIGHUP does not change.
     others: file::Settings,
 }
 
 impl InForce {
     fn of(read: &file::Settings) -> Self {
         let mut others = read.clone();
-        others.server.tls = None; // the content of its files
+        others.server.tls = None; // the content of the TLS files may change
         let rules = std::mem::take(&mut others.server.rules).len();
         Self { rules, others }
     }
 }
 
-/// `None`: the process was started so that it ignores the signal, as by `nohup`.
+/// The handler of a signal. `None`: the process was started so that it ignores it, as by `nohup`.
 fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
     match is_ignored(kind.as_raw_value()) {
         true => Ok(None),
@@ -291,7 +292,8 @@ fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
     }
 }
 
-/// Waits for a signal, also one that the program which has started this one has blocked.
+/// The handler of a signal, which it unblocks: the program that started this one may have blocked
+/// it.
 fn handled(kind: SignalKind) -> Result<Signal, String> {
     let handled = signal(kind).map_err(no_signals)?;
     let_through(kind.as_raw_value());
@@ -310,7 +312,7 @@ fn abort_on_panic() {
     });
 }
 
-/// One line on standard output, which may be closed, or a pipe that is not read.
+/// Prints one line on standard output, which may be closed, or a pipe that is not read.
 fn say(line: &str) {
     let _ = lines::to_stdout_within(&format!("{line}\n"), SAY_PATIENCE);
 }

@@ -8,7 +8,7 @@ use dlock_core::rights::{Quotas, Right, Rule, ANY_NAME};
 use serde::Deserialize;
 use toml::Spanned;
 
-/// The beginnings of names, as `dlock_fabric::tls::PeerIdentity::rule_names` makes them.
+/// The kinds of names, as `dlock_fabric::tls::PeerIdentity::rule_names` writes them.
 const KINDS: [&str; 6] = ["subject:", "CN=", "DNS:", "IP:", "URI:", "email:"];
 
 /// The keys of one rule; `dlockd.toml` explains them.
@@ -25,10 +25,11 @@ pub(crate) struct RuleKeys {
 }
 
 impl RuleKeys {
-    /// The rule.
+    /// Checks the keys, and makes the rule.
     ///
     /// # Errors
-    /// A name or a right is none, and where it is.
+    /// A name or a right is not valid, there are no names, or neither rights nor quotas; and the
+    /// place of the mistake.
     pub(crate) fn rule(self) -> Result<Rule, (Range<usize>, String)> {
         let Self { clients_max, locks_max, objects_max, waits_max, .. } = self;
         let at = |found: Spanned<String>, convert: fn(&str) -> Result<String, String>| {
@@ -36,7 +37,7 @@ impl RuleKeys {
             convert(found.get_ref()).map_err(|what| (place, what))
         };
         let quotas = Quotas { clients_max, locks_max, objects_max, waits_max };
-        // a file that is just being written, or a word forgotten
+        // the file is half written, or a word was forgotten
         if self.names.get_ref().is_empty() {
             return Err((self.names.span(), "a rule without names is for nobody".to_string()));
         }
@@ -64,7 +65,7 @@ impl RuleKeys {
     }
 }
 
-/// A name of a certificate as rules have it.
+/// A certificate's name in the form that rules use.
 fn name(text: &str) -> Result<String, String> {
     if let Some(address) = text.strip_prefix("IP:") {
         let address = address.parse::<IpAddr>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `dlockd` tells the service manager that started it (sd_notify(3)). Started by a person it
-//! tells nothing.
+//! What `dlockd` reports to the service manager that started it (sd_notify(3)); nothing, if a
+//! person started it.
 //!
 //! ```text
 //!   standby waits ─▶ READY, STATUS    primary listens ─▶ READY, STATUS: how far its recovery is
@@ -21,24 +21,24 @@ use std::time::Duration;
 use dlock_server::Server;
 use sd_notify::NotifyState;
 
-/// Between two looks at a recovery.
+/// Time between two looks at a recovery.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Pings in the time after which the manager takes this process for dead.
 const PINGS: u32 = 4;
-/// A manager that does not read is waited for no longer: SIGTERM is looked at by the same thread.
+/// How long to wait for a manager that does not read: the same thread must notice SIGTERM.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manager {
-    /// It started this process, and wants to be told.
+    /// Whether a manager started this process, and is to be told.
     listens: bool,
-    /// After this long without a ping it takes this process for dead.
+    /// The time without a ping after which it takes this process for dead; `None`: it does not.
     patience: Option<Duration>,
 }
 
 impl Manager {
-    /// As the environment says.
+    /// The manager that the environment names.
     pub(crate) fn of_this_process() -> Self {
         let listens = std::env::var_os("NOTIFY_SOCKET").is_some();
         // 0 is no watchdog
@@ -51,12 +51,12 @@ impl Manager {
         self.listens
     }
 
-    /// This process does what it is for, and `status` says what that is.
+    /// Reports that this process is ready; `status` says what it does.
     pub(crate) fn ready(self, status: &str) {
         self.tell(&[NotifyState::Ready, NotifyState::Status(status)]);
     }
 
-    /// What was configured is read again; [`ready`](Self::ready) ends that.
+    /// Reports that the configuration is read again; [`ready`](Self::ready) ends that.
     pub(crate) fn reloading(self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => self.tell(&[NotifyState::Reloading, now]),
@@ -64,17 +64,18 @@ impl Manager {
         }
     }
 
-    /// It ends because it was asked to.
+    /// Reports that the process ends because it was asked to.
     pub(crate) fn stopping(self) {
         self.tell(&[NotifyState::Stopping]);
     }
 
-    /// Pings without end, each time that the primary has answered: not for one that is stuck.
+    /// Pings each time that the primary has answered, and so not for one that is stuck. Never
+    /// returns.
     pub(crate) async fn watches(self, server: &Server) {
         self.pings(|| server.responds()).await;
     }
 
-    /// The same for a standby: it lives in the thread that this runs in.
+    /// Pings for a standby, which works in the thread that runs this. Never returns.
     pub(crate) async fn watches_standby(self) {
         self.pings(|| std::future::ready(true)).await;
     }
@@ -89,8 +90,8 @@ impl Manager {
         }
     }
 
-    /// A primary is ready, and says once more what it does when that changes: it recovers, and then
-    /// serves. `status` is what it has said. Goes on without end.
+    /// Reports the status of a ready primary when it changes: it recovers, and then serves.
+    /// `status`: what was reported last. Never returns.
     pub(crate) async fn follows(self, server: &Server, serves: &str, status: &RefCell<String>) {
         loop {
             let recovery = server.recovery().await;
@@ -119,8 +120,8 @@ impl Manager {
     }
 }
 
-/// Sends to a notification socket: a path, or with `@` in front a name without a file.
-/// `sd_notify::notify` knows no such names, and waits without end for a manager that does not read.
+/// Sends to a notification socket: a path, or an abstract name after `@`. `sd_notify::notify` knows
+/// no such names, and waits without end for a manager that does not read.
 fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

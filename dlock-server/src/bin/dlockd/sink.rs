@@ -38,7 +38,7 @@ impl Sink {
                 let time_s = self.started.elapsed().as_secs_f64();
                 format!("[{time_s:10.3}] {:5} {}\n", level.as_str(), record.args())
             }
-            // A line is a message there, so that each line of a message has the level.
+            // In the journal a line is a message, so each line of a message gets the level.
             Format::Journal => {
                 let text = record.args().to_string();
                 text.lines().map(|line| format!("<{}>{line}\n", syslog(level))).collect()
@@ -74,13 +74,13 @@ impl Log for Sink {
 /// Sends the messages of this process to standard error.
 pub(crate) fn install(level: LevelFilter, format: Format) {
     static SINK: OnceLock<Sink> = OnceLock::new();
-    // Fails only if there is a sink already, and this program installs one.
+    // Fails only if there is a logger already, and nothing else in this program installs one.
     let _ = log::set_logger(SINK.get_or_init(|| Sink::new(format)));
     log::set_max_level(level);
 }
 
-/// Why this process ends, at every level of the log: in text as other programs say it, else as an
-/// error in the format of the log.
+/// Prints why this process ends, at every log level: as text like other programs, else as an error
+/// in the format of the log.
 pub(crate) fn say_why_it_ends(format: Format, message: &str) {
     let own = Sink::new(format);
     let text = match own.format {
@@ -94,15 +94,15 @@ pub(crate) fn say_why_it_ends(format: Format, message: &str) {
     sink::put(Line { level: Level::Error, text });
 }
 
-/// Whether standard error goes to the journal: systemd names that file, and a redirection replaces
-/// it.
+/// Whether standard error goes to the journal: systemd names its file in `JOURNAL_STREAM`, and a
+/// redirection makes it another file.
 fn is_journal() -> bool {
     let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
     let found = std::fs::metadata("/proc/self/fd/2");
     found.is_ok_and(|file| named == format!("{}:{}", file.dev(), file.ino()))
 }
 
-/// The priority of syslog(3).
+/// The priority of a level in syslog(3).
 fn syslog(level: Level) -> u8 {
     match level {
         Level::Error => 3,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is said of TLS, by the file and the command line together.
+//! The TLS settings of the file and of the command line.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) struct TlsPaths {
 }
 
 impl TlsPaths {
-    /// These, where they say something, over others.
+    /// These paths, and those of `others` where one is missing.
     pub(crate) fn over(&self, others: Self) -> Self {
         let one = |mine: &Option<PathBuf>, other: Option<PathBuf>| mine.clone().or(other);
         Self {
@@ -42,10 +42,10 @@ impl TlsPaths {
         }
     }
 
-    /// Loads the files; `None`: nothing is said of TLS.
+    /// Loads the files; `None`: TLS is not configured.
     ///
     /// # Errors
-    /// Something is missing, or a file cannot be used.
+    /// A file is missing, or cannot be used.
     pub(crate) fn load(self) -> Result<Option<Tls>, String> {
         if self == Self::default() {
             return Ok(None);
@@ -70,7 +70,7 @@ impl TlsPaths {
     }
 }
 
-/// Refuses to listen where strangers can connect, unless that is secured or wanted.
+/// Refuses an address where strangers can connect, unless TLS is on or `insecure` is set.
 pub(crate) fn check(bind: IpAddr, tls: Option<&Tls>, insecure: bool) -> Result<(), String> {
     match tls.is_some() || insecure || bind.to_canonical().is_loopback() {
         true => Ok(()),

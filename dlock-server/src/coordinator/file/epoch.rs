@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state file with the last epoch. Which epoch is the next one is decided by
-//! [`dlock_core::roster::epoch`].
+//! The state file, which has the last epoch. [`dlock_core::roster::epoch`] decides which epoch is
+//! the next.
 //!
 //! ```text
 //!   state file:   one line   epoch 1732176000000000000
@@ -18,15 +18,15 @@ use super::{opened, remove_unfinished, Fresh, Ownership};
 use crate::error::StartError;
 use crate::host::clock::wall_ns;
 
-/// Bytes of a state file at most: it is one short line.
+/// The most bytes of a state file, which is one short line.
 const STATE_BYTES_MAX: u64 = 128;
 
-/// The epoch of a primary that starts now and has the place, written to the state file before it is
+/// Begins the epoch of a primary that has the place, and writes it to the state file before it is
 /// used. `after`: the last epoch of a predecessor with another state file.
 ///
 /// # Errors
-/// `StateFile`: it cannot be read or written, is not a state file, or is at its end; the place was
-/// taken meanwhile. `Clock`.
+/// `StateFile`: the file cannot be read or written, is not a state file, or has the last possible
+/// epoch; or another primary has taken the place meanwhile. `Clock`.
 pub(crate) fn begin(
     state_file: Option<(&Path, &Ownership)>,
     after: Option<u64>,
@@ -42,7 +42,7 @@ pub(crate) fn begin(
     Ok(epoch)
 }
 
-/// What an operator hears of a primary that gets no epoch.
+/// The error for an operator if there is no next epoch.
 fn no_epoch(path: &Path, why: NoEpoch) -> StartError {
     let source = match why {
         NoEpoch::Clock(wall_s) => return StartError::Clock(wall_s),
@@ -58,13 +58,13 @@ fn no_epoch(path: &Path, why: NoEpoch) -> StartError {
 /// Writes the epoch of the primary that has the place.
 ///
 /// # Errors
-/// It cannot be written; the place was taken meanwhile.
+/// The file cannot be written; or another primary has taken the place meanwhile.
 pub(crate) fn keep(path: &Path, epoch: Epoch, place: &Ownership) -> io::Result<()> {
     let fresh = Fresh::write(path, &format!("epoch {}\n", epoch.0), 0o644)?;
     fresh.put(|| place.check_mine()).map(drop)
 }
 
-/// The epoch in the file; `None` if there is no file.
+/// The epoch in the state file; `None`: there is no file.
 pub(crate) fn last(path: &Path) -> io::Result<Option<u64>> {
     let file = match opened(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
@@ -78,7 +78,7 @@ pub(crate) fn last(path: &Path) -> io::Result<Option<u64>> {
     epoch.map(Some).ok_or_else(|| damaged("its content is not a line `epoch NUMBER`"))
 }
 
-/// The list of clients is beside it, and is what a recovery needs.
+/// The error for a damaged state file. The list of clients beside it must stay for a recovery.
 fn damaged(what: &str) -> io::Error {
     let what = format!(
         "{what}; restore it, or remove it, but not the list of clients beside it (.clients): the \
@@ -120,7 +120,7 @@ mod tests {
         assert!(last(folder.path()).unwrap_err().to_string().contains("no file"));
     }
 
-    /// It is stopped behind its look at whose the place is, or before it.
+    /// The primary is stopped before or after it checks whether the place is still its own.
     #[test]
     fn a_primary_whose_place_was_taken_does_not_put_its_epoch_there() {
         let folder = TempFolder::new("epoch-late");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The files of the state, opened. Their folder may be one that others may write:
+//! Opens the files of the state. Other users may be able to write their folder:
 //!
 //! ```text
 //!   a link          is not followed: it could lead to any file that this user may write
 //!   a pipe, …       is neither waited for nor used
 //! ```
-//! The state file alone may be a link, of this user or root: the list of clients is beside the file
-//! that it leads to.
+//! Only the state file may be a link, of this user or root: the list of clients is beside the file
+//! to which it leads.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,15 +18,15 @@ use rustix::io::Errno;
 
 use super::owner::folder;
 
-/// Links one behind the other, as the system follows them.
+/// The most links of a path that are followed, as many as the system follows.
 const LINKS_MAX: u32 = 40;
-/// Mode bits with which others may change what is in a folder.
+/// Mode bits that let others change what is in a folder.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// Opens a file of the state with these options.
 ///
 /// # Errors
-/// It is no regular file, or cannot be opened.
+/// The file is not a regular one, or cannot be opened.
 pub(crate) fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = match options.custom_flags(flags).open(path) {
@@ -43,8 +43,8 @@ pub(crate) fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File>
     Ok(file)
 }
 
-/// The file that a path leads to if it is a link of this user or of root: what is beside that one
-/// is the same for all who reach it. It need not exist.
+/// The file to which this path leads through links of this user or root; it need not exist.
+/// Primaries that come by different links find the same files beside it.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {
@@ -57,7 +57,7 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
     path
 }
 
-/// What is wrong with the folder of this file, if others may put files there.
+/// What is wrong with the folder of this file, if other users may put files there.
 pub(crate) fn others_may_write(path: &Path) -> Option<String> {
     let folder = folder(path);
     let found = fs::metadata(folder).ok()?;
@@ -69,7 +69,7 @@ pub(crate) fn others_may_write(path: &Path) -> Option<String> {
     Some(format!("the folder {} can be written by {who}", folder.display()))
 }
 
-/// Whether this user can be trusted with files of this primary.
+/// Whether files of this user are trusted: root, or the user of this process.
 pub(super) fn is_own(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
@@ -91,7 +91,7 @@ mod tests {
     use std::os::unix::fs::{symlink, PermissionsExt};
     use std::sync::Arc;
 
-    /// Every file of the state as what another user may have put there.
+    /// For each file of the state: things that another user may have put in its place.
     #[test]
     fn what_is_no_regular_file_is_refused_and_neither_waited_for_nor_followed() {
         type Put = (&'static str, fn(&Path, &Path));
@@ -114,7 +114,7 @@ mod tests {
                 put(&folder.path().join(name), &target);
                 let list = list_of(&state);
                 let begun = match name {
-                    // only who takes the place of another one opens it
+                    // only a primary that takes the place of another one opens this file
                     "state.clients.taking" => {
                         let _other = Ownership::take(&list, &Taking::IfFree).unwrap();
                         Ownership::take(&list, &Taking::FromAnother(None)).map(drop)
@@ -139,7 +139,7 @@ mod tests {
         symlink("target", &link).unwrap();
         assert_eq!(resolved(&link), target);
         let place = Ownership::take(&list_of(&link), &Taking::IfFree).unwrap();
-        // as that of another user, which is not resolved
+        // as a link of another user, which is not resolved
         epoch::begin(Some((&link, &place)), None).unwrap_err();
         assert!(!target.exists());
         fs::write(&target, "epoch 1\n").unwrap();

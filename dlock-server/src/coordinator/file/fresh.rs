@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that are replaced as a whole by who has the place.
+//! Files that the owner of the list replaces as a whole.
 //!
 //! ```text
 //!   NAME.PID-NUMBER.new ──is the place still its own?──▶ rename ──▶ NAME
 //! ```
-//! A primary may be stopped anywhere in this, and go on after its place was taken. Who takes the
-//! place removes its fresh files before it reads those that they were for: the rename of a primary
-//! that had looked before then finds nothing.
+//! A primary may be stopped anywhere in this, and go on after another has taken its place. The one
+//! that takes the place removes such fresh files before it reads the files that they were to
+//! replace: a rename that the former owner had still found permitted then finds no file.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions};
@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 
 use super::owner::{beside, folder};
 
-/// The end of the name of a file that is not in its place yet.
+/// The end of the name of a fresh file.
 const NEW: &str = ".new";
 
-/// A file that is to take the place of another one beside it.
+/// A fresh file, which is to replace another one beside it.
 pub(crate) struct Fresh {
     pub(super) path: PathBuf,
     file: File,
@@ -29,10 +29,10 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    /// Under a name that no other primary gives.
+    /// Writes the fresh file under a name that no other primary uses.
     ///
     /// # Errors
-    /// It cannot be written; nothing is left of it.
+    /// The file cannot be written; nothing of it is left.
     pub(crate) fn write(of: &Path, text: &str, mode: u32) -> io::Result<Self> {
         let unique = RandomState::new().build_hasher().finish();
         let path = beside(of, &format!(".{}-{unique:016x}{NEW}", std::process::id()));
@@ -45,10 +45,10 @@ impl Fresh {
         }
     }
 
-    /// Puts it there, if nothing speaks against that; the file, open for more at its end.
+    /// Renames the file into its place, if `may` permits that; returns it, open for appending.
     ///
     /// # Errors
-    /// It is not there, or may be lost with the power of the host.
+    /// The file is not in its place, or may be lost if the host loses power.
     pub(crate) fn put(self, may: impl FnOnce() -> io::Result<()>) -> io::Result<File> {
         let put = may().and_then(|()| fs::rename(&self.path, &self.of));
         if put.is_err() {
@@ -60,10 +60,11 @@ impl Fresh {
     }
 }
 
-/// Removes what primaries have not finished for this file: they have ended, or must not go on.
+/// Removes the fresh files that primaries have left for this file: they have ended, or must not go
+/// on.
 ///
 /// # Errors
-/// The folder cannot be read, or a file in it not be removed.
+/// The folder cannot be read, or a file in it cannot be removed.
 pub(crate) fn remove_unfinished(of: &Path) -> io::Result<()> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidData, "it has no file name");
     let name = of.file_name().ok_or_else(no_name)?;
@@ -73,7 +74,8 @@ pub(crate) fn remove_unfinished(of: &Path) -> io::Result<()> {
         let name = entry.file_name();
         let rest = name.as_bytes().strip_prefix(&start[..]);
         let middle = rest.and_then(|rest| rest.strip_suffix(NEW.as_bytes()));
-        // `PID-NUMBER`: its own, and not that of a file whose name begins with this one's
+        // `PID-NUMBER`: a fresh file of this file, and not of another whose name begins with its
+        // name
         if middle.is_some_and(|middle| middle.contains(&b'-') && !middle.contains(&b'.')) {
             match fs::remove_file(entry.path()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

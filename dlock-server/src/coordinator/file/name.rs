@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The name of a state on this host: what a removal of its folder does not take from its primary.
+//! The name of a state on this host, which its primary keeps even if the folder is removed.
 //!
 //! ```text
 //!   @dlock-state-UID-DEVICE-INODE-HASH     two abstract Unix sockets, bound by the primary
@@ -29,7 +29,7 @@ use super::files::is_own;
 use super::owner::{busy, folder};
 use crate::observe::log_limit::{limited, Cause};
 
-/// Connections that may wait: each is a primary that asks which process has the name.
+/// Connections that may wait; each is of a primary that asks which process has the name.
 const BACKLOG: i32 = 16;
 
 /// The sockets, bound for as long as the primary's process lives.
@@ -37,12 +37,12 @@ const BACKLOG: i32 = 16;
 pub(super) struct Name([OwnedFd; 2]);
 
 impl Name {
-    /// Takes the name of the state with this lock file; `None`: the name is of no use, as the
-    /// process that has it is another user's, or has given the state up.
+    /// Takes the name of the state with this lock file; `None`: the name cannot be used, because
+    /// the process that has it is another user's, or has given the state up.
     ///
     /// # Errors
-    /// `ResourceBusy`: another process has it. Or it cannot be made, as where the folder of the
-    /// file does not exist.
+    /// `ResourceBusy`: another process has the name. Or the name cannot be made, for example
+    /// because the folder does not exist.
     pub(super) fn take(lock: &Path) -> io::Result<Option<Self>> {
         let [lasting, by_any_path] = addresses(lock)?;
         let Some(lasting) = bound(&lasting)? else { return Ok(None) };
@@ -50,20 +50,20 @@ impl Name {
         Ok(Some(Self([lasting, by_any_path])))
     }
 
-    /// Makes room for more that ask.
+    /// Accepts the waiting connections, to make room for further ones.
     pub(super) fn answer(&self) {
         self.0.iter().for_each(|socket| while net::accept(socket).is_ok() {});
     }
 
-    /// Gives it up, also if a child process has inherited the descriptors.
+    /// Gives the name up, even if a child process has inherited the descriptors.
     pub(super) fn give_up(&self) {
         for socket in &self.0 {
-            let _ = net::shutdown(socket, net::Shutdown::Both); // closed, it is so as well
+            let _ = net::shutdown(socket, net::Shutdown::Both); // or it is closed already
         }
     }
 }
 
-/// As [`Name::take`], of one of the names.
+/// As [`Name::take`], for one of the two addresses.
 fn bound(address: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     let socket = socket()?;
     match net::bind(&socket, address) {
@@ -80,13 +80,13 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// What it means that the name is taken.
+/// The result if the address is taken: an error; or `None` if it cannot be used.
 fn held(address: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     let asked = socket()?;
     match net::connect(&asked, address) {
         Ok(()) => {}
-        Err(Errno::CONNREFUSED) => return Ok(None), // a child of a primary that has stopped has it
-        // so many have asked that there is no room for one more
+        Err(Errno::CONNREFUSED) => return Ok(None), // only a stopped primary's child has the name
+        // the backlog is full, so a primary has the name
         Err(Errno::AGAIN) => return Err(in_use("")),
         Err(error) => return Err(error.into()),
     }
@@ -104,12 +104,12 @@ fn held(address: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     Err(in_use(&process))
 }
 
-/// Another primary has the state.
+/// The error if another primary has the state.
 pub(super) fn in_use(process: &str) -> io::Error {
     busy(&format!("another primary has it{process}, and may be stopped: end that process first"))
 }
 
-/// The addresses of this state.
+/// The two addresses of the name of this state.
 fn addresses(lock: &Path) -> io::Result<[SocketAddrUnix; 2]> {
     let mut top = fs::canonicalize(folder(lock))?;
     let name = Path::new(lock.file_name().unwrap_or_default());
@@ -130,7 +130,7 @@ fn addresses(lock: &Path) -> io::Result<[SocketAddrUnix; 2]> {
         let name = format!("dlock-state-{uid}-{device:x}-{inode:x}-{hash:016x}");
         SocketAddrUnix::new_abstract_name(name.as_bytes())
     };
-    // of a folder that is the topmost one, so that it is not the same name twice
+    // a path below `folder`, so that the addresses differ if the folder is the topmost one
     let below = Path::new("folder").join(name);
     Ok([address(&of_top, from_top)?, address(&of_folder, &below)?])
 }
@@ -173,7 +173,7 @@ mod tests {
         Name::take(&by_link).unwrap().expect("it is free");
     }
 
-    /// A child between its fork and its program has the socket, too.
+    /// A forked child also has the socket until it executes its program.
     #[test]
     fn a_name_that_was_given_up_keeps_no_primary_away() {
         let folder = TempFolder::new("name-given-up");

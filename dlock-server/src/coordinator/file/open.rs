@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The roster of a primary that starts: the list beside its state file, and that of a predecessor
-//! with another one. What they say together is decided by [`dlock_core::roster::list`]; what is
-//! here reads and writes them.
+//! The list of clients of a primary that starts: the one beside its state file, joined with that of
+//! a predecessor with another state file. [`dlock_core::roster::list`] decides how; this module
+//! reads and writes the lists.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use super::{epoch, has_ended, list_of, others_may_write, owner, resolved, FileKe
 use crate::coordinator::Keeper;
 use crate::error::StartError;
 
-/// Where the clients are kept, and those of the predecessor.
+/// What a starting primary has found: where to keep its clients, and those of the predecessor.
 pub(crate) struct Found {
-    /// `None`: nowhere.
+    /// Where the clients are kept; `None`: nowhere.
     pub(crate) keeper: Option<Box<dyn Keeper>>,
     /// The predecessor's clients.
     pub(crate) clients: Clients,
-    /// They are not all: the list of the predecessor, or of one before it, was lost.
+    /// Whether clients may be missing, because the list of some predecessor was lost.
     pub(crate) is_lost: bool,
     /// All tokens of earlier primaries are below this number.
     pub(crate) tokens_below: u64,
-    /// That of this primary, which is kept.
+    /// The epoch of this primary, which is in the state file, if there is one.
     pub(crate) epoch: Epoch,
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Found {
 /// predecessor may have had.
 ///
 /// # Errors
-/// `StateFile`: it is another primary's, cannot be read, or is no list. `EarlierStateFile`.
-/// `Clock`.
+/// `StateFile`: the list is another primary's, cannot be read, or is not a list.
+/// `EarlierStateFile`. `Clock`.
 pub(crate) fn found(
     state_file: Option<&Path>,
     earlier: &[PathBuf],
@@ -58,7 +58,7 @@ pub(crate) fn found(
     let opened = FileKeeper::open(&path, place.insert(taken).clone());
     let (mut keeper, own) = opened.map_err(failed)?;
     let begins = own.is_none();
-    // a state file that cannot be read ends the start later
+    // the start fails later if the state file cannot be read
     let mut list = List::begun(own, epoch::last(state_file).ok().flatten());
     let last = list.origin.epoch;
     let (files, others) = others(earlier)?;
@@ -105,18 +105,18 @@ pub(crate) fn found(
     Ok(Found { keeper: Some(Box::new(keeper)), clients, is_lost, tokens_below, epoch })
 }
 
-/// What the list beside another state file says.
+/// Reads the list beside another state file.
 ///
 /// # Errors
-/// `EarlierStateFile`: it cannot be read.
+/// `EarlierStateFile`: the list cannot be read.
 fn list_of_other(state_file: &Path, other: Other) -> Result<List, StartError> {
     let path = list_of(state_file);
     let list = read(&path).map_err(|source| StartError::EarlierStateFile { path, source })?;
     Ok(other.list(list))
 }
 
-/// Those of the state files `earlier`. A primary whose process still lives on this host is passed
-/// over: it may serve on another address.
+/// The state files of `earlier` that exist, and their epochs. One whose primary still lives on this
+/// host is left out: that primary may serve on another address.
 ///
 /// # Errors
 /// `EarlierStateFile`: a state file cannot be read.
@@ -144,7 +144,7 @@ fn says(state_file: &Path, theirs: &List, own: &Path) {
          {own:?}, as after another /etc/machine-id, XDG_STATE_HOME or HOME"
     );
     match theirs.clients.values().filter(|kept| kept.has_locks).count() {
-        _ if theirs.origin.lost.is_some() => log::warn!("{what}"), // the next line says the rest
+        _ if theirs.origin.lost.is_some() => log::warn!("{what}"), // a later line has the rest
         0 => log::info!("{what}: none of its clients held a lock"),
         holders => log::warn!(
             "{what}: no client is served before its clients that may hold locks ({holders}) are \
@@ -164,13 +164,15 @@ mod tests {
     use dlock_core::wire::control::Secret;
     use std::fs;
 
-    /// The message of a damaged state file has the operator remove it, and leave the list.
+    /// The message about a damaged state file tells the operator to remove that file, and to leave
+    /// the list.
     #[test]
     fn a_list_without_its_state_file_is_later_than_that_of_a_predecessor() {
         let folder = TempFolder::new("open-removed");
         let [own, other] = ["own", "other"].map(|name| folder.path().join(name));
         let client = ClientId::new(7).unwrap();
-        // a primary finds this proof of the client, if any, and gives it another one
+        // returns the secret of the client that a primary finds, if any, and its epoch; `secret` is
+        // the next one
         let serves = |state_file: &Path, secret: u8| {
             let earlier: Vec<_> =
                 Some(other.clone()).into_iter().filter(|path| path != state_file).collect();
@@ -182,7 +184,7 @@ mod tests {
             let joined = Change::Joined { client, secret, horizon_s: 0, identity: None };
             joined.apply(&mut clients);
             keeper.keep(&[joined], &clients).unwrap();
-            // its process is another one than that of this test
+            // as if its process were not that of this test
             fs::write(list_of(state_file).with_extension("clients.lock"), "").unwrap();
             (before, found.epoch)
         };

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose a list of clients is: one primary's at a time, even if that is stopped.
+//! Which primary owns a list of clients: one at a time, even if the owner is stopped.
 //!
 //! ```text
 //!   FILE.clients.lock   locked (flock) for as long as its primary's process lives
 //!     dlock primary 4711 881234 90210 6f1c… pid:[4026531836]
 //!                                    process, its start, this file's inode, boot and namespaces
 //! ```
-//! The system's lock ends with the process, and not before: who gets it knows that the last one is
-//! gone. Who takes the place of a primary that may only be stopped puts another file there, and the
-//! old one learns it as soon as it goes on. Of several that want to, one at a time
-//! (`FILE.clients.taking`) looks whether the list is still that primary's, and takes it.
+//! The system's lock ends with the process, and not before: a primary that gets it knows that the
+//! last owner is gone. A primary that takes the place of an owner that may only be stopped puts
+//! another file there, and the old owner sees that as soon as it goes on. Of several that want to,
+//! one at a time (`FILE.clients.taking`) checks that the list is still the old owner's, and takes
+//! it.
 //!
-//! [`dlock_core::roster::place`] decides whose the list is. This module looks at the file, locks it
-//! and writes it.
+//! [`dlock_core::roster::place`] decides which primary owns the list. This module looks at the
+//! file, locks it and writes it.
 //!
-//! The file may be removed while its primary serves. On this host the primary is known by a name
-//! besides ([`Name`]), so that no other one begins before the file is there again.
+//! The file may be removed while its primary serves. The primary has a name on this host as well
+//! ([`Name`]), so that no other one begins before the file is there again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -39,36 +40,38 @@ use super::name::{in_use, Name};
 use crate::coordinator::Place;
 
 const HEAD: &str = "dlock primary ";
-/// Bytes of a signature at least.
+/// The least bytes of a signature, which is padded to this length.
 const SIGNATURE_LEN: usize = 255;
-/// Bytes of the file at most.
+/// The most bytes of the file.
 const BYTES_MAX: u64 = 4_096;
 /// The end of the name of a list of clients.
 const LIST: &str = ".clients";
 
-/// That a list is this primary's.
+/// The ownership of a list by this primary.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     held: Mutex<Held>,
     path: PathBuf,
     /// The signature that was in the file before this primary's.
     before: Option<Signature>,
-    /// Whose lock it is: a child that a fork has made must not take it away.
+    /// The process that has the lock: a child made by fork must not release it.
     process: u64,
 }
 
 #[derive(Debug)]
 struct Held {
-    /// Locked while this lives.
+    /// The lock file, locked for as long as this lives.
     file: File,
-    /// The folder of the file. Another primary may reach it by another path.
+    /// The folder of the file, which another primary may reach by another path.
     folder: File,
-    /// `None`: one that was stopped has it, whose place this one has taken; or it is of no use.
+    /// `None`: the name belongs to a stopped primary, whose place this one has taken; or it cannot
+    /// be used.
     name: Option<Name>,
 }
 
 impl Drop for Ownership {
-    /// A child between its fork and its program, which has the descriptor, too, keeps no lock.
+    /// Unlocks the file: a child between its fork and its program, which has the descriptor, too,
+    /// would keep it locked.
     fn drop(&mut self) {
         if self.process == fork::process() {
             let held = self.held();
@@ -79,10 +82,10 @@ impl Drop for Ownership {
 }
 
 impl Ownership {
-    /// Takes this list.
+    /// Takes the ownership of this list.
     ///
     /// # Errors
-    /// `ResourceBusy`: another one has it. Or its file cannot be made.
+    /// `ResourceBusy`: another primary has it. Or its lock file cannot be made.
     pub(crate) fn take(list: &Path, taking: &Taking) -> io::Result<Self> {
         let path = beside(list, ".lock");
         let of_lock = |error| named(&format!("its lock {}", path.display()), error);
@@ -108,9 +111,9 @@ impl Ownership {
                 Step::Sign => {
                     owned.is_no_copy(taking)?;
                     if let Err(error) = owned.sign() {
-                        // Half written it may name this process, which would then wait for its own
-                        // end.
-                        let _ = owned.give_back(); // it may fail as well; the first is reported
+                        // A half-written signature may name this process, which would then wait for
+                        // its own end.
+                        let _ = owned.give_back(); // if it fails, too, the first error counts
                         return Err(error);
                     }
                     break owned;
@@ -124,7 +127,7 @@ impl Ownership {
         Ok(owned)
     }
 
-    /// Of this file, which is at this path or is to be put there.
+    /// The ownership by this file, unsigned; the file is at this path, or is to be put there.
     fn unsigned(file: File, path: PathBuf, list: &Path) -> io::Result<Self> {
         let held = Mutex::new(Held { file, folder: open_folder(&path)?, name: None });
         Ok(Self { held, path, before: signature(list), process: fork::process() })
@@ -134,14 +137,14 @@ impl Ownership {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down whose the list is.
+    /// Writes into the lock file that this process owns the list.
     fn sign(&self) -> io::Result<()> {
         let held = self.held();
         write(&held.file, &own_signature(&held.file)?)
     }
 
     /// # Errors
-    /// `ResourceBusy`: the state was copied from that of a primary whose process lives.
+    /// `ResourceBusy`: the state is a copy of that of a primary whose process lives.
     fn is_no_copy(&self, taking: &Taking) -> io::Result<()> {
         let before = self.before.as_ref().and_then(read);
         let own = (std::process::id() as i32, self.held().file.metadata()?.ino());
@@ -156,16 +159,16 @@ impl Ownership {
         }
     }
 
-    /// Puts the signature back that was there before: the start of this primary has failed.
+    /// Restores the signature that was there before, because the start of this primary has failed.
     ///
     /// # Errors
-    /// The file cannot be written: it seems to be this process's for as long as that lives.
+    /// The file cannot be written: this process seems to own the list until it ends.
     pub(crate) fn give_back(&self) -> io::Result<()> {
         let before = self.before.as_ref().map_or("", |before| &before.0);
         write(&self.held().file, before)
     }
 
-    /// Puts its own file in the place of another primary's.
+    /// Replaces the lock file of another primary by this primary's own.
     fn replace(list: &Path, path: PathBuf, taking: &Taking) -> io::Result<Self> {
         let turn = lock_file(&beside(list, ".taking"))?;
         lock(&turn, || busy("another process is just taking its place"))?;
@@ -187,21 +190,22 @@ impl Ownership {
         lock(&self.held().file, || in_use(""))
     }
 
-    /// Whether its file is in its place. Takes the name, if it is free by now.
+    /// Whether its file is in its place. Also takes the name, if that has become free.
     pub(crate) fn is_in_place(&self) -> bool {
         let mut held = self.held();
         match &held.name {
             Some(name) => name.answer(),
-            // another primary that has it finds the file locked
+            // another primary may take the name first, but finds the file locked
             None => held.name = Name::take(&self.path).ok().flatten(),
         }
         is_at(&held.file, &self.path)
     }
 
-    /// Puts its file there again, with the folder, if they were removed.
+    /// Puts its file and the folder back, if they were removed.
     ///
     /// # Errors
-    /// It is not certain that they were, they cannot be made, or another primary has made them.
+    /// It is not certain that they were removed; they cannot be made; or another primary has made
+    /// them.
     pub(crate) fn hold(&self) -> io::Result<()> {
         let (is_in_place, opened) = {
             let held = self.held();
@@ -234,9 +238,9 @@ impl Ownership {
             let file = lock_file(&new)?;
             let locked = lock(&file, || in_use(""));
             let signed = locked.and_then(|()| write(&file, &own_signature(&file)?));
-            // it takes the place of no other one
+            // a hard link never replaces the file of another primary
             let put = signed.and_then(|()| fs::hard_link(&new, &self.path));
-            let _ = fs::remove_file(&new); // of no use any more
+            let _ = fs::remove_file(&new); // no longer needed
             put.and_then(|()| Ok((file, open_folder(&self.path)?)))
         };
         let (file, folder) = made().map_err(|error| {
@@ -253,11 +257,11 @@ impl Ownership {
     }
 }
 
-/// The line by which this lock file names this process.
+/// The signature by which this lock file names this process.
 fn own_signature(file: &File) -> io::Result<String> {
     let me = process(Some(std::process::id() as i32));
     let text = format!("{HEAD}{} {} {} {}", me.pid, me.started, file.metadata()?.ino(), home());
-    // as long as the one before: there is no moment in which it is neither
+    // padded to one length, so that it replaces the signature before it in one write
     Ok(format!("{text:<SIGNATURE_LEN$}\n"))
 }
 
@@ -266,7 +270,7 @@ fn write(file: &File, text: &str) -> io::Result<()> {
     file.set_len(text.len() as u64)
 }
 
-/// The folder of this file, opened.
+/// Opens the folder of this file.
 fn open_folder(path: &Path) -> io::Result<File> {
     let flags = (rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH).bits() as i32;
     OpenOptions::new().read(true).custom_flags(flags).open(folder(path))
@@ -278,13 +282,13 @@ pub(super) fn folder(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// This file, which is made if there is none; what it has stays.
+/// Opens this file, and makes it if there is none; its content stays.
 fn lock_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     opened(path, options.write(true).create(true).truncate(false).mode(0o600))
 }
 
-/// Locks it for as long as it is open, if no other process has.
+/// Locks the file for as long as it is open, unless another process has locked it.
 fn lock(file: &File, is_held: impl FnOnce() -> io::Error) -> io::Result<()> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(is_held()),
@@ -292,9 +296,9 @@ fn lock(file: &File, is_held: impl FnOnce() -> io::Error) -> io::Result<()> {
     }
 }
 
-/// Takes the lock away, also from a child process that has inherited the descriptor.
+/// Unlocks the file, even if a child process has inherited the descriptor.
 fn unlock(file: &File) {
-    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // closed, it is so as well
+    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // or closing unlocks it
 }
 
 pub(super) fn replaced() -> io::Error {
@@ -313,10 +317,10 @@ impl Place for Ownership {
 }
 
 impl Ownership {
-    /// That the place is this primary's.
+    /// Checks that the place is this primary's.
     ///
     /// # Errors
-    /// It is another's, or that cannot be seen.
+    /// The place is another primary's, or that cannot be seen.
     pub(crate) fn check_mine(&self) -> io::Result<()> {
         match self.whose() {
             Whose::Mine => Ok(()),
@@ -327,8 +331,8 @@ impl Ownership {
         }
     }
 
-    /// What is in the place of its file. Another primary that takes the list puts its own file
-    /// there: in the folder, by any path that reaches it, or in the one that has its path by now.
+    /// The file that is in the place of its lock file. A primary that takes the list puts its own
+    /// file there: in the folder, by any path, or in another folder that has the path by now.
     fn seen(&self) -> Seen {
         if let Ok(there) = fs::symlink_metadata(&self.path) {
             return Seen::File(id(&there));
@@ -351,7 +355,7 @@ fn id(file: &fs::Metadata) -> FileId {
     FileId { device: file.dev(), inode: file.ino() }
 }
 
-/// What is written of the primary that had a list last.
+/// The content of a list's lock file, which names the primary that owned the list last.
 pub(crate) fn signature(list: &Path) -> Option<Signature> {
     let mut text = String::new();
     let file = opened(&beside(list, ".lock"), OpenOptions::new().read(true));
@@ -359,12 +363,12 @@ pub(crate) fn signature(list: &Path) -> Option<Signature> {
     Some(Signature(text))
 }
 
-/// The primary that had a list last, if it was one of this boot and namespace.
+/// The process that owned a list last, if it is one of this boot and namespace.
 pub(crate) fn owner(list: &Path) -> Option<Process> {
     read(&signature(list)?).map(|(owner, _)| owner)
 }
 
-/// The primary that a lock file names, and the inode of the file that it signed.
+/// The process that a signature names, and the inode of the file that it signed.
 fn read(signature: &Signature) -> Option<(Process, u64)> {
     let mut words = signature.0.strip_suffix('\n')?.trim_end().strip_prefix(HEAD)?.splitn(4, ' ');
     let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -374,19 +378,19 @@ fn read(signature: &Signature) -> Option<(Process, u64)> {
     is_known.then_some((Process { pid, started }, inode))
 }
 
-/// Where the clients are of a primary with this state file, which is [`resolved`](super::resolved).
+/// The list of clients for this state file, which is [`resolved`](super::resolved).
 pub(crate) fn list_of(state_file: &Path) -> PathBuf {
     beside(state_file, LIST)
 }
 
-/// The path with this at the end of its name.
+/// The path with `suffix` at the end of its name.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut path = path.as_os_str().to_os_string();
     path.push(suffix);
     PathBuf::from(path)
 }
 
-/// Whether this file is the one that has this name.
+/// Whether this file is the one at this path.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(mine), Ok(there)) => (mine.dev(), mine.ino()) == (there.dev(), there.ino()),
@@ -398,10 +402,9 @@ pub(super) fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
 }
 
-/// Where numbers of processes and the times of their starts mean the same: the boot of this host,
-/// and the namespaces of processes and of time of this process (the kernel tells when a process
-/// started by the reader's clock). Empty where that cannot be told, or where `/proc` is that of
-/// another namespace.
+/// Where process ids and start times mean the same: the boot of this host, and the process and time
+/// namespaces of this process (the kernel tells a start time by the reader's clock). Empty where
+/// that cannot be told, or where `/proc` is that of another namespace.
 pub(super) fn home() -> String {
     let own = fs::read_link("/proc/self")
         .is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()));
@@ -421,13 +424,13 @@ pub(super) fn home() -> String {
     }
 }
 
-/// The process of this number, which runs now; `None`: it is of another namespace.
+/// The running process with this id; `None`: it is one of another namespace.
 pub(crate) fn process(pid: Option<i32>) -> Process {
     let pid = pid.filter(|pid| *pid > 0).unwrap_or(0);
     Process { pid, started: process_stat(pid).map_or(0, |stat| stat.ticks) }
 }
 
-/// Whether it has ended for sure.
+/// Whether the process has ended for sure.
 pub(crate) fn has_ended(process: Process) -> bool {
     let pid = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
     let has_number = |pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH);
@@ -444,7 +447,7 @@ mod tests {
         process(Some(std::process::id() as i32))
     }
 
-    /// In another namespace of time the kernel says that a process started at another time.
+    /// In another time namespace the kernel reports another start time for the same process.
     #[test]
     fn a_home_is_of_the_namespaces_that_numbers_and_times_of_processes_are_of() {
         let parts = ["pid", "time"].map(|kind| format!("/proc/self/ns/{kind}"));
@@ -486,7 +489,7 @@ mod tests {
         assert!(third.is_mine() && !next.is_mine());
     }
 
-    /// The path to the storage is gone, which another primary reaches by another one.
+    /// The path to the storage is gone, but another primary reaches the storage by another path.
     #[test]
     fn a_list_that_cannot_be_seen_is_nobodys() {
         let folder = TempFolder::new("owner-unseen");
@@ -504,7 +507,7 @@ mod tests {
         assert_eq!((stopped.whose(), taken.whose()), (Whose::Anothers, Whose::Mine));
         fs::remove_dir_all(&storage).unwrap();
         assert_eq!([stopped.whose(), taken.whose()], [Whose::Unseen; 2]);
-        // another folder at its path, as of a storage that was restored
+        // another folder at the same path, like that of a restored storage
         drop(stopped); // its name is free
         fs::create_dir(&storage).unwrap();
         let restored = Ownership::take(&other.join("list"), &Taking::IfFree).unwrap();
@@ -534,7 +537,7 @@ mod tests {
         assert!(is_busy(&refused) && refused.to_string().contains(&process), "{refused}");
         assert_eq!(fs::read_dir(list.parent().unwrap()).unwrap().count(), 0);
         owned.hold().unwrap();
-        // the file alone
+        // only the file is removed
         fs::remove_file(beside(&list, ".lock")).unwrap();
         assert!(!owned.is_in_place() && owned.is_mine());
         assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
@@ -549,7 +552,7 @@ mod tests {
         assert_eq!((owned.whose(), next.whose()), (Whose::Anothers, Whose::Mine));
     }
 
-    /// Two standbys of one primary, both told to take its place.
+    /// Two standbys of one primary; an operator has both take its place.
     #[test]
     fn of_two_that_take_the_place_of_the_same_primary_one_does() {
         let folder = TempFolder::new("owner-turns");
@@ -568,7 +571,7 @@ mod tests {
         assert!(next.is_mine() && !stopped.is_mine());
     }
 
-    /// The start of a primary has failed in a process that lives on.
+    /// The start of a primary has failed, but its process goes on.
     #[test]
     fn a_list_that_was_taken_in_vain_is_whose_it_was() {
         let folder = TempFolder::new("owner-in-vain");
@@ -587,7 +590,7 @@ mod tests {
         }
     }
 
-    /// An operator has copied the folder of a primary that serves.
+    /// An operator has copied the folder of a running primary.
     #[test]
     fn a_copy_of_the_state_of_a_primary_that_lives_is_not_taken() {
         let folder = TempFolder::new("owner-copied");
@@ -604,7 +607,7 @@ mod tests {
         assert!(is_busy(&refused) && refused.to_string().contains("is a copy"), "{refused}");
         let stays = super::signature(&copy) == Some(Signature(signature));
         assert!(stays, "it stays as it was");
-        // its primary has ended, and its process lives on
+        // the primary of the list has ended, but its process has not
         drop(Ownership::take(&list, &Taking::IfFree).unwrap());
         other.kill().unwrap();
         other.wait().unwrap();
@@ -621,7 +624,7 @@ mod tests {
         drop(owned);
         Ownership::take(&list, &Taking::IfFree).unwrap();
         drop(inherited);
-        // what a child drops is its parent's
+        // a child drops its copy, and the list stays its parent's
         let mut owned = Ownership::take(&list, &Taking::IfFree).unwrap();
         let mine = owned.held().file.try_clone().unwrap();
         owned.process += 1;
@@ -659,7 +662,7 @@ mod tests {
         assert!(has_ended(Process { started: process.started + 1, ..process }));
         child.kill().unwrap();
         while !has_ended(process) {
-            std::thread::yield_now(); // it becomes a zombie
+            std::thread::yield_now(); // until it is a zombie
         }
         child.wait().unwrap();
         assert!(has_ended(process) && has_ended(unknown));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The clients of a primary in a file: a line for each change, and a fresh file once it is mostly
-//! history.
+//! The list of clients in a file: a line for each change; a fresh file replaces it when most of it
+//! is history.
 //!
 //! ```text
 //!   dlock clients 3 6f1c… pid:[4026531836]    where numbers of processes mean something
@@ -17,8 +17,9 @@
 //!   tokens 1859861190443892736                all that were given are below this
 //!   lost 1732174000000000000                  the list of that primary was, until `only` is said
 //! ```
-//! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
-//! owner's alone: it has the proofs of the clients. Whose it is: `owner.rs`.
+//! A line counts once it is whole: no client was answered because of a line that a crash has cut
+//! off. Only the owner may read the file, because it has the proofs of the clients. `owner.rs` says
+//! which primary has it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -40,41 +41,41 @@ use crate::coordinator::{Keeper, Place};
 use crate::error::StartError;
 
 const HEAD: &str = "dlock clients 3 ";
-/// Of a list that knows no certificates, and does not say when a primary has started: it is read,
-/// and written as the newest.
+/// First words of a list of version 2, without certificates and starts of primaries. It is read,
+/// and written again in the newest version.
 const HEAD_2: &str = "dlock clients 2 ";
-/// Of a list that does not say either who was given a lock.
+/// First words of a list of version 1, which does not say either which clients were given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
-/// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
+/// The most bytes of a file: a thousand clients, and their history, take less than 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
-/// Lines of history that are left alone.
+/// So many lines of history cause no fresh file.
 const HISTORY_LINES: usize = 4_096;
-/// Epochs of other primaries that a list names at most.
+/// The most epochs of other primaries that a list names.
 const AFTER_MAX: usize = 8;
 const EPOCH: &str = "epoch";
 const AFTER: &str = "after";
 const LOST: &str = "lost";
 
-/// The file.
+/// The file with the list of clients.
 #[derive(Debug)]
 pub(crate) struct FileKeeper {
     path: PathBuf,
     home: String,
     ownership: Arc<Ownership>,
-    /// `None`: what it has is not known, and it is written anew.
+    /// `None`: its content is not known, so it is to be written anew.
     file: Option<File>,
     lines: usize,
     origin: Origin,
-    /// It is to have this epoch.
+    /// The state file, which must have the epoch of the list.
     state_file: Option<PathBuf>,
 }
 
 impl FileKeeper {
-    /// The file, whose owner this primary is, and what it says; `None`: it is new. What processes
-    /// of another boot, host or namespace do is not known.
+    /// Opens the file, which this primary owns, and reads the list; `None`: the file is new.
+    /// Processes of another boot, host or namespace are left out.
     ///
     /// # Errors
-    /// It is no such file, or cannot be read.
+    /// The file is not a list, or cannot be read.
     pub(super) fn open(path: &Path, ownership: Arc<Ownership>) -> io::Result<(Self, Option<List>)> {
         remove_unfinished(path)?;
         let list = read(path)?;
@@ -84,23 +85,23 @@ impl FileKeeper {
         Ok((Self { path, home, ownership, file, lines, origin, state_file }, list))
     }
 
-    /// Writes the first list, or one with what another list says.
+    /// Writes the first list, or one joined with another list.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The list cannot be written.
     pub(super) fn begin(&mut self, list: &List) -> io::Result<()> {
         self.origin = list.origin.clone();
         self.rewrite(&list.clients)
     }
 
-    /// This is the epoch from now on, which is in this state file.
+    /// Sets the epoch of this primary, which is in this state file.
     pub(super) fn begun(&mut self, state_file: &Path, epoch: Epoch) {
         self.origin.epoch = Some(epoch.0);
         self.state_file = Some(state_file.to_path_buf());
-        self.file = None; // the list does not have it yet
+        self.file = None; // the epoch is not in the list yet
     }
 
-    /// A fresh file takes the place of the list.
+    /// Replaces the list by a fresh file.
     fn rewrite(&mut self, clients: &Clients) -> io::Result<()> {
         self.file = None;
         let (fresh, lines) = self.fresh(clients)?;
@@ -109,7 +110,7 @@ impl FileKeeper {
         Ok(())
     }
 
-    /// A fresh list, and its lines.
+    /// Writes the list to a fresh file; returns that and its number of changes.
     fn fresh(&self, clients: &Clients) -> io::Result<(Fresh, usize)> {
         let mut text = format!("{HEAD}{}\n", self.home);
         let Origin { epoch, after, lost, tokens_below } = &self.origin;
@@ -154,15 +155,16 @@ impl Keeper for FileKeeper {
 impl FileKeeper {
     fn keep_all(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         self.ownership.hold()?;
-        self.write(changes, clients)?; // first: where an epoch is, there is a list
+        self.write(changes, clients)?; // first, so that no epoch is without a list
         if let (Some(state_file), Some(epoch)) = (self.lacking(), self.origin.epoch) {
             epoch::keep(state_file, Epoch(epoch), &self.ownership)?;
         }
-        // who takes its place reads the list after that: it has read either this, or this fails
+        // a primary that takes the place reads the list after that: it reads this write, or this
+        // fails
         self.ownership.check_mine()
     }
 
-    /// The state file, if it was removed.
+    /// Returns the state file if it was removed.
     fn lacking(&self) -> Option<&Path> {
         let is_gone = |path: &&Path| std::fs::symlink_metadata(path).is_err();
         self.state_file.as_deref().filter(is_gone)
@@ -177,7 +179,7 @@ impl FileKeeper {
         let text: String = changes.iter().map(line).collect();
         let kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         self.lines += changes.len();
-        // half a line may be at its end; or another file was put there
+        // the file may end with half a line; or another file was put in its place
         if kept.is_err() || !is_at(file, &self.path) {
             self.file = None;
             return kept.and_then(|()| self.rewrite(clients));
@@ -186,11 +188,11 @@ impl FileKeeper {
     }
 }
 
-/// What a list says; `None`: there is no such file. What processes of another boot, host or
-/// namespace do is not known.
+/// Reads a list; `None`: there is no such file. Processes of another boot, host or namespace are
+/// left out.
 ///
 /// # Errors
-/// It is no list, or cannot be read.
+/// The file is not a list, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
     let mut bytes = Vec::new();
     let file = match opened(path, OpenOptions::new().read(true)) {
@@ -202,14 +204,14 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
         return Err(damaged("it is larger than any list"));
     }
     let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
-    // A crash may have cut off the last line: one without a line end does not count.
+    // A crash may have cut off the last line, so a line without an end does not count.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.lines();
     let head = lines.next().unwrap_or_default();
     let of_1 = head.strip_prefix(HEAD_1);
     let of_2 = || head.strip_prefix(HEAD_2);
     let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
-        // a primary puts a whole file there: one that is empty, or cut off here, is damaged
+        // a primary renames whole files into place: one that is empty, or cut off here, is damaged
         return Err(damaged(match [HEAD, HEAD_2, HEAD_1].iter().any(|h| h.starts_with(&text)) {
             true => "it has no first line",
             false => "its first line is not that of a list of clients",
@@ -337,7 +339,7 @@ fn bytes<const N: usize>(word: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Who had locks is lost, unless the file can be restored.
+/// The error for a damaged list: which clients have locks is not known until it is restored.
 fn damaged(what: &str) -> io::Error {
     let what = format!(
         "{what}: who has locks is not known; restore it, or, to give up all that its clients hold, \
@@ -361,7 +363,7 @@ mod tests {
     }
 
     fn joined(n: u32, secret: u8, horizon_s: u32) -> Change {
-        // every other one has a certificate
+        // every other client has a certificate
         let identity = (n % 2 == 0).then_some(Identity([secret; 32]));
         Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s, identity }
     }
@@ -406,7 +408,7 @@ mod tests {
         drop(keeper);
         assert_eq!((clients.len(), &read(&path)), (2, &clients));
         let text = fs::read_to_string(&path).unwrap();
-        // a crash cuts the last line off
+        // a crash cuts off the last line
         for cut in 1..=text.lines().last().unwrap().len() {
             fs::write(&path, &text[..text.len() - cut]).unwrap();
             let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
@@ -420,7 +422,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it, and its lock");
     }
 
-    /// Its file, put there late, must not hide what the next one keeps.
+    /// The old primary's file, put in place late, must not hide the changes that the new one keeps.
     #[test]
     fn a_primary_whose_place_was_taken_keeps_nothing_more() {
         let folder = TempFolder::new("roster-replaced");
@@ -441,7 +443,8 @@ mod tests {
         assert_eq!(read(&path), clients);
     }
 
-    /// It was stopped behind its look at whose the list is, its fresh file in its hand.
+    /// The primary was stopped after it checked that the list is its own, with a fresh file
+    /// written.
     #[test]
     fn a_fresh_file_of_a_primary_whose_place_was_taken_hides_nothing() {
         let folder = TempFolder::new("roster-fresh");
@@ -454,7 +457,7 @@ mod tests {
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
         let put = fresh.put(|| Ok(())).map(drop).unwrap_err();
         assert_eq!(put.kind(), io::ErrorKind::NotFound);
-        let (late, _) = old.fresh(&of_old).unwrap(); // the same, and it looks again now
+        let (late, _) = old.fresh(&of_old).unwrap(); // again, with the check at the end
         let late_path = late.path.clone();
         assert!(late.put(|| old.ownership.check_mine()).is_err());
         drop((old, new));
@@ -462,7 +465,8 @@ mod tests {
         assert!(!late_path.exists(), "what is left over does not stay");
     }
 
-    /// It may be stopped, or slow, between its look at whose the list is and its write.
+    /// The primary may be stopped, or slow, between the check that the list is its own and the
+    /// write.
     #[test]
     fn what_a_primary_has_kept_its_successor_has_read() {
         let folder = TempFolder::new("roster-slow");
@@ -489,7 +493,7 @@ mod tests {
         }
     }
 
-    /// What a full disk has taken half of is not gone on with.
+    /// After a full disk has cut off a write, the file is not continued.
     #[test]
     fn a_write_that_failed_is_followed_by_a_fresh_file() {
         let folder = TempFolder::new("roster-full");
@@ -580,7 +584,7 @@ mod tests {
         assert_eq!(clients[&client(2 * UNSEEN_MAX - 3)].unseen, 3);
     }
 
-    /// It does not say which clients were given a lock: all may have been.
+    /// Such a list does not name the clients with locks, so all clients may have one.
     #[test]
     fn of_a_list_of_the_first_version_all_clients_have_locks() {
         let folder = TempFolder::new("roster-1");
@@ -608,7 +612,7 @@ mod tests {
         }
     }
 
-    /// The file is in its place, and takes nothing any more.
+    /// The file is in its place, but takes no more writes.
     #[test]
     fn a_change_that_the_file_in_its_place_does_not_take_is_not_taken_for_kept() {
         let folder = TempFolder::new("roster-read-only");

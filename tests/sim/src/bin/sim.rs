@@ -77,7 +77,7 @@ fn parse() -> Option<Args> {
     (known || args.scenario == "all").then_some(args)
 }
 
-/// Between two lines that show that it goes on, for scripts/lib.sh.
+/// Schedules between two lines of progress, which scripts/lib.sh reads.
 const PROGRESS_SCHEDULES: u64 = 1_000;
 
 #[derive(Default)]
@@ -135,7 +135,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(total.violations > 0))
 }
 
-/// Takes one schedule after the other; their order does not matter to the sums.
+/// Runs one schedule after the other; the sums do not depend on their order.
 fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) {
     let Some(bugs) = plant(&args.bug) else { return };
     let mut mine = Total { shortest: u64::MAX, ..Total::default() };

@@ -9,7 +9,8 @@ use Fabric::{Shm, Tcp, Verbs};
 use Fault as F;
 use LockType::{Atomic, Fair, Rw};
 
-/// Scenarios that `all` does not draw: each is run by itself, for what it alone can come to.
+/// The scenarios that `all` does not draw; each is run by itself, for the states that only it
+/// reaches.
 pub const APART: &[Scenario] = &[
     // operators that take away what clients hold, and drain the primary
     Scenario {
@@ -34,7 +35,7 @@ pub const APART: &[Scenario] = &[
         fault_every: 40,
         overstay: 200,
         churn: 50,
-        objects: &[0], // those of a removed client go with it, which its program does not expect
+        objects: &[0], // programs do not expect that a removed client's objects go
         horizons: &[1, 2, 6],
         ..CALM
     },
@@ -68,7 +69,7 @@ pub const APART: &[Scenario] = &[
         renewed: 700,
         ..CALM
     },
-    // programs that hear of their holds without asking
+    // programs that listen to events of their holds
     Scenario {
         name: "events",
         faults: ANYTHING,
@@ -119,7 +120,7 @@ pub const APART: &[Scenario] = &[
         tokens: true,
         ..CALM
     },
-    // clients that go over to another channel while their ledgers name tickets that have ended
+    // clients that move to another channel while their ledgers name tickets that have ended
     Scenario {
         name: "stale",
         roams: 1_000,
@@ -131,7 +132,7 @@ pub const APART: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
-    // a fair lock whose turns clients pass by themselves, while others of them sleep
+    // a fair lock that clients hand on by themselves, while some of them sleep
     Scenario {
         name: "looks",
         types: &[Fair],
@@ -150,7 +151,7 @@ pub const APART: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
-    // readers that are away for longer than what they have lasts, and come back
+    // readers that are away for longer than their holds last, and come back
     Scenario {
         name: "away",
         types: &[Fair],
@@ -164,7 +165,7 @@ pub const APART: &[Scenario] = &[
         endless: &[0],
         ..CALM
     },
-    // clients that come back when what they had has lapsed, with notes and answers lost
+    // clients that come back after their holds have lapsed, with notes and answers lost
     Scenario {
         name: "lapses",
         types: &[Rw, Fair],
@@ -175,7 +176,7 @@ pub const APART: &[Scenario] = &[
         horizons: &[1, 2],
         ..CALM
     },
-    // shares that a primary took for clients which have released them by themselves since
+    // shared holds that a primary took for clients which have released them by themselves since
     Scenario {
         name: "strays",
         roams: 1_000,
@@ -200,7 +201,7 @@ pub const APART: &[Scenario] = &[
         unfenced: 700,
         ..CALM
     },
-    // sessions that are prepared beside the ones that clients have, and take their place or not
+    // sessions that are prepared beside those that clients have, and take their place or not
     Scenario {
         name: "prepared",
         roams: 500,
@@ -224,7 +225,7 @@ pub const APART: &[Scenario] = &[
         renews: 200,
         ..CALM
     },
-    // clients that may do this and that, and have so much, by rules that change
+    // clients whose rights and quotas are set by rules that change
     Scenario {
         name: "rules",
         roams: 300,
@@ -249,7 +250,7 @@ pub const APART: &[Scenario] = &[
         rules: true,
         ..CALM
     },
-    // clocks of clients that stand still, and are not told
+    // clocks of clients that stand still without their knowledge
     Scenario {
         name: "jumps",
         types: &[Atomic, Fair],

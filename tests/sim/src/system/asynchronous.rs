@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asynchronous operations: a thread carries out the effects until one is to be waited for, and
-//! goes on when its program asks.
+//! Asynchronous operations: a thread executes the effects up to one that must be awaited, and goes
+//! on when its program polls.
 //!
 //! ```text
-//!   begin ─▶ effects ─▶ Chain | Reply ─ the program asks now and then ─▶ event ─▶ …
+//!   begin ─▶ effects ─▶ Chain
+//! Reply ─ the program polls now and then ─▶ event ─▶ …
 //!                                              └ after 5 s it gives up
 //! ```
-//! While one is under way, the client begins nothing else on its locks.
+//! While such an operation is under way, the client begins no other on its locks.
 
 use dlock_core::lock::Op;
 use dlock_core::operation::CHAIN_WAIT_NS;
@@ -16,13 +17,13 @@ use super::coverage::Action;
 use super::state::{Doing, Life, Sys};
 
 impl Sys {
-    /// An asynchronous operation is under way: nothing else may begin.
+    /// Whether an asynchronous operation is under way, so that no other may begin.
     pub(super) fn is_gated(&self, c: usize) -> bool {
         self.clients[c].threads.iter().any(|t| t.async_until > 0)
     }
 
-    /// Perhaps makes the operation that this thread is about to begin one of a batch, or an
-    /// asynchronous one.
+    /// Perhaps begins the operation as a part of a batch, or asynchronously; returns whether it
+    /// does.
     pub(super) fn begins_otherwise(&mut self, c: usize, l: usize, op: Op) -> bool {
         if matches!(op, Op::Lock { .. }) || self.clients[c].life != Life::Up {
             return false;
@@ -47,7 +48,7 @@ impl Sys {
         self.begin(c, l, op);
     }
 
-    /// The program asks some time.
+    /// Schedules the next poll of the program.
     pub(super) fn poll_later(&mut self, c: usize, l: usize) {
         let ns = match self.rng.below(8) {
             0 => self.rng.below(7_000_000_000),
@@ -57,7 +58,7 @@ impl Sys {
         self.step_after(c, l, ns);
     }
 
-    /// The program asks.
+    /// The program polls.
     pub(super) fn polled(&mut self, c: usize, l: usize) {
         let is_over = self.now >= self.thread(c, l).async_until;
         self.thread(c, l).polled = true;
@@ -83,7 +84,7 @@ impl Sys {
         self.effect(c, l);
     }
 
-    /// A new session: nobody asks for an outcome of the old one any more.
+    /// A new session: outcomes of the old one are not polled any more.
     pub(super) fn forget_async(&mut self, c: usize) {
         for l in 0..self.clients[c].threads.len() {
             let t = &self.clients[c].threads[l];

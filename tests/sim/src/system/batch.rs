@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Batches: carries out the effects of up to 31 operations of one client together; [`Batch`]
-//! decides what they are.
+//! Batches: executes the effects of up to 31 operations of one client together; [`Batch`] decides
+//! the effects.
 //!
 //! ```text
-//!   Effects ─ next … ─▶ Chains in one doorbell ─▶ Effects ─▶ Replies ─▶ Effects ─▶ told
+//!   Effects ─ next … ─▶ Chains in one doorbell ─▶ Effects ─▶ Replies ─▶ Effects ─▶ results
 //!     shm: one CPU, chain after chain · tcp: one frame · verbs: one list, one completion
 //! ```
-//! One of its locks' threads, the leader, has the events. Others' word operations come between
-//! any two of a doorbell.
+//! The thread of one of its locks, the leader, gets its events. Other clients' word operations come
+//! between any two of a doorbell.
 
 use dlock_core::clock::Now;
 use dlock_core::ids::Seq;
@@ -32,7 +32,7 @@ struct Post {
     outcome: Option<Outcome>,
 }
 
-/// A request whose reply is waited for.
+/// A request whose reply is awaited.
 #[derive(Debug)]
 struct Asked {
     seq: Seq,
@@ -45,7 +45,7 @@ struct Asked {
 enum Stage {
     Effects,
     Chains,
-    /// The reply to the request of the first item from this one on.
+    /// Awaits the reply to the request of the first item from `at` on.
     Replies {
         at: usize,
         waits: bool,
@@ -57,7 +57,7 @@ enum Stage {
 pub(crate) struct BatchRun {
     batch: Batch,
     leader: usize,
-    /// The lock in each place.
+    /// The lock at each place.
     locks: Vec<u8>,
     stage: Stage,
     posts: Vec<Post>,
@@ -65,7 +65,7 @@ pub(crate) struct BatchRun {
     asked: Vec<Option<Asked>>,
 }
 
-/// The locks of a batch, and the clock read once per round.
+/// The locks of a batch, and a reading of the clock for each round.
 struct Places<'a> {
     threads: &'a mut [Thread],
     locks: &'a [u8],
@@ -84,8 +84,8 @@ impl Entries for Places<'_> {
 }
 
 impl Sys {
-    /// The same kind of operation on many locks on which nothing is under way; now and then twice
-    /// on one of them.
+    /// Begins the same kind of operation on several locks without operations under way; now and
+    /// then twice on one of them.
     pub(super) fn begin_batch(&mut self, c: usize, l: usize, op: Op) {
         let client = &self.clients[c];
         let (epoch, gen) = (client.epoch, client.gen);
@@ -164,7 +164,7 @@ impl Sys {
         self.step_soon(c, locks[0]);
     }
 
-    /// The batch goes on.
+    /// Continues the batch.
     pub(super) fn batch_steps(&mut self, c: usize) {
         let Some(mut run) = self.clients[c].batch.take() else { return };
         let is_over = match run.stage {
@@ -181,7 +181,7 @@ impl Sys {
         }
     }
 
-    /// Carries out one effect; true: the batch is over.
+    /// Executes one effect; returns `true` if the batch is over.
     fn batch_effect(&mut self, c: usize, run: &mut BatchRun) -> bool {
         let now = self.thread_now(c, run.leader);
         let mut places = Places { threads: &mut self.clients[c].threads, locks: &run.locks, now };
@@ -241,7 +241,7 @@ impl Sys {
         run.asked[item] = Some(Asked { seq, gen, until_ns, answer: sent.err() });
     }
 
-    /// What was waited for before is not waited for any more.
+    /// Sets a new stage; earlier waits are void.
     fn batch_phase(&mut self, c: usize, run: &mut BatchRun, stage: Stage) {
         run.stage = stage;
         for &lock in &run.locks {
@@ -249,7 +249,7 @@ impl Sys {
         }
     }
 
-    /// All chains go out at once.
+    /// Sends all chains at once.
     fn ring(&mut self, c: usize, run: &mut BatchRun) {
         self.batch_phase(c, run, Stage::Chains);
         if let Some(outcome) = self.refuses_lock(c, run.leader) {
@@ -290,7 +290,7 @@ impl Sys {
         self.clients[c].batch = Some(run);
     }
 
-    /// An outcome has arrived.
+    /// Handles the arrival of an outcome.
     pub(super) fn batch_outcome(&mut self, c: usize, lock: u8, outcome: Outcome) {
         let Some(run) = &mut self.clients[c].batch else { return };
         let mut posts = run.posts.iter_mut();
@@ -302,7 +302,7 @@ impl Sys {
         }
     }
 
-    /// Something that the batch waits for has come.
+    /// Continues the batch when an awaited event has come.
     pub(super) fn batch_arrived(&mut self, c: usize) {
         if let Some(leader) = self.clients[c].batch.as_ref().map(|run| run.leader) {
             self.step_soon(c, leader);
@@ -324,7 +324,7 @@ impl Sys {
         self.batch_arrived(c);
     }
 
-    /// All outcomes are there: they are looked at together. True: the batch is over.
+    /// Looks at the outcomes together, when all have come. Returns `true` if the batch is over.
     fn batch_executed(&mut self, c: usize, run: &mut BatchRun) -> bool {
         if run.posts.iter().any(|post| post.outcome.is_none()) {
             return false;
@@ -342,7 +342,7 @@ impl Sys {
         false
     }
 
-    /// The replies, one after the other in the order of the items.
+    /// Looks at the replies, one after the other in the order of the items.
     fn batch_replies(&mut self, c: usize, run: &mut BatchRun, is_late: bool) {
         let Stage::Replies { at, waits } = run.stage else { return };
         let Some(item) = (at..run.asked.len()).find(|&item| run.asked[item].is_some()) else {
@@ -374,7 +374,7 @@ impl Sys {
         self.step_soon(c, run.leader);
     }
 
-    /// The time is up for what the batch waits for.
+    /// Handles the deadline of the batch's wait.
     pub(super) fn batch_timer(&mut self, c: usize) {
         let Some(mut run) = self.clients[c].batch.take() else { return };
         match run.stage {
@@ -390,7 +390,7 @@ impl Sys {
         self.clients[c].batch = Some(run);
     }
 
-    /// The channel is gone.
+    /// Ends everything that the batch awaits, because the channel is gone.
     pub(super) fn flush_batch(&mut self, c: usize) {
         let is_local = self.clients[c].fabric == Fabric::Shm;
         let Some(run) = &mut self.clients[c].batch else { return };
@@ -411,14 +411,15 @@ impl Sys {
         }
     }
 
-    /// All items are told together.
+    /// Reports the results of all items together.
     fn batch_told(&mut self, c: usize, run: &BatchRun) {
         let mut told = vec![None; run.locks.len()];
         for (item, (op, _, result)) in run.batch.results().enumerate() {
             let Some(place) = run.batch.place_of(item) else { continue };
             let l = usize::from(run.locks[place]);
             let is_grant = matches!(result.status, Status::Success | Status::AlreadyLocked);
-            // of two grants on one lock, which are told together, the last says until when
+            // of two grants on one lock, which are reported together, the last has the end of the
+            // lease
             if let Some(earlier) = told[place].replace((op, result)).filter(|_| !is_grant) {
                 self.thread(c, l).op = earlier.0;
                 if let Some(why) = self.unreleased(c, l, &earlier.1) {
@@ -434,7 +435,7 @@ impl Sys {
                     self.thread(c, l).op = op;
                     self.finish(c, l, result);
                 }
-                // it was decided before the batch began
+                // the result was decided before the batch began
                 None => self.finish(c, l, OpResult::of(Status::BadResponse)),
             }
         }

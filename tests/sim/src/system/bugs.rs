@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a schedule can be run with to prove that the checkers notice: mistakes of a driver
-//! (executor, client library, server), which are here, and rules of the core that are switched
-//! off, which are in `dlock_core::planted`.
+//! The mistakes with which a schedule can be run, to prove that the checkers notice them: mistakes
+//! of a driver (executor, client library, server) are here; rules of the core that are switched off
+//! are in `dlock_core::planted`.
 
 macro_rules! driver_bugs {
     ($($field:ident = $name:literal, $rule:literal;)*) => {
@@ -48,7 +48,7 @@ driver_bugs! {
         "a reference whose release was not answered is not used any more";
 }
 
-/// What is too rare in `all`, and the scenario that has what it needs.
+/// The bugs that `all` shows too rarely, and the scenarios that show them.
 #[cfg(feature = "planted")]
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
@@ -103,13 +103,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("unfenced-not-tried", "unfenced"),
 ];
 
-/// The scenario in which this bug is looked for.
+/// The scenario that is searched for this bug.
 #[cfg(feature = "planted")]
 pub fn scenario_of(name: &str) -> &'static str {
     ELSEWHERE.iter().find(|bug| bug.0 == name).map_or("all", |bug| bug.1)
 }
 
-/// Everything that can be planted: its name and the rule that it breaks.
+/// Everything that can be planted: the name, and the rule that it breaks.
 #[cfg(feature = "planted")]
 pub fn plantable() -> Vec<(&'static str, &'static str)> {
     use dlock_core::planted::{OF_LAPS, OF_UNITS, UNFOUND};
@@ -119,8 +119,8 @@ pub fn plantable() -> Vec<(&'static str, &'static str)> {
     core.chain(DRIVER_BUGS.iter().copied()).collect()
 }
 
-/// Plants a bug on this thread; the mistakes of a driver that [`run`](super::run) is to be
-/// called with. `None`: there is no such bug. An empty name plants nothing.
+/// Plants a bug of the core on this thread; returns the mistakes of a driver with which to call
+/// [`run`](super::run). `None`: there is no such bug. An empty name plants nothing.
 #[cfg(feature = "planted")]
 pub fn plant(name: &str) -> Option<Bugs> {
     let core = dlock_core::planted::BUGS.iter().find(|bug| bug.1 == name);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Command channels: everything of one client in order, nothing else in any order.
+//! Command channels: the messages of one client arrive in order, those of different clients in any.
 //!
 //! ```text
 //!   client ──Batch, Ledger, Request──▶ up ──▶ tcp: the primary's inbox, a whole chain at a time
 //!                                      └──▶ verbs: the card, one by one; messages to the inbox
 //!          ◀──Outcome, Reply──── down
 //! ```
-//! A channel has a number. What arrives under a number that the primary has closed is dropped,
-//! and so is what arrives at a client under a number that it has given up.
+//! A channel has a number. Messages with the number of a closed channel are dropped, at the primary
+//! and at the client.
 
 use dlock_core::ids::Seq;
 use dlock_core::memory::word_op::{Outcome, WordOp};
@@ -53,7 +53,7 @@ impl Sys {
         self.at(at, Ev::Up(c as u8));
     }
 
-    /// The chains of one doorbell: one frame, or one list of work requests.
+    /// Sends the chains of one doorbell: one frame, or one list of work requests.
     pub(super) fn send_all_up(&mut self, c: usize, units: &[Unit]) {
         if !matches!(self.clients[c].life, Life::Up | Life::Leaving) {
             return;
@@ -72,13 +72,13 @@ impl Sys {
         }
     }
 
-    /// The sessions that the primary keeps of one process.
+    /// The sessions of one process that the primary keeps.
     pub(super) fn sessions_of(&self, c: usize, inc: u16) -> impl Iterator<Item = &Session> {
         self.sessions.iter().filter(move |s| usize::from(s.client) == c && s.inc == inc)
     }
 
-    /// The next unit of a client's channel arrives. What was sent over another fabric may take
-    /// more events on this one.
+    /// Handles the arrival of the next unit of a client's channel. Units sent over another fabric
+    /// may take more events on this one.
     pub(super) fn arrive(&mut self, c: usize) {
         let events = &mut self.clients[c].up_events;
         *events = events.saturating_sub(1);
@@ -113,10 +113,10 @@ impl Sys {
                     return self.clients[c].up.push_front((inc, gen, rest));
                 }
                 if is_closed {
-                    return; // its client hears nothing of it
+                    return; // the client receives no outcome
                 }
                 let outcome = Outcome::Done(values);
-                // the last work request of a list is the signalled one
+                // only the last work request of a list is signalled
                 self.clients[c].completions.push(Frame::Outcome { lock, tok, outcome });
                 if !more {
                     for frame in std::mem::take(&mut self.clients[c].completions) {
@@ -138,7 +138,7 @@ impl Sys {
         }
     }
 
-    /// The primary handles it when it comes to it.
+    /// Queues an arrival; the primary handles it when it comes to it.
     pub(super) fn queue(&mut self, arrived: Arrived) {
         self.inbox.push_back(arrived);
         if !self.serve_pending {
@@ -158,7 +158,7 @@ impl Sys {
         self.at(at, Ev::Down(c as u8));
     }
 
-    /// The next frame of a client's channel arrives there.
+    /// Handles the arrival of the next frame at a client.
     pub(super) fn receive(&mut self, c: usize) {
         let client = &mut self.clients[c];
         let Some((inc, gen, frame)) = client.down.pop_front() else { return };
@@ -168,14 +168,14 @@ impl Sys {
         }
     }
 
-    /// Replies of the arbiter go to whoever has a channel.
+    /// Sends replies of the arbiter to the clients that have a channel.
     pub(super) fn deliver(&mut self, out: &mut Vec<Sent>) {
         for sent in out.drain(..) {
             let Some(s) = self.session(sent.client).copied().filter(|s| s.gen != 0) else {
                 continue;
             };
             if sent.seq.0 >> 32 != u64::from(s.gen) {
-                continue; // asked on a channel that is closed
+                continue; // its channel is closed
             }
             let seq = Seq(sent.seq.0 & 0xffff_ffff);
             let frame = Frame::Reply { seq, reply: sent.reply };
@@ -183,7 +183,8 @@ impl Sys {
         }
     }
 
-    /// The client's side of its command channel is gone. What was sent may still arrive, or not.
+    /// Breaks the client's side of its command channel. Messages under way may still arrive, or
+    /// not.
     pub(super) fn break_command(&mut self, c: usize) {
         let keep = match self.rng.chance(500) {
             true => usize::MAX,
@@ -206,7 +207,7 @@ impl Sys {
         }
     }
 
-    /// The primary notices, behind what was sent, that a client's channel has ended.
+    /// Lets the primary notice, after the messages under way, that a client's channel has ended.
     pub(super) fn hang_up(&mut self, c: usize) {
         let ns = self.takes(20_000);
         let client = &mut self.clients[c];
@@ -219,18 +220,19 @@ impl Sys {
         self.up_at(c, at);
     }
 
-    /// What becomes of a chain on this lock, if it is not executed at all.
+    /// The outcome of a chain on this lock that is not executed; `None`: it is executed.
     pub(super) fn refuses_lock(&self, c: usize, l: usize) -> Option<Outcome> {
         let refused = self.refuses(c, self.clients[c].threads[l].epoch);
         let over = || Some(Outcome::Refused(Status::BadResponse));
         match refused {
             None if !self.is_connected(c, l) => over(),
-            Some(Outcome::Unknown) => over(), // nothing was sent
+            Some(Outcome::Unknown) => over(), // the chain was not sent
             refused => refused,
         }
     }
 
-    /// What becomes of a chain for a place of this epoch, if it is not executed at all.
+    /// The outcome of a chain for a place of this epoch that is not executed; `None`: it is
+    /// executed.
     pub(super) fn refuses(&self, c: usize, epoch: u32) -> Option<Outcome> {
         let client = &self.clients[c];
         let connected = matches!(client.life, Life::Up | Life::Leaving);
@@ -240,7 +242,7 @@ impl Sys {
             _ if !connected => Some(Outcome::Unknown),
             Fabric::Shm if !mapped => Some(Outcome::Unknown),
             Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
-            // the gate of the memory; a queue pair is connected when the recovery is over
+            // the gate of the memory is closed; a queue pair is connected only after the recovery
             Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
                 Some(Outcome::Refused(Status::NotReady))
             }
@@ -248,7 +250,7 @@ impl Sys {
         }
     }
 
-    /// The primary refuses this client's chains at the memory.
+    /// Whether the primary refuses this client's chains at the memory.
     fn is_revoked(&self, c: usize) -> bool {
         let client = &self.clients[c];
         self.sessions.iter().any(|s| s.revoked && Some(s.id) == client.id && s.gen == 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client tells a successor, and the places that it gets.
+//! The claims of a client at a successor, and the places that it gets.
 
 use dlock_core::clock::{Now, ServerTime};
 use dlock_core::ids::Epoch;
@@ -22,13 +22,14 @@ impl Sys {
             let knew = entry.is_lost();
             claims.push((l as u8, binding.claim(entry, new)));
             if entry.is_lost() && !knew {
-                self.oracle.ended(l, who); // it has no lease, and the horizon has passed
+                self.oracle.ended(l, who); // a hold without a lease, beyond the horizon
             }
         }
         claims
     }
 
-    /// The successor's places; a hold that it refuses is lost, and claimed again without.
+    /// Handles the places from the successor; a hold that it refuses is lost, and the lock is
+    /// claimed again without it.
     pub(super) fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
         let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
         let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
@@ -42,7 +43,7 @@ impl Sys {
             let is_free =
                 matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
             let mut binding = binding(t.epoch, epoch, (t.old_clock, t.horizon_ns), at, new);
-            // an operation that has begun meanwhile ends first; then the lock is told again
+            // an operation that has begun meanwhile ends first; then the lock is claimed again
             let Some(entry) = t.entry.as_mut().filter(|_| is_free) else { continue };
             match grant {
                 Ok(grant) => {
@@ -60,17 +61,18 @@ impl Sys {
                     let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
                     (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
                     t.is_carried_by(fabric);
-                    // what was ended of it, and it could not know, it claims in vain, or anew
+                    // if the hold was ended without the client's knowledge, the claim fails, or
+                    // makes a new hold
                     if !self.oracle.relies(l, who, self.now) {
                         self.oracle.ended(l, who);
                     }
                     if !has_token {
-                        self.oracle.token_gone(l, who); // it asks before it relies on the hold
+                        self.oracle.token_gone(l, who); // it will get another token first
                     }
                     if let Some(end) = end {
                         self.oracle.claimed(l, who, end);
                     }
-                    // the primary that has heard of it may be gone already
+                    // the primary that has confirmed the hold may be gone already
                     if self.alive && epoch == self.epoch {
                         self.oracle.confirmed(l, who);
                     }
@@ -79,7 +81,7 @@ impl Sys {
                         self.write_ledger(c, l, write);
                     }
                     if is_to_be_got {
-                        self.enter(c, l, Doing::Idle); // it is got by that
+                        self.enter(c, l, Doing::Idle); // the acquire gets the lock
                         self.step_soon(c, l);
                     }
                 }
@@ -88,7 +90,7 @@ impl Sys {
                     self.oracle.ended(l, who);
                 }
                 // the rules refuse the claim: a hold is lost, and the lock is claimed again without
-                // it; if that is refused, too, the lock is not got any more
+                // it; if that is refused as well, the client loses the handle
                 Err(Status::Denied | Status::ServerNoResource) if has_rules => match is_held {
                     true => {
                         entry.lose();
@@ -105,7 +107,7 @@ impl Sys {
             self.clients[c].claims_open = false;
             match self.clients[c].failover {
                 None => return self.ask(c, Ask::Done),
-                Some(_) => return self.control_soon(c, false), // it says so when it is to
+                Some(_) => return self.control_soon(c, false), // the machine asks for `Done` later
             }
         }
         match all {
@@ -115,8 +117,8 @@ impl Sys {
     }
 }
 
-/// Where a lock is: at this incarnation, whose clock is the one before if the client has come to a
-/// later one.
+/// The binding of a lock to its place at this incarnation. Its clock is the earlier one if the
+/// client has come to a later incarnation.
 fn binding(
     epoch: u32,
     current: u32,

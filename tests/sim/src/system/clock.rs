@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's clocks: its local clock drifts, or is ahead of its primary's on the same host; its
-//! wall clock steps; and it knows the server clock by an exchange of messages
+//! A client's clocks. Its local clock drifts, or, on the primary's host, differs from the primary's
+//! by a constant; its wall clock steps; it knows the server clock by an exchange of messages
 //! ([`ClockEstimate`]).
 //!
 //! ```text
@@ -10,26 +10,26 @@
 
 use dlock_core::clock::{ClockEstimate, Now, ServerTime, TrackedClock, DRIFT_PPM};
 
-/// What a client knows that has not heard the time.
+/// The estimate of a client that has not asked for the time.
 const NOTHING: ClockEstimate =
     ClockEstimate { offset_ns: 0, half_trip_ns: 0, taken_at_ns: 0, drift_ppm: DRIFT_PPM };
 
 /// A client's clocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
-    /// How much faster than true time it runs, parts per million.
+    /// How much faster than true time the local clock runs, parts per million.
     pub ppm: i64,
-    /// What it shows at true time 0.
+    /// What the local clock shows at true time 0.
     pub base: i64,
-    /// What its wall clock has been stepped by; nothing reads it but a planted bug.
+    /// The sum of the steps of the wall clock; only a planted bug reads it.
     pub wall_step: i64,
-    /// It is on its primary's host: the two clocks do not drift apart.
+    /// Whether the client is on its primary's host, where the two clocks do not drift apart.
     pub is_here: bool,
-    /// The server clock as last asked for.
+    /// The last estimate of the server clock.
     pub tracked: Option<TrackedClock>,
-    /// When it stood still last and went on, in true time.
+    /// When the clock last went on after standing still, in true time.
     pub jumped: u64,
-    /// It has learned the time by an exchange that began since it stood still.
+    /// Whether an exchange that began after that has told the client the time.
     pub has_learned: bool,
 }
 
@@ -40,7 +40,7 @@ impl Clock {
         self.base + at + at / 1_000_000 * self.ppm + at % 1_000_000 * self.ppm / 1_000_000
     }
 
-    /// The true time at which the monotonic clock shows this, or shortly before.
+    /// The true time at which the local clock shows `local_ns`, or shortly before.
     pub fn when(&self, local_ns: u64) -> u64 {
         if local_ns == u64::MAX {
             return u64::MAX;
@@ -51,7 +51,7 @@ impl Clock {
     }
 
     /// Learns from an exchange: readings before sending and after receiving, and the answer.
-    /// `told_ns`: server clock minus the primary's local clock. Nothing if it knows better already.
+    /// `told_ns`: server clock minus the primary's local clock. A worse estimate is ignored.
     pub fn learn(&mut self, (sent, received): (i64, i64), server: ServerTime, told_ns: u64) {
         let mut new = ClockEstimate::from_exchange(sent as u64, received as u64, server);
         if self.is_here {
@@ -68,13 +68,13 @@ impl Clock {
         self.tracked.map(|tracked| tracked.estimate)
     }
 
-    /// It stands still from one moment to another, and does not know.
+    /// The clock stands still from one moment to another, and the client does not know.
     pub fn stands_still(&mut self, from: u64, until: u64) {
         self.base -= self.local(until) - self.local(from);
         (self.jumped, self.has_learned) = (until, false);
     }
 
-    /// It goes on earlier, now.
+    /// The clock goes on earlier, now.
     pub fn goes_on(&mut self, now: u64) {
         if self.jumped > now {
             self.base += self.local(self.jumped) - self.local(now);
@@ -82,14 +82,14 @@ impl Clock {
         }
     }
 
-    /// What it knows of the server clock at a true time.
+    /// The client's estimate of the server clock at a true time.
     pub fn now(&self, at: u64) -> Now {
         let local_ns = self.local(at).max(0) as u64;
         self.tracked.unwrap_or(TrackedClock::new(NOTHING)).at(local_ns)
     }
 
-    /// The true time from which on this client must take `expiry` (server clock) for reached:
-    /// estimate plus uncertainty have come to it.
+    /// The true time from which on this client must assume that `expiry` (server clock) is reached:
+    /// its estimate plus the uncertainty has come to it.
     pub fn gives_up_at(&self, expiry: ServerTime) -> u64 {
         if expiry.0 == u64::MAX {
             return u64::MAX;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's control thread: it comes, comes back, proves to be alive, gets locks and gives
-//! them back, and tells a successor what it holds.
+//! A client's control thread: it joins, rejoins, sends heartbeats, gets locks and releases them,
+//! and reports to a successor what it holds.
 //!
 //! ```text
 //!   Joining ─Init──▶ Up ─channel or primary gone─▶ Broken ─Reinit─▶ Up
@@ -22,14 +22,14 @@ use super::state::{Ask, Doing, Ev, Life, Sys};
 use super::tokens::wants;
 
 const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
-/// Releases of a thousand whose answer the program does not wait for.
+/// Of a thousand releases, those whose answer the program does not await.
 const UNANSWERED: u32 = 150;
-/// Of a thousand clients that come to a recovering primary, so many tell it nothing.
+/// Of a thousand clients that come to a recovering primary, those that report nothing to it.
 const MUTE: u32 = 20;
-/// Of a thousand clients that were cut off from a new session, so many come back late.
+/// Of a thousand clients that were cut off from a new session, those that come back late.
 const LATE_IF_CUT: u32 = 600;
 
-/// What a control thread waits for.
+/// What a control thread awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Nothing: it sleeps until its next heartbeat.
@@ -56,10 +56,9 @@ pub(crate) enum Answer {
     Locks(Vec<(u8, Result<LockGrant, Status>)>),
     Released(u8, Status),
     Updated(Vec<(u8, bool, Result<LockGrant, Status>)>),
-    /// The server clock, and until when the primary does not act on silence.
-    /// Whether it recovers.
+    /// The server clock, until when the primary does not act on silence, and whether it recovers.
     Alive(ServerTime, ServerTime, bool),
-    /// The primary has given this connection up.
+    /// The primary has closed this connection.
     Closed,
     Done,
     Left,
@@ -67,10 +66,10 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether the primary has answered a request of this session, and knows the client.
+    /// Whether the answer shows that the primary knows the client and has answered in this session.
     fn is_of_the_session(&self) -> bool {
         match self {
-            // the answers to a session that is not the client's yet, or not any more
+            // the answers to a session that is not yet, or no longer, the client's
             Answer::Joined { .. } | Answer::Attached | Answer::Left => false,
             Answer::Refused(_) | Answer::Closed => false,
             Answer::Released(_, status) => *status == Status::Success,
@@ -80,14 +79,14 @@ impl Answer {
     }
 }
 
-/// The descriptor of a lock of the plan, as a client asks for it.
+/// The descriptor of a lock of the plan, as a client requests it.
 pub(crate) fn desc(sys: &Sys, c: usize, l: usize) -> LockDesc {
     let (name, tokens) = (vec![b'a' + l as u8], wants(sys, c, l));
     LockDesc { name, lock_type: sys.plan.locks[l], lease_s: 0, tokens }
 }
 
 impl Sys {
-    /// The control thread looks around soon.
+    /// Has the control thread act soon.
     pub(super) fn control_soon(&mut self, c: usize, slowly: bool) {
         let late = if self.clients[c].is_cut { LATE_IF_CUT } else { self.plan.late };
         let ns = match slowly && !self.calm {
@@ -104,7 +103,7 @@ impl Sys {
         self.control_after(c, ns);
     }
 
-    /// The control thread has something to do as soon as it waits for nothing.
+    /// Has the control thread act soon, if it awaits no answer.
     pub(super) fn control_wake(&mut self, c: usize) {
         if self.clients[c].control == Stage::Sleep {
             self.control_soon(c, false);
@@ -122,7 +121,7 @@ impl Sys {
         self.ask_for(c, ask, CONTROL_WAIT_NS);
     }
 
-    /// Asks, and waits for so long.
+    /// Sends a request, and awaits the answer for `wait_ns`.
     pub(super) fn ask_for(&mut self, c: usize, ask: Ask, wait_ns: u64) {
         let ns = self.takes(10_000);
         let to = if self.alive { self.epoch } else { 0 };
@@ -137,7 +136,7 @@ impl Sys {
         self.at(at, Ev::ControlUp(c as u8));
     }
 
-    /// The control thread wakes: for what it has to do, or because no answer came.
+    /// The control thread wakes up: to do its next task, or because no answer came in time.
     pub(super) fn control_wakes(&mut self, c: usize) {
         if let Stage::Answer(_) = self.clients[c].control {
             return self.connection_ends(c, true);
@@ -152,12 +151,12 @@ impl Sys {
         }
     }
 
-    /// The control connection is gone.
+    /// Handles the loss of the control connection.
     pub(super) fn connection_lost(&mut self, c: usize) {
         self.connection_ends(c, false);
     }
 
-    /// The same; `is_late`: no answer has come for as long as it is waited for.
+    /// As [`connection_lost`](Self::connection_lost); `is_late`: no answer came in time.
     fn connection_ends(&mut self, c: usize, is_late: bool) {
         self.log(|| format!("client {c}: its control connection is gone"));
         let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
@@ -178,7 +177,7 @@ impl Sys {
         self.came_in_vain(c, Status::BadResponse);
     }
 
-    /// An attempt to join has failed.
+    /// Handles a failed attempt to join.
     fn came_in_vain(&mut self, c: usize, status: Status) {
         let is_led = self.clients[c].life == Life::Broken && self.clients[c].failover.is_some();
         self.lead(c, |failover, now_ns| failover.came(now_ns, Err(status)));
@@ -204,7 +203,8 @@ impl Sys {
         self.ask(c, Ask::Join { reinit, gen });
     }
 
-    /// A client whose channel is denied asks for one over tcp. Whether it does.
+    /// A client that may not use the offered fabric asks for a channel over tcp; returns whether it
+    /// does.
     fn attaches_over_tcp(&mut self, c: usize) -> bool {
         let client = &mut self.clients[c];
         let Some((_, Answer::Joined { gen, secret, .. })) = client.session else { return false };
@@ -216,7 +216,7 @@ impl Sys {
         true
     }
 
-    /// The next session may have another fabric: shared memory where the clocks do not drift apart.
+    /// Chooses the fabric of the next session: shared memory only if the clocks do not drift apart.
     fn roams(&mut self, c: usize) {
         let is_here = self.clients[c].clock.ppm == 0;
         let others = match self.plan.is_of_card {
@@ -229,8 +229,8 @@ impl Sys {
         }
     }
 
-    /// The session's fabric is the client's from now on; memory of the old one is unmapped when the
-    /// operations end that are under way there.
+    /// Changes the client to the fabric of its new session; memory of the old one is unmapped when
+    /// the operations on it have ended.
     fn goes_over(&mut self, c: usize) {
         let fabric = self.clients[c].next_fabric;
         if self.clients[c].fabric != fabric {
@@ -246,7 +246,7 @@ impl Sys {
         }
     }
 
-    /// A thread is in the midst of an operation that it waits for nobody in: a reinit waits for it.
+    /// Whether a thread executes something without waiting for a message: a reinit waits for it.
     pub(super) fn is_busy_on_cpu(&self, c: usize) -> bool {
         let client = &self.clients[c];
         let is_local = client.fabric == Fabric::Shm;
@@ -276,7 +276,7 @@ impl Sys {
         let claims = client.threads.iter().any(|t| t.entry.is_some() && t.epoch != epoch);
         if claims && self.may_claim(c) {
             let client = &self.clients[c];
-            // what is held is told when no operation is under way on the lock
+            // a lock is claimed when no operation is under way on it
             let acts = |t: &super::state::Thread| {
                 let is_free = matches!(
                     t.doing,
@@ -335,8 +335,8 @@ impl Sys {
             self.cover(Action::Get, c);
             return self.ask(c, Ask::Get(wanted));
         }
-        // a session with a horizon learns the time from its heartbeats
-        // one of an exchange that took long, also if it was made on another fabric
+        // a session with a horizon learns the time from its heartbeats; an estimate from a long
+        // exchange is stale, even if it was made on another fabric
         let is_stale = |e: ClockEstimate| !client.clock.is_here || e.took_long();
         let asks_for_time =
             client.beats.next_ns() == u64::MAX && client.clock.estimate().is_none_or(is_stale);
@@ -353,7 +353,7 @@ impl Sys {
         }
     }
 
-    /// The next answer arrives.
+    /// Handles the arrival of the next answer.
     pub(super) fn control_receive(&mut self, c: usize) {
         let client = &mut self.clients[c];
         let Some((inc, conn, number, answer)) = client.control_down.pop_front() else { return };
@@ -390,11 +390,11 @@ impl Sys {
                     self.joined(c, asked, session);
                 }
             }
-            // the memory is not its to use: the next fabric that is offered
+            // the client may not use the memory: try the next fabric that is offered
             Answer::Refused(Status::Denied) if self.attaches_over_tcp(c) => {}
             Answer::Refused(_) if self.clients[c].renewal.is_beside() => self.connection_lost(c),
             Answer::Refused(status @ Status::ClientRemoved) => match self.clients[c].life {
-                // it asks once more before it believes that
+                // the client asks once more before it believes that
                 Life::Broken if self.clients[c].failover.is_some() => self.came_in_vain(c, status),
                 _ => self.start_anew(c),
             },
@@ -402,7 +402,7 @@ impl Sys {
                 self.came_in_vain(c, status);
             }
             Answer::Refused(status) => {
-                // of claims: the recovery is over
+                // the answer to claims: the recovery is over
                 self.clients[c].claims_open &= status != Status::Error;
                 self.lead(c, |failover, now_ns| failover.said(now_ns, status));
                 self.control_soon(c, true);
@@ -440,7 +440,7 @@ impl Sys {
         let Terms { horizon_s, until, lapses } = terms;
         let stale = !self.alive || epoch != self.epoch;
         if stale && self.clients[c].id.is_none() {
-            return self.control_soon(c, true); // that primary has died: it was never one of its
+            return self.control_soon(c, true); // the primary that let it in has died
         }
         let old_clock = self.clients[c].clock;
         let anew = self.clients[c].epoch != epoch;
@@ -448,7 +448,7 @@ impl Sys {
             let t = &self.clients[c].threads[l];
             let is_idle = matches!(t.doing, Doing::Idle | Doing::Control);
             if anew && is_idle && t.entry.as_ref().is_some_and(LockEntry::has_left) {
-                self.forget_lock(c, l); // it is not claimed, but got anew
+                self.forget_lock(c, l); // not claimed: the program gets it again
             }
         }
         let client = &mut self.clients[c];
@@ -470,7 +470,7 @@ impl Sys {
         let sent_ns = client.clock.local(sent).max(0) as u64;
         let beats = Heartbeats::new(u64::from(horizon_s) * NS, sent_ns);
         let mut old_beats = std::mem::replace(&mut client.beats, beats);
-        // what is lost is lost before the session's new horizon counts
+        // holds are lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
         for l in 0..self.clients[c].threads.len() {
@@ -484,7 +484,7 @@ impl Sys {
         }
         if stale {
             let inc = self.clients[c].inc;
-            self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
+            self.after(20_000, Ev::Reset(c as u8, inc, gen)); // the primary has died meanwhile
         }
         self.forget_async(c);
         self.objects_rejoin(c, anew || recovering);
@@ -512,7 +512,7 @@ impl Sys {
         self.control_soon(c, false);
     }
 
-    /// The primary has forgotten this client: it comes as a new one, with nothing.
+    /// The primary has forgotten this client, which comes back as a new one, without holds.
     pub(super) fn start_anew(&mut self, c: usize) {
         self.reset_process(c);
         self.clients[c].life = Life::Joining;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which actions were under way, or began, while which fault was.
+//! Which actions were under way, or began, during which fault.
 
 use super::plan::{Fault, FAULTS};
 
-/// What a client can be about.
+/// An action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Action {
@@ -31,15 +31,15 @@ pub enum Action {
     Hold,
     /// A lost answer is cleared up.
     Resolve,
-    /// References are got.
+    /// Handles of locks are got.
     Get,
-    /// A reference is given back.
+    /// A handle of a lock is released.
     Release,
-    /// A client comes.
+    /// A client joins.
     Join,
-    /// A client comes back.
+    /// A client joins again.
     Rejoin,
-    /// A client tells a successor what it holds.
+    /// A client claims its holds at a successor.
     Claim,
     /// `TryLock` of many locks.
     BatchTry,
@@ -53,7 +53,7 @@ pub enum Action {
     ObjectCreate,
     /// An object is got.
     ObjectGet,
-    /// An object is given back.
+    /// An object is released.
     ObjectRelease,
     /// An object is destroyed.
     ObjectDestroy,
@@ -97,7 +97,7 @@ pub const ACTIONS: [(Action, &str); 28] = [
     (Action::ObjectSnapshot, "object-read"),
 ];
 
-/// How often each pair occurred.
+/// How often each pair of action and fault occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     counts: [[u64; FAULTS.len()]; ACTIONS.len()],
@@ -110,22 +110,22 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Nothing yet.
+    /// A report without occurrences.
     pub fn new() -> Self {
         Self { counts: [[0; FAULTS.len()]; ACTIONS.len()] }
     }
 
-    /// One more.
+    /// Counts an occurrence.
     pub fn count(&mut self, action: Action, fault: Fault) {
         self.counts[action as usize][fault as usize] += 1;
     }
 
-    /// How often.
+    /// How often the pair occurred.
     pub fn of(&self, action: Action, fault: Fault) -> u64 {
         self.counts[action as usize][fault as usize]
     }
 
-    /// Adds what another run has seen.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Coverage) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             for (a, b) in mine.iter_mut().zip(theirs) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client's thread does when an operation is over, or what it has was ended.
+//! What a client's thread does when an operation is over, or its hold was ended.
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
@@ -12,8 +12,8 @@ use super::coverage::Action;
 use super::state::{Doing, Sys};
 
 impl Sys {
-    /// The primary has ended what this client had without a lease. Of an operation under way on
-    /// something that it had, the rest is lost when the operation is over.
+    /// The primary has ended the client's holds without a lease. If an operation on such a hold is
+    /// under way, the rest is lost when that is over.
     pub(super) fn lapse(&mut self, c: usize, l: usize) {
         let who = self.who(c);
         let t = self.thread(c, l);
@@ -30,7 +30,7 @@ impl Sys {
         }
     }
 
-    /// The lock is not got any more, as far as this client knows.
+    /// The client no longer has the lock's handle, as far as it knows.
     pub(super) fn forget_lock(&mut self, c: usize, l: usize) {
         let who = self.who(c);
         self.oracle.untold(l, who);
@@ -40,7 +40,7 @@ impl Sys {
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
     }
 
-    /// The recovery is over: the program gets anew what it has not claimed.
+    /// The recovery is over: the program gets the locks again that it has not claimed.
     pub(super) fn gives_claims_up(&mut self, c: usize) {
         let epoch = self.clients[c].epoch;
         for l in 0..self.clients[c].threads.len() {
@@ -51,8 +51,8 @@ impl Sys {
         }
     }
 
-    /// The program does not wait for the answer any longer. The primary may have the release or
-    /// not; what comes after it on this connection is read after it.
+    /// The program no longer awaits the answer. The primary may have got the release or not; later
+    /// requests on this connection are read after it.
     pub(super) fn release_unanswered(&mut self, c: usize, l: usize) {
         let t = self.thread(c, l);
         if let Some(entry) = &mut t.entry {
@@ -65,8 +65,8 @@ impl Sys {
         self.control_soon(c, false);
     }
 
-    /// The operation has a result. That of an asynchronous one is told when the program asks, and
-    /// judged anew then.
+    /// The operation has a result. That of an asynchronous operation is judged and returned when
+    /// the program polls.
     pub(super) fn done(&mut self, c: usize, l: usize, result: OpResult) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
@@ -85,7 +85,7 @@ impl Sys {
         self.effect(c, l);
     }
 
-    /// The caller is told what the operation came to.
+    /// Returns the result of the operation to the caller.
     pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
         if let Some(why) = self.unreleased(c, l, &result) {
             self.fail(why);
@@ -113,11 +113,11 @@ impl Sys {
             self.lapse(c, l);
         }
         if lapses || moves {
-            self.moves(c, l); // what may be left of what has lapsed is undone
+            self.moves(c, l); // undoes the rest of a lapsed hold
         }
         if result.status == Status::LockNotGet {
             match self.thread(c, l).entry.as_ref().is_some_and(LockEntry::has_left) {
-                true => _ = self.enter(c, l, Doing::Control), // it is got again
+                true => _ = self.enter(c, l, Doing::Control), // gets the lock again
                 false => self.forget_lock(c, l),
             }
             return self.control_wake(c);
@@ -128,7 +128,7 @@ impl Sys {
         }
     }
 
-    /// A client that comes back by itself has released what it could not ask a primary to release.
+    /// Turns a failed release into a success, if a client with failover could not reach a primary.
     fn unheard(&mut self, c: usize, l: usize, result: OpResult) -> OpResult {
         let is_by_itself = self.plan.by_itself;
         let (now, who) = (self.unheard_now(c, l), self.who(c));
@@ -153,7 +153,7 @@ impl Sys {
         released.unwrap_or(result)
     }
 
-    /// The clock that the lock's deadline is of, as the client knows it.
+    /// The clock of the lock's deadline, as the client knows it.
     pub(super) fn unheard_now(&self, c: usize, l: usize) -> Now {
         let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
         let horizon_ns = t.horizon_ns;
@@ -163,7 +163,7 @@ impl Sys {
         }
     }
 
-    /// An operation has left something in doubt: a client that comes back by itself undoes it.
+    /// An operation has left something in doubt: a client with failover undoes it.
     fn leaves_in_doubt(&mut self, c: usize) {
         if self.plan.by_itself {
             self.lead(c, Failover::left_in_doubt);
@@ -171,7 +171,8 @@ impl Sys {
         }
     }
 
-    /// A lock was got that the primary has given before: what may be left of that is undone.
+    /// The client has got a lock that it had at this primary before: undoes what may be left of
+    /// that.
     pub(super) fn undoes_what_is_left(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let entry = self.thread(c, l).entry.as_mut();
@@ -180,7 +181,7 @@ impl Sys {
         }
     }
 
-    /// A new session has taken the place of the one with these heartbeats.
+    /// Moves all threads to the new session; `old`: the heartbeats of the session before it.
     pub(super) fn move_all(&mut self, c: usize, old: Heartbeats) {
         let epoch = self.clients[c].epoch;
         for l in 0..self.clients[c].threads.len() {
@@ -189,7 +190,8 @@ impl Sys {
                 Doing::Nothing | Doing::Idle | Doing::Control => self.moves(c, l),
                 Doing::Reply { is_wait: true } if t.async_until == 0 => self.moves(c, l),
                 _ => {
-                    // when its operation is over, which may be of an earlier session than the last
+                    // the session moves when the operation is over, which may be of an earlier
+                    // session than the last
                     let is_of_the_last = !std::mem::replace(&mut t.moves, true);
                     if t.epoch == epoch && (is_of_the_last || old.horizon_ns() == 0) {
                         t.horizon_ns = old.horizon_ns();
@@ -199,15 +201,15 @@ impl Sys {
         }
     }
 
-    /// A new session with the same primary, and no operation is under way on this lock: the
-    /// ledger is told again what the client has, and what is in doubt is undone.
+    /// A new session with the same primary, while no operation is under way on this lock: the
+    /// client writes its ledger entry again, and what is in doubt is undone.
     pub(super) fn moves(&mut self, c: usize, l: usize) {
         let (gen, epoch, now) = (self.clients[c].gen, self.clients[c].epoch, self.thread_now(c, l));
         let fabric = self.clients[c].fabric;
         let t = self.thread(c, l);
         if t.epoch != epoch {
             if let Some(asked) = &mut t.asked {
-                asked.gen = u32::MAX; // whatever the old session has answered does not count
+                asked.gen = u32::MAX; // answers of the old session do not count
             }
             return;
         }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything that can happen next.
+//! The events of the simulation.
 
-/// Something that will happen.
+/// An event that will happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ev {
-    /// A client's thread goes on: client, incarnation, lock, number of its step.
+    /// A client's thread continues: client, incarnation, lock, number of its step.
     Step(u8, u16, u8, u32),
     /// A client's thread has waited long enough.
     Timer(u8, u16, u8, u32),
-    /// A hold that is renewed is looked at: client, incarnation, lock.
+    /// A look at a hold that is renewed: client, incarnation, lock.
     Renewal(u8, u16, u8),
     /// The CPU of a client executes the next word operation of its chain (shm).
     WordOp(u8, u16, u8, u32),
@@ -22,25 +22,25 @@ pub(crate) enum Ev {
     ControlUp(u8),
     /// The next reply arrives at a client.
     ControlDown(u8),
-    /// A client's control thread goes on, or has waited long enough.
+    /// A client's control thread continues, or has waited long enough.
     Control(u8, u16, u32),
-    /// The primary learns that a control connection is gone: client, incarnation, connection.
+    /// The primary notices that a control connection is gone: client, incarnation, connection.
     Lost(u8, u16, u32),
-    /// The primary gives up a control connection at whose other end nobody answers.
+    /// The primary gives up a control connection whose peer does not answer.
     Silent(u8, u16, u32),
-    /// A client learns that its channel is gone: client, incarnation, channel.
+    /// A client notices that its channel is gone: client, incarnation, channel.
     Reset(u8, u16, u32),
     /// The primary drops a channel whose client does not read.
     Stalled(u8, u16, u32),
-    /// The primary handles what has arrived.
+    /// The primary handles an arrival.
     Serve,
     /// The primary looks at its clock.
     Tick(u64),
     /// A successor is started.
     Successor,
-    /// The standby goes on: the number of its step.
+    /// The standby continues: the number of its step.
     Standby(u32),
-    /// An operator looks after the standby.
+    /// An operator checks on the standby.
     Operator,
     /// A new client process is started in this place.
     Restart(u8),

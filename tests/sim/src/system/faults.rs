@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Faults: what each does to the world.
+//! The faults, and what each does to the world.
 
 use dlock_core::clock::NS;
 use dlock_core::limits::FAIR_DIVERT;
@@ -13,21 +13,22 @@ use super::plan::{Fabric, Fault};
 use super::server::{World, EXITED};
 use super::state::{Doing, Ev, Life, Sys, Unit};
 
-/// Clients of a thousand for whom there is no memory.
+/// Of a thousand clients, those for which there is no memory.
 const NO_MEMORY: u32 = 10;
-/// New sessions of a thousand whose last answer is lost, and the same of the attempt after that.
+/// Of a thousand new sessions, those whose last answer is lost; and those of the attempt after
+/// that.
 const CUT: u32 = 20;
 const CUT_AGAIN: u32 = 500;
-/// Connections of a thousand whose end the primary hears of late, and how late.
+/// Of a thousand connections, those whose end the primary notices late, and how late.
 const LATE_END: u32 = 300;
 const LATE_END_NS: u64 = 4 * NS;
-/// Clients of a thousand that come to a recovering primary, have its memory mapped, and are stopped
-/// then for longer than any recovery may take.
+/// Of a thousand clients that come to a recovering primary and map its memory, those that are
+/// stopped then for longer than any recovery may take.
 const STOPPED: u32 = 20;
 const STOPPED_NS: u64 = 300 * NS;
 
 impl Sys {
-    /// An action begins: it meets every fault that lasts.
+    /// An action begins: counts it together with every fault that lasts.
     pub(super) fn cover(&mut self, action: Action, c: usize) {
         use Action as A;
         if matches!(
@@ -54,7 +55,7 @@ impl Sys {
         }
     }
 
-    /// A fault strikes: it meets every action that is under way.
+    /// A fault begins: counts it together with every action under way.
     pub(super) fn struck(&mut self, fault: Fault, at: usize) {
         self.log(|| format!("FAULT {fault:?} at client {at}"));
         self.mix(0xfa << 32 ^ fault as u64);
@@ -64,7 +65,7 @@ impl Sys {
                 let action = match (t.doing, &t.entry) {
                     (Doing::Nothing | Doing::Control, _) => None,
                     (Doing::Idle, Some(e)) if e.refs() > 0 => Some(Action::Hold),
-                    // nobody answers it: it is under way until the next operation
+                    // no message answers it: it is under way until the next operation
                     (Doing::Idle, _) => Some(t.action).filter(|a| *a == Action::Abandon),
                     _ => Some(t.action),
                 };
@@ -89,7 +90,7 @@ impl Sys {
         *active = until.max(*active);
     }
 
-    /// How long something stands still: mostly shorter than a lease, sometimes longer.
+    /// How long something stands still: mostly less than a lease, sometimes more.
     fn outage(&mut self) -> u64 {
         match self.rng.below(5) {
             0 => self.rng.below(1_000_000),
@@ -99,8 +100,8 @@ impl Sys {
         }
     }
 
-    /// Something on the way breaks the new connection before its last answer: seldom, and then
-    /// often once more.
+    /// Whether the new connection breaks before its last answer: seldom, but often again after
+    /// that.
     pub(super) fn is_cut(&mut self, c: usize) -> bool {
         let chance = if self.clients[c].is_cut { CUT_AGAIN } else { CUT };
         let is_cut = !self.calm && self.rng.chance(chance);
@@ -108,7 +109,7 @@ impl Sys {
         is_cut
     }
 
-    /// The process is stopped, and has the memory mapped: it cannot be fenced.
+    /// Whether the process is stopped while it has the memory mapped, so that it cannot be fenced.
     pub(super) fn is_stopped(&mut self, c: usize) -> bool {
         let is_mapping = self.clients[c].fabric == Fabric::Shm && !self.calm;
         let is_stopped = is_mapping && self.rng.chance(STOPPED);
@@ -118,12 +119,12 @@ impl Sys {
         is_stopped
     }
 
-    /// The primary's host has no memory for one more client just now.
+    /// Whether the primary's host has no memory for another client now.
     pub(super) fn has_no_memory(&mut self) -> bool {
         !self.calm && self.rng.chance(NO_MEMORY)
     }
 
-    /// When the primary hears of the end of a client's connection.
+    /// When the primary notices the end of a client's connection.
     pub(super) fn ends_for_the_primary(&mut self, c: usize) -> u64 {
         let ns = match self.rng.chance(LATE_END) {
             true => self.rng.below(LATE_END_NS),
@@ -132,12 +133,12 @@ impl Sys {
         (self.now + ns).max(self.clients[c].blocked_up)
     }
 
-    /// The process of a client ends, and everything in it. What it sent may still arrive.
+    /// Ends the process of a client. Messages that it has sent may still arrive.
     pub(super) fn reset_process(&mut self, c: usize) {
         let (who, inc) = (self.who(c), self.clients[c].inc);
         let has_mapped = |s: &super::state::Session| s.process != 0 || s.mapped;
         let is_local = self.clients[c].fabric == super::plan::Fabric::Shm;
-        // the end of a process that has mapped the memory is seen
+        // the primary sees the end of a process that has mapped the memory
         match is_local || self.sessions_of(c, inc).any(has_mapped) {
             true => self.oracle.gone(who),
             false => self.oracle.orphaned(who),
@@ -171,7 +172,7 @@ impl Sys {
         }
     }
 
-    /// A client's process is over; another one comes in its place some day.
+    /// Ends a client's process; another one takes its place later.
     pub(super) fn exit(&mut self, c: usize) {
         let inc = self.clients[c].inc;
         self.reset_process(c);
@@ -183,7 +184,7 @@ impl Sys {
         self.after(ns, Ev::Restart(c as u8));
     }
 
-    /// A new process starts.
+    /// Starts a new process.
     pub(super) fn restart(&mut self, c: usize) {
         if self.clients[c].life == Life::Dead {
             self.clients[c].life = Life::Joining;
@@ -222,15 +223,15 @@ impl Sys {
             client.blocked_down = client.blocked_down.max(until);
         }
         self.lasts(fault, until);
-        // each side gives a connection up by itself, if the outage is long enough
+        // each side may give a connection up by itself during a long outage
         if self.rng.chance(700) {
             let after = self.rng.below(ns + 1);
             self.after(after, Ev::Silent(c as u8, inc, conn));
         }
     }
 
-    /// Longer than any lease that a client asked for by itself. A clock that does not count the
-    /// time in which its machine was suspended is wrong by that afterwards.
+    /// Stops a client for longer than any lease that it requested. A clock that does not count the
+    /// time of a suspend is wrong by that afterwards.
     fn stands_still(&mut self, fault: Fault, c: usize) {
         let lease_ns = u64::from(self.plan.lease_max_s) * NS;
         let ns = lease_ns + self.rng.range(NS, 4 * NS);
@@ -244,8 +245,8 @@ impl Sys {
         self.lasts(fault, until);
     }
 
-    /// Most numbers of a free fair lock have been used up: the arbiter gives the next tickets out,
-    /// or will soon.
+    /// Uses up most ticket numbers of a free fair lock, so that the arbiter gives out the next
+    /// tickets, now or soon.
     fn lap(&mut self) {
         let l = self.rng.below(self.plan.locks.len() as u64) as usize;
         let known = |client: &super::state::Client| {
@@ -263,7 +264,7 @@ impl Sys {
         if !is_free {
             return;
         }
-        // the lanes come there ticket by ticket, and never back
+        // the lanes come there ticket by ticket, and never go back
         let to = FAIR_DIVERT - before;
         let (x, s) = match self.rng.below(3) {
             0 => (to.max(taken.mx()), taken.ms()),
@@ -278,8 +279,8 @@ impl Sys {
 }
 
 impl Sys {
-    /// A client is hit where it hurts: the note of a share that its chain took is lost with the
-    /// channel, or its ledger announces a ticket.
+    /// Loses the note of a shared hold that the client's chain has taken, with its channel; or
+    /// leaves an announced ticket in its ledger.
     fn stray(&mut self, c: usize) {
         let client = &self.clients[c];
         let is_share = |unit: &Unit| match unit {
@@ -314,15 +315,15 @@ impl Sys {
 }
 
 impl Sys {
-    /// Whether the primary is there to hear of a revocation. A client without a horizon is not
-    /// protected, and may claim at a successor what has ended.
+    /// Whether the primary is there to learn of a revocation. A client without a horizon is not
+    /// protected, and may claim at a successor a hold that has ended.
     fn may_revoke(&self) -> bool {
         self.alive && self.frozen_until <= self.now && self.plan.horizon_s > 0
     }
 }
 
 impl World {
-    /// Whether a successor would hear of every client: none is being told that it was removed.
+    /// Whether a successor would learn of every client: none of them is being removed.
     pub(super) fn everybody_comes(&self) -> bool {
         use dlock_core::membership::State as S;
         let may_return =
@@ -334,7 +335,7 @@ impl World {
         })
     }
 
-    /// One fault, if one is due.
+    /// Makes one fault happen, if one is due.
     pub fn fault(&mut self) {
         let everybody_comes = self.everybody_comes();
         let sys = &mut self.sys;
@@ -345,7 +346,7 @@ impl World {
         let c = sys.rng.below(sys.clients.len() as u64) as usize;
         let remote = sys.clients[c].fabric != Fabric::Shm;
         let life = sys.clients[c].life;
-        // a recovery waits without end for a client without a horizon: none may vanish meanwhile
+        // a recovery waits without end for a client without a horizon, so none may vanish meanwhile
         let is_awaited = sys.recovering && sys.plan.horizon_s == 0;
         let may_go = sys.alive && !is_awaited && life != Life::Dead;
         match fault {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations up to their first chain: what the library does before it builds an
-//! [`Operation`].
+//! Operations up to their first chain: the work of the library before it builds an [`Operation`].
 //!
 //! ```text
-//!   begin ─▶ First: the chain ─▶ Writes: a ledger entry ─▶ Written: the clock ─▶ told
+//!   begin ─▶ First: the chain ─▶ Writes: a ledger entry ─▶ Written: the clock ─▶ result
 //! ```
 
 use dlock_core::clock::Now;
@@ -16,7 +15,7 @@ use super::state::{Doing, Sys};
 use super::told::shared_past_a_queue;
 
 impl Sys {
-    /// As the library begins.
+    /// Begins an operation as the library does.
     pub(super) fn first(&mut self, c: usize, l: usize, op: Op, now: Now, bounds: Bounds) {
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
@@ -26,7 +25,7 @@ impl Sys {
         self.follow(c, l, follows);
     }
 
-    /// The first chain has been executed.
+    /// Handles the end of the first chain.
     pub(super) fn first_ended(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
@@ -63,7 +62,7 @@ impl Sys {
         }
     }
 
-    /// The ledger is written; others may come before the clock is read.
+    /// Writes the ledger; other events may come before the clock is read.
     pub(super) fn writes(&mut self, c: usize, l: usize, write: LedgerEntry) {
         self.write_ledger(c, l, write);
         self.enter(c, l, Doing::Written);
@@ -82,8 +81,8 @@ impl Sys {
         self.follow(c, l, follows);
     }
 
-    /// A release by its first chain is told, which may have changed the memory of a dead
-    /// primary. A client without a horizon does not learn that it was cut off.
+    /// Checks a release by the first chain, which may have changed the memory of a dead primary. A
+    /// client without a horizon does not learn that it was cut off.
     fn released_at_once(&mut self, c: usize, l: usize, status: Status) {
         let is_release = self.clients[c].threads[l].op == Op::Unlock && status == Status::Success;
         if is_release && self.plan.horizon_s > 0 && !self.is_by_a_wrong_clock(c, l) {

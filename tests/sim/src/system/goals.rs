@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a thread does next: anything while there are faults, then what proves that nothing is
-//! stuck and nothing is left behind.
+//! The next operation of a thread: any while there are faults; then those that prove that nothing
+//! is stuck and nothing is left behind.
 
 use dlock_core::lock::{EntryState, LockEntry, Op};
 use dlock_core::wire::message::{LockType, Mode};
@@ -9,12 +9,12 @@ use dlock_core::wire::status::Status;
 use super::coverage::Action;
 use super::state::{Doing, Goal, Life, Sys};
 
-/// Attempts of one acquire after the faults are over: a place may have been lost before.
+/// Attempts of one acquire after the end of the faults: a place may have been lost before.
 const ATTEMPTS_MAX: u32 = 4;
-/// A program that rests asks for nothing for at most this long.
+/// The longest rest of a program.
 const REST_NS_MAX: u64 = 10_000_000_000;
 
-/// What a lock is to its client, as far as the client knows.
+/// What the client has of a lock, as far as it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Has {
     Nothing,
@@ -22,7 +22,7 @@ enum Has {
     Hold(Mode),
 }
 
-/// How long a thread waits at most for the end of a reliance: some leases end in years.
+/// The longest wait of a thread for the end of another's reliance: some leases end in years.
 const NEAR_NS_MAX: u64 = 20_000_000_000;
 
 impl Sys {
@@ -36,7 +36,7 @@ impl Sys {
         }
     }
 
-    /// The thread goes on.
+    /// Continues the thread.
     pub(super) fn thread_steps(&mut self, c: usize, l: usize) {
         let t = &self.clients[c].threads[l];
         match t.doing {
@@ -78,8 +78,9 @@ impl Sys {
         }
     }
 
-    /// Requests on the command channel could overtake a release on the control connection, or be
-    /// overtaken by it: a lock is released when everything about it is answered.
+    /// Whether the client may release the lock's handle: only if everything about it is answered,
+    /// because requests on the command channel and a release on the control connection could
+    /// overtake each other.
     fn may_release(&mut self, c: usize, l: usize) -> bool {
         let t = self.thread(c, l);
         let doubt = t.unflushed || t.entry.as_ref().is_some_and(|e| e.in_doubt());
@@ -139,7 +140,7 @@ impl Sys {
         self.begin(c, l, op);
     }
 
-    /// What an operation is to the coverage report.
+    /// The action of an operation in the coverage report.
     pub(super) fn action(&self, c: usize, l: usize, op: Op) -> Action {
         match (op, self.has(c, l)) {
             (Op::Unlock, Has::Ticket(_)) => Action::Abandon,
@@ -154,7 +155,7 @@ impl Sys {
         }
     }
 
-    /// The operation is over: when does the next one begin?
+    /// An operation is over: schedules the next one.
     pub(super) fn finished(&mut self, c: usize, l: usize, status: Status) {
         if self.goal != Goal::Any {
             let failed = !matches!(status, Status::Success | Status::AlreadyLocked);
@@ -165,7 +166,7 @@ impl Sys {
             };
             if matches!(status, Status::NotReady | Status::BadResponse) {
                 let t = self.thread(c, l);
-                t.attempts = t.attempts.saturating_sub(1); // it never came to an answer
+                t.attempts = t.attempts.saturating_sub(1); // it got no answer
             }
             return self.step_after(c, l, ns);
         }
@@ -210,7 +211,7 @@ impl Sys {
         self.step_after(c, l, ns + slowly);
     }
 
-    /// After the faults: drain, then everybody is granted once, then nothing is left.
+    /// After the faults: drain, then each client is granted once, then nothing is left.
     fn towards_goal(&mut self, c: usize, l: usize) {
         let (goal, has) = (self.goal, self.has(c, l));
         let t = self.thread(c, l);

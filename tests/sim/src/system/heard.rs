@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs hear without asking (`dlock_core::lock::Listening`), and the checker of that.
+//! The events that programs get without asking (`dlock_core::lock::Listening`), and their checker.
 //!
-//! The checker knows what programs were told by their calls: of a hold that was told, its program
-//! hears once, and before its loss; and of a loss before it hears of the next hold, and as soon as
-//! a call, or a look of the library, finds it.
+//! The checker knows the results of the programs' calls. Of a hold that a call has reported, the
+//! program gets one event, and gets it before that of its loss. It gets the event of a loss before
+//! that of the next hold, and as soon as a call, or a look of the library, finds the loss.
 
 use dlock_core::lock::{Heard, Listening};
 
 use super::state::Sys;
 
-/// What the program of a thread has heard.
+/// The events that the program of a thread has got.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Listener {
     listening: Listening,
-    /// The hold that it has heard of.
+    /// The hold of which it has got the event.
     known: Option<u64>,
     last: u64,
-    /// It has asked for the end of that.
+    /// Whether it has asked for the end of that hold.
     is_ended: bool,
 }
 
 impl Listener {
-    /// Its program asks for the end of its hold.
+    /// The program asks for the end of its hold.
     pub(super) fn ends(&mut self, is_release: bool) {
         self.is_ended |= is_release;
     }
 }
 
 impl Sys {
-    /// Something may have changed the lock: its program hears of that.
+    /// The lock may have changed: passes the events to the program.
     pub(super) fn hears(&mut self, c: usize, l: usize) {
         if !self.plan.listens {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client learns from an answer on its control connection: the server clock, and until when
-//! it may rely on what has no lease.
+//! it may rely on a hold without a lease.
 
 use dlock_core::clock::ServerTime;
 use dlock_core::wire::control::UNLIMITED;
@@ -8,12 +8,12 @@ use dlock_core::wire::control::UNLIMITED;
 use super::state::Sys;
 
 impl Sys {
-    /// The server clock from an exchange.
+    /// Learns the server clock from an exchange.
     pub(super) fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
         let now = self.now;
         let client = &mut self.clients[c];
         let trip = (client.clock.local(sent), client.clock.local(now));
-        // of the primary that it is at, which may be dead by now
+        // the offset of the primary to which the client belongs, which may be dead by now
         let of_dead = self.dead_offsets.iter().find(|(epoch, _)| *epoch == client.epoch);
         let told_ns = of_dead.map_or(self.offset, |(_, offset)| *offset) as u64;
         let before_ns = client.clock.now(now).uncertainty_ns;
@@ -24,7 +24,7 @@ impl Sys {
         client.clock_at = now + self.plan.heartbeat_ns;
     }
 
-    /// The session's horizon has moved, for every lock whose operations it carries.
+    /// Moves the horizon of each lock whose operations the session carries.
     pub(super) fn horizon_moves(&mut self, c: usize) {
         let gen = self.clients[c].gen;
         for l in 0..self.clients[c].threads.len() {
@@ -35,12 +35,12 @@ impl Sys {
         }
     }
 
-    /// The horizon of this lock is that of the client's session.
+    /// Sets the horizon of this lock to that of the client's session.
     pub(super) fn takes_horizon(&mut self, c: usize, l: usize) {
         let (now, who, client) = (self.now, self.who(c), &mut self.clients[c]);
         let horizon_ns = client.beats.horizon_ns();
         client.threads[l].horizon_ns = horizon_ns;
-        // the primary may have moved on to a session whose answer the client has not heard
+        // the primary may have moved on to a session whose answer the client has not got
         let until = match client.cut {
             (conn, until) if conn >= client.session_conn && horizon_ns == u64::MAX => until,
             _ => client.clock.when(horizon_ns),
@@ -50,7 +50,7 @@ impl Sys {
         }
     }
 
-    /// By its own clock, the client is past its horizon before the primary acts.
+    /// Checks that the client is past its horizon by its own clock before the primary acts.
     pub(super) fn gives_up_first(&mut self, c: usize, acts_at: ServerTime) {
         let client = &self.clients[c];
         if client.epoch != self.epoch || acts_at == UNLIMITED {

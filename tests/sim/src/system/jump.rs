@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's clock that stands still: a guest that is paused, or saved and restored, and whose
-//! CLOCK_BOOTTIME does not count that time. Nothing tells it.
+//! A client's clock that stands still without the client's knowledge: its guest is paused, or saved
+//! and restored, and CLOCK_BOOTTIME does not count that time.
 //!
 //! ```text
 //!   the clock stands still ─▶ wrong, and not known ─▶ an exchange that began since ─▶ right again
 //! ```
-//! Until that exchange the client may rely on what is over: nothing is promised (ARCHITECTURE.md,
-//! "Clocks"). From then on it is within its uncertainty, or off by less than the two estimates
-//! could tell; and no call that begins then tells a lease that is over.
+//! Until that exchange the client may rely on a hold that is over: nothing is promised
+//! (ARCHITECTURE.md, "Clocks"). After it the clock is within its uncertainty, or off by less than
+//! the two estimates could show; and no call that begins then reports a lease that is over.
 
 use dlock_core::clock::ServerTime;
 
 use super::plan::Fabric;
 use super::state::Sys;
 
-/// How long a clock stands still at most.
+/// The longest time for which a clock stands still.
 const STILL_NS_MAX: u64 = 20_000_000_000;
 
 impl Sys {
-    /// A client's guest is paused, and does not know for how long.
+    /// A client's guest is paused; it does not know for how long.
     pub(super) fn guest_is_paused(&mut self, c: usize) {
         let ns = match self.rng.below(3) {
             0 => self.rng.below(5_000_000),
             _ => self.rng.range(1, STILL_NS_MAX),
         };
         let (now, client) = (self.now, &mut self.clients[c]);
-        // one of its primary's host would be paused with it
+        // a guest on its primary's host would be paused together with the primary
         if client.fabric == Fabric::Shm || client.paused_until > now {
             return;
         }
@@ -37,7 +37,7 @@ impl Sys {
         self.log(|| format!("FAULT the clock of client {c} stands still for {ns} ns"));
     }
 
-    /// The pause of a guest is cut short.
+    /// Ends the pause of a guest early.
     pub(super) fn guest_goes_on(&mut self, c: usize) {
         let (now, client) = (self.now, &mut self.clients[c]);
         client.clock.goes_on(now);
@@ -45,14 +45,14 @@ impl Sys {
         copies.for_each(|clock| clock.goes_on(now));
     }
 
-    /// Nothing is promised of what is told by a clock that has stood still, and was not right again
-    /// when the call began.
+    /// Whether a result is without promise: the clock had stood still, and was not right again when
+    /// the call began.
     pub(super) fn is_by_a_wrong_clock(&self, c: usize, l: usize) -> bool {
         let jumped = self.clients[c].clock.jumped;
         jumped > 0 && self.clients[c].threads[l].is_right != Some(jumped)
     }
 
-    /// A call begins: whether the client's clock is right, as far as it can know.
+    /// Records, when a call begins, whether the client's clock is right as far as it can know.
     pub(super) fn called_by_clock(&mut self, c: usize, l: usize) {
         let (clock, server_now) = (self.clients[c].clock, self.server_now());
         let now = clock.now(self.now);
@@ -64,8 +64,8 @@ impl Sys {
         self.thread(c, l).is_right = is_right.then_some(clock.jumped);
     }
 
-    /// A lease that is told has not ended on the server's own clock, if the client's clock has
-    /// stood still before, and was right again when the call began.
+    /// Checks that a reported lease has not ended on the server's own clock, if the client's clock
+    /// had stood still and was right again when the call began.
     pub(super) fn runs_truly(
         &self,
         c: usize,
@@ -88,7 +88,7 @@ impl Sys {
         Ok(())
     }
 
-    /// An exchange that began since the clock stood still has brought it back.
+    /// Checks that an exchange has corrected the clock, if it began after the clock stood still.
     pub(super) fn is_brought_back(
         &mut self,
         c: usize,
@@ -102,7 +102,7 @@ impl Sys {
         }
         let now = client.clock.now(self.now);
         let error_ns = now.time.0.abs_diff(self.server_now().0);
-        // what the two estimates together could not tell is not noticed
+        // an error that the two estimates together could not show is not noticed
         let bound_ns = now.uncertainty_ns.max(before_ns) + trip_ns + now.uncertainty_ns + 10_000;
         if error_ns > bound_ns {
             self.fail(format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client that is queued with a ticket at its turn is granted the lock: no other client can
-//! hold it.
+//! Checker: a client that is queued with a ticket at its turn is granted the lock, because no other
+//! client can hold it.
 
 use dlock_core::clock::NS;
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
@@ -12,14 +12,15 @@ use dlock_core::wire::message::Mode;
 use super::state::{Doing, Thread};
 use super::World;
 
-/// The primary's next look, and a margin. An unclaimed ticket before this one costs a grace.
+/// The time to the primary's next look, and a margin: an unclaimed ticket before this one costs a
+/// grace.
 const KEPT_NS_MAX: u64 = (LOOK_S as u64 + FAIR_GRACE_S as u64) * NS;
 
-/// A ticket that has its turn and waits: since when.
+/// A waiting ticket that has its turn: since when, its client, and the ticket.
 pub type Kept = Option<(u64, usize, Ticket)>;
 
 impl World {
-    /// A turn that has come, and a grant that does not.
+    /// Checks that a grant follows when a turn has come.
     pub fn nobody_is_kept_waiting(&mut self) {
         let locks = self.sys.plan.locks.len();
         for l in (0..locks).filter(|&l| self.sys.plan.locks[l] == LockType::Fair) {
@@ -36,7 +37,7 @@ impl World {
         }
     }
 
-    /// The client whose exclusive ticket has its turn, if it is queued, and the primary runs.
+    /// The client whose exclusive ticket has its turn, if it is queued and the primary runs.
     fn has_its_turn(&self, l: usize) -> Option<(usize, Ticket)> {
         let primary = self.primary.as_ref()?;
         let sys = &self.sys;

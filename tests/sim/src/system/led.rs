@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clients that find the successor of their primary by themselves: what they do next is decided by
-//! `dlock_core::session::Failover`, as in the library (`dlock-client/src/driver/failover.rs`).
+//! Clients that find the successor of their primary by themselves: `dlock_core::session::Failover`
+//! decides their next step, as in the library (`dlock-client/src/driver/failover.rs`).
 
 use dlock_core::clock::{Now, NS};
 use dlock_core::lock::{LockEntry, Op};
@@ -15,7 +15,7 @@ use super::state::{Ask, Doing, Life, Sys};
 const SILENCE_NS: u64 = NS;
 
 impl Sys {
-    /// The client has become one.
+    /// Tells the failover machine that the client has joined; the first time, creates the machine.
     pub(super) fn is_led(&mut self, c: usize, recovering: bool) {
         let (now_ns, seed) = (self.local_ns(c), self.rng.bits());
         if !self.plan.by_itself {
@@ -31,7 +31,7 @@ impl Sys {
         self.clients[c].clock.local(self.now).max(0) as u64
     }
 
-    /// Tells the machine, if the client has one.
+    /// Reports something to the client's failover machine, if it has one.
     pub(super) fn lead(&mut self, c: usize, tell: impl FnOnce(&mut Failover, u64)) {
         let now_ns = self.local_ns(c);
         if let Some(failover) = &mut self.clients[c].failover {
@@ -39,7 +39,7 @@ impl Sys {
         }
     }
 
-    /// Its session is over: whether it waits before it looks for the primary.
+    /// The client's session is over; returns whether it waits before it looks for the primary.
     pub(super) fn looks_later(&mut self, c: usize) -> bool {
         let now_ns = self.local_ns(c);
         let Some(failover) = &mut self.clients[c].failover else { return false };
@@ -47,7 +47,7 @@ impl Sys {
             failover.broken(now_ns);
         }
         if let Task::Ask { .. } = failover.next(now_ns) {
-            failover.asked(now_ns, Heard::Recovers); // one that is not there refuses it, too
+            failover.asked(now_ns, Heard::Recovers); // a dead primary refuses it as well
         }
         match failover.next(now_ns) {
             Task::Wait { until_ns } => {
@@ -60,22 +60,22 @@ impl Sys {
                 true
             }
             _ => {
-                failover.broken(now_ns); // it has come to a primary, which is gone again
+                failover.broken(now_ns); // its new primary is gone again
                 self.control_after(c, 1);
                 true
             }
         }
     }
 
-    /// Whether it is to tell its locks now, or what is left of them has no other way.
+    /// Whether the client is to claim its locks now, or has no machine that decides it.
     pub(super) fn may_claim(&mut self, c: usize) -> bool {
         let now_ns = self.local_ns(c);
         let Some(failover) = &mut self.clients[c].failover else { return true };
         matches!(failover.next(now_ns), Task::Claim | Task::Confirm)
     }
 
-    /// What the machine wants of a client whose session runs; `None`: nothing before that time, on
-    /// the client's clock. `true`: it was begun.
+    /// Does the next task of the failover machine for a client whose session runs; returns when the
+    /// next one is due, on the client's clock; `None`: a task was begun.
     pub(super) fn led(&mut self, c: usize) -> Option<u64> {
         let now_ns = self.local_ns(c);
         let failover = self.clients[c].failover.as_mut()?;
@@ -86,7 +86,7 @@ impl Sys {
                 None
             }
             Task::Claim => {
-                failover.claimed(now_ns, Status::Success); // all are told
+                failover.claimed(now_ns, Status::Success); // the primary has all claims
                 self.led(c)
             }
             Task::Done => {
@@ -105,9 +105,9 @@ impl Sys {
         }
     }
 
-    /// Asks what became of holds that were claimed, and undoes what is in doubt. The answers come
-    /// to the threads: whether they came is seen the next time. `true`: nothing was to be asked,
-    /// and no lock is in use, whose operation may leave it in doubt.
+    /// Asks about holds that were claimed, and undoes what is in doubt. The threads get the
+    /// answers, which are seen at the next call. Returns `true` if there was nothing to ask, and no
+    /// operation is under way that may leave its lock in doubt.
     fn confirm_all(&mut self, c: usize) -> bool {
         let mut is_all = true;
         for l in 0..self.clients[c].threads.len() {
@@ -151,7 +151,7 @@ impl Sys {
         begin(entry, now, Bounds::since(now.local_ns))
     }
 
-    /// The primary has answered a heartbeat.
+    /// Tells the failover machine that the primary has answered a heartbeat.
     pub(super) fn is_heard(&mut self, c: usize, recovering: bool) {
         let heard = if recovering { Heard::Recovers } else { Heard::Serves };
         self.lead(c, |failover, now_ns| failover.heard(now_ns, heard));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose messages may be lost, and the wake-ups among them.
+//! Which clients' messages may be lost, wake-ups among them.
 //!
 //! ```text
 //!   fenced, or gives its channel up ─▶ cut ─▶ has another channel, or has ended
-//!                                       │
-//!                                       └ each lock that it has got: a wake-up may be lost now
+//!                                        │
+//!                                        └ each lock that it has got may lose a wake-up now
 //! ```
-//! Nothing is excused for the other clients, nor for a lock that the client has not got.
+//! Messages of other clients, or about a lock that the client has not got, are not excused.
 
 use dlock_core::lock::Op;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
@@ -14,46 +14,46 @@ use dlock_core::wire::message::LockType;
 
 use super::state::Sys;
 
-/// What may have been lost.
+/// The losses that are possible.
 #[derive(Debug, Default)]
 pub struct Losses {
     /// Processes that were fenced: a client and its incarnation.
     fenced: Vec<(usize, u16)>,
-    /// Processes whose channel has ended, and that have no other one yet.
+    /// Processes whose channel has ended, and that have no other channel yet.
     cut: Vec<(usize, u16)>,
-    /// By lock: when a message about it may have been lost last.
+    /// For each lock, when a message about it may have been lost last.
     at: Vec<u64>,
 }
 
 impl Losses {
-    /// For so many locks.
+    /// No losses, for this many locks.
     pub fn new(locks: usize) -> Self {
         Self { at: vec![0; locks], ..Self::default() }
     }
 
-    /// Whether a message about this lock may have been lost since then.
+    /// Whether a message about this lock may have been lost since `since`.
     pub fn may_be_lost(&self, lock: usize, since: u64) -> bool {
         self.at[lock] >= since && self.at[lock] > 0
     }
 }
 
 impl Sys {
-    /// The primary fences this process.
+    /// Records that the primary fences this process.
     pub(super) fn is_fenced(&mut self, c: usize, inc: u16) {
         self.losses.fenced.push((c, inc));
         self.is_cut_from(c, inc);
     }
 
-    /// The channel of this process has ended.
+    /// Records that the channel of this process has ended.
     pub(super) fn is_cut_from(&mut self, c: usize, inc: u16) {
         self.losses.cut.push((c, inc));
         if self.clients[c].inc != inc {
-            self.losses.at.fill(self.now); // it is not known any more which locks it had got
+            self.losses.at.fill(self.now); // the locks it had got are unknown
         }
         self.notes_losses();
     }
 
-    /// The client has a new channel: what it does from now on arrives.
+    /// Records that the client has a new channel: its messages arrive from now on.
     pub(super) fn has_channel(&mut self, c: usize) {
         self.notes_losses();
         self.losses.cut.retain(|cut| cut.0 != c);
@@ -64,8 +64,8 @@ impl Sys {
         self.losses.fenced.contains(&(c, self.clients[c].inc))
     }
 
-    /// A chain that releases a fair lock, and that is not executed because another client was
-    /// fenced: what it would have found. A planted bug.
+    /// A planted bug: the outcome of a chain that releases a fair lock, if it is not executed
+    /// because another client was fenced.
     pub(super) fn lost_beside_fenced(&self, c: usize, l: usize, chain: &Chain) -> Option<Outcome> {
         let is_release = self.clients[c].threads[l].op == Op::Unlock;
         let others = self.losses.fenced.iter().any(|one| one.0 != c);
@@ -80,7 +80,7 @@ impl Sys {
         Some(Outcome::Done(values))
     }
 
-    /// Each lock that a client without a channel has got may lose a message now.
+    /// Records that each lock which a client without a channel has got may lose a message now.
     pub(super) fn notes_losses(&mut self) {
         let (now, clients, losses) = (self.now, &self.clients, &mut self.losses);
         losses.cut.retain(|&(c, inc)| clients[c].inc == inc);

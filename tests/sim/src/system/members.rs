@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control connections, and what `Primary` wants done with the sockets and processes that the
-//! simulator has models of. It decides nothing: `dlock-core::primary` does.
+//! Control connections, and the effects of `Primary` on the sockets and processes of the simulator.
+//! Nothing is decided here: `dlock-core::primary` decides.
 
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Caller, Connection, Draws, Gone, Joining, MemberMemory, Opened};
@@ -38,7 +38,7 @@ impl World {
         self.settle_members()
     }
 
-    /// Does everything that the primary asks for.
+    /// Executes all pending effects; returns the answer among them, if there is one.
     pub(super) fn settle_members(&mut self) -> Option<Effect> {
         let mut answer = None;
         while let Some(effect) = self.polled() {
@@ -56,7 +56,7 @@ impl World {
         }
         self.sys.log(|| format!("membership: {effect:?}"));
         match effect {
-            // the last of what has come is served before it is told
+            // arrivals that are not served yet are served before the answer
             Effect::Listen => match self.sys.inbox.len() {
                 0 => self.tells(Event::Listened),
                 unheard => self.unheard = unheard,
@@ -103,7 +103,7 @@ impl World {
                     s.revoked = true;
                 }
             }
-            // what it has is ended at once
+            // holds without a lease are ended at once
             Effect::Lapses { .. } => {
                 while self.primary.as_ref().is_some_and(Primary::is_lapsing) {
                     self.tells(Event::Upkeep { budget: 0 });
@@ -114,7 +114,7 @@ impl World {
                 self.sys.mix(0xfe ^ u64::from(client.get()));
                 let is_leaving = |one: &Primary| one.locks().is_leaving(client);
                 if self.primary.as_ref().is_some_and(is_leaving) && self.sys.rng.below(2) == 0 {
-                    self.step(); // the part that is done at once
+                    self.step(); // undoes a part at once
                 }
             }
             Effect::Forget { client } => {
@@ -124,11 +124,11 @@ impl World {
                 self.prepared.retain(|s| s.id != client);
             }
             Effect::Hinders { client } => self.is_cut_off(client),
-            _ => {} // for the log
+            _ => {} // effects for the log only
         }
     }
 
-    /// The certificate of a client is revoked: it is fenced, and may come back with another one.
+    /// Revokes a client's certificate: the client is fenced, and may come back with another one.
     pub(super) fn revoke(&mut self, c: usize) {
         let client = &self.sys.clients[c];
         let Some((id, control)) = client.id.map(|id| (id, u64::from(client.conn))) else { return };
@@ -143,8 +143,8 @@ impl World {
         self.schedule_tick();
     }
 
-    /// A client is fenced that has not been silent. Without a horizon nothing protects it, but a
-    /// process that has the memory mapped, in which the primary knows what it has.
+    /// A client that was not silent is fenced. If it has no horizon, only a process that has the
+    /// memory mapped protects it, and only if the primary knows its holds.
     pub(super) fn is_cut_off(&mut self, client: ClientId) {
         let is_known = self.primary.as_ref().is_some_and(|one| one.locks().has_told_all(client));
         let Some(s) = self.sys.session(client).copied() else { return };
@@ -159,7 +159,7 @@ impl World {
         self.primary.as_ref().is_some_and(|primary| primary.members().speaks(id, control))
     }
 
-    /// Nothing that is under way on the client's channel arrives any more, and the primary is told.
+    /// Drops everything that is under way on the client's channel, and tells the primary.
     pub(super) fn close_channel(&mut self, id: ClientId, told: Event) {
         let session = self.sys.session(id);
         let closed = session.map(|s| (s.client, s.inc, std::mem::take(&mut s.gen)));
@@ -187,7 +187,7 @@ impl World {
         let Some(Session { id, .. }) = sessions.find(is_it).copied() else {
             return Some(Answer::Closed);
         };
-        // a client that does not attach first shows that it has the session before it does
+        // a client that does not attach first shows before the attach that it has the session
         let moves = match ask {
             Ask::Attach(.., attaches_first) => !attaches_first,
             _ => true,
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// A request on a control connection, and its answer.
+    /// Passes a request of a control connection to the primary; returns the answer.
     fn call(&mut self, (client, conn): (ClientId, u32), request: ControlRequest) -> ControlReply {
         match self.handle(Event::Control { client, control: conn.into(), request }) {
             Some(Effect::Answer { reply, .. }) => reply,
@@ -353,7 +353,7 @@ impl World {
             self.is_let_in(c, Err(status), is_full);
         }
         self.is_known_by_its_proof((c, inc, conn), reinit, opened.err());
-        // the server lets it wait; here it comes again
+        // the server would let the client wait; here the request comes again
         let Opened::Admitted(admitted) = opened? else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
         if !is_member && self.sys.has_no_memory() {
@@ -390,10 +390,10 @@ impl World {
         let sys = &mut self.sys;
         if sys.clients[c].inc != inc {
             let ns = sys.takes(50_000);
-            sys.after(ns, Ev::Lost(client, inc, EXITED)); // it came from a process that has ended
+            sys.after(ns, Ev::Lost(client, inc, EXITED)); // its process has ended
         } else if sys.clients[c].conn != conn {
             let ns = sys.takes(50_000);
-            sys.after(ns, Ev::Lost(client, inc, conn)); // nobody is at the other end any more
+            sys.after(ns, Ev::Lost(client, inc, conn)); // its connection has ended
         }
         sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
         Ok(Answer::Joined {
@@ -408,7 +408,7 @@ impl World {
         })
     }
 
-    /// No client forges a proof: whoever shows the one of its session is the one that it says.
+    /// Checks that a client is not refused if it shows the proof of its own session.
     fn is_known_by_its_proof(
         &mut self,
         (c, inc, conn): (usize, u16, u32),
@@ -417,14 +417,14 @@ impl World {
     ) {
         let client = &self.sys.clients[c];
         let shows = client.id.map(|id| (id, client.secret));
-        // what comes late may show the proof of a session long over
+        // a late request may show the proof of a former session
         let is_its = (client.inc, client.conn) == (inc, conn) && reinit == shows;
         if let Some((id, _)) = reinit.filter(|_| is_its && refused == Some(Status::Error)) {
             self.sys.fail(format!("session: {id:?} comes back, and is taken for another"));
         }
     }
 
-    /// Those processes of the predecessor's clients that have ended are not waited for.
+    /// Reports the predecessor's clients whose processes have ended.
     fn predecessors_processes(&mut self) {
         let is_dead = |kept: &Kept| kept.is_dead(|process| self.sys.has_ended(process));
         let dead = self.awaited.iter().filter(|(_, kept)| is_dead(kept));
@@ -491,7 +491,7 @@ impl World {
         for s in hits {
             let Some(primary) = &self.primary else { return };
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
-            // the grace is not for one of which the primary does not know what it holds
+            // the grace is only for a client whose holds the primary knows
             let is_known = primary.locks().has_told_all(s.id);
             self.tells(Event::ControlEnded { client: s.id, control: s.conn.into(), why });
             let is_protected = self.sys.clients[c].fabric == Fabric::Shm;
@@ -509,7 +509,7 @@ impl World {
 }
 
 impl Sys {
-    /// The process of a client, as its host tells it from others.
+    /// The process of a client, as its host identifies it.
     fn process(&self, c: usize) -> Process {
         Process { pid: c as i32, started: self.clients[c].inc.into() }
     }
@@ -519,9 +519,10 @@ impl Sys {
         self.process(process.pid as usize) != process
     }
 
-    /// Of a client without a horizon nothing is promised but its leases beyond the grace after its
-    /// host has closed its connection, and once it is fenced: it has kept others waiting in the
-    /// midst of an operation, or its certificate was revoked. It cannot know; see docs/leases.md.
+    /// A client without a horizon is promised only its leases, from the end of the grace after its
+    /// host has closed its connection, and once it is fenced: because it has kept others waiting in
+    /// the middle of an operation, or its certificate was revoked. The client cannot know that; see
+    /// docs/leases.md.
     pub(super) fn has_no_horizon(&mut self, c: usize, (inc, conn): (u16, u32), until: u64) {
         let who = (c as u64) << 32 | u64::from(inc);
         if self.plan.horizon_s > 0 || self.clients[c].inc != inc {
@@ -529,7 +530,7 @@ impl Sys {
         }
         self.clients[c].cut = (conn, until);
         for l in 0..self.plan.locks.len() {
-            // one that has passed comes again with a session that carries the lock, and not before
+            // a horizon that has passed is renewed only by a session that carries the lock
             let until = until.min(self.oracle.horizon_of(l, who));
             if let Err(why) = self.oracle.horizon(l, who, self.now, until) {
                 self.fail(why);

@@ -8,7 +8,7 @@ use dlock_core::memory::words::LedgerEntry;
 
 use super::state::Sys;
 
-/// Handles a client may have in this simulator.
+/// Handles that a client may have in this simulator.
 pub const HANDLES: usize = 48;
 
 /// The memory of one primary.
@@ -16,7 +16,7 @@ pub const HANDLES: usize = 48;
 pub struct Memory {
     /// The words of all slots.
     pub words: Vec<u64>,
-    /// The ledgers of the clients it has let in.
+    /// The ledgers of the admitted clients.
     pub ledgers: Vec<(ClientId, [u64; HANDLES])>,
 }
 
@@ -26,14 +26,14 @@ impl Memory {
         Self { words: vec![0; slots * 4], ledgers: Vec::new() }
     }
 
-    /// An empty ledger for a client that has none.
+    /// Gives a client an empty ledger, unless it has one.
     pub fn add_client(&mut self, client: ClientId) {
         if self.ledger(client).is_none() {
             self.ledgers.push((client, [0; HANDLES]));
         }
     }
 
-    /// The ledger of a client is gone.
+    /// Removes the ledger of a client.
     pub fn remove_client(&mut self, client: ClientId) {
         self.ledgers.retain(|(c, _)| *c != client);
     }
@@ -43,12 +43,12 @@ impl Memory {
         self.ledgers.iter_mut().find(|(c, _)| *c == client).map(|(_, ledger)| ledger)
     }
 
-    /// An entry of a ledger; 0 for one that is not there.
+    /// An entry of a ledger; 0 if it does not exist.
     pub fn entry(&mut self, client: ClientId, handle: Handle) -> u64 {
         self.ledger(client).and_then(|l| l.get(handle.0 as usize).copied()).unwrap_or(0)
     }
 
-    /// Writes an entry of a ledger, if it is there.
+    /// Writes an entry of a ledger, if it exists.
     pub fn write_ledger(&mut self, client: ClientId, handle: Handle, value: u64) {
         if let Some(entry) = self.ledger(client).and_then(|l| l.get_mut(handle.0 as usize)) {
             *entry = value;
@@ -60,7 +60,7 @@ impl Memory {
         &mut self.words[addr.index() as usize]
     }
 
-    /// Executes one word operation of a client; its value.
+    /// Executes one word operation of a client; returns its value.
     pub fn execute(&mut self, client: ClientId, word_op: &WordOp) -> u64 {
         match *word_op {
             WordOp::Cas { addr, expect, swap } => {
@@ -92,7 +92,7 @@ impl LockMemory for Sys {
         self.others();
         let old = *self.memory.word(addr);
         if self.bugs.split_cas {
-            self.others(); // the card's atomics do not see this processor's
+            self.others(); // atomics of the card do not exclude the CPU's
         }
         if old == expect {
             *self.memory.word(addr) = swap;

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //!   seed ─▶ Plan ─▶ World: Sys (clients, channels, memory, time) + Primary
-//!                     │  faults ─▶ heal ─▶ everybody is granted once ─▶ nothing is left behind
-//!                     └─▶ Oracle (who relies on what, when) · trace hash · coverage
+//!                     │  faults ─▶ heal ─▶ each client is granted once ─▶ nothing is left behind
+//!                     └─▶ Oracle (which client relies on what, when) · trace hash · coverage
 //! ```
 //! The clients' [`LockEntry`](dlock_core::lock::LockEntry) and the
 //! [`Primary`](dlock_core::primary::Primary) are the real ones. One schedule is one call of
@@ -80,22 +80,22 @@ pub use scenarios::{Scenario, SCENARIOS};
 use server::World;
 use state::{Client, Doing, Ev, Goal, Life, Sys, Thread};
 
-/// What came of one schedule.
+/// The result of one schedule.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Events handled.
     pub events: u64,
-    /// Grants that the checker has seen.
+    /// Grants that the checker has counted.
     pub grants: u64,
     /// Operations on objects that were acknowledged.
     pub objects: usize,
-    /// A number that any difference between two traces changes.
+    /// The hash of the trace.
     pub hash: u64,
     /// The first property that was violated.
     pub violation: Option<String>,
     /// Which actions met which faults.
     pub coverage: Coverage,
-    /// The trace, if it was asked for.
+    /// The trace; empty if it was not wanted.
     pub trace: Vec<String>,
 }
 
@@ -107,8 +107,8 @@ pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
     run_with(scenario, seed, bugs, trace, false)
 }
 
-/// The same, with a second primary that is told the same events: each of its effects, each access
-/// to the memory and its whole state must be the same.
+/// As [`run`], with a second primary that gets the same events: its effects, its accesses to the
+/// memory and its whole state must be the same.
 pub fn run_twice(scenario: &str, seed: u64) -> Option<Run> {
     run_with(scenario, seed, Bugs::default(), false, true)
 }
@@ -140,7 +140,7 @@ fn run_with(scenario: &str, seed: u64, bugs: Bugs, trace: bool, is_twice: bool) 
     })
 }
 
-/// One number of the traces of the first 1,000 schedules: the same on every build.
+/// One number for the traces of the first 1,000 schedules; the same on every build.
 pub fn digest() -> u64 {
     (1..=1_000).fold(0, |sum: u64, seed| {
         let run = run("all", seed, Bugs::default(), false).expect("the scenario");
@@ -166,7 +166,7 @@ fn build(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Sys {
     sys
 }
 
-/// No clock was read yet.
+/// The clock before its first reading.
 const NEVER: Now = Now {
     time: ServerTime(0),
     uncertainty_ns: u64::MAX / 2,
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// One event; false if there is none.
+    /// Handles one event; `false`: there is none.
     fn turn(&mut self) -> bool {
         let Some(ev) = self.sys.pop() else { return false };
         match ev {
@@ -322,7 +322,7 @@ impl World {
                 self.sys.count(ev);
                 self.successor();
             }
-            // these are no events of the schedule: there are as many as it lasts long
+            // these are not events of the schedule: their number depends on how long it lasts
             Ev::Standby(tok) => self.watches(tok),
             Ev::Operator => self.promotes(),
             Ev::Stalled(c, inc, gen) => {
@@ -364,7 +364,7 @@ impl Sys {
         self.mix(self.now ^ (kind << 56) ^ (u64::from(a) << 48));
     }
 
-    /// An event that the primary has no part in; others are put off.
+    /// Handles an event in which the primary has no part; other events are put off.
     pub(crate) fn client_event(&mut self, ev: Ev) {
         let paused = |sys: &Sys, c: u8| sys.clients[usize::from(c)].paused_until;
         let process = match ev {
@@ -381,7 +381,7 @@ impl Sys {
             }
             let until = paused(self, c);
             if until > self.now {
-                // the pause may be healed earlier
+                // the pause may end earlier, when the faults are healed
                 return self.at(until.min(self.now + NS), ev);
             }
         }
@@ -406,7 +406,7 @@ impl Sys {
                     (_, Some(o)) => self.object_cpu_op(c, o),
                 }
             }
-            // as often as it lasts long
+            // not an event of the schedule: their number depends on how long it lasts
             Ev::Renewal(c, _, l) => self.looks_at_renewal(c.into(), l.into()),
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
@@ -444,7 +444,7 @@ impl Sys {
                 } else if client.conn == gen && client.renewal.is_shown() {
                     self.connection_lost(c); // the primary has closed both connections
                 } else if client.conn == gen && client.session.is_some() {
-                    self.after(1_000, ev); // it finds that out when it has been attached
+                    self.after(1_000, ev); // noticed after the attach
                 }
             }
             Ev::Restart(c) => self.restart(c.into()),
@@ -452,11 +452,11 @@ impl Sys {
         }
     }
 
-    /// A request on a control connection arrives; without a primary it is lost.
+    /// Handles the arrival of a request on a control connection; without a primary it is lost.
     fn control_arrives(&mut self, c: usize) {
         let client = &mut self.clients[c];
         let Some((to, inc, conn, number, ask)) = client.control_up.pop_front() else { return };
-        // no connection outlives its primary; one that is being made does not outlive its process
+        // a connection ends with its primary; one that is just being made, with its process
         let reaches = to == self.epoch || to == 0 && client.inc == inc;
         if self.alive && reaches {
             let (at, client) = (self.server_now(), c as u8);
@@ -469,7 +469,7 @@ impl Sys {
         self.at(at, Ev::ControlDown(c as u8));
     }
 
-    /// The lanes of a fair lock that was just made begin where the plan says.
+    /// Starts the lanes of a new fair lock at the numbers of the plan.
     pub(crate) fn high_lanes(&mut self, grants: &mut [(u8, Result<LockGrant, Status>)]) {
         use dlock_core::memory::words::{TakenWord, TurnWord};
         use dlock_core::wire::message::LockType;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's thread on one state object, as `dlock-client` has it: create, get, add,
+//! A client's thread for one state object, with the operations of `dlock-client`: create, get, add,
 //! compare-and-swap, read, release, destroy.
 //!
 //! ```text
-//!   nothing ─create, get─▶ got ─one word operation─▶ the value before | refused | unknown
+//!   nothing ─create, get─▶ got ─one word operation─▶ the old value
+//! refused
+//! unknown
 //!                           └─ release (everything before it is answered) ─▶ nothing
 //! ```
-//! Threads of objects are numbered behind those of the locks. Requests go by the control thread.
+//! The threads of objects are numbered after those of the locks. The control thread sends their
+//! requests.
 
 use dlock_core::clock::NS;
 use dlock_core::ids::ObjectId;
@@ -20,7 +23,7 @@ use super::object_oracle::{Change, Place};
 use super::plan::Fabric;
 use super::state::{Ev, Goal, Life, Sys, Unit};
 
-/// What a thread of an object waits for.
+/// What a thread of an object awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     Nothing,
@@ -30,16 +33,16 @@ pub(crate) enum Waits {
     Control,
 }
 
-/// A reference, as the client knows it.
+/// A reference that the client knows of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Got {
     pub grant: ObjectGrant,
     pub epoch: u32,
-    /// Until when, in true time, the lease that it asked for lasts at least.
+    /// The earliest end, in true time, of the lease that it requested.
     pub lease_end: u64,
 }
 
-/// A thread of a client: its object and what it does with it.
+/// A thread of a client: its object, and its operation on it.
 #[derive(Debug)]
 pub(crate) struct ObjectThread {
     pub got: Option<Got>,
@@ -48,22 +51,22 @@ pub(crate) struct ObjectThread {
     pub waits: Waits,
     pub action: Action,
     pub tok: u32,
-    /// A value seen lately.
+    /// A value that was seen lately.
     seen: u64,
-    /// A chain executed by its own CPU.
+    /// A chain that its own CPU executes.
     pub chain: Option<(Chain, Values)>,
     /// An outcome decided on this side.
     outcome: Option<Outcome>,
-    /// An operation was not answered, and nothing after it was.
+    /// Whether an operation was not answered, and nothing after it was.
     unflushed: bool,
     pub goal: Goal,
-    /// It has created its object, or found it, since the faults are over.
+    /// Whether it has created its object, or found it, since the end of the faults.
     made: bool,
-    /// It has read the value since it came to its goal.
+    /// Whether it has read the value since its goal was set.
     read: bool,
-    /// A release was not answered: it is to be asked for again.
+    /// Whether a release was not answered, and is to be repeated.
     owes: bool,
-    /// A get was not answered: it may have a reference that it does not know of.
+    /// Whether a get was not answered: the client may have a reference that it does not know of.
     pub unsure: bool,
 }
 
@@ -89,13 +92,13 @@ impl Default for ObjectThread {
 }
 
 impl ObjectThread {
-    /// The process is gone.
+    /// Resets the thread, because the process is gone.
     pub fn reset(&mut self) {
         let (tok, goal) = (self.tok.wrapping_add(1), self.goal);
         *self = Self { tok, goal, ..Self::default() };
     }
 
-    /// A new goal.
+    /// Prepares for a new goal.
     pub fn aim(&mut self) {
         (self.made, self.read) = (false, false);
     }
@@ -126,7 +129,7 @@ impl Sys {
         t.waits = waits;
     }
 
-    /// The thread goes on.
+    /// Continues the thread.
     pub(super) fn object_steps(&mut self, c: usize, o: usize) {
         let t = self.object(c, o);
         if let Some(outcome) = t.outcome.take() {
@@ -174,8 +177,8 @@ impl Sys {
         }
     }
 
-    /// After the faults: everything is read, given back and destroyed; everybody uses every
-    /// object once more; everything is destroyed again.
+    /// After the faults: each object is read, released and destroyed; then each client uses each
+    /// object once more; then all are destroyed again.
     fn object_towards(&mut self, c: usize, o: usize, goal: Goal) {
         let t = self.object(c, o);
         if t.goal >= goal {
@@ -268,7 +271,7 @@ impl Sys {
         let values = Values::new();
         let (tok, lock) = (self.object(c, o).tok, self.object_index(o));
         if self.clients[c].fabric == Fabric::Shm {
-            // reads are free: the generation tells whether the object still lives
+            // reads cost nothing: the generation shows whether the object still lives
             let gen = WordOp::Read { addr: WordAddr::new(got.grant.slot, Word::Gen) };
             self.object(c, o).chain = Some((Chain::one(gen).then(word_op), values));
             return self.object_op_after(c, o);
@@ -298,12 +301,12 @@ impl Sys {
         self.object_outcome(c, o, Outcome::Done(values));
     }
 
-    /// The outcome of the operation.
+    /// Handles the outcome of the operation.
     pub(super) fn object_outcome(&mut self, c: usize, o: usize, outcome: Outcome) {
         let (now, fabric) = (self.now, self.clients[c].fabric);
         let t = self.object(c, o);
         let Waits::Chain(op) = t.waits else { return };
-        let got = t.got; // gone, if the outcome was decided before a new session
+        let got = t.got; // `None` if a new session came before the outcome
         (t.chain, t.outcome) = (None, None);
         self.object_enters(c, o, Waits::Nothing);
         let mut gone = false;
@@ -312,7 +315,7 @@ impl Sys {
                 self.object(c, o).unflushed = false;
                 match *values.as_slice() {
                     [generation, old] if got.is_none_or(|g| g.grant.generation.0 != generation) => {
-                        gone = true; // what was done reached a word that is nobody's
+                        gone = true; // the word is no object's now
                         let _ = self.oracle.objects.told(op, old, now, false);
                     }
                     [.., old] => self.object_told(c, o, op, old, fabric != Fabric::Verbs),
@@ -329,7 +332,7 @@ impl Sys {
         self.log(|| format!("client {c} object {o}: {outcome:x?}"));
         let t = self.object(c, o);
         if gone {
-            t.read = true; // there is nothing to be read any more
+            t.read = true; // the object is gone, so it cannot be read
             t.unflushed = false;
             if got.is_some_and(|got| now < got.lease_end) && self.goal == Goal::Any {
                 self.fail(format!("object: client {c} has got object {o}, and it is gone"));
@@ -351,7 +354,7 @@ impl Sys {
         }
     }
 
-    /// The answer to what the control thread was asked for; `None`: there was none.
+    /// Handles the answer to a request of the control thread; `None`: none came.
     pub(super) fn object_answered(&mut self, c: usize, o: usize, reply: Option<ControlReply>) {
         let (now, epoch) = (self.now, self.clients[c].epoch);
         let asked_end = self.clients[c].object_lease_end;
@@ -366,7 +369,7 @@ impl Sys {
         };
         match (t.action, &reply) {
             (Action::ObjectRelease, _) if status == Status::NotReady => {}
-            // the reference may be gone, and its place may be another's
+            // the reference may be gone, and its place may belong to another object
             (Action::ObjectRelease, None) if self.bugs.object_release_kept => {}
             (Action::ObjectRelease, _) => (t.got, t.owes) = (None, reply.is_none()),
             (Action::ObjectGet, None) => t.unsure = true,
@@ -376,10 +379,11 @@ impl Sys {
                 let same = t.got.filter(|g| (g.grant, g.epoch) == (grant, epoch));
                 let lease_end = same.map_or(asked_end, |g| g.lease_end.max(asked_end));
                 t.got = Some(Got { grant, epoch, lease_end });
-                // not sure even now: what it got may have been an earlier object of this name
+                // the object is still not certain: the client may have got an earlier one of this
+                // name
                 t.id = Some(grant.object);
             }
-            (Action::ObjectDestroy, Some(_)) => t.made = true, // nothing more to be destroyed
+            (Action::ObjectDestroy, Some(_)) => t.made = true, // no need to destroy it again
             (Action::ObjectCreate, Some(_)) => t.made = status != Status::ObjectDestroyed,
             _ => {}
         }
@@ -390,7 +394,7 @@ impl Sys {
         let ns = match (self.goal, status) {
             (Goal::Any, _) => self.takes(6_000),
             (_, Status::Success) => 1_000_000,
-            _ => 100_000_000, // somebody else may have to be fenced first
+            _ => 100_000_000, // another client may have to be fenced first
         };
         self.object_after(c, o, ns);
     }
@@ -417,7 +421,7 @@ impl Sys {
         }
     }
 
-    /// The channel is gone: nothing that is under way will be answered.
+    /// The channel is gone, and everything under way on it stays without an answer.
     pub(super) fn flush_objects(&mut self, c: usize) {
         self.clients[c].object_asks.clear();
         for o in 0..self.clients[c].objects.len() {
@@ -432,8 +436,8 @@ impl Sys {
         }
     }
 
-    /// A new session: the primary has closed the old channel before it answered. Objects do not
-    /// survive their primary.
+    /// A new session has begun: the primary had closed the old channel before it answered. Objects
+    /// do not survive their primary.
     pub(super) fn objects_rejoin(&mut self, c: usize, anew: bool) {
         for o in 0..self.clients[c].objects.len() {
             let t = self.object(c, o);
@@ -449,14 +453,14 @@ impl Sys {
         }
     }
 
-    /// Somebody may have a reference that it does not know of; then it stays until that client
-    /// leaves.
+    /// Whether a client may have a reference that it does not know of; the object then stays until
+    /// that client leaves.
     pub(super) fn object_lingers(&self, o: usize) -> bool {
         self.clients.iter().any(|client| client.objects[o].unsure)
     }
 
-    /// No operation of this client is under way on any object; what its control thread has not
-    /// been asked yet does not count.
+    /// Whether no operation of this client is under way on any object; requests that the control
+    /// thread has not sent yet do not count.
     pub(super) fn objects_idle(&self, c: usize) -> bool {
         self.clients[c].objects.iter().all(|t| !matches!(t.waits, Waits::Chain(_)))
     }

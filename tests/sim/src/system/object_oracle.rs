@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checker of state objects: are the values that clients were told those of one 64-bit word?
+//! The checker of state objects: do the values that clients have learned fit one 64-bit word?
 //!
 //! ```text
 //!   init ─Faa(a)─▶ v1 ─Cas(v1, v2)─▶ v2 ─ ? ─▶ v3 ─ … every value was never there before
-//!                                         └ an operation that nobody knows the outcome of
+//!                                         └ an operation whose outcome no client knows
 //! ```
-//! Addends, swaps and first values are drawn from 64 bits, so that a value tells all that was done
-//! before it. The values told must lie on one path from a first value; each acknowledged change is
-//! one step of it, each change of unknown outcome is one at most, and no step goes back in time.
-//! Nothing is known here of slots, references or generations, but that a *place* (epoch and
-//! generation of a grant) is one object.
+//! Addends, swaps and first values are drawn from 64 bits, so that a value shows all changes before
+//! it. The learned values must lie on one path from a first value: each acknowledged change is one
+//! step, each change of unknown outcome at most one, and no step goes back in time. The checker
+//! knows nothing of slots, references or generations, except that a *place* (epoch and generation
+//! of a grant) is one object.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What is done to a value.
+/// An operation on a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Adds.
+    /// Adds a number.
     Faa(u64),
-    /// Sets the second value if it is the first.
+    /// Sets the second value if the present one is the first.
     Cas(u64, u64),
     /// Reads.
     Read,
@@ -32,31 +32,31 @@ struct Done {
     place: Place,
     change: Change,
     begun: u64,
-    /// When it was answered, and the value before. `None`: its outcome is not known.
+    /// When the answer came, and the old value. `None`: the outcome is not known.
     told: Option<(u64, u64)>,
     refused: bool,
 }
 
-/// The checker.
+/// The checker of objects. Most functions record what their description says has happened.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     ops: Vec<Done>,
-    /// First values of each name, told or not.
+    /// The first values of each name, whether clients have learned of them or not.
     inits: Vec<(usize, u64)>,
-    /// The newest generation of a name that somebody was told, and when.
+    /// The newest generation of a name that a client has learned of, and when.
     newest: BTreeMap<(usize, u32), (u64, u64)>,
 }
 
-/// Changes of unknown outcome between two values that were told: a frozen primary collects many.
+/// The most changes of unknown outcome between two learned values: a frozen primary collects many.
 const GAP_MAX: usize = 16;
 
 impl Objects {
-    /// Somebody asks for an object with this first value.
+    /// A client asks for an object with this first value.
     pub fn creating(&mut self, name: usize, init: u64) {
         self.inits.push((name, init));
     }
 
-    /// Somebody was given an object.
+    /// A client gets an object.
     pub fn got(&mut self, (name, epoch, generation): Place, now: u64) {
         let newest = self.newest.entry((name, epoch)).or_insert((generation, now));
         if newest.0 < generation {
@@ -64,21 +64,21 @@ impl Objects {
         }
     }
 
-    /// Somebody begins an operation; its number.
+    /// A client begins an operation; returns its number.
     pub fn begin(&mut self, place: Place, change: Change, now: u64) -> usize {
         self.ops.push(Done { place, change, begun: now, told: None, refused: false });
         self.ops.len() - 1
     }
 
-    /// The operation was refused: it has not happened.
+    /// The operation was refused, and has no effect.
     pub fn refused(&mut self, op: usize) {
         self.ops[op].refused = true;
     }
 
-    /// The operation has happened. `notices`: its executor has found that the object lives.
+    /// The operation has taken effect. `notices`: its executor has checked that the object lives.
     ///
     /// # Errors
-    /// If the object had made room for another one of its name before the operation began.
+    /// The object had been replaced by another one of its name before the operation began.
     pub fn told(&mut self, op: usize, old: u64, now: u64, notices: bool) -> Result<(), String> {
         let done = &mut self.ops[op];
         done.told = Some((now, old));
@@ -93,10 +93,10 @@ impl Objects {
         }
     }
 
-    /// Checks all that was told.
+    /// Checks everything that clients have learned.
     ///
     /// # Errors
-    /// What cannot be.
+    /// What contradicts one word.
     pub fn check(&self) -> Result<(), String> {
         let mut places: BTreeMap<Place, Vec<&Done>> = BTreeMap::new();
         for op in self.ops.iter().filter(|op| !op.refused) {
@@ -120,7 +120,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Operations whose outcome was told.
+    /// The number of operations whose outcome a client has learned.
     pub fn acknowledged(&self) -> usize {
         self.ops.iter().filter(|op| op.told.is_some()).count()
     }
@@ -131,10 +131,10 @@ struct Path<'a> {
     ops: &'a [&'a Done],
     /// The acknowledged change of each value.
     steps: HashMap<u64, (u64, &'a Done)>,
-    /// Values told and not yet met.
+    /// Learned values that the path has not reached yet.
     ahead: HashSet<u64>,
     unknown: Vec<&'a Done>,
-    /// Where each acknowledged operation lies on the path.
+    /// The place of each acknowledged operation on the path.
     at: Vec<(u64, &'a Done)>,
 }
 
@@ -194,7 +194,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// A value ahead that `len` changes of unknown outcome lead to, and these.
+    /// A value ahead that `len` changes of unknown outcome lead to, and these changes.
     fn bridge(&self, from: u64, len: usize) -> Option<(u64, Vec<&'a Done>)> {
         self.bridge_from(from, len, &mut Vec::new())
     }
@@ -234,7 +234,7 @@ impl<'a> Path<'a> {
         None
     }
 
-    /// What was over before another one began lies before it.
+    /// Checks the order in time: an operation that ended before another began lies before it.
     fn in_time(mut self) -> Result<(), String> {
         self.at.sort_by_key(|(_, op)| op.begun);
         let mut ended: Vec<(u64, u64)> =
@@ -260,7 +260,7 @@ mod tests {
 
     const PLACE: Place = (0, 1, 7);
 
-    /// What was done, when it began, when it was answered with which old value.
+    /// The change, the time of its begin, and the time and old value of its answer.
     type Op = (Change, u64, Option<(u64, u64)>);
 
     fn history(ops: &[Op]) -> Result<(), String> {
@@ -285,7 +285,7 @@ mod tests {
         history(&[(Cas(1, 2), 0, Some((1, 100))), (Read, 2, Some((3, 100)))]).unwrap();
         // concurrent operations in either order
         history(&[(Faa(5), 0, Some((9, 103))), (Faa(3), 0, Some((9, 100)))]).unwrap();
-        // an unknown one has happened, has happened late, or has not
+        // an operation of unknown outcome was executed, was executed late, or was not
         history(&[(Faa(5), 0, None), (Read, 1, Some((2, 105)))]).unwrap();
         history(&[(Faa(5), 0, None), (Read, 1, Some((2, 100)))]).unwrap();
         let late = [(Faa(5), 0, None), (Read, 1, Some((2, 100))), (Read, 3, Some((4, 105)))];
@@ -298,13 +298,13 @@ mod tests {
     fn what_one_word_cannot_have_done_is_refused() {
         let bad: [&[Op]; 7] = [
             &[(Read, 0, Some((1, 99)))],
-            // lost, twice, or foreign
+            // a lost change, a double one, and a foreign one
             &[(Faa(5), 0, Some((1, 100))), (Read, 2, Some((3, 100)))],
             &[(Faa(5), 0, Some((1, 100))), (Read, 2, Some((3, 110)))],
             &[(Faa(5), 0, None), (Read, 2, Some((3, 110)))],
             &[(Faa(5), 0, Some((1, 100))), (Faa(3), 0, Some((1, 100)))],
             &[(Cas(100, 8), 0, Some((1, 100))), (Cas(100, 9), 2, Some((3, 100)))],
-            // before it began
+            // a change seen before it began
             &[(Read, 0, Some((1, 105))), (Faa(5), 2, None)],
         ];
         for history_of in bad {

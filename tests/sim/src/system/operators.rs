@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An operator takes away what clients hold, or has the primary give no lock.
+//! Operators who take away what clients hold, or have the primary give no locks.
 
 use std::collections::BTreeSet;
 
@@ -17,20 +17,20 @@ use super::plan::Fabric;
 use super::server::World;
 use super::state::Sys;
 
-/// What operators have done.
+/// The acts of the operators.
 #[derive(Clone, Debug, Default)]
 pub struct Operators {
-    /// A drain was asked for.
+    /// Whether a drain was requested.
     is_wanted: bool,
-    /// Since when no client waits in it, on the server clock.
+    /// Since when no client waits in the drain, on the server clock.
     since: Option<ServerTime>,
-    /// Clients that were removed with their leases. Until such a client knows that, nothing is
-    /// promised to it.
+    /// Clients that were removed with their leases. Nothing is promised to such a client until it
+    /// knows.
     removed: BTreeSet<ClientId>,
 }
 
 impl World {
-    /// An operator does something, which may concern this client.
+    /// An operator takes something away, or begins or ends a drain; it may concern this client.
     pub(super) fn operates(&mut self, c: usize) {
         let (grace_s, now) = (self.sys.rng.pick(&[0, 0, 1, 4]), self.sys.rng.chance(500));
         let id = self.sys.clients[c].id;
@@ -53,7 +53,7 @@ impl World {
         self.acts(Act::Drain { is_on });
     }
 
-    /// After the faults no drain goes on.
+    /// Ends a drain after the faults.
     pub(super) fn drain_ends(&mut self) {
         if self.sys.operators.is_wanted {
             self.drains(false);
@@ -70,7 +70,7 @@ impl World {
         self.schedule_tick();
     }
 
-    /// A client is removed. An operator ends leases, too, if that is said.
+    /// A client is removed; an operator may have ended its leases as well.
     pub(super) fn is_removed(&mut self, client: ClientId, exit: Exit) {
         if exit == Exit::OperatorNow {
             self.sys.operators.removed.insert(client);
@@ -81,14 +81,14 @@ impl World {
         }
     }
 
-    /// What holds after every turn of the primary: of words, and of operators.
+    /// Checks after every turn of the primary: of words, and of drains.
     pub(super) fn words_and_acts(&mut self) {
         self.nothing_waits_in_a_drain();
         self.waiters_bits();
         self.readers_are_counted();
     }
 
-    /// Once a drain has ended what clients wait for, none waits.
+    /// Checks that no client waits once a drain has ended the waits.
     fn nothing_waits_in_a_drain(&mut self) {
         let draining = self.primary.as_ref().and_then(|one| one.locks().draining());
         let has_ended_waits = matches!(draining, Some(Draining::Held(_) | Draining::Idle));
@@ -115,8 +115,8 @@ impl Sys {
         self.clients[c].id.is_some_and(|id| self.operators.removed.contains(&id))
     }
 
-    /// In a drain a client does not get a lock for which the primary executes its chains. A ticket
-    /// of a fair lock that was taken before may come to its turn.
+    /// Checks that a client whose chains the primary executes gets no lock in a drain. A ticket of
+    /// a fair lock that was taken before may still come to its turn.
     pub(super) fn is_drained(&self, c: usize, l: usize, status: Status) -> Result<(), String> {
         let t = &self.clients[c].threads[l];
         let asks = match t.op {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checker (a): who may rely on which lock when, in true time.
+//! Checker (a): which client may rely on which lock when, in true time.
 //!
 //! ```text
 //!   granted ──────────── service interval ────────────┐ the first of: the call of the release,
-//!                                                     │ its own lease end, being told of the loss,
+//!                                                     │ its own lease end, the news of its loss,
 //!                                                     │ the session's horizon, if it has no lease,
 //!                                                     ┘ or none that a primary knows
 //! ```
@@ -19,95 +19,98 @@ use super::token_oracle::{Tokens, Told as ToldToken};
 /// One client's reliance on one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Who.
+    /// The client.
     pub who: u64,
-    /// How.
+    /// The mode in which it holds the lock.
     pub mode: Mode,
-    /// Since when.
+    /// The beginning.
     pub from: u64,
-    /// Its lease end as the client computes it; excluded.
+    /// The end of its lease as the client computes it; excluded.
     pub until: u64,
-    /// It may have become one without a lease: it ends with the session's horizon, too.
+    /// Whether it may be a hold without a lease: then it ends with the session's horizon as well.
     pub may_be_endless: bool,
-    /// The primary that knew of it has ended, and the successor has not been told: as above.
+    /// Whether its primary has ended, and no successor has confirmed it: it ends with the horizon
+    /// as well.
     pub is_unclaimed: bool,
 }
 
-/// A lease that was told to its holder: nobody else is granted before its end.
+/// A lease that its holder knows: no other client is granted the lock before its end.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     who: u64,
     mode: Mode,
     /// Its end on the server clock, in true time; excluded.
     end: u64,
-    /// By the clock of the primary of now.
+    /// Whether the present primary has granted it.
     is_of_now: bool,
-    /// Its holder's process has ended, and its primary has no proof of that.
+    /// Whether its holder's process has ended without proof of that for the primary.
     is_orphaned: bool,
 }
 
-/// A hold as its program knows it: until it is told that it has released or lost the lock.
+/// A hold as its program knows it, until the program learns that it has released or lost the lock.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     who: u64,
     mode: Mode,
-    /// Another client that was told since that it has the lock.
+    /// Another client that has learned since that it has the lock.
     taken_by: Option<u64>,
-    /// The primary that knew of that has ended: it counts for as long as the other relies on the
-    /// lock in a mode that excludes this one.
+    /// Whether the primary that knew of `taken_by` has ended. Then it counts as long as the other
+    /// client relies on the lock in a mode that excludes this one.
     is_forgotten: bool,
-    /// It may have become a hold without a lease.
+    /// Whether it may have become a hold without a lease.
     may_be_endless: bool,
-    /// Who had taken it when the call under way began, and the end of the lease then, in true time.
+    /// When the call under way began: the client that had taken the lock, and the end of the lease
+    /// in true time.
     at_call: (Option<u64>, u64),
 }
 
-/// The services of one lock, and the order in which its tickets were served.
+/// The services of one lock, and the order in which its tickets are served.
 #[derive(Clone, Debug, Default)]
 struct Lock {
     services: Vec<Service>,
     leases: Vec<Lease>,
     told: Vec<Told>,
-    /// The leases that clients have claimed at a successor, and their ends in true time, as long as
-    /// they have not asked for another one.
+    /// The leases that clients have claimed at a successor, and their ends in true time; dropped
+    /// when the client asks for another lease.
     claimed: Vec<(u64, u64)>,
-    /// The horizons, in true time, of the sessions that carry the clients' operations on it.
+    /// The horizons, in true time, of the sessions that carry the clients' operations on this lock.
     horizons: Vec<(u64, u64)>,
-    /// The occupant of the slot (epoch and generation) that tickets belong to.
+    /// The occupant of the slot (epoch and generation) to which the tickets belong.
     occupant: (u32, u64),
     last_exclusive: Option<(u64, u32)>,
-    /// The last exclusive ticket of an earlier incarnation, and at which one it was served.
+    /// The last exclusive ticket of an earlier incarnation, and the incarnation that served it.
     last_place: Option<(u32, Place)>,
     tokens: Tokens,
 }
 
-/// The checker.
+/// The checker of locks. Most functions record what their description says has happened, and some
+/// return an error if it violates a property.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     locks: Vec<Lock>,
-    /// Grants seen.
+    /// The number of grants.
     pub grants: u64,
-    /// What was told of state objects.
+    /// The checker of state objects.
     pub objects: Objects,
 }
 
 impl Oracle {
-    /// For so many locks.
+    /// A checker for this many locks.
     pub fn new(locks: usize) -> Self {
         Self { locks: vec![Lock::default(); locks], grants: 0, objects: Objects::default() }
     }
 
-    /// When this client's own clock comes to the horizon of its session.
+    /// When the client's own clock reaches the horizon of its session.
     pub fn horizon_of(&self, lock: usize, who: u64) -> u64 {
         let horizons = &self.locks[lock].horizons;
         horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
     }
 
-    /// A client was told that it holds the lock, or that its hold goes on, until `until`.
-    /// `is_known`: by the primary of now.
+    /// A client learns that it holds the lock, or that its hold goes on, until `until`. `is_known`:
+    /// the present primary knows of it.
     ///
     /// # Errors
-    /// If another one relies on it now, and one of them exclusively.
+    /// Another client relies on the lock now, and one of the two exclusively.
     pub fn granted(
         &mut self,
         lock: usize,
@@ -133,8 +136,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// A client has asked for a hold without a lease: what it has may be that by now, and lasts no
-    /// longer than its session as it knows it.
+    /// A client has asked for a hold without a lease: its present hold may be one by now, and lasts
+    /// at most to the horizon that the client knows.
     pub fn asked_for_ever(&mut self, lock: usize, who: u64) {
         for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
             service.may_be_endless = true;
@@ -148,9 +151,9 @@ impl Oracle {
         }
     }
 
-    /// The primary has ended: of the leases that it knew the next one hears from their holders
-    /// alone. So a lease that was over, and taken by another client that has given it up since, may
-    /// be its holder's at the next one.
+    /// The primary has ended: its successor learns of its leases only from their holders. So a
+    /// lease that was over, and taken by another client that has released it since, may go on at
+    /// the successor.
     pub fn primary_ended(&mut self) {
         for lock in &mut self.locks {
             lock.services.iter_mut().for_each(|service| service.is_unclaimed = true);
@@ -160,8 +163,8 @@ impl Oracle {
         }
     }
 
-    /// A client has claimed, at a successor, a hold whose lease ends then, in true time. What it
-    /// has claimed before counts.
+    /// A client has claimed, at a successor, a hold whose lease ends at `end` in true time. An
+    /// earlier claim counts.
     pub fn claimed(&mut self, lock: usize, who: u64, end: u64) {
         let claimed = &mut self.locks[lock].claimed;
         if !claimed.iter().any(|one| one.0 == who) {
@@ -169,17 +172,15 @@ impl Oracle {
         }
     }
 
-    /// A client has asked for a lease: what it claimed before does not count any more.
+    /// A client has asked for a lease: its earlier claim counts no longer.
     pub fn asked_anew(&mut self, lock: usize, who: u64) {
         self.locks[lock].claimed.retain(|one| one.0 != who);
     }
 
-    /// A client was told that it holds the lock, and has asked for no lease since it has claimed
-    /// it.
+    /// A client learns that it holds the lock, and has asked for no lease since its claim.
     ///
     /// # Errors
-    /// If that is what it has claimed, and the lease is over. `margin`: of the clocks' drift since
-    /// it was claimed.
+    /// The claimed lease is over. `margin`: the drift of the clocks since the claim.
     pub fn not_revived(
         &self,
         lock: usize,
@@ -196,19 +197,20 @@ impl Oracle {
         }
     }
 
-    /// A successor has confirmed what this client has of the lock.
+    /// A successor has confirmed this client's hold.
     pub fn confirmed(&mut self, lock: usize, who: u64) {
         for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
             service.is_unclaimed = false;
         }
     }
 
-    /// A client was told a lease that ends at `end`, whatever its own clock makes of that.
+    /// A client learns of a lease that ends at `end` on the server clock, whatever its own clock
+    /// says.
     ///
     /// # Errors
-    /// If a lease of another one has not ended, and one of them is exclusive: unless its holder
-    /// has given it up, is gone, or is beyond its horizon. If it is shorter than the one that the
-    /// same primary has told this client before.
+    /// A lease of another client has not ended, and one of the two is exclusive; unless its holder
+    /// has given it up, is gone, or is beyond its horizon. Or the lease is shorter than the one
+    /// that the same primary granted this client before.
     pub fn leased(
         &mut self,
         lock: usize,
@@ -246,8 +248,8 @@ impl Oracle {
         }
     }
 
-    /// The session that carries this client's operations on the lock was answered, or replaced:
-    /// by its own clock the client relies on what it holds until `until`.
+    /// The session that carries this client's operations on the lock was answered, or replaced: by
+    /// its own clock the client relies on its hold until `until`.
     ///
     /// # Errors
     /// As [`granted`](Self::granted).
@@ -260,14 +262,15 @@ impl Oracle {
         self.check(lock, who, now)
     }
 
-    /// A lease is relied on until its end, also past the session's horizon, as long as the primary
-    /// that granted it lives; a hold without a lease, until the horizon.
+    /// Whether the client relies on this service: a lease counts until its end, even beyond the
+    /// session's horizon, as long as the primary that granted it lives; a hold without a lease,
+    /// until the horizon.
     fn is_live(&self, lock: usize, s: &Service, now: u64) -> bool {
         let ends_with_horizon = s.may_be_endless || s.is_unclaimed;
         s.until > now && (!ends_with_horizon || self.horizon_of(lock, s.who) > now)
     }
 
-    /// Whether what this client relies on now excludes somebody else's reliance.
+    /// Checks that this client's reliance excludes no other client's reliance.
     fn check(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
         let services = &self.locks[lock].services;
         let live = |s: &&Service| self.is_live(lock, s, now);
@@ -292,19 +295,19 @@ impl Oracle {
         mine.any(|s| self.is_live(lock, s, now))
     }
 
-    /// Readers that rely on the lock now, by what the primary of now has told them.
+    /// The readers that rely on the lock now by the word of the present primary.
     pub fn readers(&self, lock: usize, now: u64) -> u64 {
         let known = self.locks[lock].services.iter().filter(|s| !s.is_unclaimed);
         let readers = known.filter(|s| s.mode == Mode::Shared && self.is_live(lock, s, now));
         readers.count() as u64
     }
 
-    /// Whether this client was told that it has the lock, and not that it has lost it since.
+    /// Whether this client has learned that it has the lock, and not that it has lost it since.
     pub fn was_told(&self, lock: usize, who: u64) -> bool {
         self.locks[lock].services.iter().any(|s| s.who == who)
     }
 
-    /// A client calls an operation. A release: it relies on the lock no longer.
+    /// A client calls an operation. If it is a release, it relies on the lock no longer.
     pub fn called(&mut self, lock: usize, who: u64, now: u64, is_release: bool) {
         let taken_by = self.taken_by(lock, who, now);
         let Lock { leases, told, .. } = &mut self.locks[lock];
@@ -317,11 +320,11 @@ impl Oracle {
         }
     }
 
-    /// A call that began after another client was told that it has the lock says that this one had
-    /// it all the time: a release, an extend, a query, a re-entry.
+    /// A call (a release, an extend, a query, a re-entry) tells a client that it had the lock all
+    /// the time.
     ///
     /// # Errors
-    /// If so.
+    /// Another client had learned that it has the lock before the call began.
     pub fn had_it(&self, lock: usize, who: u64) -> Result<(), String> {
         match self.told(lock, who).and_then(|told| told.at_call.0) {
             None => Ok(()),
@@ -331,10 +334,10 @@ impl Oracle {
         }
     }
 
-    /// A release is told as a loss.
+    /// A release tells a client that it had lost the lock.
     ///
     /// # Errors
-    /// If no other client was told that it has the lock, and the lease runs beyond that time.
+    /// No other client has learned that it has the lock, and the lease runs beyond `until`.
     pub fn has_lost_it(&self, lock: usize, who: u64, until: u64) -> Result<(), String> {
         let kept = self.told(lock, who).filter(|told| {
             let (taken_by, end) = told.at_call;
@@ -348,17 +351,17 @@ impl Oracle {
         }
     }
 
-    /// Whether what this client had when its call began had a lease for sure.
+    /// Whether the client's hold had a lease for sure when its call began.
     pub fn had_a_lease(&self, lock: usize, who: u64) -> bool {
         let told = self.told(lock, who);
         told.is_some_and(|told| told.at_call.1 < u64::MAX && !told.may_be_endless)
     }
 
-    /// A release that was not answered is told as a success. `horizon`: of the client, in true
-    /// time, as far as it can know.
+    /// A release that was not answered returns success. `horizon`: of the client, in true time, as
+    /// far as it can know.
     ///
     /// # Errors
-    /// If another client was told that it has the lock, and the lease or the horizon of this one
+    /// Another client has learned that it has the lock, and the lease or the horizon of this client
     /// is over.
     pub fn released_unheard(
         &self,
@@ -379,10 +382,10 @@ impl Oracle {
         }
     }
 
-    /// A release by one word operation is told as a success.
+    /// A release by one word operation returns success.
     ///
     /// # Errors
-    /// If another client was told that it has the lock, and the horizon of this one was over when
+    /// Another client has learned that it has the lock, and the horizon of this one was over when
     /// it read its clock, however coarsely.
     pub fn released_at_once(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
         let is_over = self.horizon_of(lock, who).saturating_add(COARSE_NS_MAX) <= now;
@@ -396,7 +399,7 @@ impl Oracle {
         }
     }
 
-    /// Which client has taken the lock from this one, as far as a primary can know.
+    /// The client that has taken the lock from this one, as far as a primary can know.
     fn taken_by(&self, lock: usize, who: u64, now: u64) -> Option<u64> {
         let told = self.told(lock, who)?;
         let excludes = |s: &&Service| s.mode == Mode::Exclusive || told.mode == Mode::Exclusive;
@@ -411,8 +414,8 @@ impl Oracle {
         self.locks[lock].told.iter().find(|told| told.who == who)
     }
 
-    /// A client that was told that it has the lock relies on it: those that were told so before
-    /// have lost it.
+    /// A client that has learned that it has the lock relies on it: earlier holders that it
+    /// excludes have lost it.
     fn takes(&mut self, lock: usize, who: u64, mode: Mode, is_known: bool) {
         let told = &mut self.locks[lock].told;
         told.retain(|told| told.who != who);
@@ -425,20 +428,20 @@ impl Oracle {
         told.push(Told { who, mode, taken_by, is_forgotten, may_be_endless, at_call });
     }
 
-    /// The program does not believe any more that it has the lock.
+    /// The client's program no longer believes that it has the lock.
     pub fn untold(&mut self, lock: usize, who: u64) {
         self.ended(lock, who);
         self.locks[lock].told.retain(|told| told.who != who);
     }
 
-    /// A client that relies on nothing by its own clock gives up what is left of its lease.
+    /// A client that no longer relies on its hold by its own clock gives up the rest of its lease.
     pub fn gives_up(&mut self, lock: usize, who: u64, now: u64) {
         if !self.relies(lock, who, now) {
             self.locks[lock].leases.retain(|lease| lease.who != who);
         }
     }
 
-    /// A client does not rely on the lock any more.
+    /// A client no longer relies on the lock.
     pub fn ended(&mut self, lock: usize, who: u64) {
         self.locks[lock].services.retain(|s| s.who != who);
         self.locks[lock].leases.retain(|lease| lease.who != who);
@@ -446,15 +449,15 @@ impl Oracle {
         self.locks[lock].tokens.ended(who);
     }
 
-    /// The client has no token of its hold, and gets one from the successor.
+    /// The client loses the token of its hold, and gets one from the successor.
     pub fn token_gone(&mut self, lock: usize, who: u64) {
         self.locks[lock].tokens.ended(who);
     }
 
-    /// A client that relies on the lock was told this token of its hold. `begins`: the hold is new.
+    /// A client that relies on the lock gets this token of its hold. `begins`: the hold is new.
     ///
     /// # Errors
-    /// If a resource that keeps the largest token would judge by it wrongly.
+    /// A resource that keeps the largest token would judge this one wrongly.
     pub fn token(
         &mut self,
         lock: usize,
@@ -468,8 +471,8 @@ impl Oracle {
         judged.map_err(|why| format!("token: lock {lock} at {now}: {why}"))
     }
 
-    /// The process of a client has ended, which its primary cannot know: it keeps the client's
-    /// leases until they end.
+    /// The process of a client has ended, which its primary cannot know: the primary keeps the
+    /// client's leases until they end.
     pub fn orphaned(&mut self, who: u64) {
         let of_lock = |lock: &Lock| {
             let mut services = lock.services.iter();
@@ -484,7 +487,7 @@ impl Oracle {
         }
     }
 
-    /// A client relies on nothing any more.
+    /// A client relies on nothing any longer.
     pub fn gone(&mut self, who: u64) {
         for lock in &mut self.locks {
             lock.horizons.retain(|h| h.0 != who);
@@ -495,12 +498,12 @@ impl Oracle {
         }
     }
 
-    /// A ticket of a fair lock was served for the first time: tickets are served in their order.
-    /// `exclusive` is the ticket's number on the exclusive lane; a shared ticket has the number of
+    /// A ticket of a fair lock is served for the first time; tickets are served in order.
+    /// `exclusive`: the ticket's number on the exclusive lane; a shared ticket has the number of
     /// the first exclusive one after it.
     ///
     /// # Errors
-    /// If a later ticket was served before.
+    /// A later ticket was served before.
     pub fn served(
         &mut self,
         lock: usize,
@@ -513,7 +516,7 @@ impl Oracle {
             (lock_state.occupant, lock_state.last_exclusive) = (occupant, None);
         }
         if let Some(last) = lock_state.last_exclusive {
-            // a share has the number of the first exclusive ticket after it
+            // a shared ticket has the number of the first exclusive one after it
             if exclusive <= last {
                 return Err(format!(
                     "order: lock {lock}: {mode:?} ticket {exclusive:x?} is served after the \
@@ -527,11 +530,11 @@ impl Oracle {
         Ok(())
     }
 
-    /// A ticket of an earlier incarnation was served for the first time, at this one: those that
-    /// were taken at the same one are served in the order in which they were taken.
+    /// A ticket of an earlier incarnation is served for the first time, at this one. Tickets that
+    /// were taken at the same incarnation are served in the order in which they were taken.
     ///
     /// # Errors
-    /// If a later ticket was served before.
+    /// A later ticket was served before.
     pub fn served_late(&mut self, lock: usize, now: u32, place: Place) -> Result<(), String> {
         let last = &mut self.locks[lock].last_place;
         let before = last.replace((now, place)).filter(|last| last.0 == now);
@@ -544,7 +547,7 @@ impl Oracle {
         Err(format!("order: lock {lock}: {place:?} is served at {now} after {before:?}"))
     }
 
-    /// The next moment after `now` at which somebody's reliance on the lock ends by itself.
+    /// The next moment after `now` at which a client's reliance on the lock ends by itself.
     pub fn next_end(&self, lock: usize, now: u64) -> Option<u64> {
         let ends = self.locks[lock].services.iter().map(|s| s.until);
         ends.filter(|&end| end > now && end != u64::MAX).min()

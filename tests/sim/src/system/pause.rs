@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pauses before another try of a lock that another client holds, and sleep on its word.
+//! Pauses before another try for a lock that another client holds, and sleep on its word.
 
 use dlock_core::clock::Now;
 use dlock_core::limits::TRIES_MAX;
@@ -26,7 +26,7 @@ impl Sys {
         self.step_after(c, l, pause_ns + ns);
     }
 
-    /// A waiter sleeps on the word: until it is woken, or for so long.
+    /// Lets a waiter sleep on the word until it is woken, at most for `limit_ns`.
     pub(super) fn parks(&mut self, c: usize, l: usize, limit_ns: u64) {
         if self.thread(c, l).async_until > 0 {
             return self.pause(c, l, 0);
@@ -42,7 +42,7 @@ impl Sys {
         self.step_after(c, l, ns);
     }
 
-    /// All that sleep on the word of this lock are woken.
+    /// Wakes all waiters that sleep on the word of this lock.
     pub(super) fn wakes(&mut self, l: usize) {
         for c in 0..self.clients.len() {
             let t = self.thread(c, l);
@@ -55,12 +55,13 @@ impl Sys {
         }
     }
 
-    /// Whether nothing of a lock that is to be released is on its way: its place is another's then.
+    /// Whether no message about a lock to be released is under way. While one is, the lock's place
+    /// must not become another lock's.
     pub(super) fn is_settled(&mut self, c: usize, l: usize) -> bool {
         !self.is_connected(c, l) || self.is_flushed(c, l)
     }
 
-    /// The pause is over; `gen` is the session that it began with.
+    /// Goes on after a pause; `gen`: the session in which the pause began.
     pub(super) fn paused(&mut self, c: usize, l: usize, gen: u32) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
@@ -83,7 +84,7 @@ impl Sys {
 }
 
 impl Thread {
-    /// A session of this fabric carries its operations from here on.
+    /// Makes a session of this fabric carry the thread's operations from here on.
     pub(super) fn is_carried_by(&mut self, fabric: Fabric) {
         (self.fabric, self.noted_acked) = (fabric, self.noted);
         if let Some(entry) = &mut self.entry {

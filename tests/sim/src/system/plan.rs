@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What one schedule is made of: everything that is drawn before it begins.
+//! The plan of a schedule: everything that is drawn before it begins.
 
 use dlock_core::clock::NS;
 use dlock_core::limits::FAIR_DIVERT;
@@ -9,19 +9,19 @@ use super::apart::APART;
 use super::rng::Rng;
 use super::scenarios::SCENARIOS;
 
-/// How a client's chains are executed.
+/// The way in which a client's chains are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
-    /// At once, by its own CPU, word operation by word operation.
+    /// At once, by the client's CPU, word operation by word operation.
     Shm,
-    /// As a frame, by the primary, one chain after the other.
+    /// By the primary, from a frame, one chain after the other.
     Tcp,
     /// By the primary's network card, word operation by word operation, in the order of one queue
     /// pair.
     Verbs,
 }
 
-/// What can go wrong.
+/// The faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -33,11 +33,11 @@ pub enum Fault {
     Pause,
     /// The primary's process stands still; its memory still answers one-sided verbs.
     Freeze,
-    /// Nothing of a client arrives at the primary for a while.
+    /// No message of a client arrives at the primary for a while.
     PartitionUp,
-    /// Nothing of the primary arrives at a client for a while.
+    /// No message of the primary arrives at a client for a while.
     PartitionDown,
-    /// Neither way.
+    /// No message between a client and the primary arrives for a while.
     PartitionBoth,
     /// The control connection breaks.
     BreakControl,
@@ -53,7 +53,7 @@ pub enum Fault {
     SlowReader,
     /// A client leaves in good order, and a new one comes.
     Leave,
-    /// A client's one chain takes seconds (retries of the transport).
+    /// A single chain of a client takes seconds (retries of the transport).
     Slow,
     /// Clocks drift apart (the whole schedule).
     Drift,
@@ -61,7 +61,7 @@ pub enum Fault {
     Limits,
     /// A client's process stands still for longer than any of its leases.
     Standstill,
-    /// A client's machine is suspended: its process stands still, and goes on in another time.
+    /// A client's machine is suspended: its process stands still, and goes on at a later time.
     Suspend,
     /// Most numbers of a fair lock's tickets are used up (only in the scenario `laps`).
     Lap,
@@ -69,17 +69,17 @@ pub enum Fault {
     Flood,
     /// The standby does not reach the primary for a while (only in the scenario `standby`).
     Apart,
-    /// An operator says that the primary is gone, which serves (only in the scenario `standby`).
+    /// An operator says that the primary is gone while it serves (only in the scenario `standby`).
     Promote,
     /// A client's guest is paused, and its clock does not count that (only in the scenario
     /// `jumps`).
     Jump,
     /// The primary reads other rules (only in the scenario `rules`).
     Rules,
-    /// An operator does something (only in the scenario `taken`).
+    /// An operator takes something away, or drains (only in the scenario `taken`).
     Operate,
-    /// The note of a share is lost with its channel; or a client is stopped, or ends, before the
-    /// ticket that its ledger announces (only in the scenario `strays`).
+    /// The note of a shared hold is lost with its channel; or a client is stopped, or ends, before
+    /// it takes the ticket that its ledger announces (only in the scenario `strays`).
     Stray,
 }
 
@@ -113,89 +113,90 @@ pub struct Plan {
     pub scenario: &'static str,
     /// The kinds of the locks.
     pub locks: Vec<LockType>,
-    /// One client each.
+    /// The fabric of each client.
     pub fabrics: Vec<Fabric>,
     /// Events of the fault phase.
     pub events: u64,
-    /// What can go wrong, and in one of how many events it does.
+    /// The faults that can happen.
     pub faults: &'static [Fault],
-    /// One fault in so many events; 0: none.
+    /// A fault happens in one of so many events; 0: none does.
     pub fault_every: u64,
-    /// The longest lease asked for, seconds.
+    /// The longest lease that clients request, seconds.
     pub lease_max_s: u32,
-    /// Of a thousand acquires, so many are shared, wait, and so on.
+    /// Of a thousand acquires, those in shared mode.
     pub shared: u32,
-    /// `Lock` instead of `TryLock`.
+    /// Of a thousand acquires, those by `Lock` instead of `TryLock`.
     pub wait: u32,
-    /// A hold is extended, or asked about.
+    /// Of a thousand actions on a hold, those that extend it or ask about it.
     pub extend: u32,
-    /// A hold is entered again.
+    /// Of a thousand actions on a hold, those that enter it again.
     pub reentry: u32,
-    /// A hold lasts about as long as its lease, or longer.
+    /// Of a thousand holds, those that last about as long as their leases, or longer.
     pub overstay: u32,
-    /// A ticket is given up, a wait is short.
+    /// Of a thousand waits, those that are short, or give their ticket up.
     pub impatience: u32,
-    /// Of a thousand moments without a ticket, so many last seconds: the program rests.
+    /// Of a thousand moments without a ticket, those in which the program rests for seconds.
     pub rests: u32,
-    /// Of a thousand leases, so many have no end.
+    /// Of a thousand leases, those without an end.
     pub endless: u32,
-    /// Of a thousand clients that lost their session, so many come back late.
+    /// Of a thousand clients that lost their session, those that come back late.
     pub late: u32,
-    /// A reference is given back while nothing is held.
+    /// Of a thousand idle moments, those in which the client releases the handle of a lock.
     pub churn: u32,
-    /// Of a thousand messages, so many take milliseconds to seconds.
+    /// Of a thousand messages, those that take milliseconds to seconds.
     pub tail: u32,
-    /// Of a thousand verbs of the primary, so many let others run before them.
+    /// Of a thousand verbs of the primary, those before which other clients run.
     pub interleave: u32,
     /// How long an absent client keeps what it holds.
     pub grace_ns: u64,
-    /// The session horizon that clients ask for, seconds; 0: none.
+    /// The session horizon that clients request, seconds; 0: none.
     pub horizon_s: u32,
-    /// Each session asks for another horizon.
+    /// Whether each session requests another horizon.
     pub horizons_vary: bool,
-    /// Time between exchanges that tell the time, without a horizon.
+    /// Time between requests for the time, without a horizon.
     pub heartbeat_ns: u64,
-    /// Room for clients and locks.
+    /// The most clients.
     pub clients_max: usize,
-    /// Room for locks.
+    /// The most locks.
     pub locks_max: usize,
-    /// Of a thousand operations that do not wait, so many are of a batch.
+    /// Of a thousand operations that do not wait, those that belong to a batch.
     pub batches: u32,
-    /// Of a thousand others, so many are asynchronous.
+    /// Of a thousand other operations, those that are asynchronous.
     pub asynchronous: u32,
-    /// Names of objects.
+    /// The number of names of objects.
     pub objects: usize,
-    /// Room for objects; the slots that they do not use are spare ones.
+    /// The most objects; the slots that they do not use are spare.
     pub objects_max: usize,
-    /// Clocks drift.
+    /// Whether clocks drift.
     pub drift: bool,
-    /// Tables are as small as they can be.
+    /// Whether tables are as small as they can be.
     pub limits: bool,
-    /// Of a thousand sessions, so many are asked for over another fabric.
+    /// Of a thousand sessions, those that are requested over another fabric.
     pub roams: u32,
-    /// Of a thousand attempts to fence queue pairs, so many fail.
+    /// Of a thousand attempts to fence queue pairs, those that fail.
     pub unfenced: u32,
-    /// The primary serves its clients in turns, and channels have a rate.
+    /// Whether the primary serves its clients in turns, and channels have a rate.
     pub shares: bool,
-    /// A standby takes the place of the primary.
+    /// Whether a standby takes the place of the primary.
     pub standby: bool,
-    /// Clients have certificates, and the primary has rules.
+    /// Whether clients have certificates, and the primary has rules.
     pub rules: bool,
-    /// Clients attach to a session that was prepared before they show that they have it.
+    /// Whether clients attach to a prepared session before they show that they have it.
     pub prepares: bool,
-    /// Of a thousand idle moments of a client's control thread, so many ask for another session.
+    /// Of a thousand idle moments of a client's control thread, those in which it requests another
+    /// session.
     pub renews: u32,
-    /// The memory is a card's: no client has it mapped.
+    /// Whether the memory belongs to a network card, so that no client has it mapped.
     pub is_of_card: bool,
-    /// Clients find the successor of their primary by themselves.
+    /// Whether clients find the successor of their primary by themselves.
     pub by_itself: bool,
-    /// Most clients want tokens of most locks.
+    /// Whether most clients want tokens of most locks.
     pub tokens: bool,
-    /// Of a thousand grants, so many are renewed by the library.
+    /// Of a thousand grants, those that the library renews.
     pub renewed: u32,
-    /// Programs listen to what becomes of their holds.
+    /// Whether programs listen to events of their holds.
     pub listens: bool,
-    /// Where the lanes of fair locks begin.
+    /// The numbers with which the lanes of fair locks begin.
     pub lanes: (u32, u32),
     /// The server clock at the beginning, nanoseconds.
     pub start_ns: u64,
@@ -286,9 +287,9 @@ impl Plan {
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         };
-        plan.prepares |= plan.start_ns % 2 == 1; // half of them
+        plan.prepares |= plan.start_ns % 2 == 1; // in half of the plans
         if plan.renewed > 0 && !plan.listens {
-            plan.tail = 0; // the checker knows how long an answer may take
+            plan.tail = 0; // the checker assumes bounded answers
         }
         Some(plan)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A session that a client asks for while the primary still has its last one: it is prepared, and
-//! takes that one's place when its client shows that it has all answers
+//! A session that a client requests while the primary still has its last one. The new session is
+//! prepared, and takes the place of the last when the client shows that it has all answers
 //! (`dlock_core::membership`).
 //!
 //! ```text
@@ -17,14 +17,14 @@ use super::plan::Fabric;
 use super::server::World;
 use super::state::{Ask, Client, Ev, Life, Session, Sys};
 
-/// Of a thousand attempts that fail, so many end without the primary's hearing of that.
+/// Of a thousand failed attempts, those whose end the primary does not notice.
 const SILENT: u32 = 300;
-/// Of a thousand requests that show a session, so many come when they do not count any more.
+/// Of a thousand requests that show a session, those that come too late.
 const LATE: u32 = 15;
-/// Of a thousand answers of an attempt, so many are lost with its connection.
+/// Of a thousand answers of an attempt, those that are lost with its connection.
 const LOST: u32 = 60;
-/// A session is prepared for so long at most: what the core allows, and until the primary has heard
-/// what has come.
+/// The longest time for which a session is prepared: the core's limit, and the time until the
+/// primary has listened.
 const PREPARED_NS_MAX: u64 = SHOW_WAIT_NS + 8 * NS;
 
 /// An attempt to get another session.
@@ -32,35 +32,36 @@ const PREPARED_NS_MAX: u64 = SHOW_WAIT_NS + 8 * NS;
 pub(crate) struct Renewal {
     /// The control connection of the session that goes on beside it.
     beside: Option<u32>,
-    /// It was shown, and that is not answered.
+    /// Whether the session was shown, and that is not answered yet.
     is_shown: bool,
-    /// When its first answer came.
+    /// When the first answer of the attempt came.
     answered: u64,
-    /// It asks for none before then.
+    /// Until when the client requests no other session.
     rests_until: u64,
     /// The connection of an attempt that was not answered for as long as it may count.
     given_up: Option<u32>,
 }
 
 impl Renewal {
-    /// The client has a session, which is left alone.
+    /// Whether the client goes on with its present session beside this attempt.
     pub(super) fn is_beside(&self) -> bool {
         self.beside.is_some()
     }
 
-    /// The session that it had has ended: it has this attempt alone. Whether there is one.
+    /// The client's present session has ended, so only this attempt is left; returns whether there
+    /// is one.
     pub(super) fn goes_on_alone(&mut self) -> bool {
         self.beside.take().is_some()
     }
 
-    /// The session was shown, and that is not answered.
+    /// Whether the session was shown, and that is not answered yet.
     pub(super) fn is_shown(&self) -> bool {
         self.is_shown
     }
 }
 
 impl Client {
-    /// Its control connection is a new one.
+    /// The client makes a new control connection.
     pub(super) fn connects(&mut self) {
         self.conns += 1;
         self.conn = self.conns;
@@ -68,7 +69,7 @@ impl Client {
 }
 
 impl Sys {
-    /// A client with a session asks for another one now and then. Whether it does.
+    /// Requests another session for a client now and then; returns whether it does.
     pub(super) fn renews(&mut self, c: usize) -> bool {
         let chance = if self.calm { 0 } else { self.plan.renews };
         let client = &self.clients[c];
@@ -99,7 +100,7 @@ impl Sys {
         self.plan.renews > 0 && is_of_it && !self.calm && self.rng.chance(LOST)
     }
 
-    /// The first answer has come.
+    /// Records when the first answer of the attempt came.
     pub(super) fn renewal_answered(&mut self, c: usize) {
         let now = self.now;
         self.clients[c].renewal.answered = now;
@@ -123,7 +124,7 @@ impl Sys {
         self.ask_for(c, Ask::Heartbeat, SHOW_WAIT_NS.saturating_sub(passed_ns).max(1));
     }
 
-    /// The request that shows it is answered.
+    /// Handles the answer to the request that shows the session.
     pub(super) fn show_answered(&mut self, c: usize, sent: u64, answer: Answer) {
         let (at, until) = match answer {
             Answer::Alive(at, until, _) => (at, until),
@@ -136,7 +137,7 @@ impl Sys {
         client.renewal = Renewal::default();
         let Some((asked, session)) = client.session.take() else { return };
         if client.life == Life::Up {
-            self.flush(c); // what is under way in the old session is not answered any more
+            self.flush(c); // the old session answers no more
         }
         self.joined(c, asked, session);
         if self.clients[c].life == Life::Up {
@@ -150,8 +151,8 @@ impl Sys {
         }
     }
 
-    /// An attempt has failed, because its connection ended or because no answer came. Whether the
-    /// client goes on with the session that it has.
+    /// Handles a failed attempt: its connection ended, or no answer came. Returns whether the
+    /// client goes on with its present session.
     pub(super) fn renewal_fails(&mut self, c: usize, is_late: bool) -> bool {
         let client = &mut self.clients[c];
         let (inc, conn, id) = (client.inc, client.conn, client.id);
@@ -183,7 +184,8 @@ impl Sys {
 }
 
 impl World {
-    /// A prepared session takes the place of the one before: its client still waits for that.
+    /// Checks that a prepared session takes the place of the last only while its client awaits
+    /// that.
     pub(super) fn takes_place(&mut self, prepared: &Session) {
         let client = &self.sys.clients[usize::from(prepared.client)];
         let is_its = client.inc == prepared.inc;
@@ -203,7 +205,7 @@ impl World {
         }
     }
 
-    /// What is prepared is used, or given up, within its time.
+    /// Checks that a prepared session is used, or given up, within its time.
     pub(super) fn nothing_stays_prepared(&mut self) {
         let (now, is_put_off) = (self.sys.now, self.sys.now < self.sys.put_off_until + NS);
         let late = |s: &&Session| now.saturating_sub(s.since) > PREPARED_NS_MAX;
@@ -214,7 +216,7 @@ impl World {
         }
     }
 
-    /// Does with the channel of a prepared session what membership says.
+    /// Closes the channel of a prepared session, as membership says.
     pub(super) fn close_prepared_channel(&mut self, id: dlock_core::ids::ClientId, channel: u64) {
         let mut prepared = self.prepared.iter_mut();
         if let Some(s) = prepared.find(|s| s.id == id && s.channel == channel && channel != 0) {

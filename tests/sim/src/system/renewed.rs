@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Leases that the library renews: when, is decided by the entry (`dlock_core::lock::Due`), as in
-//! the library (`dlock-client/src/instance/renewals.rs`). Here is who asks for it, and the checker.
+//! Leases that the library renews. The entry (`dlock_core::lock::Due`) decides when, as in the
+//! library (`dlock-client/src/instance/renewals.rs`). This module has the programs that want it,
+//! and the checker.
 //!
 //! ```text
-//!   told of a grant ─ asks ─▶ look ─ Renew ─▶ an operation of the library ─▶ look …
+//!   a grant ─ the program asks ─▶ look ─ Renew ─▶ an operation of the library ─▶ look …
 //!                              └ every 50 ms: is the client well? does the lease run?
 //! ```
 //! The checker knows no pauses and no parts of a lease. A client that was well for the last half of
-//! its lease loses no hold; a hold is renewed only if its program has asked for that, has not asked
-//! for its end, and has set no bound that has passed; and no lease ends before its client knows.
+//! its lease loses no hold. A hold is renewed only if its program has asked for that, has not asked
+//! for its end, and has set no bound that has passed. No lease ends before its client knows.
 
 use dlock_core::clock::NS;
 use dlock_core::lock::{Due, LockEntry, Op, OpResult};
@@ -18,30 +19,30 @@ use dlock_core::wire::status::Status;
 
 use super::state::{Doing, Ev, Goal, Life, Sys};
 
-/// How often a hold is looked at, nanoseconds.
+/// Time between two looks at a hold, nanoseconds.
 const LOOK_NS: u64 = 50_000_000;
-/// A client that was not looked at for so long was stopped.
+/// A client whose holds were not looked at for this long was stopped.
 const GAP_NS: u64 = 3 * LOOK_NS;
-/// Of a thousand renewals, so many have a bound.
+/// Of a thousand renewals, those with a bound.
 const BOUNDED: u32 = 200;
-/// Of a thousand renewals that are due, the program does not want so many.
+/// Of a thousand renewals that are due, those that the program does not want.
 const DECLINED: u32 = 20;
 
-/// What a thread's program has asked for.
+/// The renewal that a thread's program has asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
-    /// The hold is to be renewed.
+    /// Whether the hold is to be renewed.
     is_wanted: bool,
-    /// By this number of seconds.
+    /// The new lease, seconds.
     lease_s: u32,
-    /// No renewal begins after this, on the client's own clock.
+    /// When no further renewal begins, on the client's own clock.
     until_ns: u64,
-    /// A look will come.
+    /// Whether a look is scheduled.
     is_looked_at: bool,
-    /// When it was looked at last, and when the client was not well last.
+    /// The time of the last look, and when the client was last not well.
     looked: u64,
     ill: u64,
-    /// When the program goes on, once the renewal under way is over.
+    /// When the program goes on after the renewal under way.
     resumes: u64,
 }
 
@@ -51,14 +52,14 @@ impl Asked {
         self.is_wanted &= !is_release;
     }
 
-    /// The program goes on then.
+    /// Sets when the program goes on.
     pub(super) fn resumes_at(&mut self, at: u64) {
         self.resumes = at;
     }
 }
 
 impl Sys {
-    /// The client was told that it has the lock: its program may have the lease renewed.
+    /// A client has got the lock: its program may have the lease renewed.
     pub(super) fn may_renew(&mut self, c: usize, l: usize, op: Op) {
         let (Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. }) = op else { return };
         let has_lease = self.plan.locks[l] != LockType::Rw && expire_s < u32::MAX && expire_s > 0;
@@ -90,7 +91,7 @@ impl Sys {
         self.begins_to_look(c, l);
     }
 
-    /// A hold that is not renewed is looked at if its program listens.
+    /// Has a hold that is not renewed looked at, if its program listens.
     fn looks_in_time(&mut self, c: usize, l: usize) {
         if self.plan.listens {
             self.begins_to_look(c, l);
@@ -103,7 +104,8 @@ impl Sys {
         }
     }
 
-    /// The program asks for the end of its hold, or the hold has ended.
+    /// The program no longer wants the renewal: it has asked for the end of its hold, or the hold
+    /// has ended.
     pub(super) fn renewal_unwanted(&mut self, c: usize, l: usize) {
         self.thread(c, l).renewed.is_wanted = false;
     }
@@ -113,7 +115,7 @@ impl Sys {
         self.after(ns, Ev::Renewal(c as u8, inc, l as u8));
     }
 
-    /// Whether the client, its primary and what is between them work.
+    /// Whether the client, its primary and the channel between them work.
     fn is_well(&self, c: usize, l: usize) -> bool {
         let (client, now) = (&self.clients[c], self.now);
         let t = &client.threads[l];
@@ -121,7 +123,7 @@ impl Sys {
         let is_here = client.life == Life::Up && client.epoch == self.epoch && !client.is_mute;
         let is_bound = self.is_connected(c, l) && t.epoch == self.epoch && t.old_clock.is_none();
         let is_free = client.blocked_up.max(client.blocked_down).max(client.paused_until) <= now;
-        // its control thread may have slept for longer than that
+        // the control thread may have slept beyond the horizon
         let is_within = client.clock.local(now).max(0) as u64 <= client.beats.horizon_ns();
         let is_heard = self.put_off_until <= now && client.up_last <= now + LOOK_NS;
         is_served && is_here && is_bound && is_free && is_within && is_heard && !self.was_fenced(c)
@@ -137,7 +139,7 @@ impl Sys {
         }
         renewed.looked = at;
         if self.clients[c].life == Life::Leaving {
-            return self.thread(c, l).renewed = Asked::default(); // it gives everything up
+            return self.thread(c, l).renewed = Asked::default(); // it gives all locks up
         }
         if !is_idle {
             return self.looks_again(c, l); // an operation is under way
@@ -146,7 +148,7 @@ impl Sys {
         let Some(entry) = self.thread(c, l).entry.as_mut() else { return self.looks_again(c, l) };
         let was_held = entry.state().is_held() && !entry.is_lost();
         if entry.deadline_s() == u32::MAX {
-            self.renewal_unwanted(c, l); // it has no end
+            self.renewal_unwanted(c, l); // the hold has no end to renew
         }
         let Some(entry) = self.thread(c, l).entry.as_mut() else { return };
         let due = entry.due(listens, now);
@@ -189,7 +191,7 @@ impl Sys {
         }
     }
 
-    /// The hold was given up, since its lease is about to end.
+    /// The hold was given up, because its lease is about to end.
     fn could_not_renew(&mut self, c: usize, l: usize) {
         let (who, now, at) = (self.who(c), self.thread_now(c, l), self.now);
         self.log(|| format!("client {c} could not renew lock {l}"));
@@ -223,8 +225,8 @@ impl Sys {
         self.started(c, l, Started::Running(operation));
     }
 
-    /// A renewal has this result. Whether the checker is told of it as of an extend: the library
-    /// relies on the hold for its program.
+    /// Handles the result of a renewal; returns whether the checker gets it like that of an extend,
+    /// because the library relies on the hold for its program.
     pub(super) fn renewal_told(&mut self, c: usize, l: usize, result: OpResult) -> bool {
         let (who, now) = (self.who(c), self.thread_now(c, l));
         let Some(entry) = self.clients[c].threads[l].entry.as_ref() else { return false };

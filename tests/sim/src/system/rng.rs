@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The only source of chance: splitmix64, the same numbers from the same seed on every build.
 
-/// A generator.
+/// A generator of random numbers.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -33,13 +33,13 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True in `per_mille` of a thousand cases.
     #[inline]
     pub fn chance(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.below(1_000) < u64::from(per_mille)
     }
 
-    /// One of these.
+    /// One of these values.
     #[inline]
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]

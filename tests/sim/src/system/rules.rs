@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rules of the primary: what the names in a client's certificate may do, and how much they may
-//! have. `dlock_core::rights` decides. This module computes the expected answer from the rules
-//! alone, and compares.
+//! Rules of the primary: what the names in a client's certificate permit, and how much.
+//! `dlock_core::rights` decides. This module computes the expected answer from the rules alone, and
+//! compares.
 //!
 //! ```text
 //!   draw ─▶ Law ─▶ primary: set_rules          client: without the right no grant, and `Denied`
@@ -24,24 +24,24 @@ use super::rng::Rng;
 use super::server::World;
 use super::state::Sys;
 
-/// Identities: those of the clients by their numbers.
+/// The number of identities; a client's number determines its identity.
 const IDENTITIES: usize = 2;
 /// Rules of one primary.
 const RULES_MAX: u64 = 4;
-/// Of a thousand sets of rules, so many let everybody do everything with some names.
+/// Of a thousand sets of rules, those that permit every client everything under some prefixes.
 const GENEROUS: u32 = 500;
 
 /// The rules in force.
 #[derive(Debug, Default)]
 pub(crate) struct Law {
     rules: Vec<Rule>,
-    /// How often they have changed.
+    /// How often the rules have changed.
     version: u32,
-    /// Who has got which locks at this primary.
+    /// The locks that each client has got at this primary.
     got: Vec<(ClientId, usize)>,
 }
 
-/// Whose certificate a client shows.
+/// The identity in a client's certificate.
 fn identity(c: usize) -> usize {
     c % IDENTITIES
 }
@@ -72,7 +72,7 @@ impl Law {
         bounds.min().map(|max| max as usize)
     }
 
-    /// Another set of rules.
+    /// Draws another set of rules.
     fn draw(rng: &mut Rng) -> Vec<Rule> {
         let whose: [&[usize]; 3] = [&[0], &[1], &[0, 1]];
         let prefixes: [&[&str]; 5] = [&[""], &["a"], &["b", "o"], &["a", "o0"], &["o", "b", "c"]];
@@ -108,11 +108,11 @@ impl Law {
     }
 }
 
-/// What a refusal must leave as it was.
+/// The state that a refusal must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Print(u64, (usize, usize, usize));
 
-/// What was there before a request.
+/// The state before a request.
 #[derive(Debug)]
 pub(crate) struct Before {
     print: Print,
@@ -124,7 +124,7 @@ fn is_refusal(status: Status) -> bool {
 }
 
 impl Sys {
-    /// The certificate that a client shows: whose it is, and the names in it.
+    /// A client's certificate: its identity, and the names in it.
     pub(super) fn certificate(&self, c: usize) -> (Option<Identity>, Vec<String>) {
         match self.plan.rules {
             true => (Some(Identity([identity(c) as u8; 32])), vec![name(identity(c))]),
@@ -132,7 +132,7 @@ impl Sys {
         }
     }
 
-    /// The rules that a primary starts with.
+    /// The rules with which a primary starts.
     pub(super) fn rules_of_now(&self) -> Vec<Rule> {
         self.law.rules.clone()
     }
@@ -146,14 +146,14 @@ impl Sys {
         }
     }
 
-    /// A call begins under these rules.
+    /// Records the rules under which a call begins.
     pub(super) fn called_under(&mut self, c: usize, l: usize) {
         let version = self.law.version;
         let t = self.thread(c, l);
         t.law = (version, t.entry.as_ref().map_or(0, |entry| entry.deadline_s()));
     }
 
-    /// Judges what a client is told by the rules, if they are those under which it has called.
+    /// Checks a client's result against the rules, if they have not changed since the call.
     pub(super) fn is_lawful(&self, c: usize, l: usize, status: Status) -> Result<(), String> {
         let t = &self.clients[c].threads[l];
         let (mode, expire_s, extends) = match t.op {
@@ -164,7 +164,7 @@ impl Sys {
             }
             Op::Unlock => return Ok(()),
         };
-        // who operates on the memory itself is fenced by the new rules, and may be faster
+        // a client that operates on the memory itself is fenced by new rules, but may be faster
         if !self.plan.rules || t.law.0 != self.law.version || t.fabric != Fabric::Tcp {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl Sys {
 }
 
 impl World {
-    /// The rules are read again: other ones, or none.
+    /// Has the primary read the rules again: others, or none.
     pub(super) fn set_rules(&mut self, is_last: bool) {
         if !self.sys.plan.rules {
             return;
@@ -220,7 +220,7 @@ impl World {
         self.schedule_tick();
     }
 
-    /// A client that is let in, or not, by the rules.
+    /// Checks whether a client may be let in or refused by the rules.
     pub(super) fn is_let_in(&mut self, c: usize, result: Result<(), Status>, full: bool) {
         if !self.sys.plan.rules {
             return;
@@ -246,7 +246,7 @@ impl World {
         self.sys.fail(format!("rights: client {c} {why}: {has} of {max:?}, {rules}"));
     }
 
-    /// A client has a channel: where it reaches the memory itself, it may do everything there.
+    /// Checks that a client which reaches the memory itself may do everything there.
     pub(super) fn may_reach(&mut self, c: usize, fabric: Fabric) {
         let law = &self.sys.law;
         let needed = [Right::Get, Right::LockShared, Right::LockExclusive, Right::Objects];
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// What is there before a request is served.
+    /// The state before a request is served.
     pub(super) fn before(&mut self, c: usize, lock: Option<usize>) -> Option<Before> {
         let totals = self.primary.as_ref().filter(|_| self.sys.plan.rules)?.locks().totals();
         let print = self.sys.print(totals);
@@ -269,7 +269,8 @@ impl World {
         Some(Before { print, waits })
     }
 
-    /// Locks that the clients of an identity have got; those of clients that end may count or not.
+    /// The number of locks that the clients of an identity have got, with or without those of
+    /// ending clients.
     fn locks_of(&self, c: usize, with_ending: bool) -> usize {
         let lives = |id: ClientId| {
             let state = self.state(id);
@@ -284,7 +285,7 @@ impl World {
         got.count()
     }
 
-    /// Locks that the clients of an identity are queued for.
+    /// The number of locks for which the clients of an identity are queued.
     fn waits_of(&self, c: usize) -> usize {
         let Some(primary) = &self.primary else { return 0 };
         let slots = (0..self.sys.plan.locks.len()).filter_map(|l| self.sys.slot_of(l, primary));
@@ -294,7 +295,7 @@ impl World {
             .sum()
     }
 
-    /// A request on a command channel was answered, or not yet.
+    /// Checks the answer, if there is one yet, to a request on a command channel.
     pub(super) fn was_lawful(
         &mut self,
         c: usize,
@@ -324,7 +325,7 @@ impl World {
         }
     }
 
-    /// Locks were asked for, and these are the answers.
+    /// Checks the answers to requests for locks.
     pub(super) fn were_given(
         &mut self,
         (c, id): (usize, ClientId),
@@ -365,7 +366,7 @@ impl World {
         }
     }
 
-    /// A lock was claimed and placed, or given back.
+    /// Records that a lock was claimed and placed, or released.
     pub(super) fn is_given(&mut self, id: ClientId, l: u8, has: bool) {
         self.sys.law.got.retain(|&got| got != (id, usize::from(l)));
         if has {
@@ -373,7 +374,7 @@ impl World {
         }
     }
 
-    /// A client is forgotten; `None`: all are.
+    /// Forgets a client; `None`: all clients.
     pub(super) fn has_nothing(&mut self, id: Option<ClientId>) {
         self.sys.law.got.retain(|got| id.is_some_and(|id| got.0 != id));
     }
@@ -413,7 +414,7 @@ impl World {
     }
 }
 
-/// What a client was refused with.
+/// The status of a refusal; `None`: the reply is not one.
 pub(super) fn refusal(reply: &Reply) -> Option<Status> {
     match reply {
         Reply::Denied { status, .. } => Some(*status),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The named scenarios: which faults come how often to which clients.
+//! The named scenarios: which faults come to which clients, and how often.
 
 use dlock_core::wire::message::LockType;
 
@@ -13,49 +13,50 @@ pub struct Scenario {
     pub(super) types: &'static [LockType],
     pub(super) fabrics: &'static [&'static [Fabric]],
     pub(super) faults: &'static [Fault],
-    /// One fault in so many events; 0: none.
+    /// A fault happens in one of so many events; 0: none does.
     pub(super) fault_every: u64,
-    /// Of a thousand holds, so many last about as long as their lease.
+    /// Of a thousand holds, those that last about as long as their leases.
     pub(super) overstay: u32,
-    /// Of a thousand idle moments, so many give the reference of a lock back.
+    /// Of a thousand idle moments, those in which the client releases the handle of a lock.
     pub(super) churn: u32,
     pub(super) limits: bool,
     pub(super) drift: bool,
     pub(super) high_lanes: bool,
-    /// Most acquires are shared.
+    /// Whether most acquires are shared.
     pub(super) reads: bool,
-    /// Two clients on one or two locks: a lock is destroyed, and its slot reused, all the time.
+    /// Whether there are only two clients and one or two locks: a lock is destroyed, and its slot
+    /// reused, all the time.
     pub(super) few: bool,
-    /// How many names of objects there are: one of these.
+    /// The possible numbers of objects' names.
     pub(super) objects: &'static [usize],
-    /// Up to 31 locks, most of them operated on in batches.
+    /// Whether there are up to 31 locks, most of them used in batches.
     pub(super) many: bool,
-    /// Of a thousand sessions, up to so many are asked for over another fabric.
+    /// Of a thousand sessions, the most that are requested over another fabric.
     pub(super) roams: u32,
-    /// Programs rest, and whoever has lost its session comes back late.
+    /// Whether programs rest, and clients that have lost their sessions come back late.
     pub(super) quiet: bool,
-    /// The session horizon is one of these; empty: any, or none.
+    /// The possible session horizons; empty: any, or none.
     pub(super) horizons: &'static [u32],
-    /// Of a thousand leases, so many have no end: one of these.
+    /// Of a thousand leases, the possible numbers of those without an end.
     pub(super) endless: &'static [u32],
-    /// Of a thousand operations that do not wait, so many are asynchronous: one of these.
+    /// Of a thousand operations that do not wait, the possible numbers of asynchronous ones.
     pub(super) asynchronous: &'static [u32],
-    /// Of a thousand attempts to fence queue pairs, so many fail.
+    /// Of a thousand attempts to fence queue pairs, those that fail.
     pub(super) unfenced: u32,
-    /// Of a thousand idle moments of control threads, so many ask for another session, and all
-    /// sessions are prepared.
+    /// Of a thousand idle moments of control threads, those in which they request another session;
+    /// all sessions are prepared then.
     pub(super) renews: u32,
-    /// Clients have certificates, and the primary has rules.
+    /// Whether clients have certificates, and the primary has rules.
     pub(super) rules: bool,
-    /// A standby takes the place of the primary.
+    /// Whether a standby takes the place of the primary.
     pub(super) standby: bool,
-    /// The primary serves its clients in turns, and channels have a rate.
+    /// Whether the primary serves its clients in turns, and channels have a rate.
     pub(super) shares: bool,
-    /// Most clients want tokens of most locks.
+    /// Whether most clients want tokens of most locks.
     pub(super) tokens: bool,
-    /// Of a thousand grants, so many are renewed by the library.
+    /// Of a thousand grants, those that the library renews.
     pub(super) renewed: u32,
-    /// Programs listen to what becomes of their holds.
+    /// Whether programs listen to events of their holds.
     pub(super) listens: bool,
 }
 
@@ -280,7 +281,7 @@ pub const SCENARIOS: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
-    // what a client has ends while it is away, and it cannot know
+    // holds end while their clients are away, and the clients cannot know
     Scenario {
         name: "quiet",
         types: &[Rw],
@@ -292,7 +293,7 @@ pub const SCENARIOS: &[Scenario] = &[
         horizons: &[0],
         ..CALM
     },
-    // what has no lease ends with the session's horizon, which moves on when it has just passed
+    // holds without a lease end with the session's horizon, which moves on when it has just passed
     Scenario {
         name: "horizon",
         types: &[Atomic, Fair],
@@ -305,7 +306,7 @@ pub const SCENARIOS: &[Scenario] = &[
         asynchronous: &[300, 700],
         ..CALM
     },
-    // tickets are given up and taken anew, and the ledger tells of what the primary knew before
+    // tickets are given up and taken again, and the ledger repeats what the primary knew before
     Scenario {
         name: "roaming",
         roams: 700,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The driver of the primary: what `dlock-server` does around `Primary`. What that wants done is in
-//! [`members`](super::members).
+//! The driver of the primary: what `dlock-server` does around `Primary`. Its effects are executed
+//! in [`members`](super::members).
 //! ```text
 //!   inbox ─▶ Serve ─▶ Event ─▶ Primary ─▶ Effect
 //! ```
@@ -24,54 +24,54 @@ use super::state::{Arrived, Ask, Client, Doing, Ev, Frame, Life, Session, Sys, T
 use super::turns::{work_of, Turns};
 use super::twin::Twin;
 
-/// The connection number that stands for every connection of a process that has ended.
+/// The connection number for all connections of a process that has ended.
 pub(crate) const EXITED: u32 = u32::MAX - 1;
 
 /// The primary, if there is one, and the rest of the world.
 pub(crate) struct World {
     pub sys: Sys,
     pub primary: Option<Primary>,
-    /// A second primary, which is told the same.
+    /// A second primary, which gets the same events.
     pub(super) twin: Option<Twin>,
-    /// Sessions that are prepared.
+    /// The prepared sessions.
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
     /// The clients that the primaries keep for their successors.
     pub(super) kept_clients: Clients,
-    /// All tokens are below this, as the primaries have kept it.
+    /// The number below which all tokens are, as the primaries have kept it.
     pub(super) kept_tokens: u64,
-    /// Those clients that this one has found there.
+    /// The kept clients that this primary has found and awaits.
     pub(super) awaited: Clients,
-    /// Secrets that were drawn.
+    /// The number of secrets that were drawn.
     pub(super) secrets: u128,
-    /// What had come when membership asked, and is still to be served before that is told.
+    /// Arrivals before membership's question to listen that are still to be served.
     pub unheard: usize,
-    /// Locks that are free, and whose waiters sleep: since when, and the word.
+    /// Locks that are free while their waiters sleep: since when, and the word.
     asleep: Vec<Option<(u64, u64)>>,
     /// Fair locks whose next owner sleeps at its turn: since when, and the word.
     untold: Vec<Option<(u64, u64)>>,
     pub(super) turns: Turns,
-    /// The primaries in waiting, and the lock file of their list of clients.
+    /// The standbys, and the lock file of their list of clients.
     pub(super) watches: Vec<super::standby::Watch>,
     pub(super) place: super::standby::Place,
     pub(super) kept: Vec<Kept>,
 }
 
 /// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
-/// nobody claims, and a margin.
+/// no client claims, and a margin.
 const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
 
-/// Who sleeps at its turn is told by whoever has handed the lock on, and not by the arbiter's next
-/// look.
+/// A client that sleeps at its turn gets its wake-up from the client that has handed the lock on,
+/// not from the arbiter's next look.
 const TURN_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS / 2;
 
-/// The same of a lock whose wake-up was lost with the session, or the channel, of its sender.
+/// As [`FAIR_SLEEP_NS_MAX`], for a wake-up that was lost with its sender's session or channel.
 const RW_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS + NS / 10;
 
-/// In so many of a thousand recoveries without horizons the clients are known.
+/// Of a thousand recoveries without horizons, the number in which the clients are known.
 const KNOWN: u32 = 500;
 
-/// The rules of a primary of this plan.
+/// The rules of a primary for this plan.
 fn rules(sys: &Sys) -> Rules {
     Rules {
         tp_mode: 0,
@@ -80,9 +80,9 @@ fn rules(sys: &Sys) -> Rules {
         offered: FabricSet::all(),
         channels_max: u64::MAX,
         files_max: u64::MAX,
-        recovers_by_itself: false, // plans name their horizons
+        recovers_by_itself: false, // plans set the horizons
         device_refuses: true,
-        undone_at_once: 0, // a random part is
+        undone_at_once: 0, // the schedule undoes a random part
     }
 }
 
@@ -118,7 +118,7 @@ impl World {
         world
     }
 
-    /// An empty primary begins.
+    /// Starts an empty primary.
     fn begins(&mut self, recovery_clients: u32) {
         self.primary = Some(self.fresh_primary(recovery_clients));
         self.twin = self.twin.is_some().then(|| Twin::of(self.fresh_primary(recovery_clients)));
@@ -141,7 +141,7 @@ impl World {
         Primary::new(config, rules(sys))
     }
 
-    /// The primary is gone, with its memory and all its connections.
+    /// Ends the primary, with its memory and all its connections.
     pub fn crash_primary(&mut self) {
         let sys = &mut self.sys;
         self.primary = None;
@@ -157,7 +157,7 @@ impl World {
         sys.dead.push((sys.epoch, memory));
         for c in 0..sys.clients.len() {
             if sys.clients[c].life == Life::Leaving {
-                sys.exit(c); // the successor does not wait for it
+                sys.exit(c); // the successor does not wait for this client
                 continue;
             }
             let ns = sys.takes(20_000);
@@ -171,13 +171,13 @@ impl World {
         }
     }
 
-    /// A successor starts; it waits for everybody who was let in and is alive.
+    /// Starts a successor; it waits for all clients that were let in and are alive.
     pub fn successor(&mut self) {
         let sys = &mut self.sys;
         sys.dead_offsets.push((sys.epoch, sys.offset));
-        sys.oracle.primary_ended(); // what was told since is of that one, too
+        sys.oracle.primary_ended(); // leases told meanwhile are the old primary's
 
-        // the clock may have been set back: the epoch grows all the same
+        // the clock may have been set back, but the epoch grows
         let epoch = roster::epoch::next(0, Some(sys.epoch.into()), None);
         sys.epoch = epoch.map_or(sys.epoch, |epoch| epoch.0 as _);
         sys.alive = true;
@@ -192,7 +192,7 @@ impl World {
         let counted = if is_known { 0 } else { expected.len() as u32 };
         let deadline_s = sys.rng.pick(&[0, 1, 5, 30]);
         self.begins(counted);
-        // one without a horizon is waited for without end: it must come
+        // a client without a horizon is awaited without end, so it must come
         let horizon_s = self.sys.plan.horizon_s;
         let sys = &self.sys;
         let comes = |client: &ClientId| horizon_s > 0 || expected.contains(client);
@@ -232,7 +232,7 @@ impl World {
 
     fn serve_one(&mut self, i: usize) {
         let Some(arrived) = self.sys.inbox.remove(i) else { return };
-        // what had come when membership asked is before its turn
+        // arrivals before membership's question are served before its answer
         self.sys.serve_pending = true;
         let (before, is_of_these) = (self.unheard, i < self.unheard);
         let work = work_of(&arrived);
@@ -263,13 +263,13 @@ impl World {
         }
     }
 
-    /// What every turn of the primary ends with.
+    /// Ends a turn of the primary: executes effects, checks, and delivers replies.
     pub(super) fn finish_turn(&mut self) {
         self.settle_members();
         self.nothing_stays_prepared();
         if let Some(primary) = &self.primary {
             self.sys.recovering = primary.locks().is_recovering();
-            // one that is being ended is judged by its horizon, when that begins
+            // a client that is being ended is judged by its horizon when that begins
             let ends = |id| matches!(self.state(id), Some(State::Ending(_)));
             match primary.locks().progress().map(|progress| progress.missing.into_iter()) {
                 Some(all) => self.sys.missing = all.filter(|m| !ends(m.0)).collect(),
@@ -284,7 +284,7 @@ impl World {
         self.words_and_acts();
     }
 
-    /// A channel whose client has not read for too long is dropped.
+    /// Drops a channel whose client has not read for too long.
     pub fn stalled(&mut self, c: u8, inc: u16, gen: u32) {
         let sys = &mut self.sys;
         let until = sys.clients[usize::from(c)].blocked_down;
@@ -302,13 +302,13 @@ impl World {
     pub(super) fn schedule_tick(&mut self) {
         let Some(primary) = &self.primary else { return };
         let now = self.sys.server_now();
-        // what nothing notifies of is looked at from time to time
+        // quarantined clients raise no event, so they are looked at from time to time
         let again = primary.members().has_quarantined().then(|| now.plus_ns(NS));
         let has_slices = primary.locks().next_wakeup().is_some_and(|at| at <= now);
         if let Some(at) = primary.next_wakeup().into_iter().chain(again).min() {
             let mut at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
             if has_slices {
-                // others are served between two slices, now and then many
+                // other events are served between two slices, now and then many
                 at += match self.sys.rng.below(16) {
                     0 => self.sys.takes(200_000_000),
                     1..=4 => self.sys.takes(2_000_000),
@@ -316,7 +316,7 @@ impl World {
                 };
             }
             if self.sys.tick_at.is_none_or(|known| known > at) {
-                // a slice that comes late is no fault of the primary's
+                // a slice that comes late is not the primary's fault
                 if has_slices && at > self.sys.now + NS {
                     self.sys.put_off_until = self.sys.put_off_until.max(at);
                 }
@@ -326,7 +326,7 @@ impl World {
         }
     }
 
-    /// Everything whose time has come.
+    /// Handles a tick: everything whose deadline has passed.
     pub fn tick(&mut self, at: u64) {
         if self.sys.tick_at != Some(at) {
             return;
@@ -345,7 +345,7 @@ impl World {
         self.schedule_tick();
     }
 
-    /// A client whose request had come before its horizon, and is not served, was not silent.
+    /// Checks that no client is ended for silence whose request had come before its horizon.
     fn nobody_is_ended_unheard(&mut self, before: &[(ClientId, State)]) {
         let is_silent = |state| state == State::Ending(Ending::Lapse(Exit::Horizon));
         for &(id, state) in before {
@@ -355,7 +355,7 @@ impl World {
             let is_in_time = |arrived: &Arrived| match arrived {
                 Arrived::Control { at, client, inc, conn, .. } => {
                     let is_of = (*client, *inc, *conn) == (s.client, s.inc, s.conn);
-                    is_of && until.is_some_and(|until| *at < until) // what came then may be unheard
+                    is_of && until.is_some_and(|until| *at < until) // later ones may be ignored
                 }
                 _ => false,
             };
@@ -366,7 +366,7 @@ impl World {
         }
     }
 
-    /// The recovery is over: the request of a client that was missing has not come in time.
+    /// Checks, when the recovery is over, that no missing client had sent its request in time.
     fn nobody_is_given_up_unheard(&mut self) {
         for (id, until) in std::mem::take(&mut self.sys.missing) {
             let is_in_time = |arrived: &Arrived| match arrived {
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// A slice of what the primary has to do by itself; small ones, so that others come between.
+    /// Does a slice of the primary's own work; a small one, so that other events come between.
     pub(super) fn step(&mut self) {
         if self.primary.is_none() {
             return;
@@ -395,7 +395,7 @@ impl World {
         self.tells(Event::Upkeep { budget });
     }
 
-    /// Where a member of the primary is.
+    /// The state of a member of the primary.
     pub(super) fn state(&self, client: ClientId) -> Option<State> {
         self.primary.as_ref().and_then(|primary| primary.members().state(client))
     }
@@ -440,7 +440,7 @@ impl World {
         }
     }
 
-    /// A free lock with waiters, and nothing under way that could wake them.
+    /// Checks that no waiter sleeps before a free lock while nothing under way could wake it.
     pub fn nobody_sleeps_before_a_free_lock(&mut self) {
         self.sys.notes_losses();
         let Some(primary) = &self.primary else { return };
@@ -457,12 +457,12 @@ impl World {
             let word = sys.lock_word(slot, sys.plan.locks[l]);
             let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
             let asleep = |t: &Thread| match t.doing {
-                // who is in doubt of its release has not sent its wake-up: its next operation does
+                // a client that doubts its release sends its wake-up with its next operation
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
                 Doing::Reply { is_wait } => is_wait && t.answer.is_none(),
                 _ => false,
             };
-            // who has a ticket and does not wait, or has a hold, lets others wait
+            // a client with a ticket that does not wait, or with a hold, makes others wait
             let has_nothing = |t: &Thread| match (&t.doing, &t.entry) {
                 (Doing::Idle, Some(entry)) => entry.ticket().is_none(),
                 (Doing::Nothing | Doing::Reply { .. }, _) | (Doing::Idle, None) => true,
@@ -480,7 +480,7 @@ impl World {
                 None => sys.now,
             };
             self.asleep[l] = sleeps.then_some((since, word));
-            // the one whose turn it is sleeps, and nobody else does anything
+            // the client whose turn it is sleeps, and no other client does anything
             let turn = TurnWord::from_bits(word);
             let has_its_turn = |t: &Thread| {
                 let ticket = t.entry.as_ref().filter(|_| asleep(t)).and_then(|e| e.ticket());
@@ -511,7 +511,7 @@ impl World {
         }
     }
 
-    /// The reader count of each word is at least the number of readers that rely on the lock.
+    /// Checks that the reader count of each word is at least the number of relying readers.
     pub(super) fn readers_are_counted(&mut self) {
         let Some(primary) =
             self.primary.as_ref().filter(|primary| !primary.locks().is_recovering())
@@ -537,7 +537,7 @@ impl World {
         }
     }
 
-    /// The waiters bit of an atomic word: a client is queued. Of a read-write word: if one is.
+    /// Checks the waiters bits: set if a client is queued; on an atomic word, only then.
     pub(super) fn waiters_bits(&mut self) {
         let Some(primary) = &self.primary else { return };
         for l in 0..self.sys.plan.locks.len() {
@@ -558,9 +558,9 @@ impl World {
 }
 
 impl Sys {
-    /// Where the lock is now, told by somebody who has got it and whom the primary knows and is
-    /// not about to forget: whose lock was destroyed unknowingly may remember a place that another
-    /// lock or an object has now.
+    /// The slot of the lock, by a client that has its handle and that the primary knows and is not
+    /// about to forget. Another client may remember a slot that another lock or an object has by
+    /// now, because its lock was destroyed.
     pub(super) fn slot_of(&self, l: usize, primary: &Primary) -> Option<Slot> {
         let stays = |s: &Session| !s.left && !primary.locks().is_leaving(s.id);
         let knows = |c: &&Client| self.sessions.iter().any(|s| Some(s.id) == c.id && stays(s));
@@ -571,7 +571,7 @@ impl Sys {
     }
 }
 
-/// The primary's own processor executes a chain; others' verbs come between its verbs.
+/// Executes a chain on the primary's processor; other clients' verbs come between its verbs.
 pub(super) fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
     let mut values = Values::new();
     for word_op in chain.ops() {

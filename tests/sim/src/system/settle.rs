@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! After the faults: everything is healed, everybody must be granted once within its bound, and
-//! at the end words, ledgers and tables must be as if nobody had ever been there.
+//! After the faults: everything is healed, each client must be granted once within its bound, and
+//! at the end words, ledgers and tables must be as if no client had ever been there.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -14,20 +14,20 @@ use super::server::World;
 use super::state::{Doing, Ev, Goal, Life};
 use super::EVENTS_MAX;
 
-/// Everybody is back, and has given everything up, within this time: the longest outage, the
+/// All clients are back, and have released everything, within this time: the longest outage, the
 /// grace of absent clients, one recovery.
 const DRAIN_NS_MAX: u64 = 120 * NS;
-/// What is on its way arrives within this time.
+/// Messages under way arrive within this time.
 const ARRIVES_NS_MAX: u64 = 5 * NS;
-/// A recovery for clients with a horizon is over within this time, whoever is stopped: the longest
-/// deadline, what a client may take to tell everything, its horizon, and the longest outage.
+/// A recovery for clients with a horizon is over within this time, whichever clients are stopped:
+/// the longest deadline, the time for a client to report everything, its horizon, and the longest
+/// outage.
 const RECOVERY_NS_MAX: u64 = 120 * NS;
-/// A waiter is granted within this time: leases are over, every ticket before it may need its
-/// grace.
+/// A waiter is granted within this time: leases end, and every ticket before it may need its grace.
 const GRANT_NS_MAX: u64 = 120 * NS;
 
 impl World {
-    /// Heals everything and demands the rest.
+    /// Heals everything, and checks the rest.
     pub(super) fn settle(&mut self) {
         self.recovery_ends();
         if self.sys.violation.is_some() {
@@ -50,10 +50,10 @@ impl World {
             let queued = client.up.len() + client.down.len();
             let asked = client.control_up.len() + client.control_down.len();
             (client.up_last, client.down_last) = (sys.now, sys.now);
-            client.up_events = 0; // those that are far away bring nothing in time
+            client.up_events = 0; // scheduled events may come too late
             (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
             for i in 0..(queued * dlock_core::memory::word_op::CHAIN_OPS_MAX) as u64 {
-                sys.up_at(c, sys.now + i); // whatever is late arrives now
+                sys.up_at(c, sys.now + i); // late messages arrive now
                 sys.after(i, Ev::Down(c as u8));
             }
             for i in 0..asked as u64 {
@@ -84,11 +84,11 @@ impl World {
                 return;
             }
         }
-        // those who are gone are fenced after their grace, and the last messages arrive
+        // clients that are gone are fenced after their grace, and the last messages arrive
         let last = self.sys.now + self.sys.plan.grace_ns + 60 * NS;
         let mut end = last;
         while self.sys.violation.is_none() {
-            // a client that was silent too long before may still be removed, and comes back
+            // a client that was silent for too long before may still be removed, and comes back
             end = match self.is_complete() {
                 true => end.min(self.sys.now + NS),
                 false => last,
@@ -104,8 +104,7 @@ impl World {
         }
     }
 
-    /// Whoever is stopped, and does not go on, keeps the others waiting for a bounded time: if it
-    /// has a horizon.
+    /// Checks that a stopped client with a horizon delays the others for a bounded time only.
     fn recovery_ends(&mut self) {
         let until = self.sys.now + RECOVERY_NS_MAX;
         if self.sys.clients.iter().all(|client| client.paused_until < until) {
@@ -120,7 +119,7 @@ impl World {
         }
     }
 
-    /// Every client is a member, and nobody else is.
+    /// Whether the clients are exactly the members.
     fn is_complete(&self) -> bool {
         let all = self.sys.clients.len();
         let is_up = |client: &super::state::Client| client.life == Life::Up;
@@ -181,8 +180,8 @@ impl World {
         }
     }
 
-    /// Nothing ends what a silent client without a horizon has: an operator removes those of whom
-    /// it is known that they will not come back.
+    /// Removes clients without a horizon that will not come back, as an operator does: nothing else
+    /// ends what they hold.
     fn operator(&mut self) {
         if self.sys.plan.horizon_s > 0 || self.primary.is_none() {
             return;
@@ -206,16 +205,16 @@ impl World {
         self.primary.as_ref().is_some_and(|primary| primary.locks().is_recovering())
     }
 
-    /// Whether clients have no chance to undo what is in doubt: there is no primary that serves all
-    /// of them, or one of them has not given everything up.
+    /// Whether clients cannot resolve what is in doubt now: there is no primary that serves all of
+    /// them, or one of them has not released everything.
     fn is_busy(&self) -> bool {
         let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
         let is_away = self.primary.is_none() || self.recovers();
         is_put_off || is_away || !self.is_complete() || self.missing(Goal::Drain).is_some()
     }
 
-    /// A client that has given everything up has no turn at the primary. This is asked of clients
-    /// with failover by the library alone: a client without keeps what is in doubt until its next
+    /// Checks that a client which has released everything has no turn at the primary. Only clients
+    /// with failover by the library are checked: others keep what is in doubt until their next
     /// operation on the lock. A primary that recovers gives nothing, and undoes nothing.
     fn nothing_is_kept(&mut self) {
         if !self.sys.plan.by_itself {
@@ -224,7 +223,7 @@ impl World {
         let (mut since, until) = (self.sys.now, self.sys.now + DRAIN_NS_MAX);
         while self.sys.violation.is_none() && self.sys.now - since < ARRIVES_NS_MAX {
             if self.sys.peek().is_none_or(|at| at > until) {
-                return; // somebody comes and goes
+                return; // clients keep coming and going
             }
             let was_busy = self.is_busy();
             self.operator();
@@ -242,7 +241,7 @@ impl World {
                 let Some(id) = self.sys.clients[c].id else { continue };
                 let until = match self.sys.plan.locks[l] {
                     LockType::Fair => primary.locks().arbiter().turn_until(&mut self.sys, slot, id),
-                    LockType::Rw => (word != 0).then_some(u32::MAX), // it may be a reader of these
+                    LockType::Rw => (word != 0).then_some(u32::MAX), // it may be a reader
                     LockType::Atomic => {
                         let word = AtomicWord::from_bits(word);
                         (word.client() == id.get()).then_some(word.timeout())
@@ -272,7 +271,7 @@ impl World {
         })
     }
 
-    /// Nothing is held, queued, or left behind.
+    /// Checks that nothing is held, queued, or left behind.
     fn quiescent(&mut self) -> Result<(), String> {
         let sys = &mut self.sys;
         let Some(primary) = &self.primary else { return Err("no primary".to_string()) };

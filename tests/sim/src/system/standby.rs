@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Primaries in waiting: `dlock_core::standby` decides when one takes the place of the primary, and
-//! `dlock_core::roster::place` decides whether it gets the place. This module asks, fences and
-//! locks as `dlock-server/src/coordinator/standby.rs` and `file/owner.rs` do, and is the operator.
+//! Standbys: `dlock_core::standby` decides when one takes the place of the primary, and
+//! `dlock_core::roster::place` decides whether it gets the place. This module probes, fences and
+//! locks as `dlock-server/src/coordinator/standby.rs` and `file/owner.rs` do, and plays the
+//! operator.
 //!
 //! ```text
 //!   next ─▶ Wait · Probe ─▶ heard, unheard · Fence ─▶ the primary ends, or the command fails
 //!      └──▶ TakeOver ─▶ a successor starts, or fails to; a new standby watches it
 //! ```
-//! Never two that serve; and one serves again in a bounded time.
+//! Two primaries never serve at a time; and one serves again in a bounded time.
 
 use dlock_core::clock::NS;
 use dlock_core::roster::place::{Attempt, Signature, Step, Whose};
@@ -16,31 +17,32 @@ use dlock_core::standby::{Ground, Standby, Task, PAUSE_NS};
 use super::server::World;
 use super::state::{Ev, Sys};
 
-/// Between two looks whether the process of the primary has ended.
+/// Time between two looks whether the primary's process has ended.
 const LOOK_NS: u64 = 10_000_000;
-/// How long the fencing command takes at most.
+/// The longest time of the fencing command.
 const FENCE_NS_MAX: u64 = 2 * NS;
-/// Of a thousand fencing commands, so many fail, and so many lie about a primary that answers.
+/// Of a thousand fencing commands, those that fail; and those that succeed although the primary
+/// answers.
 const FENCE_FAILS: u32 = 200;
 const FENCE_LIES: u32 = 200;
-/// Of a thousand starts in the place of the primary, so many fail.
+/// Of a thousand starts in the place of the primary, those that fail.
 const START_FAILS: u32 = 200;
-/// Of a thousand primaries that end, so many leave no lock file, and for how long at most.
+/// Of a thousand primaries that end, those that leave no lock file; and for how long at most.
 const REMOVED: u32 = 100;
 const REMOVED_NS: u64 = NS / 2;
-/// Fencing commands and starts that fail do so for this long after the primary has ended.
+/// How long after the end of the primary fencing commands and starts may fail.
 const FAULTY_NS: u64 = 5 * NS;
-/// An operator who has found out that the primary is gone says so in this time.
+/// The time in which an operator who knows that the primary is gone says so.
 const OPERATOR_NS: u64 = NS;
-/// No primary serves for so long at most, beside what silence is borne.
+/// The longest time without a serving primary, in addition to the silence that the standby bears.
 const UNSERVED_NS_MAX: u64 =
     FAULTY_NS + PAUSE_NS.1 + FENCE_NS_MAX + 2 * OPERATOR_NS + 2 * REMOVED_NS + NS;
 
-/// What comes of a task.
+/// The result of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
-    /// `asked`: how the list was signed when the primary was asked.
+    /// `asked`: the signature of the list when the probe began.
     Probe {
         is_heard: bool,
         asked: Option<Signature>,
@@ -52,49 +54,49 @@ enum Pending {
 #[derive(Debug)]
 pub(crate) struct Place {
     signature: Signature,
-    /// The standby that has it, and does not serve yet; `None`: it is the primary's, or was.
+    /// The standby that has it and does not serve yet; `None`: the primary has it, or had it.
     owner: Option<usize>,
-    /// It was removed, and is not put there again before then.
+    /// Until when it is removed.
     removed_until: u64,
-    /// The steps of all standbys so far.
+    /// The number of steps of all standbys so far.
     steps: u32,
 }
 
 impl Place {
-    /// Of the first primary.
+    /// The lock file of the first primary.
     pub fn new() -> Self {
         Self { signature: Signature(String::new()), owner: None, removed_until: 0, steps: 0 }
     }
 
-    /// How the list is signed.
+    /// The signature of the list; `None`: the file is removed.
     fn there(&self, now: u64) -> Option<Signature> {
         (self.removed_until <= now).then(|| self.signature.clone())
     }
 
-    /// It is signed by another process.
+    /// Another process signs the list.
     fn sign(&mut self, by: String, owner: Option<usize>) {
         (self.signature, self.owner, self.removed_until) = (Signature(by), owner, 0);
     }
 }
 
-/// A standby of the primary of now.
+/// A standby of the present primary.
 #[derive(Debug)]
 pub(crate) struct Watch {
     machine: Standby,
-    /// The number of the event that is waited for.
+    /// The number of the awaited event.
     tok: u32,
-    /// What it does, until when, and what comes of it.
+    /// Its present task, the end of it, and its result.
     doing: Option<(Task, u64, Pending)>,
     silence_ns: u64,
-    /// It sees the end of the primary's process.
+    /// Whether it sees the end of the primary's process.
     is_local: bool,
-    /// When the primary was heard last, or this began.
+    /// When it heard the primary last, or began.
     heard: u64,
-    /// It does not reach the primary until then.
+    /// Until when it cannot reach the primary.
     pub(super) apart_until: u64,
-    /// The fencing command has lied: the next probe is answered at once.
+    /// Whether the fencing command has succeeded wrongly: the next probe is answered at once.
     is_lied_to: bool,
-    /// Since when no primary serves, and when an operator is to say so.
+    /// Since when no primary serves; an operator is to say so some time after.
     dead_since: Option<u64>,
 }
 
@@ -129,14 +131,14 @@ impl World {
         }
     }
 
-    /// The standby looks again then.
+    /// Sets the next step of the standby.
     fn watch_at(&mut self, w: usize, at: u64) {
         self.place.steps += 1;
         self.watches[w].tok = self.place.steps;
         self.sys.at(at, Ev::Standby(self.place.steps));
     }
 
-    /// The primary has ended. Whether a standby takes its place.
+    /// The primary has ended; returns whether a standby takes its place.
     pub(super) fn primary_is_watched(&mut self) -> bool {
         let now = self.sys.now;
         if self.watches.is_empty() {
@@ -157,13 +159,13 @@ impl World {
         true
     }
 
-    /// A process that can serve in the place of the primary, and lives, has that place.
+    /// Whether a living process that can serve in the place of the primary has that place.
     fn is_place_held(&self) -> bool {
         let is_there = self.place.there(self.sys.now).is_some();
         is_there && (self.sys.alive || self.place.owner.is_some())
     }
 
-    /// Something that a standby waited for has come.
+    /// Handles an event that a standby awaited.
     pub(super) fn watches(&mut self, tok: u32) {
         let now = self.sys.now;
         let Some(w) = self.watches.iter().position(|watch| watch.tok == tok) else { return };
@@ -173,7 +175,7 @@ impl World {
         if let Some(since) = watch.dead_since.filter(|since| now - since > over_ns) {
             return self.sys.fail(format!("standby: none serves since {since}: {watch:?}"));
         }
-        // the lock file names the process that is looked at
+        // the lock file names the process to look at
         if watch.is_local && !is_held && there.is_some() {
             watch.machine.ended(now);
         }
@@ -183,7 +185,7 @@ impl World {
                 Pending::Nothing => {}
                 Pending::Probe { is_heard: true, asked } => {
                     watch.machine.heard(now, asked.as_ref(), there.as_ref());
-                    // while it takes the place, an answer comes too late
+                    // an answer comes too late once the standby takes the place
                     if watch.machine.silent_ns(now) == 0 {
                         watch.heard = now;
                     }
@@ -222,7 +224,8 @@ impl World {
         }
     }
 
-    /// It does this until then, and looks whether the process of the primary has ended.
+    /// Sets a task until `due`; meanwhile the standby looks whether the primary's process has
+    /// ended.
     fn does(&mut self, w: usize, task: Task, due: u64, pending: Pending) {
         let (now, watch) = (self.sys.now, &mut self.watches[w]);
         watch.doing = Some((task, due, pending));
@@ -231,7 +234,7 @@ impl World {
         self.watch_at(w, at.max(now + 1));
     }
 
-    /// The fencing command has ended.
+    /// Handles the end of the fencing command.
     fn fenced(&mut self, w: usize) {
         let (now, is_calm) = (self.sys.now, self.sys.calm);
         let may_end = self.everybody_comes();
@@ -262,13 +265,13 @@ impl World {
         !self.sys.calm && faulty_until.is_none_or(|until| self.sys.now < until)
     }
 
-    /// An operator says to every standby that the primary is gone. The operator may be wrong.
+    /// An operator tells every standby that the primary is gone; that may be wrong.
     pub(super) fn promotes(&mut self) {
         for w in 0..self.watches.len() {
             self.promotes_one(w);
         }
         if !self.sys.alive && !self.watches.is_empty() {
-            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator); // if that was in vain
+            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator); // in case no standby took over
         }
     }
 
@@ -278,7 +281,7 @@ impl World {
         let watch = &mut self.watches[w];
         let is_silent = now - watch.heard >= watch.silence_ns;
         if is_alive && is_silent {
-            return; // it may stand still: this operator looks first
+            return; // the primary may be frozen: the operator checks
         }
         let promoted = watch.machine.promoted(now, there.as_ref());
         self.sys.log(|| format!("an operator promotes the standby {w}: {promoted:?}"));

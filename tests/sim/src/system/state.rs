@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything outside the primary: clients, channels, memory, time, and what is under way.
+//! Everything outside the primary: clients, channels, memory, time, and messages under way.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -25,7 +25,7 @@ use super::plan::{Fabric, Plan};
 use super::rng::Rng;
 use super::Bugs;
 
-/// What travels on a command channel to the primary.
+/// What a client sends on its command channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
     Batch {
@@ -33,7 +33,7 @@ pub(crate) enum Unit {
         tok: u32,
         chain: Chain,
         values: Values,
-        /// Another chain of the same doorbell follows.
+        /// Whether another chain of the same doorbell follows.
         more: bool,
     },
     Note {
@@ -51,7 +51,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// Verbs in it.
+    /// The number of its verbs.
     pub fn verbs(&self) -> usize {
         match self {
             Unit::Batch { chain, .. } => chain.ops().len(),
@@ -60,7 +60,7 @@ impl Unit {
     }
 }
 
-/// What travels back.
+/// What the primary sends back on the command channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frame {
     Outcome {
@@ -86,8 +86,8 @@ pub(crate) enum Ask {
         reinit: Option<(ClientId, Secret)>,
         gen: u32,
     },
-    /// A second connection is to become this command channel, over this fabric; `false`: with it
-    /// comes a request that shows that the client has the session.
+    /// A second connection asks to become this command channel, over this fabric. `false`: a
+    /// request that shows that the client has the session comes with it.
     Attach(u32, Fabric, Secret, bool),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
@@ -98,7 +98,7 @@ pub(crate) enum Ask {
     Leave,
 }
 
-/// What arrived at the primary and is not handled.
+/// What has arrived at the primary and is not handled yet.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     Unit {
@@ -107,7 +107,7 @@ pub(crate) enum Arrived {
         gen: u32,
         unit: Unit,
     },
-    /// With the true server clock at its arrival.
+    /// A control request, with the true server clock at its arrival.
     Control {
         at: ServerTime,
         client: u8,
@@ -124,58 +124,57 @@ pub(crate) enum Arrived {
     },
 }
 
-/// A client as the primary's driver knows it.
+/// A client as the driver of the primary knows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Session {
     pub id: ClientId,
     pub client: u8,
     pub inc: u16,
-    /// Its command channel; 0: closed.
+    /// Its command channel; 0: it is closed.
     pub gen: u32,
-    /// What membership calls it.
+    /// The number of the channel in membership.
     pub channel: u64,
-    /// What carries it.
+    /// The fabric of the channel.
     pub fabric: Fabric,
-    /// What membership calls its process.
+    /// The number of its process in membership.
     pub process: u64,
-    /// Its control connection; 0: closed.
+    /// Its control connection; 0: it is closed.
     pub conn: u32,
     pub left: bool,
-    /// When it was asked for.
+    /// When the session was requested.
     pub since: u64,
-    /// Its chains are refused at mapped memory.
+    /// Whether its chains are refused at mapped memory.
     pub revoked: bool,
-    /// The memory was handed out to it, and it has not said that it has unmapped it.
+    /// Whether it has got the memory to map, and has not said that it has unmapped it.
     pub mapped: bool,
 }
 
-/// Where a thread of a client is. One thread per client and lock.
+/// The state of a client's thread. There is one thread per client and lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Doing {
-    /// The lock is not got (yet, or any more).
+    /// The client has no handle of the lock.
     Nothing,
     Idle,
-    /// The next effect of its operation is to be carried out.
+    /// The next effect of its operation is to be executed.
     Effect,
-    /// The first chain of a call, what is to be written to the ledger after it, and that it is
-    /// written.
+    /// The first chain of a call; then the ledger write that follows it, and its end.
     First,
     Writes(LedgerEntry),
     Written,
     Chain,
-    /// Before another try, and the session that it began with.
+    /// Between two tries; with the session in which the pause began.
     Pause(u32),
     Reply {
         is_wait: bool,
     },
-    /// The result of an asynchronous operation, which the program has not asked for.
+    /// The result of an asynchronous operation, which the program has not polled yet.
     Untold,
-    /// Its operations are carried out by the client's batch.
+    /// The client's batch executes its operations.
     Batch,
     Control,
 }
 
-/// A request whose reply is waited for, and the session that it was sent on.
+/// A request whose reply is awaited, and the session on which it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub seq: Seq,
@@ -183,7 +182,7 @@ pub(crate) struct Asked {
     pub is_wait: bool,
 }
 
-/// What a thread wants in the phases after the faults.
+/// The aim of a thread in the phases after the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Goal {
     Any,
@@ -193,82 +192,84 @@ pub(crate) enum Goal {
     Rest,
 }
 
-/// A thread of a client: its lock and what it does with it.
+/// A thread of a client: its lock, and its operation on it.
 #[derive(Debug)]
 pub(crate) struct Thread {
     pub entry: Option<LockEntry>,
-    /// The epoch the entry's place belongs to.
+    /// The epoch to which the place of the entry belongs.
     pub epoch: u32,
-    /// The clock as of that epoch, if the client has come to a later one.
+    /// The clock of that epoch, if the client has come to a later one.
     pub old_clock: Option<Clock>,
-    /// The session that carries what it does, and its horizon on the client's own clock.
+    /// The session that carries its operations, and the horizon of that on the client's own clock.
     pub gen: u32,
     pub horizon_ns: u64,
     pub doing: Doing,
     pub operation: Option<Operation>,
-    /// An operation up to its first chain.
+    /// An operation before its first chain.
     pub first: Option<First>,
     pub op: Op,
-    /// The number of the step that is waited for.
+    /// The number of the step that it awaits.
     pub tok: u32,
     /// When the call began: the epoch, and the true server clock.
     pub called: (u32, ServerTime),
-    /// The lap of the fair lock's place at that time.
+    /// The lap of the fair lock's place when the call began.
     pub lap: u64,
-    /// The clock had stood still before, and was right again when the call began: until when.
+    /// If the clock was right again when the call began: when it had last gone on after standing
+    /// still.
     pub is_right: Option<u64>,
-    /// How often the rules had changed when the call began, and the deadline of the hold then.
+    /// When the call began: how often the rules had changed, and the deadline of the hold.
     pub law: (u32, u32),
-    /// The client's clock as its driver has read it last.
+    /// The last reading of the client's clock.
     pub last_now: Now,
-    /// Until when something is waited for, on the client's own clock.
+    /// The deadline of the present wait, on the client's own clock.
     pub until_ns: u64,
     pub goal: Goal,
-    /// A chain executed by its own CPU.
+    /// A chain that its own CPU executes.
     pub chain: Option<(Chain, Values)>,
-    /// The outcome of its chain, which it has not looked at; of a flush: that there is none.
+    /// The outcome of its chain, which it has not looked at yet.
     pub outcome: Option<Outcome>,
-    /// The request whose reply is waited for.
+    /// The request whose reply it awaits.
     pub asked: Option<Asked>,
-    /// The probe that is out, and whether it was answered.
+    /// The probe that is under way, and whether it was answered.
     pub ping: Option<(Seq, u32)>,
     pub pinged: bool,
-    /// Its answer, which the thread has not looked at.
+    /// The answer that the thread has not looked at.
     pub answer: Option<Result<Reply, Status>>,
-    /// What carries its chains and ledger writes: its session's, to the end of an operation.
+    /// What carries its chains and ledger writes: the fabric of its session, until its operation
+    /// ends.
     pub fabric: Fabric,
-    /// Ledger writes sent, and the last that is known to have taken effect.
+    /// The number of ledger writes sent, and of the last that has taken effect for sure.
     pub noted: u32,
     pub noted_acked: u32,
-    /// Until when an asynchronous operation may take; 0: it is none.
+    /// The deadline of an asynchronous operation; 0: the operation is not asynchronous.
     pub async_until: u64,
-    /// Its program has asked for it.
+    /// Whether its program has polled it.
     pub polled: bool,
-    /// Its result was judged once more since the program has asked.
+    /// Whether its result was judged again since the program polled.
     pub judged: bool,
-    /// What it waits for is decided on this side, and no program is waited for.
+    /// Whether the next event is decided on this side, without waiting for the program.
     pub at_once: bool,
     /// How often its operation has paused.
     pub pauses: u16,
-    /// Its last chain found that others are queued.
+    /// Whether its last chain has found other clients queued.
     pub past_queue: bool,
-    /// What it is about, to the coverage report.
+    /// Its action in the coverage report.
     pub action: super::coverage::Action,
-    /// Something was sent that is not answered, and nothing after it was answered yet.
+    /// Whether something that it sent is unanswered, and nothing after it was answered.
     pub unflushed: bool,
-    /// It sleeps on the word.
+    /// Whether it sleeps on the word.
     pub is_parked: bool,
-    /// A new session takes over once the operation under way is over.
+    /// Whether a new session takes over when the operation under way is over.
     pub moves: bool,
-    /// What it had without a lease was ended while the operation under way was.
+    /// Whether its hold without a lease was ended during the operation under way.
     pub lapse: bool,
     /// Attempts to reach its goal.
     pub attempts: u32,
-    /// It has held its lock as the last of all.
+    /// Whether it has held its lock as the last client of all.
     pub swept: bool,
-    /// What its program wants to have renewed.
+    /// The renewal that its program wants.
     pub renewed: super::renewed::Asked,
-    /// What its program has heard.
+    /// The events that its program has seen.
     pub listener: super::heard::Listener,
 }
 
@@ -288,43 +289,43 @@ pub(crate) struct Client {
     pub inc: u16,
     pub life: Life,
     pub fabric: Fabric,
-    /// The fabric of the session that it asks for.
+    /// The fabric of the session that it requests.
     pub next_fabric: Fabric,
-    /// The note of a share was lost (of the fault `Stray`).
+    /// Whether the note of a shared hold was lost (fault `Stray`).
     pub strayed: bool,
     pub id: Option<ClientId>,
     pub secret: Secret,
-    /// The last answer of its last attempt to join was lost.
+    /// Whether the last answer of its last attempt to join was lost.
     pub is_cut: bool,
     pub clock: Clock,
-    /// It came to a recovering primary and has not told all its claims.
+    /// Whether it came to a recovering primary and has not reported all its claims.
     pub claims_open: bool,
-    /// In this session it tells a recovering primary nothing, but that it lives.
+    /// Whether it reports nothing to a recovering primary in this session, except that it lives.
     pub is_mute: bool,
     pub epoch: u32,
     pub anchor_s: u32,
-    /// How often the primary has ended what it had without a lease.
+    /// How often the primary has ended its holds without a lease.
     pub lapses: u32,
-    /// A connection that the primary has lost, and when it ends what has no lease.
+    /// A connection that the primary has lost, and when the primary ends its holds without a lease.
     pub cut: (u32, u64),
     /// The connection of its last session.
     pub session_conn: u32,
     pub gen: u32,
     pub seq: u64,
     pub up: VecDeque<(u16, u32, Unit)>,
-    /// Arrivals of it that are still to happen.
+    /// Arrivals of its messages that are still to happen.
     pub up_events: u64,
     pub up_last: u64,
-    /// Word operations that were posted on an earlier channel: its queue pair is another one.
+    /// Word operations that were posted on an earlier channel, and so on another queue pair.
     pub stragglers: VecDeque<(u16, u32, Unit)>,
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
-    /// Connections that it has made.
+    /// The number of connections that it has made.
     pub conns: u32,
-    /// Its session that comes, beside the one that it has.
+    /// The session that is made beside its present one.
     pub renewal: super::renewal::Renewal,
-    /// With the epoch of the primary that the connection is to; 0: there is no primary yet.
+    /// With the epoch of the primary to which the connection goes; 0: there is no primary yet.
     pub control_up: VecDeque<(u32, u16, u32, u32, Ask)>,
     pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
     pub control_up_last: u64,
@@ -333,31 +334,31 @@ pub(crate) struct Client {
     pub control: super::control::Stage,
     /// The heartbeats of its session.
     pub beats: Heartbeats,
-    /// What it does about the silence of its primary, if it finds the successor by itself.
+    /// How it reacts to the silence of its primary, if it finds the successor by itself.
     pub failover: Option<dlock_core::session::Failover>,
-    /// When it asks for the time, if no heartbeat does before.
+    /// When it asks for the time, unless a heartbeat does before.
     pub clock_at: u64,
     pub paused_until: u64,
     pub blocked_up: u64,
     pub blocked_down: u64,
     pub releases: VecDeque<u8>,
-    /// What the control thread was last about.
+    /// The last action of the control thread, for the coverage report.
     pub control_action: super::coverage::Action,
-    /// A session whose command channel is not attached yet, and when it was asked for.
+    /// A session whose command channel is not attached yet, and when it was requested.
     pub session: Option<(u64, super::control::Answer)>,
     pub threads: Vec<Thread>,
     /// The batch under way.
     pub batch: Option<super::batch::BatchRun>,
-    /// Outcomes that are told when the last chain of the doorbell was executed.
+    /// Outcomes that are delivered when the last chain of the doorbell was executed.
     pub completions: Vec<Frame>,
     pub objects: Vec<super::object::ObjectThread>,
-    /// What the control thread is asked for by those of the objects.
+    /// Requests for the control thread by the threads of the objects.
     pub object_asks: VecDeque<(u8, super::coverage::Action, ControlRequest)>,
-    /// When the lease that was last asked for an object ends, at the earliest.
+    /// The earliest end of the lease that was last requested for an object.
     pub object_lease_end: u64,
 }
 
-/// The whole world but the primary.
+/// The whole world except the primary.
 #[derive(Debug)]
 pub(crate) struct Sys {
     pub now: u64,
@@ -372,15 +373,15 @@ pub(crate) struct Sys {
     pub epoch: u32,
     pub alive: bool,
     pub recovering: bool,
-    /// Those whom the recovery waits for and who are not here, and until when.
+    /// Clients that the recovery awaits although they are absent, and until when it awaits them.
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
-    /// Of clients that were fenced, or have given their channels up.
+    /// Losses of clients that were fenced, or have given their channels up.
     pub losses: super::losses::Losses,
     /// Queue pairs that could not be fenced yet.
     pub unfenced: Vec<super::unfenced::Unfenced>,
     /// Server clock minus true time.
     pub offset: i64,
-    /// What it was at earlier incarnations.
+    /// The offset of earlier incarnations.
     pub dead_offsets: Vec<(u32, i64)>,
     pub clients: Vec<Client>,
     pub sessions: Vec<Session>,
@@ -388,12 +389,13 @@ pub(crate) struct Sys {
     pub serve_pending: bool,
     pub tick_at: Option<u64>,
     pub frozen_until: u64,
-    /// What was put off until then is done then, though it thaws earlier; the next slice, too.
+    /// What was put off until then happens then, even if the primary thaws earlier; the next slice
+    /// as well.
     pub put_off_until: u64,
-    /// The first occupant of a lock's slot has its lanes.
+    /// Whether the first occupant of a lock's slot has got its lanes.
     pub lanes_set: Vec<bool>,
     pub law: super::rules::Law,
-    /// What operators have done.
+    /// The acts of the operators.
     pub operators: super::operators::Operators,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
@@ -454,7 +456,7 @@ impl Sys {
         }
     }
 
-    /// The server clock at the true time of now.
+    /// The server clock at the present true time.
     pub fn server_now(&self) -> ServerTime {
         ServerTime((self.now as i64 + self.offset) as u64)
     }
@@ -478,7 +480,7 @@ impl Sys {
         self.heap.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Takes the next event, and the time it happens at.
+    /// Takes the next event, and sets the time to it.
     pub fn pop(&mut self) -> Option<Ev> {
         let Reverse((at, _, ev)) = self.heap.pop()?;
         self.now = self.now.max(at);
@@ -490,7 +492,7 @@ impl Sys {
         self.hash = (self.hash ^ value).wrapping_mul(MIX).rotate_left(29);
     }
 
-    /// A line of the trace, if there is one.
+    /// Adds a line to the trace, if there is one.
     #[inline]
     pub fn log(&mut self, line: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
@@ -505,7 +507,7 @@ impl Sys {
         }
     }
 
-    /// How long something takes that usually takes `base` nanoseconds.
+    /// The time for something that usually takes `base` nanoseconds.
     pub fn takes(&mut self, base: u64) -> u64 {
         let tail = if self.calm { 0 } else { self.plan.tail };
         if !self.rng.chance(tail) {
@@ -518,8 +520,8 @@ impl Sys {
         }
     }
 
-    /// Lets whoever is due before one word operation of the primary go first; sometimes that is
-    /// long.
+    /// Lets the clients that are due act before one word operation of the primary; sometimes that
+    /// takes long.
     pub fn others(&mut self) {
         if !self.rng.chance(self.plan.interleave) || self.depth > 0 {
             return;
@@ -547,7 +549,7 @@ impl Sys {
         WordAddr::new(slot, Word::W0)
     }
 
-    /// The word that tells how a lock is held: of a fair one, the turns.
+    /// The word that shows how a lock is held; of a fair lock, the word of the turns.
     pub fn lock_word(&self, slot: Slot, lock_type: LockType) -> u64 {
         let word = if lock_type == LockType::Fair { Word::W1 } else { Word::W0 };
         self.memory.words[WordAddr::new(slot, word).index() as usize]
@@ -574,7 +576,7 @@ impl Sys {
         }
     }
 
-    /// A word operation on memory, as its client's executor has it executed.
+    /// Executes a word operation on the memory of this epoch, as its client's executor has it done.
     pub fn word_op(&mut self, epoch: u32, id: ClientId, word_op: &WordOp) -> u64 {
         let is_here = epoch == self.epoch && self.alive;
         let memory = match self.dead.iter_mut().find(|(dead, _)| *dead == epoch) {
@@ -588,7 +590,7 @@ impl Sys {
     }
 }
 
-/// A status as a number of the trace.
+/// The number of a status in the trace.
 pub(crate) fn code(status: Status) -> u64 {
     dlock_core::wire::codec::status_to_wire(status) as u64
 }

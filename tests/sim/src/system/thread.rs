@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's thread: carries out the effects of one operation after the other on its lock;
-//! [`Operation`] decides what they are.
+//! A client's thread: executes the effects of one operation on its lock after the other;
+//! [`Operation`] decides the effects.
 //!
 //! ```text
-//!   begin ─▶ fast: one word operation ─▶ told
-//!         └▶ Effect ─▶ Chain | Reply ─event─▶ Effect ─▶ … ─▶ told
+//!   begin ─▶ fast: one word operation ─▶ result
+//!         └▶ Effect ─▶ Chain
+//! Reply ─event─▶ Effect ─▶ … ─▶ result
 //! ```
-//! Every effect is an event of the schedule, and so are each word operation of a chain on shared
-//! memory, and the look at an answer that has arrived: the process can stop between any two.
+//! Each effect is an event of the schedule; so is each word operation of a chain on shared memory,
+//! and each look at an answer that has arrived: the process can stop between any two.
 
 use dlock_core::clock::{Now, ServerTime, COARSE_NS_MAX};
 use dlock_core::ids::Seq;
@@ -50,8 +51,8 @@ impl Sys {
         now
     }
 
-    /// The same for operations on this lock. One that began with a dead primary goes on with
-    /// its clock; as long as the lock's place is a dead primary's, there is none.
+    /// The server clock for operations on this lock. An operation that began with a dead primary
+    /// keeps the clock of that; while the lock's place is a dead primary's, there is no clock.
     pub(super) fn thread_now(&self, c: usize, l: usize) -> Now {
         let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
         let now = match t.old_clock.filter(|_| t.moves) {
@@ -66,7 +67,7 @@ impl Sys {
         &mut self.clients[c].threads[l]
     }
 
-    /// The thread goes on to a new state; what it waited for before is not waited for any more.
+    /// Sets a new state of the thread; its earlier wait is void.
     pub(super) fn enter(&mut self, c: usize, l: usize, doing: Doing) -> u32 {
         let t = self.thread(c, l);
         t.tok = t.tok.wrapping_add(1);
@@ -80,7 +81,7 @@ impl Sys {
         self.after(ns, Ev::Step(c as u8, inc, l as u8, tok));
     }
 
-    /// The thread's processor comes to what is next, after nanoseconds or after others.
+    /// Continues the thread soon: after some nanoseconds, or after other threads.
     pub(super) fn step_soon(&mut self, c: usize, l: usize) {
         let ns = self.takes(20);
         self.step_after(c, l, ns);
@@ -111,7 +112,7 @@ impl Sys {
         let is_cut_off = !self.is_connected(c, l);
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
-        // a release of these decides nothing by the clock: an older reading will do
+        // a release of these decides nothing by the clock, so an older reading is enough
         let now = match entry.is_timeless(op) {
             true => Now { local_ns: coarse, horizon_ns: t.horizon_ns, ..t.last_now },
             false => fresh,
@@ -130,7 +131,7 @@ impl Sys {
         self.started(c, l, started);
     }
 
-    /// A call begins: what was promised before it.
+    /// Records what the client relies on when a call begins.
     pub(super) fn calls(&mut self, c: usize, l: usize, op: Op) {
         let (server_now, epoch, who) = (self.server_now(), self.epoch, self.who(c));
         let slot = self.clients[c].threads[l].entry.as_ref().map(LockEntry::slot);
@@ -171,7 +172,7 @@ impl Sys {
         self.step_soon(c, l);
     }
 
-    /// Carries out the next effect of the operation.
+    /// Executes the next effect of the operation.
     pub(super) fn effect(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
@@ -233,15 +234,15 @@ impl Sys {
         }
     }
 
-    /// What comes next is decided on this side, within about so many nanoseconds: no program is
-    /// waited for.
+    /// Continues the thread after about `ns` nanoseconds without its program, because the next
+    /// event is decided on this side.
     fn known_at_once(&mut self, c: usize, l: usize, ns: u64) {
         self.thread(c, l).at_once = true;
         let ns = self.takes(ns);
         self.step_after(c, l, ns);
     }
 
-    /// Something is waited for until then; the program asks for that of an asynchronous operation.
+    /// Sets the deadline of a wait; an asynchronous operation is polled by its program.
     fn expects(&mut self, c: usize, l: usize, until_ns: u64) {
         self.thread(c, l).until_ns = until_ns;
         match self.thread(c, l).async_until > 0 {
@@ -253,7 +254,7 @@ impl Sys {
         }
     }
 
-    /// Whether what the thread waits for has come.
+    /// Whether the event that the thread awaits has come.
     pub(super) fn has_event(&self, c: usize, l: usize) -> bool {
         let t = &self.clients[c].threads[l];
         match t.doing {
@@ -263,7 +264,7 @@ impl Sys {
         }
     }
 
-    /// The thread looks at what it has waited for, and reads its clock.
+    /// Reads the clock, and reports the awaited event to the operation.
     pub(super) fn event(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = &mut self.clients[c].threads[l];
@@ -311,7 +312,7 @@ impl Sys {
         self.client_now(c).local_ns.saturating_sub(late_ns)
     }
 
-    /// The time is up for what the thread waits for.
+    /// Handles the deadline of the thread's wait.
     pub(super) fn timer(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = &mut self.clients[c].threads[l];
@@ -333,14 +334,14 @@ impl Sys {
         }
     }
 
-    /// Whether this lock's operations reach the primary: its session is the client's.
+    /// Whether this lock's operations reach the primary: its session is the client's present one.
     pub(super) fn is_connected(&self, c: usize, l: usize) -> bool {
         let client = &self.clients[c];
         let is_up = matches!(client.life, Life::Up | Life::Leaving);
         is_up && client.gen != 0 && client.threads[l].gen == client.gen
     }
 
-    /// Writes the entry of the ledger: at once on shared memory, else on its way.
+    /// Writes an entry of the ledger: at once on shared memory, else by a message.
     pub(super) fn write_ledger(&mut self, c: usize, l: usize, write: LedgerEntry) {
         let connected = self.is_connected(c, l);
         let client = &mut self.clients[c];
@@ -354,7 +355,7 @@ impl Sys {
             self.word_op(epoch, id, &WordOp::WriteLedger { handle, value: write.into_bits() });
             return;
         }
-        // one that goes to a queue pair that is broken is never acknowledged
+        // a ledger write to a broken queue pair is never acknowledged
         t.noted = t.noted.wrapping_add(1);
         let (lock, tok) = (l as u8, t.noted);
         if connected {
@@ -362,13 +363,13 @@ impl Sys {
         }
     }
 
-    /// Whether all ledger writes so far have taken effect, or will before what follows.
+    /// Whether all ledger writes so far have taken effect, or will before later operations.
     pub(super) fn is_flushed(&self, c: usize, l: usize) -> bool {
         let t = &self.clients[c].threads[l];
         t.fabric != Fabric::Verbs || t.noted == t.noted_acked
     }
 
-    /// Sends a request whose reply is waited for; the answer that is known at once, if there is.
+    /// Sends a request whose reply is awaited; an error is the answer if it is known at once.
     pub(super) fn asks(
         &mut self,
         c: usize,
@@ -390,7 +391,7 @@ impl Sys {
         Ok(self.send_request(c, request))
     }
 
-    /// Sends a request whose reply nobody waits for.
+    /// Sends a request whose reply is not awaited.
     pub(super) fn tell(&mut self, c: usize, l: usize, request: Request) {
         self.is_told_first(c, l, request);
         if self.clients[c].threads[l].epoch != self.clients[c].epoch || !self.is_connected(c, l) {
@@ -423,7 +424,7 @@ impl Sys {
             self.thread(c, l).chain = Some((chain, Values::new()));
             self.word_op_after(c, l);
         } else if self.client_now(c).local_ns >= until_ns {
-            self.thread(c, l).outcome = Some(Outcome::Unknown); // no time is left for it
+            self.thread(c, l).outcome = Some(Outcome::Unknown); // no time is left to execute it
             self.known_at_once(c, l, 20);
         } else {
             let (lock, values) = (l as u8, Values::new());
@@ -459,7 +460,7 @@ impl Sys {
         self.known_at_once(c, l, 20);
     }
 
-    /// A frame has arrived at the client: whoever waits for it will look at it.
+    /// Handles a frame that has arrived at the client: the thread that awaits it will look at it.
     pub(super) fn frame(&mut self, c: usize, frame: Frame) {
         match frame {
             Frame::Outcome { lock, tok, outcome } => {
@@ -486,7 +487,7 @@ impl Sys {
                 }
             }
             Frame::Reply { seq, reply } => {
-                let gen = self.clients[c].gen; // no number of another session is meant
+                let gen = self.clients[c].gen; // only numbers of this session count
                 let threads = &mut self.clients[c].threads;
                 if let Some(t) = threads.iter_mut().find(|t| t.ping == Some((seq, gen))) {
                     t.pinged = true;
@@ -507,14 +508,14 @@ impl Sys {
         }
     }
 
-    /// What the thread waits for is there: it looks soon, or when its program asks.
+    /// Continues the thread when its event has come: soon, or when its program polls.
     fn arrived(&mut self, c: usize, l: usize) {
         if self.thread(c, l).async_until == 0 {
             self.step_soon(c, l);
         }
     }
 
-    /// The channel is gone: nothing that is under way will be answered.
+    /// The channel is gone, and everything under way on it stays without an answer.
     pub(super) fn flush(&mut self, c: usize) {
         self.flush_objects(c);
         self.flush_batch(c);
@@ -527,7 +528,7 @@ impl Sys {
                 }
                 Doing::Reply { is_wait } if t.answer.is_none() => {
                     t.answer = Some(Err(Status::BadResponse));
-                    // who waits for a grant may look after a new session has come
+                    // a thread that awaits a grant may look only after a new session has come
                     let ns = self.rng.pick(&[20, 20, 1_000_000, 100_000_000]);
                     match (is_wait, self.thread(c, l).async_until) {
                         (_, 1..) => {}
@@ -535,7 +536,7 @@ impl Sys {
                         (false, 0) => self.step_soon(c, l),
                     }
                 }
-                Doing::Control => self.forget_lock(c, l), // released or not: it is got anew
+                Doing::Control => self.forget_lock(c, l), // in any case the program gets it again
                 _ => {}
             }
         }

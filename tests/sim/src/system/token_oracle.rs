@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checker of fencing tokens: a resource that keeps the largest token it has seen refuses no client
-//! that relies on the lock, and every client whose hold is over once the next one has come.
+//! Checker of fencing tokens. A resource that keeps the largest token it has seen must refuse no
+//! client that relies on the lock, and every client whose hold is over once the next holder has
+//! come.
 //!
 //! ```text
-//!   exclusive   above every token that was told of this lock name before
-//!   shared      above every exclusive one before, not below any shared one, and the same as that
-//!               of each reader that relies on the lock now
+//!   exclusive   above every token of this lock name that a client got before
+//!   shared      above every exclusive one before, not below any shared one, and equal to that of
+//!               each reader that relies on the lock now
 //! ```
-//! A hold keeps its token, or has a later one from a successor to which its client was not sure of
-//! it.
-//! It knows nothing of fences, laps and floors: only what clients were told while they relied on
-//! their holds.
+//! A hold keeps its token, or gets a later one from a successor that its client was not sure to
+//! have told of it. The checker knows nothing of fences, laps and floors: only what clients got
+//! while they relied on their holds.
 
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
 
-/// The tokens of one lock name that clients were told.
+/// The tokens of one lock name that clients got. Each function records what its description says
+/// has happened.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     exclusive: u64,
@@ -24,19 +25,19 @@ pub struct Tokens {
     of: Vec<Told>,
 }
 
-/// What a client was told of its hold.
+/// The token that a client got for its hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
-    /// Who.
+    /// The client.
     pub who: u64,
     /// How the lock is held.
     pub mode: Mode,
-    /// Of the hold.
+    /// The token of the hold.
     pub token: Token,
 }
 
 impl Tokens {
-    /// The client has no hold any more, and knows it.
+    /// The client no longer has a hold, and knows it.
     pub fn ended(&mut self, who: u64) {
         self.of.retain(|told| told.who != who);
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens in the schedules: which clients want them, and what the checker is told.
+//! Fencing tokens in the schedules: which clients want them, and what the checker gets.
 
 use dlock_core::wire::message::Mode;
 
 use super::state::Sys;
 use super::token_oracle::Told;
 
-/// Whether a client of this schedule wants tokens of a lock: most do.
+/// Whether a client of this schedule wants tokens of a lock; most do.
 pub(super) fn wants(sys: &Sys, c: usize, l: usize) -> bool {
     sys.plan.tokens && sys.plan.start_ns >> (4 * l + c) & 3 != 0
 }
 
 impl Sys {
-    /// A client was told that it has the lock. `begins`: the hold is new.
+    /// Passes the token of a client's hold to the checker. `begins`: the hold is new.
     pub(super) fn token_told(
         &mut self,
         c: usize,
@@ -23,7 +23,7 @@ impl Sys {
         let (who, now) = (self.who(c), self.now);
         let Some(entry) = self.clients[c].threads[l].entry.as_ref() else { return Ok(()) };
         if !self.oracle.relies(l, who, now) {
-            return Ok(()); // its lease is over: it is told so before it may write
+            return Ok(()); // the lease is over, as the program is told
         }
         match entry.token() {
             Some(token) => self.oracle.token(l, Told { who, mode, token }, now, begins),

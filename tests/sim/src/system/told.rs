@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a caller is told, and what the checker makes of it: judged from outside, by what was
-//! asked, what was told, when, and the client's own clock alone.
+//! The results that a caller gets, and what the checker does with them: it judges by the request,
+//! the result, the time, and the client's own clock alone.
 
 use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
@@ -14,11 +14,12 @@ use super::clock::Clock;
 use super::plan::Fault;
 use super::state::{code, Sys};
 
-/// How much longer a claimed lease may be told, because the clocks drift apart from the claim on.
+/// How much longer a claimed lease may last by a result, because the clocks drift apart from the
+/// claim on.
 const CLAIM_MARGIN_NS: u64 = 20_000_000;
 
 impl Sys {
-    /// Judges what a client is told of a hold that another may have.
+    /// Checks a result that says that the client had the lock, which another client may have.
     fn judged_had_it(&self, l: usize, who: u64) -> Result<(), String> {
         match self.is_judged(l, who) {
             true => self.oracle.had_it(l, who),
@@ -26,16 +27,16 @@ impl Sys {
         }
     }
 
-    /// Whether a client can know that another one has what it held: a hold without a lease of a
-    /// client without a horizon may end without its knowing (docs/leases.md).
+    /// Whether the client can know that another one has its lock: a hold without a lease may end
+    /// unnoticed if the client has no horizon (docs/leases.md).
     pub(super) fn is_judged(&self, l: usize, who: u64) -> bool {
         self.plan.horizon_s > 0 || self.oracle.had_a_lease(l, who)
     }
 
-    /// Whether an operation says that it has released a fair lock, and the lock's words do not say
-    /// so: the arbiter would come to make that good. Where lanes are moved on by a fault, or start
-    /// again, numbers are not compared; nor to a client that was fenced, which may be told late
-    /// of a lock whose place is another one's by now.
+    /// The violation if an operation reports that it has released a fair lock, and the lock's words
+    /// do not show it: the arbiter would have to repair that. Numbers are not compared where a
+    /// fault moves lanes on or starts them again, nor for a fenced client, which may learn late of
+    /// a lock whose place belongs to another one.
     pub(super) fn unreleased(&self, c: usize, l: usize, result: &OpResult) -> Option<String> {
         let t = &self.clients[c].threads[l];
         let entry = t.entry.as_ref()?;
@@ -51,7 +52,7 @@ impl Sys {
             return None;
         }
         let (taken, turn) = self.fair_words(entry.slot());
-        // a lap may have begun
+        // with both counters at 0 a new lap may have begun
         let is_low = turn.nx() > 0 || turn.ns() > 0;
         let before = |lane: u32, told: u16| (lane as u16).wrapping_sub(told) > u16::MAX / 2;
         let is_behind = (before(turn.nx(), nx) || before(turn.ns(), ns)) && is_low;
@@ -59,7 +60,7 @@ impl Sys {
             .then(|| format!("released: client {c} is told {nx} of lock {l}, which is at {turn:?}"))
     }
 
-    /// Tells the checker what the client was told.
+    /// Passes a client's result to the checker.
     pub(super) fn told(&mut self, c: usize, l: usize, result: OpResult) {
         self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
         self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
@@ -80,7 +81,7 @@ impl Sys {
         let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard) && !is_renewal;
         if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
             if result.status == Status::Success {
-                self.oracle.confirmed(l, who); // what the program hears of is what it was told
+                self.oracle.confirmed(l, who); // confirms what the client was told
                 let now = self.thread_now(c, l);
                 let entry = self.clients[c].threads[l].entry.as_ref();
                 if entry.is_some_and(|entry| lease::runs(entry, now)) {
@@ -107,12 +108,12 @@ impl Sys {
             return self.oracle.untold(l, who);
         }
         if expire_s > 0 {
-            self.oracle.asked_anew(l, who); // also if the answer is lost
+            self.oracle.asked_anew(l, who); // even if the answer is lost
         }
         let is_query = expire_s == 0 && !matches!(op, Op::Extend { .. });
         if !granted || is_query {
             if refs == 0 {
-                self.oracle.untold(l, who); // a success that only reads the cache is no grant
+                self.oracle.untold(l, who); // a success from the cache is no grant
             }
             return;
         }
@@ -133,12 +134,12 @@ impl Sys {
             self.fail(why);
         }
         if !goes_on {
-            self.renewal_unwanted(c, l); // of an earlier hold
+            self.renewal_unwanted(c, l); // the renewal of an earlier hold
             self.may_renew(c, l, op);
         }
     }
 
-    /// A release was told so, with so many holds left.
+    /// Handles the result of a release, after which `refs` holds are left.
     fn told_release(&mut self, c: usize, l: usize, (status, refs): (Status, u32)) {
         let who = self.who(c);
         let verdict = match status {
@@ -149,16 +150,17 @@ impl Sys {
         if let Err(why) = verdict {
             self.fail(why);
         }
-        // one that was not answered may have been carried out
+        // a release that was not answered may have taken effect
         let is_unanswered = matches!(status, Status::BadResponse | Status::TimedOut);
         if refs == 0 || refs == 1 && is_unanswered {
             self.oracle.untold(l, who);
         }
     }
 
-    /// A release was answered as a loss. Nothing but the end of its lease takes a lock from a
-    /// client that is at the primary which has granted it, within its horizon, and was not fenced.
-    /// (One that leaves the lock held says so as soon as the lease may be over.)
+    /// Checks the answer to a release that the lock was lost. Only the end of its lease takes a
+    /// lock from a client that is at the primary which granted it, within its horizon, and not
+    /// fenced. (A client that leaves the lock held reports the loss as soon as the lease may be
+    /// over.)
     pub(super) fn told_lost(&mut self, c: usize, l: usize) {
         let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
         let is_heard = !t.operation.as_ref().is_some_and(Operation::is_unheard);
@@ -172,9 +174,9 @@ impl Sys {
         verdict.unwrap_or_else(|why| self.fail(why));
     }
 
-    /// What the program was told that it has is undone after it was told that it has lost it.
-    /// (Not of batches: an earlier item may have found that the hold is lost, and a later one has
-    /// its own attempt undone, before the batch is told.)
+    /// Checks that a hold which the program believes in is undone only after the program has
+    /// learned of its loss. (Except in batches: an earlier item may have found that the hold is
+    /// lost, and a later one have its own attempt undone, before the batch reports.)
     pub(super) fn is_told_first(&mut self, c: usize, l: usize, request: Request) {
         let is_alone = self.thread(c, l).operation.is_some();
         let is_undo = is_alone && matches!(request, Request::Resolve { .. });
@@ -183,7 +185,8 @@ impl Sys {
         }
     }
 
-    /// A hold without a lease is told by a client that is not past its horizon by its own clock.
+    /// Checks that a client reports a hold without a lease only within its horizon, by its own
+    /// clock.
     fn is_within_horizon(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
         let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
         let has_lease = time_out.is_some_and(|time_out| time_out < u32::MAX);
@@ -196,8 +199,8 @@ impl Sys {
         }
     }
 
-    /// Success means a running lease, by the client's own bounded clock as it is now: by what it
-    /// knows of the server's now, or by what it knew when it read it last.
+    /// Checks that success means a running lease, by the client's own bounded clock now: by its
+    /// present estimate of the server clock, or by the last reading.
     fn runs(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
         let Some(time_out) = time_out.filter(|&time_out| time_out < u32::MAX) else {
             return Ok(());
@@ -214,7 +217,8 @@ impl Sys {
         }
     }
 
-    /// A lease lasts at least as long as was asked for, from the second in which the call began.
+    /// Checks that a lease lasts at least as long as requested, from the second in which the call
+    /// began.
     fn lasts_as_asked(
         &self,
         c: usize,
@@ -233,7 +237,7 @@ impl Sys {
         }
     }
 
-    /// The clock that the deadline of a result on this lock is of.
+    /// The clock by which the deadline in a result on this lock counts.
     fn clock_of(&self, c: usize, l: usize) -> Clock {
         let (client, t) = (&self.clients[c], &self.clients[c].threads[l]);
         let is_old = t.moves && t.epoch != client.epoch;
@@ -253,7 +257,7 @@ impl Sys {
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
         let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
-        // the clock of a successor does not tell when a lease of its predecessor ends
+        // a successor's clock does not tell when a lease of its predecessor ends
         let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
         self.oracle.granted(l, who, mode, self.now, until, is_of_epoch && self.alive)?;
         if let Some(at) = expiry.filter(|_| is_of_epoch) {
@@ -284,7 +288,7 @@ impl Sys {
     }
 }
 
-/// A reader's chain found the waiters bit.
+/// Whether a reader's chain found the waiters bit.
 pub(super) fn shared_past_a_queue(op: Op, outcome: &Outcome) -> bool {
     let shared =
         matches!(op, Op::TryLock { mode: Mode::Shared, .. } | Op::Lock { mode: Mode::Shared, .. });

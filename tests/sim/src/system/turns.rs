@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose turn it is at the primary, as on its command thread (`dlock-server/src/command/turns.rs`):
-//! `dlock_core::budget::shares` decides that, and `dlock_core::budget::rate` how many frames of a
-//! channel count.
+//! The turns of the primary, as on its command thread (`dlock-server/src/command/turns.rs`):
+//! `dlock_core::budget::shares` decides them, and `dlock_core::budget::rate` decides how many
+//! frames of a channel are served.
 //!
 //! ```text
 //!   inbox ─▶ of each client: control first, then frames, unless its channel rests ─▶ a turn each
 //! ```
-//! A client without a debt waits for one turn of each of the others at most, however many requests
-//! one of them sends; and of no channel more is served than its rate and its burst.
+//! A client without a debt waits for at most one turn of each other client, however many requests
+//! another one sends; and no channel is served beyond its rate and its burst.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,21 +21,21 @@ use super::plan::Fabric;
 use super::server::World;
 use super::state::{Arrived, Ask, Life, Sys, Unit};
 
-/// All who are not clients yet, together.
+/// All connections without a client, together.
 const STRANGERS: u8 = u8::MAX;
 /// Frames of a channel a second.
 const FRAMES_PER_SECOND: u32 = 100;
 
-/// The order in which clients are served, and what each was served.
+/// The order of the turns, and how much each client was served.
 #[derive(Debug)]
 pub(crate) struct Turns {
     shares: Shares<u8>,
-    /// Whose, of how much work, and how much of it is done.
+    /// The client of the present turn, its budget, and the work done.
     turn: Option<(u8, u32, u32)>,
     paces: BTreeMap<u8, Pace>,
-    /// The turns of others since each of these waits.
+    /// For each waiting client, the turns that each other client has had since.
     waits: BTreeMap<u8, BTreeMap<u8, u32>>,
-    /// Whose last turn was more work than it was to be.
+    /// The clients whose last turn was more work than its budget.
     indebted: BTreeSet<u8>,
     /// When frames of each channel were served in the last second.
     served: BTreeMap<u8, VecDeque<u64>>,
@@ -53,10 +53,11 @@ impl Turns {
         }
     }
 
-    /// The first thing of each that may be served now; when the first channel goes on that rests.
+    /// The first message of each client that may be served now; and when the first resting channel
+    /// goes on.
     fn first(&mut self, inbox: &VecDeque<Arrived>, now: u64) -> (BTreeMap<u8, usize>, u64) {
         let (mut control, mut frames) = (BTreeMap::new(), BTreeMap::new());
-        let mut last = None; // most of a flood is one client's
+        let mut last = None; // a flood mostly has one client
         for (i, arrived) in inbox.iter().enumerate() {
             let next @ (who, is_frame) = whose(arrived);
             if last.replace(next) != Some(next) {
@@ -72,7 +73,7 @@ impl Turns {
             }
             None => true,
         });
-        frames.extend(control); // which comes first
+        frames.extend(control); // control messages go first
         (frames, rests_until)
     }
 
@@ -80,7 +81,7 @@ impl Turns {
         self.paces.entry(who).or_insert(Pace::new(Rate::even(FRAMES_PER_SECOND)))
     }
 
-    /// A turn begins; an error: another one has waited for too long.
+    /// Begins a turn; an error: another client has waited for too long.
     fn begins(&mut self, who: u8) -> Result<(), String> {
         self.waits.remove(&who);
         for (&other, turns) in &mut self.waits {
@@ -105,7 +106,7 @@ impl Turns {
     }
 }
 
-/// Whose it is, and whether it is a frame of a channel.
+/// The client of a message, and whether the message is a frame of a channel.
 fn whose(arrived: &Arrived) -> (u8, bool) {
     match *arrived {
         Arrived::Unit { client, .. } => (client, true),
@@ -115,8 +116,8 @@ fn whose(arrived: &Arrived) -> (u8, bool) {
 }
 
 impl World {
-    /// The place in the inbox of the message to serve next. `Err`: no message may be served before
-    /// that time.
+    /// The place in the inbox of the message to serve next. `Err`: the time before which no message
+    /// may be served.
     pub(super) fn next_to_serve(&mut self) -> Result<usize, u64> {
         if !self.sys.plan.shares {
             return Ok(0);
@@ -138,7 +139,7 @@ impl World {
         }
         while let Some(turn) = turns.shares.next_turn() {
             let Some(&i) = first.get(&turn.who) else {
-                turns.shares.done(turn.who, 0, false); // it rests, or is gone
+                turns.shares.done(turn.who, 0, false); // the client rests, or is gone
                 turns.waits.remove(&turn.who);
                 continue;
             };
@@ -151,7 +152,7 @@ impl World {
         Err(rests_until.max(now + 1))
     }
 
-    /// This is about to be served, or was.
+    /// Records that this message is served.
     pub(super) fn is_served(&mut self, arrived: &Arrived) {
         if !self.sys.plan.shares {
             return;
@@ -172,7 +173,7 @@ impl World {
         }
     }
 
-    /// It was served.
+    /// Records the work of the message that was served.
     pub(super) fn was_served(&mut self, work: u32) {
         let asked = self.primary.as_mut().map_or(0, |primary| primary.take_work());
         self.twin.iter_mut().for_each(|twin| _ = twin.primary.take_work());
@@ -182,7 +183,7 @@ impl World {
     }
 }
 
-/// What it takes to serve this, beside what the primary counts.
+/// The work of serving this message, beside what the primary counts.
 pub(super) fn work_of(arrived: &Arrived) -> u32 {
     match arrived {
         Arrived::Unit { unit: Unit::Batch { chain, .. }, .. } => FRAME_WORK + of_chain(chain),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A second primary that is told the same events at the same times, and reads the same values: its
+//! A second primary that gets the same events at the same times, and reads the same values: its
 //! effects, its accesses to the memory and its whole state are compared after each event. A
-//! replicated primary rests on that.
+//! replicated primary relies on that.
 
 use std::cell::RefCell;
 use std::collections::hash_map::DefaultHasher;
@@ -31,7 +31,7 @@ impl Twin {
 }
 
 impl World {
-    /// Tells the primary what has happened.
+    /// Passes an event to the primary, and to its twin.
     pub(super) fn tells(&mut self, event: Event) {
         let now = self.sys.server_now();
         let Some(primary) = &mut self.primary else { return };
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// What it wants done.
+    /// The next effect of the primary.
     pub(super) fn polled(&mut self) -> Option<Effect> {
         let effect = self.primary.as_mut()?.poll();
         if let Some(twin) = &mut self.twin {
@@ -61,7 +61,7 @@ impl World {
     }
 }
 
-/// A number of all that a primary keeps.
+/// A hash of the whole state of a primary.
 fn state(primary: &Primary) -> u64 {
     struct Sum(DefaultHasher);
     impl Write for Sum {
@@ -75,7 +75,7 @@ fn state(primary: &Primary) -> u64 {
     sum.0.finish()
 }
 
-/// An access to the memory, and what came of it.
+/// An access to the memory, and its result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
     Cas(WordAddr, u64, u64),
@@ -99,13 +99,13 @@ enum Value {
 
 type Calls = RefCell<VecDeque<(Call, Value)>>;
 
-/// The memory, of which it is noted what it is asked for.
+/// The memory, which records every access of the first primary.
 struct First<'a> {
     sys: &'a mut Sys,
     calls: Calls,
 }
 
-/// The memory of the second primary: its accesses must be those that the first one has made.
+/// The memory of the second primary: it must make the accesses that the first has made.
 struct Second {
     calls: Calls,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queue pairs that cannot be fenced for a while: the channel is closed, and what its client has
-//! posted before is executed all the same.
+//! Queue pairs that cannot be fenced for a while: the channel is closed, but operations that its
+//! client has posted before are still executed.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use dlock_core::memory::word_op::WordOp;
 use super::plan::Fabric;
 use super::state::{Ev, Sys, Unit};
 
-/// So long at most they cannot be fenced.
+/// The longest time for which queue pairs cannot be fenced.
 const UNFENCED_NS_MAX: u64 = 8 * NS;
-/// What was posted before a client has another channel comes within this time.
+/// Operations that were posted on an earlier channel are executed within this time.
 const STRAGGLE_NS_MAX: u64 = 2 * NS;
 
-/// The queue pairs of a channel that is closed.
+/// The queue pairs of a closed channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Unfenced {
     id: ClientId,
@@ -26,8 +26,8 @@ pub struct Unfenced {
 }
 
 impl Sys {
-    /// Tries to fence all queue pairs of a client, those of its open channel too if that is about
-    /// to be closed. Whether some can still act.
+    /// Tries to fence all queue pairs of a client; `closes`: also those of its open channel, which
+    /// is about to be closed. Returns whether some can still act.
     pub(super) fn cannot_be_fenced(&mut self, client: ClientId, closes: bool) -> bool {
         let (now, is_calm) = (self.now, self.calm);
         self.unfenced.retain(|one| one.id != client || one.until > now && !is_calm);
@@ -47,7 +47,8 @@ impl Sys {
         acts
     }
 
-    /// The client has another channel: what it has posted on its earlier ones comes when it comes.
+    /// The client has another channel: operations posted on its earlier ones are executed some
+    /// time.
     pub(super) fn leaves_stragglers(&mut self, c: usize) {
         if self.plan.unfenced == 0 || self.calm {
             return;
@@ -93,7 +94,8 @@ impl Sys {
         }
     }
 
-    /// Whose word operation this is, on a channel that is closed and could not be fenced.
+    /// The client of this word operation on a closed channel that could not be fenced; `None`: it
+    /// is not executed.
     pub(super) fn acts_unfenced(
         &self,
         channel: (usize, u16, u32),
