@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::denied;
 use dlock_fabric::FabricError;
 use rustix::io::Errno;
 use thiserror::Error;
@@ -142,13 +143,8 @@ fn more_files(source: &io::Error) -> Option<&'static str> {
 }
 
 /// What to do about what a thread waits on.
-fn thread_remedy(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
-            "a seccomp filter, a container or a security module denies it: permit it for the server"
-        }
-        _ => "raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)",
-    }
+pub fn thread_remedy(source: &io::Error) -> &'static str {
+    denied(source).unwrap_or("raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")
 }
 
 /// What to do about a state file; where the reason says it, nothing.
