@@ -79,7 +79,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The limits of this process cannot be read.
-    #[error("the limits of this process cannot be read: {0}; if a seccomp filter, a container or a security module denies it, permit it for this program")]
+    #[error("the limits of this process cannot be read: {0}; {remedy}", remedy = limits_remedy(.0))]
     Limits(io::Error),
     /// The name is of no RDMA device.
     #[error("there is no RDMA device `{}`; leave the device name out to serve without it", .0.escape_debug())]
@@ -147,6 +147,17 @@ pub fn thread_remedy(source: &io::Error) -> &'static str {
     denied(source).unwrap_or("raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")
 }
 
+/// What to do about limits that cannot be read.
+fn limits_remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => "mount /proc, which a primary needs",
+        _ => {
+            "if a seccomp filter, a container or a security module denies it, permit it for this \
+             program"
+        }
+    }
+}
+
 /// What to do about a state file; where the reason says it, nothing.
 fn state_remedy(source: &io::Error) -> &'static str {
     if let Some(more_files) = more_files(source) {
@@ -200,6 +211,14 @@ impl StartError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_without_proc_is_told_to_mount_it() {
+        let missing = StartError::Limits(io::ErrorKind::NotFound.into()).to_string();
+        assert!(missing.contains("mount /proc") && !missing.contains("seccomp"), "{missing}");
+        let denied = StartError::Limits(io::ErrorKind::PermissionDenied.into()).to_string();
+        assert!(denied.contains("seccomp"), "{denied}");
+    }
 
     #[test]
     fn a_limit_is_not_taken_for_a_state_file_of_another_primary() {
