@@ -9,12 +9,13 @@ use dlock_core::ids::ClientId;
 use dlock_core::limits::DESC_LEN_MAX;
 use dlock_core::wire::control::{Act, Whose};
 use dlock_core::wire::fabric::FabricKind;
+use dlock_core::wire::status::Status;
 use serde_json::{json, Value};
 
 use crate::admin;
 use crate::args::{Break, Drain, Mercy, Operator, Remove, Reset};
 use crate::connect;
-use crate::failure::{self, Failure, NOT_GOT, USAGE};
+use crate::failure::{self, Failure, NOT_GOT, SILENT, UNAVAILABLE, USAGE};
 use crate::{out, table};
 
 /// Removes a client.
@@ -61,7 +62,16 @@ fn act(operator: &Operator, act: Act, what: &str) -> Result<u8, Failure> {
         Some(address) => {
             let opened = connect::open_with(address, &[], Fabric::Only(FabricKind::Tcp));
             let client = opened.map_err(|status| {
-                Failure::refused(format_args!("no session with the primary at {address}"), status)
+                let cause = format!("no session with the primary at {address}");
+                match status {
+                    // the library's word for a primary that is silent, and all that it has logged
+                    Status::Error => Failure::new(
+                        UNAVAILABLE,
+                        format_args!("{cause}: no answer, or none that a primary gives"),
+                        format_args!("{SILENT}; dlock -v tells more"),
+                    ),
+                    status => Failure::refused(cause, status),
+                }
             })?;
             let done = client.administer(act.clone());
             client.deinit(); // it holds nothing

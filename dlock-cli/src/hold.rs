@@ -15,6 +15,7 @@
 //! | exec or `role held` is killed | no ID.end that says 0, and nothing answers: lost |
 //! | the machine is restarted | the record is of another boot, or gone with the folder: lost |
 //! | a second release, another user | no record |
+//! | the folder is removed, as by a logout | `role held` puts record and socket back |
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use dlock_fabric::os::fds::process_stat;
 use dlock_server::DefaultFiles;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 
 use crate::args::{Held, HoldArgs, ReleaseArgs};
@@ -44,6 +47,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const ENDS_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Time between two looks of `role held` whether its files are there.
+const PUT_BACK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The files of one hold.
 struct Files {
@@ -150,9 +155,14 @@ fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
             "pid": exec.id(),
             "boot": boot_id(),
         });
-        fs::write(files.at("json"), record.to_string()).map_err(Failure::plain)?;
-        out::print(&format!("{}\n", files.id));
-        return Ok(failure::OK);
+        let told = tell(&files, &record);
+        if told.is_err() {
+            // it would be held without end: its id is not known
+            let _ = kill_process(Pid::from_child(&exec), Signal::TERM); // not waited for yet
+            let _ = exec.wait(); // it was started just now
+            files.remove();
+        }
+        return told.map(|()| failure::OK);
     }
     let status = exec.wait().map_err(Failure::plain)?;
     let said = fs::read_to_string(files.at("log")).unwrap_or_default();
@@ -162,6 +172,25 @@ fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
     let mut failed = Failure::plain(said);
     failed.code = if code == failure::OK { failure::FAILED } else { code };
     Err(failed)
+}
+
+/// Writes the record of a hold, and prints its id.
+fn tell(files: &Files, record: &Value) -> Result<(), Failure> {
+    let path = files.at("json");
+    fs::write(&path, record.to_string()).map_err(|error| {
+        let cause = format!("the record of the hold, {}: {error}", path.display());
+        let remedy = "make room there, or set XDG_RUNTIME_DIR to another folder of this user alone";
+        Failure::new(failure::FAILED, cause, remedy)
+    })?;
+    out::print(&format!("{}\n", files.id));
+    match out::lost() {
+        None => Ok(()),
+        Some(why) => Err(Failure::new(
+            failure::FAILED,
+            format_args!("the id of the hold was not printed, and the lock is given back: {why}"),
+            "let something read standard output",
+        )),
+    }
 }
 
 /// The options of `hold` as options of `exec`.
@@ -244,10 +273,16 @@ fn list(is_json: bool) -> Result<u8, Failure> {
 
 /// The COMMAND of `dlock hold`: says that the lock is held, and ends when it is told to.
 pub fn held(args: &Held) -> Result<u8, Failure> {
-    let listener = listen(&args.socket).map_err(Failure::plain)?;
+    let mut listener = listen(&args.socket).map_err(Failure::plain)?;
     let said = writeln!(io::stdout(), "{HELD}").and_then(|()| io::stdout().flush());
     said.map_err(Failure::plain)?; // no reader: the lock is released
+    let mut record = Vec::new();
     loop {
+        put_back(&args.socket, &mut listener, &mut record);
+        let mut fds = [PollFd::new(&listener, PollFlags::IN)];
+        if !matches!(poll(&mut fds, Some(&PUT_BACK_EVERY)), Ok(1..)) {
+            continue;
+        }
         let Ok((mut stream, _)) = listener.accept() else { continue };
         let mut word = [0; RELEASE.len()];
         let _ = stream.set_read_timeout(Some(ENDS_MAX)); // a silent peer is disconnected
@@ -255,6 +290,31 @@ pub fn held(args: &Held) -> Result<u8, Failure> {
             let _ = writeln!(stream, "{HELD}"); // without it, the peer reads the outcome file
             return Ok(failure::OK);
         }
+    }
+}
+
+/// Reads the record once, and makes it and the socket again if they were removed: without them the
+/// lock could not be released. What fails is tried again.
+fn put_back(socket: &Path, listener: &mut UnixListener, record: &mut Vec<u8>) {
+    let path = socket.with_extension("json");
+    if record.is_empty() {
+        *record = fs::read(&path).unwrap_or_default(); // it is about to be written
+    }
+    let is_gone = |path: &Path| {
+        let found = fs::symlink_metadata(path);
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    if record.is_empty() || !is_gone(socket) && !is_gone(&path) {
+        return;
+    }
+    let _ = folder();
+    if is_gone(socket) {
+        if let Ok(again) = listen(socket) {
+            *listener = again;
+        }
+    }
+    if is_gone(&path) {
+        let _ = fs::write(&path, &*record);
     }
 }
 

@@ -58,6 +58,17 @@ fn try_lock(primary: &Primary) -> i32 {
     code(&primary.exec(&["lock", "--wait", "0", "--", "true"]))
 }
 
+/// It takes connections as a stopped process does.
+#[test]
+fn a_primary_that_is_silent_is_said_to_be_so() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let output = dlock(&["reset", "--all", "--address", &address]);
+    assert_eq!(code(&output), 69);
+    let said = text(&output.stderr);
+    assert!(said.contains("no answer") && said.contains("look whether it runs"), "{said}");
+}
+
 #[test]
 fn a_client_that_is_removed_at_once_loses_its_lock_and_is_told_by_whom() {
     for fabric in ["shm", "tcp"] {

@@ -112,6 +112,36 @@ fn a_hold_whose_process_was_killed_is_lost_and_its_lock_is_free() {
     assert!(text(&released.stderr).contains("was killed"), "{}", text(&released.stderr));
 }
 
+/// As when its user logs out, and `/run/user/UID` is removed with everything in it.
+#[test]
+fn a_hold_whose_folder_was_removed_can_be_released() {
+    let user = User::new("removed");
+    let hold = user.hold(&[]);
+    // its files are known to it after its first look
+    std::thread::sleep(std::time::Duration::from_millis(2_500));
+    std::fs::remove_dir_all(user.folder.join("dlock")).unwrap();
+    eventually("it is there again", || user.listed().iter().any(|listed| listed["held"] == true));
+    let released = user.dlock(&["release", &hold]);
+    assert_eq!(code(&released), 0, "{}", text(&released.stderr));
+    assert_eq!(user.try_lock(), 0);
+}
+
+/// No other command can know its id.
+#[test]
+fn a_hold_that_cannot_be_told_of_is_given_back() {
+    let user = User::new("untold");
+    let mut hold = Command::new(DLOCK);
+    hold.args(["hold", "lock"]).env("DLOCK_ADDRESS", &user.primary.address);
+    hold.env("XDG_RUNTIME_DIR", &user.folder).stdin(Stdio::null()).stderr(Stdio::piped());
+    hold.stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let output = hold.output().unwrap();
+    assert_eq!(code(&output), 1);
+    let said = text(&output.stderr);
+    assert!(said.contains("is given back") && said.contains("No space left"), "{said}");
+    assert!(user.listed().is_empty());
+    assert_eq!(user.try_lock(), 0, "it is free at once");
+}
+
 #[test]
 fn what_is_to_be_run_on_a_loss_is_told_the_lock_and_why() {
     let user = User::new("on-lost");

@@ -8,6 +8,7 @@ use dlock_core::wire::codec::FrameError;
 use dlock_core::wire::status::Status;
 use thiserror::Error;
 
+use crate::os::denied;
 use crate::tls::TlsError;
 use crate::verbs::VerbsError;
 
@@ -17,7 +18,8 @@ use crate::verbs::VerbsError;
 pub enum FabricError {
     /// Memory could not be created or mapped.
     #[error(
-        "cannot {what} of {bytes} bytes: {source}; raise the memory or file limit (ulimit -v, -n)"
+        "cannot {what} of {bytes} bytes: {source}; {}",
+        denied(source).unwrap_or("raise the memory or file limit (ulimit -v, -n)")
     )]
     Memory {
         /// The attempt that failed.
@@ -42,7 +44,8 @@ pub enum FabricError {
     },
     /// A listener could not be set up.
     #[error(
-        "cannot listen on {addr}: {source}; is the port in use, or the address not this host's?"
+        "cannot listen on {addr}: {source}; {}",
+        denied(source).unwrap_or("is the port in use, or the address not this host's?")
     )]
     Listen {
         /// The address.
@@ -117,5 +120,26 @@ impl FabricError {
 
     pub(crate) fn connect(addr: SocketAddr, source: io::Error) -> Self {
         Self::Connect { addr: addr.to_string(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_denied_is_not_said_to_be_beyond_a_limit() {
+        let memory = |errno| FabricError::Memory {
+            what: "create (memfd_create) a file",
+            bytes: 1,
+            source: io::Error::from_raw_os_error(errno),
+        };
+        for (errno, remedy) in [(libc::EPERM, "permit it"), (libc::EMFILE, "raise the memory")] {
+            let said = memory(errno).to_string();
+            assert!(said.contains(remedy), "{said}");
+        }
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        let said = FabricError::Listen { addr: "@x".into(), source }.to_string();
+        assert!(said.contains("permit it") && !said.contains("in use"), "{said}");
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::denied;
 use dlock_fabric::FabricError;
 use rustix::io::Errno;
 use thiserror::Error;
@@ -78,7 +79,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The limits of this process cannot be read.
-    #[error("the limits of this process cannot be read: {0}; if a seccomp filter, a container or a security module denies it, permit it for this program")]
+    #[error("the limits of this process cannot be read: {0}; {remedy}", remedy = limits_remedy(.0))]
     Limits(io::Error),
     /// No RDMA device has this name.
     #[error("there is no RDMA device `{}`; leave the device name out to serve without it", .0.escape_debug())]
@@ -142,12 +143,18 @@ fn more_files(source: &io::Error) -> Option<&'static str> {
 }
 
 /// The remedy if a thread cannot start.
-fn thread_remedy(source: &io::Error) -> &'static str {
+pub fn thread_remedy(source: &io::Error) -> &'static str {
+    denied(source).unwrap_or("raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)")
+}
+
+/// The remedy if the limits of this process cannot be read.
+fn limits_remedy(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
-            "a seccomp filter, a container or a security module denies it: permit it for the server"
+        io::ErrorKind::NotFound => "mount /proc, which a primary needs",
+        _ => {
+            "if a seccomp filter, a container or a security module denies it, permit it for this \
+             program"
         }
-        _ => "raise the limit of open files (ulimit -n, LimitNOFILE= of the unit)",
     }
 }
 
@@ -204,6 +211,14 @@ impl StartError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_without_proc_is_told_to_mount_it() {
+        let missing = StartError::Limits(io::ErrorKind::NotFound.into()).to_string();
+        assert!(missing.contains("mount /proc") && !missing.contains("seccomp"), "{missing}");
+        let denied = StartError::Limits(io::ErrorKind::PermissionDenied.into()).to_string();
+        assert!(denied.contains("seccomp"), "{denied}");
+    }
 
     #[test]
     fn a_limit_is_not_taken_for_a_state_file_of_another_primary() {

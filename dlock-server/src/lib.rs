@@ -30,7 +30,7 @@ pub use config::{
 };
 pub use control::Recovery;
 pub use coordinator::standby::{stand_by, StandbyConfig};
-pub use error::StartError;
+pub use error::{thread_remedy, StartError};
 pub use host::blocking::{on_a_thread, runtime};
 pub use host::capacity::{Bound, Capacity, LockedMemory};
 pub use host::cpuset::{CpuSet, CpuSetError};

@@ -59,7 +59,6 @@ pub struct Server {
     stop: Arc<Notify>,
     ended: Arc<Notify>,
     threads: Vec<JoinHandle<()>>,
-    admin: Option<AdminSocket>,
     tls: Option<Tls>,
 }
 
@@ -104,10 +103,7 @@ impl Server {
         let setting = Setting { config: &config, device: device.as_ref() };
         let transports = transport::open_all(&setting)?;
         let offers = Offers::of(&transports);
-        let (admin, admin_listener) = match AdminSocket::of(&config)? {
-            Some((socket, listener)) => (Some(socket), Some(listener)),
-            None => (None, None),
-        };
+        let admin = AdminSocket::of(&config)?;
         let capacity = capacity(&config, &memory, &offers)?;
         let clock = ServerClock::start();
         let Found { keeper, mut clients, is_lost, tokens_below, epoch } =
@@ -151,7 +147,7 @@ impl Server {
         let parts = control::Parts {
             tcp,
             transports,
-            admin: admin_listener,
+            admin,
             mailbox: mailbox.clone(),
             info,
             tls: config.tls.clone(),
@@ -203,7 +199,6 @@ impl Server {
             stop,
             ended,
             threads,
-            admin,
             tls: config.tls,
         })
     }
@@ -351,7 +346,6 @@ impl Server {
         for thread in self.threads.drain(..) {
             join(thread);
         }
-        self.admin = None;
         log::info!("the primary on {} has stopped", self.address);
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{server, Peer, PATIENCE};
+use common::{eventually, server, Peer, PATIENCE};
 use dlock_core::wire::message::LockType;
 use dlock_server::{Server, ServerConfig, StartError};
 use serde_json::Value;
@@ -151,6 +151,25 @@ fn an_admin_socket_that_another_has_put_there_outlives_the_primary() {
     first.stop();
     let connected = UnixStream::connect(&socket.0);
     assert!(connected.is_ok(), "{connected:?}");
+}
+
+/// As when its user logs out, and `/run/user/UID` is removed with everything in it.
+#[test]
+fn an_admin_socket_that_was_removed_with_its_folder_is_made_again() {
+    let above = Socket::new("removed");
+    std::fs::create_dir(&above.0).unwrap();
+    let folder = above.0.join("dlock");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("s");
+    let first = server(ServerConfig { admin_socket: Some(path.clone()), ..above.config() });
+    std::fs::remove_dir_all(&folder).unwrap();
+    eventually("it is made again", || path.exists());
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
+    assert_eq!(ask(&path, r#"{"cmd":"status"}"#)["ok"], true);
+    first.stop();
+    assert!(!path.exists());
+    std::fs::remove_dir_all(&above.0).unwrap();
 }
 
 #[test]

@@ -13,4 +13,4 @@ pub mod threads;
 pub mod users;
 pub mod wake;
 
-pub use sys::named;
+pub use sys::{denied, named};

@@ -56,6 +56,14 @@ pub(crate) fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
+/// What to do about a system call that is denied although it needs no privilege; `None`: the reason
+/// is another one.
+pub fn denied(error: &io::Error) -> Option<&'static str> {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported).then_some(
+        "a seccomp filter, a container or a security module denies it: permit it for this program",
+    )
+}
+
 /// The error with the name of the call for the log; if several calls may have failed, with all of
 /// their names.
 pub fn named(call: &str, error: impl Into<io::Error>) -> io::Error {

@@ -348,7 +348,8 @@ fn remedy(error: &rustls::Error) -> &'static str {
                 "fetch or issue a new revocation list"
             }
             Cert::InvalidPurpose | Cert::InvalidPurposeContext { .. } => {
-                "give the peer a certificate whose extended key usage allows its role"
+                "give the peer a certificate whose key usage has digital signature, and whose \
+                 extended key usage allows its role"
             }
             Cert::NotValidForName | Cert::NotValidForNameContext { .. } => {
                 "connect to the right host, or add the name to the server's certificate"

@@ -99,6 +99,7 @@ macro_rules! functions {
 functions! {
     ERR_set_mark: fn() -> c_int;
     ERR_pop_to_mark: fn() -> c_int;
+    ERR_peek_last_error: fn() -> c_ulong;
     OPENSSL_sk_new_null: fn() -> *mut OpensslStack;
     OPENSSL_sk_push: fn(*mut OpensslStack, *const c_void) -> c_int;
     OPENSSL_sk_free: fn(*mut OpensslStack);

@@ -10,7 +10,7 @@
 //! Beyond ring: encryptions of PEM and PKCS#8 other than PBES2 with AES and SHA-2, P-521, RSA keys
 //! for PSS only, Ed448.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -24,6 +24,9 @@ use x509_cert::spki::{ObjectIdentifier, SubjectPublicKeyInfoRef};
 use super::libcrypto::{ErrorMark, EvpMd, EvpMdCtx, EvpPkey, EvpPkeyCtx, Libcrypto, Owned};
 use super::store_ctx::OpensslFault;
 use super::{KeyPassword, TlsError};
+
+/// `ERR_PACK(ERR_LIB_EVP, 0, ERR_R_UNSUPPORTED)` of OpenSSL 3: no provider that is loaded has it.
+const EVP_UNSUPPORTED: c_ulong = 0x0308_010c;
 
 /// A signature scheme.
 #[derive(Debug)]
@@ -198,7 +201,15 @@ pub fn load(
     let key = match (Owned::new(raw, libcrypto.EVP_PKEY_free), asked.error) {
         (_, Some(error)) => return Err(error),
         (None, None) if asked.was_asked => {
-            return Err(TlsError::PasswordWrong { path: path.into() })
+            // SAFETY: no arguments.
+            return Err(match unsafe { (libcrypto.ERR_peek_last_error)() } {
+                EVP_UNSUPPORTED => TlsError::UnsupportedEncryption {
+                    path: path.into(),
+                    cause: "by a cipher that this OpenSSL has switched off, as DES, RC2 and RC4"
+                        .into(),
+                },
+                _ => TlsError::PasswordWrong { path: path.into() },
+            });
         }
         (None, None) => return Err(unsupported("OpenSSL does not read it")),
         (Some(key), None) => key,

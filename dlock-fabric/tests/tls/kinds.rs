@@ -225,6 +225,34 @@ fn a_program_of_the_c_api_accepts_what_openssl_accepts_and_others_say_what_to_do
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The password is right: it is not to be looked for.
+#[test]
+fn a_key_in_a_cipher_that_openssl_has_switched_off_is_not_said_to_have_a_wrong_password() {
+    let version = Command::new("openssl").arg("version").output();
+    let version = version.map(|output| output.stdout).unwrap_or_default();
+    if version.is_empty() || version.starts_with(b"OpenSSL 1.") {
+        println!("skipped: no OpenSSL, or one that has these ciphers");
+        return;
+    }
+    let request = "openssl req -new -key plain.key -out node.csr -subj /CN=node\n";
+    let made = |write: &str| made_by(&format!("{CA}{BASE}{request}{SIGN}{write}"), None);
+    // PBE-SHA1-3DES, then called PBE-SHA1-RC4-128
+    let rc4 = r"openssl pkcs8 -topk8 -in plain.key -out der -outform DER -v1 PBE-SHA1-3DES \
+            -passout pass:B
+        LC_ALL=C sed 's/\x0d\x01\x0c\x01\x03/\x0d\x01\x0c\x01\x01/' der >rc4
+        echo '-----BEGIN ENCRYPTED PRIVATE KEY-----' >node.key
+        base64 rc4 >>node.key
+        echo '-----END ENCRYPTED PRIVATE KEY-----' >>node.key";
+    let folder = made(rc4);
+    let error = load(&folder, AS_OPENSSL).expect_err("OpenSSL does not decrypt it");
+    assert!(matches!(error, TlsError::UnsupportedEncryption { .. }), "{error}");
+    let wrong =
+        "openssl pkcs8 -topk8 -in plain.key -out node.key -v1 PBE-SHA1-3DES -passout pass:C";
+    let folder = made(wrong);
+    let error = load(&folder, AS_OPENSSL).expect_err("it has another password");
+    assert!(matches!(error, TlsError::PasswordWrong { .. }), "{error}");
+}
+
 #[test]
 fn what_one_presents_is_judged_by_the_other_side() {
     let root = Ca::root("root");

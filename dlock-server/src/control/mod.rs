@@ -38,6 +38,7 @@ use crate::coordinator::Receipts;
 use crate::host::capacity::FilesLeft;
 use crate::host::clock::ServerClock;
 use crate::observe::admin::{self, ServerInfo};
+use crate::observe::admin_socket::{AdminListener, AdminSocket};
 use crate::observe::json_lines;
 use crate::observe::log_limit::{limited, Cause, LIMITS};
 use crate::transport::{Opened, Transport};
@@ -65,7 +66,7 @@ const EVENTS_A_POLL: usize = CONNECTIONS_MAX + json_lines::CONNECTIONS_MAX + 16;
 pub(crate) struct Parts {
     pub(crate) tcp: TcpListener,
     pub(crate) transports: Vec<Opened>,
-    pub(crate) admin: Option<UnixListener>,
+    pub(crate) admin: Option<(AdminSocket, UnixListener)>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) info: ServerInfo,
     /// The TLS of the port's connections; `None`: they have none.
@@ -87,7 +88,7 @@ pub(crate) struct Listeners {
     own: Vec<(tokio::net::UnixListener, Arc<dyn Transport>)>,
     /// Transports whose clients come to the port.
     at_port: Arc<[Arc<dyn Transport>]>,
-    admin: Option<tokio::net::UnixListener>,
+    admin: Option<AdminListener>,
     mailbox: Arc<Mailbox>,
     info: ServerInfo,
     tls: Option<Tls>,
@@ -118,7 +119,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         tcp: tokio::net::TcpListener::from_std(parts.tcp).map_err(refused)?,
         own,
         at_port: at_port.into(),
-        admin: parts.admin.map(unix).transpose()?,
+        admin: parts.admin.map(AdminListener::new).transpose().map_err(refused)?,
         mailbox: parts.mailbox,
         info: parts.info,
         tls: parts.tls,

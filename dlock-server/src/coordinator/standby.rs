@@ -46,7 +46,7 @@ use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::coordinator::file::{has_ended, list_of, owner, resolved, signature, Ownership};
 use crate::coordinator::Place;
 use crate::error::StartError;
-use crate::observe::admin_socket::AdminSocket;
+use crate::observe::admin_socket::{AdminListener, AdminSocket};
 use crate::observe::json_lines::{self, failure, Answers, Asker};
 use crate::server::{listen, Server};
 
@@ -421,20 +421,19 @@ impl Drop for Group {
 /// The admin socket of a standby.
 struct Admin {
     task: tokio::task::JoinHandle<()>,
-    _socket: AdminSocket,
 }
 
 impl Admin {
     fn open(config: &ServerConfig, post: &Arc<Post>) -> Result<Option<Self>, StartError> {
-        let Some((socket, listener)) = AdminSocket::of(config)? else { return Ok(None) };
+        let Some(socket) = AdminSocket::of(config)? else { return Ok(None) };
         let path = config.admin_socket.clone().unwrap_or_default();
         let failed = |error| {
             let source = named("fcntl, epoll_ctl", error);
             StartError::AdminSocket { path, source }
         };
-        let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
+        let listener = AdminListener::new(socket).map_err(failed)?;
         let task = tokio::spawn(json_lines::serve(listener, post.clone()));
-        Ok(Some(Self { task, _socket: socket }))
+        Ok(Some(Self { task }))
     }
 
     /// Closes the socket. If its file is left behind, the next primary finds that it is stale.

@@ -49,9 +49,9 @@ use dlock_core::wire::message::LockType;
 use dlock_fabric::tls::Tls;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};
-use tokio::net::UnixListener;
 
 use super::acts::{self, Asked};
+use super::admin_socket::AdminListener;
 use super::json_lines::{self, failure, Asker};
 use crate::command::mailbox::{Event, Mailbox};
 use crate::control::recovery;
@@ -104,7 +104,7 @@ struct Endpoint {
 
 /// Serves the admin socket.
 pub(crate) async fn serve(
-    listener: UnixListener,
+    listener: AdminListener,
     info: ServerInfo,
     table: Arc<Table>,
     mailbox: Arc<Mailbox>,

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The file of the admin endpoint. The kernel decides who may connect, by the file's mode, which is
 //! this user's alone from the beginning.
+//!
+//! It may be removed while it is served, as `/run/user/UID` is when the user logs out. Within
+//! [`LOOK_EVERY`] it is made again.
 
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,15 +19,25 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::ServerConfig;
 use crate::error::StartError;
+use crate::host::blocking::on_a_thread;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
+/// Between two looks whether the file is in its place.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The socket's file, removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     path: PathBuf,
+    mode: u32,
     inode: u64,
+}
+
+/// The file, and the listener of the socket.
+pub(crate) struct AdminListener {
+    file: AdminSocket,
+    listener: tokio::net::UnixListener,
 }
 
 /// Connects to an admin socket, and waits at most `wait` for room in its backlog; with a `wait` of
@@ -82,12 +96,62 @@ impl AdminSocket {
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
         socket.bind(&SockAddr::unix(path)?)?;
         let inode = std::fs::symlink_metadata(path)?.ino();
-        let file = Self { path: path.to_path_buf(), inode };
+        let file = Self { path: path.to_path_buf(), mode, inode };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         Ok((file, UnixListener::from(OwnedFd::from(socket))))
     }
+}
+
+impl AdminListener {
+    /// In a runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot wait for it.
+    pub(crate) fn new((file, listener): (AdminSocket, UnixListener)) -> io::Result<Self> {
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        Ok(Self { file, listener })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The connection cannot be accepted.
+    pub(crate) async fn accept(&mut self) -> io::Result<tokio::net::UnixStream> {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => return accepted.map(|(stream, _)| stream),
+                () = tokio::time::sleep(LOOK_EVERY) => self.look().await,
+            }
+        }
+    }
+
+    /// Makes the file again if it was removed. Where that cannot be done it is tried again.
+    async fn look(&mut self) {
+        let (path, mode) = (self.file.path.clone(), self.file.mode);
+        // the file system may be silent, and this thread serves clients
+        let made = on_a_thread("admin", move || again(&path, mode)).await;
+        if let Ok(Some(made)) = made {
+            if let Ok(made) = Self::new(made) {
+                *self = made;
+                log::warn!("the admin socket {:?} was removed: it is made again", self.file.path);
+            }
+        }
+    }
+}
+
+/// A new file, with its folder, if there is none at this path; `None`: there is, or it cannot be
+/// made.
+fn again(path: &Path, mode: u32) -> Option<(AdminSocket, UnixListener)> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        _ => return None,
+    }
+    if let Some(folder) = path.parent() {
+        let _ = DirBuilder::new().mode(0o700).create(folder); // it may be there, or bind fails
+    }
+    AdminSocket::bind(path, mode).ok()
 }
 
 impl Drop for AdminSocket {

@@ -14,11 +14,12 @@ use log::Level;
 use parking_lot::Mutex;
 use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::control::ACCEPT_PAUSE;
+use crate::observe::admin_socket::AdminListener;
 use crate::observe::log_limit::{limited, Cause};
 
 /// Connections at a time.
@@ -51,11 +52,11 @@ pub(crate) fn failure(why: &str) -> Value {
 
 /// Serves the socket without end. If a connection comes and there is no room, closes the one whose
 /// peer has been silent for longest.
-pub(crate) async fn serve(listener: UnixListener, endpoint: Arc<impl Answers>) {
+pub(crate) async fn serve(mut listener: AdminListener, endpoint: Arc<impl Answers>) {
     let room = Arc::new(Room::default());
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok(stream) => {
                 let permit = room.permit().await;
                 let (endpoint, room) = (endpoint.clone(), room.clone());
                 tokio::spawn(async move {

@@ -80,10 +80,8 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
     settings.server.check_room().map_err(|error| error.to_string())?;
     std::panic::set_hook(Box::new(|_| {})); // the next line reports the panic
     let runtime = dlock_server::runtime(|builder| builder).map_err(|error| {
-        format!(
-            "cannot wait for signals (socketpair, epoll_create): {error}; raise the limit of \
-                 open files (ulimit -n, LimitNOFILE= of the unit)"
-        )
+        let remedy = dlock_server::thread_remedy(&error);
+        format!("cannot wait for signals (socketpair, epoll_create): {error}; {remedy}")
     })?;
     abort_on_panic();
     let ended = runtime.block_on(async {
@@ -198,7 +196,7 @@ fn no_thread(error: &io::Error) -> String {
              raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end other \
              programs of this user"
             .to_string(),
-        _ => format!("cannot start a thread: {error}"),
+        _ => format!("cannot start a thread: {error}; {}", dlock_server::thread_remedy(error)),
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn remove_unfinished(of: &Path) -> io::Result<()> {
 
 fn write_synced(path: &Path, text: &str, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let mut file = options.append(true).create_new(true).mode(mode).open(path)?;
+    let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     Ok(file)

@@ -3,7 +3,8 @@
 //! is history.
 //!
 //! ```text
-//!   dlock clients 3 6f1c… pid:[4026531836]    where numbers of processes mean something
+//!   dlock clients 4 0000000353 6f1c… pid:[4026531836]    its bytes, and where numbers of processes
+//!                                             mean something
 //!   joined 5 00112233445566778899aabbccddeeff 9
 //!   joined 6 ffeeddccbbaa99887766554433221100 9 8a4f…    with a certificate: its identity
 //!   locks 5                                   it was given one, or may have been
@@ -18,12 +19,14 @@
 //!   lost 1732174000000000000                  the list of that primary was, until `only` is said
 //! ```
 //! A line counts once it is whole: no client was answered because of a line that a crash has cut
-//! off. Only the owner may read the file, because it has the proofs of the clients. `owner.rs` says
-//! which primary has it.
+//! off. The first line says how many bytes are known to be on the disk, and is written after them: a
+//! list with fewer was cut by something else, and clients are missing. Only the owner may read the
+//! file, because it has the proofs of the clients. `owner.rs` says which primary has it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::num::ParseIntError;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,9 +43,13 @@ use super::owner::{home, is_at, Ownership};
 use crate::coordinator::{Keeper, Place};
 use crate::error::StartError;
 
-const HEAD: &str = "dlock clients 3 ";
-/// First words of a list of version 2, without certificates and starts of primaries. It is read,
-/// and written again in the newest version.
+const HEAD: &str = "dlock clients 4 ";
+/// Digits of the number of bytes behind it.
+const WHOLE_LEN: usize = 10;
+/// First words of a list of version 3, which does not say how many bytes it has. It is read, and
+/// written again in the newest version.
+const HEAD_3: &str = "dlock clients 3 ";
+/// First words of a list of version 2, without certificates and starts of primaries.
 const HEAD_2: &str = "dlock clients 2 ";
 /// First words of a list of version 1, which does not say either which clients were given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
@@ -65,6 +72,8 @@ pub(crate) struct FileKeeper {
     /// `None`: its content is not known, so it is to be written anew.
     file: Option<File>,
     lines: usize,
+    /// Bytes that are on the disk.
+    whole: usize,
     origin: Origin,
     /// The state file, which must have the epoch of the list.
     state_file: Option<PathBuf>,
@@ -80,9 +89,9 @@ impl FileKeeper {
         remove_unfinished(path)?;
         let list = read(path)?;
         let (path, home) = (path.to_path_buf(), home());
-        let (file, lines, state_file) = (None, 0, None);
+        let (file, lines, whole, state_file) = (None, 0, 0, None);
         let origin = list.as_ref().map(|list| list.origin.clone()).unwrap_or_default();
-        Ok((Self { path, home, ownership, file, lines, origin, state_file }, list))
+        Ok((Self { path, home, ownership, file, lines, whole, origin, state_file }, list))
     }
 
     /// Writes the first list, or one joined with another list.
@@ -104,15 +113,15 @@ impl FileKeeper {
     /// Replaces the list by a fresh file.
     fn rewrite(&mut self, clients: &Clients) -> io::Result<()> {
         self.file = None;
-        let (fresh, lines) = self.fresh(clients)?;
+        let (fresh, lines, whole) = self.fresh(clients)?;
         let file = fresh.put(|| self.ownership.check_mine())?;
-        (self.file, self.lines) = (Some(file), lines);
+        (self.file, self.lines, self.whole) = (Some(file), lines, whole);
         Ok(())
     }
 
-    /// Writes the list to a fresh file; returns that and its number of changes.
-    fn fresh(&self, clients: &Clients) -> io::Result<(Fresh, usize)> {
-        let mut text = format!("{HEAD}{}\n", self.home);
+    /// Writes the list to a fresh file; returns that, its number of changes, and its bytes.
+    fn fresh(&self, clients: &Clients) -> io::Result<(Fresh, usize, usize)> {
+        let mut text = format!("{HEAD}{} {}\n", whole_digits(0), self.home);
         let Origin { epoch, after, lost, tokens_below } = &self.origin;
         let mut after = after.clone();
         after.sort_by(|a, b| b.cmp(a)); // the latest first
@@ -128,7 +137,8 @@ impl FileKeeper {
         let below = *tokens_below;
         changes.extend((below > 0).then_some(Change::Tokens { below }));
         text.extend(changes.iter().map(line));
-        Ok((Fresh::write(&self.path, &text, 0o600)?, changes.len()))
+        text.replace_range(HEAD.len()..HEAD.len() + WHOLE_LEN, &whole_digits(text.len()));
+        Ok((Fresh::write(&self.path, &text, 0o600)?, changes.len(), text.len()))
     }
 }
 
@@ -177,8 +187,12 @@ impl FileKeeper {
             _ => return self.rewrite(clients),
         };
         let text: String = changes.iter().map(line).collect();
-        let kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
-        self.lines += changes.len();
+        let mut kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        (self.lines, self.whole) = (self.lines + changes.len(), self.whole + text.len());
+        if kept.is_ok() {
+            // not synchronised: it may say too little after a crash of the host, and never too much
+            kept = file.write_all_at(whole_digits(self.whole).as_bytes(), HEAD.len() as u64);
+        }
         // the file may end with half a line; or another file was put in its place
         if kept.is_err() || !is_at(file, &self.path) {
             self.file = None;
@@ -203,20 +217,27 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
     if bytes.len() as u64 > BYTES_MAX {
         return Err(damaged("it is larger than any list"));
     }
+    let len = bytes.len();
     let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
     // A crash may have cut off the last line, so a line without an end does not count.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.lines();
     let head = lines.next().unwrap_or_default();
     let of_1 = head.strip_prefix(HEAD_1);
-    let of_2 = || head.strip_prefix(HEAD_2);
-    let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
+    let earlier = [HEAD_3, HEAD_2].iter().find_map(|earlier| head.strip_prefix(earlier)).or(of_1);
+    let sized = head.strip_prefix(HEAD).and_then(|rest| rest.split_once(' '));
+    let sized = sized.and_then(|(whole, home)| Some((whole.parse().ok()?, home)));
+    let Some((whole, home)) = sized.or(earlier.map(|home| (0, home))) else {
         // a primary renames whole files into place: one that is empty, or cut off here, is damaged
-        return Err(damaged(match [HEAD, HEAD_2, HEAD_1].iter().any(|h| h.starts_with(&text)) {
+        let heads = [HEAD, HEAD_3, HEAD_2, HEAD_1];
+        return Err(damaged(match heads.iter().any(|head| head.starts_with(&text)) {
             true => "it has no first line",
             false => "its first line is not that of a list of clients",
         }));
     };
+    if len < whole {
+        return Err(damaged(&format!("it has {len} bytes of {whole}: the rest was cut off")));
+    }
     let (mut list, here) = (List::default(), super::owner::home());
     for (n, line) in lines.enumerate() {
         let odd_line = || damaged(&format!("line {} is no change", n + 2));
@@ -242,6 +263,11 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
         clients.values_mut().for_each(|kept| kept.processes.clear());
     }
     Ok(Some(list))
+}
+
+/// The number of its bytes, as the first line has it.
+fn whole_digits(bytes: usize) -> String {
+    format!("{bytes:0WHOLE_LEN$}")
 }
 
 fn line(change: &Change) -> String {
@@ -410,7 +436,10 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         // a crash cuts off the last line
         for cut in 1..=text.lines().last().unwrap().len() {
-            fs::write(&path, &text[..text.len() - cut]).unwrap();
+            let mut cut_off = text[..text.len() - cut].to_string();
+            let whole = whole_digits(text.rfind("left").unwrap()); // as before that line
+            cut_off.replace_range(HEAD.len()..HEAD.len() + WHOLE_LEN, &whole);
+            fs::write(&path, cut_off).unwrap();
             let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
             assert_eq!(clients.len(), 3, "it had not left yet");
             keep(&mut keeper, &mut clients, &[Change::Only { clients: vec![client(7)] }]);
@@ -420,6 +449,35 @@ mod tests {
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it, and its lock");
+    }
+
+    /// As by a full disk under a copy, or a file system that lost its end: clients are missing.
+    #[test]
+    fn a_list_that_was_cut_behind_what_is_on_the_disk_is_refused() {
+        let folder = TempFolder::new("roster-cut");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]); // a fresh file
+        for n in 6..9 {
+            keep(&mut keeper, &mut clients, &[joined(n, 1, 0)]);
+        }
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+        let text = fs::read_to_string(&path).unwrap();
+        for len in 0..text.len() {
+            fs::write(&path, &text[..len]).unwrap();
+            let error = open(&path, &Taking::IfFree).expect_err("cut off").to_string();
+            assert!(error.contains("restore it"), "{len}: {error}");
+        }
+        fs::write(&path, &text).unwrap();
+        // one that was cut while its primary had it open
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
+        keep(&mut keeper, &mut clients, &[joined(9, 1, 0)]);
+        let whole = fs::read_to_string(&path).unwrap().len() as u64;
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(whole - 9).unwrap();
+        keep(&mut keeper, &mut clients, &[joined(10, 1, 0)]);
+        drop(keeper);
+        assert!(open(&path, &Taking::IfFree).is_err());
     }
 
     /// The old primary's file, put in place late, must not hide the changes that the new one keeps.
@@ -451,13 +509,13 @@ mod tests {
         let path = folder.path().join("clients");
         let (mut old, mut of_old) = open(&path, &Taking::IfFree).unwrap();
         keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
-        let (fresh, _) = old.fresh(&of_old).unwrap();
+        let (fresh, ..) = old.fresh(&of_old).unwrap();
         old.ownership.check_mine().unwrap();
         let (mut new, mut clients) = open(&path, &Taking::FromAnother(None)).unwrap();
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
         let put = fresh.put(|| Ok(())).map(drop).unwrap_err();
         assert_eq!(put.kind(), io::ErrorKind::NotFound);
-        let (late, _) = old.fresh(&of_old).unwrap(); // again, with the check at the end
+        let (late, ..) = old.fresh(&of_old).unwrap(); // again, with the check at the end
         let late_path = late.path.clone();
         assert!(late.put(|| old.ownership.check_mine()).is_err());
         drop((old, new));
@@ -530,7 +588,7 @@ mod tests {
     fn a_file_that_is_no_list_of_clients_is_refused_and_left_alone() {
         let folder = TempFolder::new("roster-bad");
         let path = folder.path().join("clients");
-        let head = format!("{HEAD}x\n");
+        let head = format!("{HEAD}{} x\n", whole_digits(0));
         for wrong in [
             "hello\n",
             "epoch 5\n",
@@ -544,6 +602,8 @@ mod tests {
             &format!("{head}locks 5 1\n"),
             &format!("{head}started 1\n"),
             &format!("{head}joined 5 00112233445566778899aabbccddeeff 86401\n"),
+            &format!("{HEAD}x\n"),
+            &format!("{HEAD}x x\n"),
             "",
             "dlock cl",
         ] {
@@ -589,7 +649,9 @@ mod tests {
     fn of_a_list_of_the_first_version_all_clients_have_locks() {
         let folder = TempFolder::new("roster-1");
         let path = folder.path().join("clients");
-        for (head, has_locks) in [(HEAD_1, true), (HEAD_2, false), (HEAD, false)] {
+        let newest = format!("{HEAD}{} ", whole_digits(0));
+        let heads = [(HEAD_1, true), (HEAD_2, false), (HEAD_3, false), (&newest, false)];
+        for (head, has_locks) in heads {
             fs::write(&path, format!("{head}{}\n{}", home(), line(&joined(5, 1, 0)))).unwrap();
             let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
             assert_eq!(clients[&client(5)].has_locks, has_locks);
@@ -607,7 +669,8 @@ mod tests {
         let gone = Process { pid: me().pid, started: me().started + 1 };
         let mapped = line(&Change::Mapped { client: client(5), process: gone });
         for (home, is_dead) in [(home(), true), ("another pid:[1]".to_string(), false)] {
-            fs::write(&path, format!("{HEAD}{home}\n{}{mapped}", line(&joined(5, 1, 0)))).unwrap();
+            let head = format!("{HEAD}{} {home}", whole_digits(0));
+            fs::write(&path, format!("{head}\n{}{mapped}", line(&joined(5, 1, 0)))).unwrap();
             assert_eq!(read(&path)[&client(5)].is_dead(has_ended), is_dead, "{home}");
         }
     }
