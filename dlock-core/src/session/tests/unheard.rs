@@ -2,6 +2,7 @@
 //! Releases that no primary has carried out.
 
 use super::*;
+use crate::clock::Lease;
 
 #[test]
 fn a_release_that_finds_no_primary_is_one_all_the_same() {
@@ -93,7 +94,7 @@ fn a_hold_that_was_entered_again_is_not_said_to_be_held_still_past_the_horizon()
     let now = Now::exact(ServerTime(1_001 * NS));
     for (horizon_ns, part) in [(u64::MAX, Status::AlreadyLocked), (0, Status::Fail)] {
         let mut held = held(LockType::Rw);
-        let _ = held.begin(Op::TryLock { mode: Mode::Exclusive, expire_s: 5 }, now);
+        let _ = held.begin(Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(5) }, now);
         let now = Now { horizon_ns, ..now };
         let told = held.release_unheard(Status::BadResponse, now);
         assert_eq!(told.map(|result| result.status), Some(part));
