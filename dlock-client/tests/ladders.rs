@@ -4,7 +4,7 @@
 mod common;
 
 use common::{desc, fabrics, got, join, server, status, S, X};
-use dlock_client::raw::{AsyncOp, Instance, OpResult, View};
+use dlock_client::raw::{AsyncOp, Instance, OpResult, TimeOut, View};
 use dlock_client::{LockDesc, LockId, LockType, ObjectId, Status};
 use dlock_core::limits::DESC_LEN_MAX;
 use Status::*;
@@ -80,7 +80,7 @@ fn an_atomic_lock_walks_its_table() {
         assert_eq!(status(a.trylock(id, S, 5)), Invalid);
         assert_eq!(status(a.unlock(id)), AlreadyUnlocked);
         assert_eq!(status(a.extend(id, X, 5)), Invalid);
-        let free = View::Atomic { client_id: 0, time_out: 0 };
+        let free = View::Atomic { client_id: 0, time_out: TimeOut::NONE };
         assert_eq!(a.trylock(id, X, 0), OpResult { status: Success, view: Some(free) });
 
         let taken = a.trylock(id, X, 10);
@@ -90,7 +90,7 @@ fn an_atomic_lock_walks_its_table() {
         let again = a.trylock(id, X, 60);
         let Some(View::Atomic { time_out: later, .. }) = again.view else { panic!("{again:?}") };
         assert_eq!(again.status, AlreadyLocked);
-        assert!(later >= time_out + 49, "a re-entry extends the lease");
+        assert!(later.seconds() >= time_out.seconds() + 49, "a re-entry extends the lease");
         assert_eq!(a.lock(id, X, 60).status, AlreadyLocked, "at once");
         assert_eq!(status(a.extend(id, X, 0)), Success);
         assert_eq!(status(a.extend(id, S, 5)), Invalid);

@@ -75,7 +75,7 @@ fn lock(instance: &Instance, id: LockId, mode: Mode) {
 fn deadline_s(result: OpResult) -> i64 {
     match result {
         OpResult { status: Status::Success, view: Some(View::Atomic { time_out, .. }) } => {
-            time_out.into()
+            time_out.seconds().into()
         }
         other => panic!("{other:?}"),
     }

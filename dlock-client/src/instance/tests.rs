@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use dlock_core::clock::NS;
+use dlock_core::clock::{Deadline, NS};
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use dlock_core::lock::LockEntry;
 use dlock_core::memory::words::{AtomicWord, RwWord};
@@ -77,7 +77,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
 }
 
 pub(super) fn others_hold() -> u64 {
-    AtomicWord::new().with_client(OTHER).with_timeout(u32::MAX).into_bits()
+    AtomicWord::new().with_client(OTHER).with_timeout(Deadline::NEVER).into_bits()
 }
 
 #[test]
@@ -98,7 +98,8 @@ fn a_lost_answer_is_bad_response_and_is_undone_before_the_next_operation() {
 fn a_batch_flushes_for_one_item_and_posts_again_for_another_in_the_same_round() {
     const RUN_MAX: Duration = Duration::from_secs(60);
     let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
-    let expired = AtomicWord::new().with_client(OTHER).with_timeout(900).into_bits();
+    let expired =
+        AtomicWord::new().with_client(OTHER).with_timeout(Deadline::at_s(900)).into_bits();
     fake.words.lock().insert(0, expired); // taken over by a second word operation
     let batch = std::thread::spawn(move || {
         let mut out = [code(Status::Error); 2];

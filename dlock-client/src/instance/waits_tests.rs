@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, ServerTime, NS};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::EntryState;
 use dlock_core::memory::words::{AtomicWord, TakenWord};
@@ -38,7 +38,7 @@ fn waiting() -> (Instance, Arc<Fake>, GuardWait, Arc<Tasks>) {
 const DONE: Reply = Reply::Done { word: 0 };
 
 fn mine() -> u64 {
-    AtomicWord::new().with_client(ME).with_timeout(DEADLINE_S).into_bits()
+    AtomicWord::new().with_client(ME).with_timeout(Deadline::at_s(DEADLINE_S)).into_bits()
 }
 
 /// The arbiter grants the first wait.
@@ -47,7 +47,7 @@ fn grant(fake: &Fake) {
     let at = ServerTime(1_000 * NS);
     let granted = Reply::Granted {
         word: mine(),
-        deadline_s: DEADLINE_S,
+        deadline: Deadline::at_s(DEADLINE_S),
         at,
         ticket: None,
         token: Token::NONE,

@@ -2,7 +2,7 @@
 //! What a caller is told of a lock.
 
 use super::LockEntry;
-use crate::clock::Deadline;
+use crate::clock::{Deadline, TICK_NS};
 use crate::wire::message::LockType;
 
 /// A time that a caller is told, by the clock of the incarnation with this anchor.
@@ -22,6 +22,16 @@ impl TimeOut {
     #[inline]
     pub fn seconds(self) -> u32 {
         self.at.shown_s(self.anchor_s)
+    }
+
+    /// Milliseconds since 1970, rounded down; `u64::MAX`: never.
+    pub fn millis(self) -> u64 {
+        match self.at {
+            Deadline::NEVER => u64::MAX,
+            Deadline(tick) => {
+                u64::from(self.anchor_s) * 1_000 + u64::from(tick) * TICK_NS / 1_000_000
+            }
+        }
     }
 }
 

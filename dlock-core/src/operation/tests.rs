@@ -8,7 +8,7 @@ mod told;
 mod tries;
 
 use super::*;
-use crate::clock::{Deadline, Lease, ServerTime, NS};
+use crate::clock::{Deadline, Lease, ServerTime, NS, TICK_NS};
 use crate::ids::{Handle, Slot};
 use crate::lock::testing::entry;
 use crate::lock::{EntryState, TimeOut, View};
@@ -231,8 +231,9 @@ fn a_reply_of_a_session_that_was_replaced_does_not_count() {
 
 #[test]
 fn success_means_a_running_lease() {
-    // deadline 1005: valid through that second, so over 6 s after the start
-    for (ns, status) in [(6 * NS - 1, Status::Success), (6 * NS, Status::Fail)] {
+    // deadline 1005 s: valid through that tick
+    let end_ns = 5 * NS + TICK_NS;
+    for (ns, status) in [(end_ns - 1, Status::Success), (end_ns, Status::Fail)] {
         let mut e = entry(LockType::Atomic);
         let mut o = begin(&mut e, TAKE);
         let _ = posted(o.next(&mut e));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
-use crate::clock::{Deadline, Lease, Now, ServerTime, NS};
+use crate::clock::{Deadline, Lease, Now, ServerTime, NS, TICK_NS};
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::testing::{entry, grant};
 use crate::lock::{Begin, EntryState, LockEntry, Op, OpResult, Step};
@@ -177,8 +177,8 @@ fn a_lock_at_a_successor_is_claimed_on_the_clock_its_deadline_is_of() {
     // the successor's clock is far ahead, and a second has passed on the client's own
     let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
     let claim = binding.claim(&mut entry, new);
-    // deadline 1005, valid through its second; now 1003 there, perhaps, for drift, a little less
-    assert_eq!(claim.held.map(|held| held.left_ns), Some(3 * NS + 501_501));
+    // deadline 1005 s, valid through its tick; now 1003 there, perhaps, for drift, a little less
+    assert_eq!(claim.held.map(|held| held.left_ns), Some(2 * NS + TICK_NS + 501_501));
     // a second failover before it was claimed: still the clock of the first
     assert!(!binding.moves_to(Epoch(5), new));
     assert_eq!(binding.claim(&mut entry, new).held, claim.held);
@@ -352,7 +352,8 @@ fn fair_after(lock_type: LockType, old: u64) -> LockEntry {
 
 #[test]
 fn at_a_successor_a_claimed_hold_has_what_is_left_of_its_lease_and_is_to_be_confirmed() {
-    for (epoch, deadline) in [(Epoch(3), Deadline::at_s(1_005)), (Epoch(4), Deadline::at_s(9_004))]
+    for (epoch, deadline) in
+        [(Epoch(3), Deadline::at_s(1_005)), (Epoch(4), Deadline(9_003 * 16 + 1))]
     {
         let mut binding = Binding::new(Epoch(3));
         let mut held = held_until_1005(LockType::Atomic);

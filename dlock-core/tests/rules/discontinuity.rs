@@ -122,7 +122,7 @@ fn an_atomic_hold_of_a_clock_that_was_wrong_is_asked_for_by_a_compare_and_swap()
     let mut e = held(LockType::Atomic, after(0));
     let mut o = begin(&mut e, TRY, after(1));
     assert!(matches!(o.next(&mut e), Effect::Post { .. }));
-    o.outcome(&mut e, old_word(8 << 32 | 9_999), after(1));
+    o.outcome(&mut e, old_word(8 << 32 | u64::from(Deadline::at_s(9_999).0)), after(1));
     assert_eq!(end(&mut o, &mut e, after(1)).0, Status::Fail);
     assert_eq!(e.refs(), 0);
 }
@@ -164,10 +164,10 @@ fn a_grant_of_the_arbiter_is_of_the_clock_in_use_when_it_comes() {
     let mut e = entry(LockType::Atomic);
     let mut o = begin(&mut e, Op::Lock { mode: X, lease: Lease::secs(600) }, after(0));
     assert!(matches!(o.next(&mut e), Effect::Post { .. }));
-    o.outcome(&mut e, old_word(8 << 32 | 9_999), after(0));
+    o.outcome(&mut e, old_word(8 << 32 | u64::from(Deadline::at_s(9_999).0)), after(0));
     assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Wait { .. }, .. }));
     let at = after(1).time;
-    let word = 7 << 32 | 1_600;
+    let word = 7 << 32 | u64::from(Deadline::at_s(1_600).0);
     o.reply(
         &mut e,
         Ok(Reply::Granted {

@@ -57,8 +57,8 @@ fn control_frames() -> Vec<Frame> {
         R::GetLocks(vec![desc()]),
         R::ReleaseLocks(vec![LockId(77)]),
         R::UpdateLocks(vec![claim]),
-        R::ObjectCreate { name: b"o".to_vec(), lease: Lease::secs(5), init: 6 },
-        R::ObjectGet { name: b"o".to_vec(), lease: Lease::secs(5) },
+        R::ObjectCreate { name: b"o".to_vec(), lease: Lease(5), init: 6 },
+        R::ObjectGet { name: b"o".to_vec(), lease: Lease(5) },
         R::ObjectRelease(ObjectId(7)),
         R::ObjectDestroy(ObjectId(7)),
         R::Operate(Act::TakeAway {
@@ -243,7 +243,7 @@ const GOLDEN: &str = "
 444c01033e000000|050000000000000001040014000000010000000000000002000000000000000114000000030000000\
 0000000021400000003030000000400000000000000
 444c018319000000|05000000000000000300010201000000000000010208200000
-444c01040c000000|030000000d0c00b0a0000060
+444c01040c000000|030000000d0c00000b0a00c0
 444c010527000000|06000000000000000003000000010700000008000000010e000000000000000b0a00000d0c0000
 444c010511000000|0600000000000000010300000008000000
 444c01050f000000|060000000000000002030000000100

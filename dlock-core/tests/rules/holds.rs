@@ -2,7 +2,7 @@
 //! What a client has, what of it a lapse ends, and what of it a successor takes over.
 
 use crate::common::site::{w0, Peer, Site, START};
-use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS, TICK_NS};
 use dlock_core::ids::{ClientId, Epoch, LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::locks::{Locks, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
@@ -74,9 +74,9 @@ fn a_hold_counts_as_something_until_its_lease_ends() {
     let held =
         AtomicWord::new().with_client(a.id.get()).with_timeout(START.deadline(Lease::secs(60)));
     site.memory.set(w0(&grant), held.into_bits());
-    site.now = START.plus_ns(61 * NS - 1);
+    site.now = START.plus_ns(60 * NS + TICK_NS - 1);
     assert!(has_something(&mut site, a));
-    site.now = START.plus_ns(61 * NS);
+    site.now = START.plus_ns(60 * NS + TICK_NS);
     assert!(!has_something(&mut site, a));
 }
 

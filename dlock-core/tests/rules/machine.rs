@@ -100,7 +100,7 @@ fn an_expired_hold_is_taken_over_unless_somebody_is_queued() {
     assert_eq!((expect, AtomicWord::from_bits(swap).client()), (word.into_bits(), ME));
     assert_eq!(done(after(word.with_waiters(true), at(0))).status, Status::Fail);
     assert_eq!(done(after(atomic(8, 1_000), at(0))).status, Status::Fail, "it runs");
-    let perhaps = Now::within(ServerTime(1_001 * NS), 3);
+    let perhaps = Now::within(Deadline::at_s(1_000).expiry(), 3);
     let step = after(atomic(8, 1_000), perhaps);
     assert!(
         matches!(step, Step::Request(Request::Steal { lease, .. }) if lease == Lease::secs(5)),
@@ -368,7 +368,7 @@ fn after_a_hold_was_lost_the_primary_is_asked_what_is_left_of_it() {
 
 #[test]
 fn who_is_denied_an_expired_hold_knows_that_it_has_nothing() {
-    let perhaps = Now::within(ServerTime(1_001 * NS), 3);
+    let perhaps = Now::within(Deadline::at_s(1_000).expiry(), 3);
     let mut e = entry(LockType::Atomic);
     let (mut machine, step) = begin(&mut e, TRY, perhaps);
     let word = atomic(8, 1_000).into_bits();

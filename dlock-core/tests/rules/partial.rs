@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A release that leaves the lock held says so only while no other client can have the lock.
 
-use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS, TICK_NS};
 use dlock_core::ids::Epoch;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::word_op::Outcome;
@@ -17,7 +17,7 @@ const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, lease: Lease::secs(5) };
 const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 /// The lease of a hold that was taken at [`taken`] runs through the whole second of its deadline.
-const END_NS: u64 = 1_006 * NS;
+const END_NS: u64 = 1_005 * NS + TICK_NS;
 const EPSILON_NS: u64 = 3;
 
 fn at(ns: u64) -> Now {

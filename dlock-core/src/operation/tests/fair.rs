@@ -157,10 +157,10 @@ fn a_turn_that_is_seen_after_the_claim_is_over_is_asked_for() {
 #[test]
 fn a_claim_that_is_over_is_not_renewed_by_its_client() {
     let op = Op::Lock { mode: X, lease: Lease::secs(1) };
-    let claimed_s = at(0).deadline(Lease::secs(1));
-    let is_over = |ns: &u64| at(*ns).maybe_expired(claimed_s);
-    let end = (1..5).map(|s| s * NS).find(is_over).expect("a claim of a second");
-    assert!(!is_over(&(end - 1_000)));
+    let claimed = at(0).deadline(Lease::secs(1));
+    let is_over = |ns: &u64| at(*ns).maybe_expired(claimed);
+    let end = claimed.expiry().0 - START;
+    assert!(is_over(&end) && !is_over(&(end - 1_000)));
     // the first chain comes late, or a look
     for (first, looks) in [(end, 0), (end - 1_000, 1)] {
         let mut e = fair();

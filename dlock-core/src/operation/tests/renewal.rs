@@ -8,7 +8,7 @@ use crate::lock::{Due, Heard, Listening, Loss, LOST_AHEAD_NS};
 use crate::wire::control::LockGrant;
 
 /// A hold of 5 s: over for sure at the end of the sixth.
-const END_NS: u64 = 6 * NS;
+const END_NS: u64 = 5 * NS + TICK_NS;
 const DUE_NS: u64 = 5 * NS / 3;
 
 fn renewed(lock_type: LockType) -> LockEntry {
@@ -65,7 +65,7 @@ fn a_lease_is_renewed_after_a_third_of_it_and_again_after_a_third_of_the_next() 
         let o = renewal(&mut e, DUE_NS);
         let outcome = own(&e);
         assert_eq!(ends(&mut e, o, outcome, DUE_NS + 5), Status::Success, "{lock_type:?}");
-        assert_eq!(e.deadline(), Deadline::at_s(1_006));
+        assert_eq!(e.deadline(), at(DUE_NS).deadline(Lease::secs(5)));
         assert_eq!(e.due(false, at(DUE_NS + 6)), Due::At(START + 2 * DUE_NS + 5));
     }
 }
@@ -168,7 +168,7 @@ fn a_renewal_has_the_bound_that_its_program_sets() {
     let o = renewal(&mut e, DUE_NS);
     let own = own(&e);
     assert_eq!(ends(&mut e, o, own, DUE_NS), Status::Success);
-    let lost_ns = START + END_NS + NS - LOST_AHEAD_NS;
+    let lost_ns = at(DUE_NS).deadline(Lease::secs(5)).expiry().0 - LOST_AHEAD_NS;
     assert_eq!(e.due(false, at(2 * DUE_NS)), Due::At(lost_ns));
 }
 

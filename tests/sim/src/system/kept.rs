@@ -3,7 +3,7 @@
 //! hold it.
 
 use dlock_core::clock::NS;
-use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
+use dlock_core::limits::{FAIR_GRACE, LOOK_S};
 use dlock_core::lock::EntryState;
 use dlock_core::memory::words::{Ticket, TurnWord};
 use dlock_core::wire::message::LockType;
@@ -13,7 +13,7 @@ use super::state::{Doing, Thread};
 use super::World;
 
 /// The primary's next look, and a margin. An unclaimed ticket before this one costs a grace.
-const KEPT_NS_MAX: u64 = (LOOK_S as u64 + FAIR_GRACE_S as u64) * NS;
+const KEPT_NS_MAX: u64 = LOOK_S as u64 * NS + FAIR_GRACE.ns();
 
 /// A ticket that has its turn and waits: since when.
 pub type Kept = Option<(u64, usize, Ticket)>;

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use dlock_core::clock::{Now, ServerTime};
+use dlock_core::clock::{Deadline, Now, ServerTime};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
@@ -24,6 +24,9 @@ use super::oracle::Oracle;
 use super::plan::{Fabric, Plan};
 use super::rng::Rng;
 use super::Bugs;
+
+/// What the primaries' clocks count from, which only their answers to programs tell.
+pub(crate) const ANCHOR_S: u32 = 0;
 
 /// What travels on a command channel to the primary.
 #[derive(Clone, Copy, Debug)]
@@ -218,7 +221,7 @@ pub(crate) struct Thread {
     /// The clock had stood still before, and was right again when the call began: until when.
     pub is_right: Option<u64>,
     /// How often the rules had changed when the call began, and the deadline of the hold then.
-    pub law: (u32, u32),
+    pub law: (u32, Deadline),
     /// The client's clock as its driver has read it last.
     pub last_now: Now,
     /// Until when something is waited for, on the client's own clock.
@@ -302,7 +305,6 @@ pub(crate) struct Client {
     /// In this session it tells a recovering primary nothing, but that it lives.
     pub is_mute: bool,
     pub epoch: u32,
-    pub anchor_s: u32,
     /// How often the primary has ended what it had without a lease.
     pub lapses: u32,
     /// A connection that the primary has lost, and when it ends what has no lease.
