@@ -6,6 +6,7 @@ mod common;
 use common::{desc, fabrics, got, join, server, status, S, X};
 use dlock_client::raw::{AsyncOp, Instance, OpResult, TimeOut, View};
 use dlock_client::{LockDesc, LockId, LockType, ObjectId, Status};
+use dlock_core::clock::Lease;
 use dlock_core::limits::DESC_LEN_MAX;
 use Status::*;
 
@@ -307,16 +308,16 @@ fn objects_walk_their_ladder() {
     let server = server();
     for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
-        assert_eq!(a.object_create(b"", 60, 0), Err(Invalid));
-        assert_eq!(a.object_create(b"o", 0, 0), Err(Invalid));
-        assert_eq!(a.object_get(b"o", 60), Err(ObjectNotCreate));
-        let id = a.object_create(b"o", 60, 41).unwrap();
-        assert_eq!(a.object_create(b"o", 60, 0), Err(ObjectCreated));
-        assert_eq!(b.object_create(b"o", 60, 0), Err(ObjectExisted));
+        assert_eq!(a.object_create(b"", Lease::secs(60), 0), Err(Invalid));
+        assert_eq!(a.object_create(b"o", Lease::NONE, 0), Err(Invalid));
+        assert_eq!(a.object_get(b"o", Lease::secs(60)), Err(ObjectNotCreate));
+        let id = a.object_create(b"o", Lease::secs(60), 41).unwrap();
+        assert_eq!(a.object_create(b"o", Lease::secs(60), 0), Err(ObjectCreated));
+        assert_eq!(b.object_create(b"o", Lease::secs(60), 0), Err(ObjectExisted));
         assert_eq!(a.faa(id, 1), Err(ObjectNotGet), "creating is not getting");
-        assert_eq!(a.object_get(b"o", 60), Ok(id));
-        assert_eq!(b.object_get(b"o", 60), Ok(id));
-        assert_eq!(b.object_get(b"o", 60), Ok(id));
+        assert_eq!(a.object_get(b"o", Lease::secs(60)), Ok(id));
+        assert_eq!(b.object_get(b"o", Lease::secs(60)), Ok(id));
+        assert_eq!(b.object_get(b"o", Lease::secs(60)), Ok(id));
         assert_eq!(a.faa(id, 1), Ok(41));
         assert_eq!(b.snapshot(id), Ok(42));
         assert_eq!(b.cas(id, 42, u64::MAX), Success);
@@ -334,8 +335,8 @@ fn objects_walk_their_ladder() {
         assert_eq!(a.snapshot(id), Err(ObjectNotGet));
         assert_eq!(a.snapshot(ObjectId(77)), Err(ObjectNotGet));
         assert_eq!(a.object_destroy(ObjectId(77)), ObjectNotCreate);
-        let id = b.object_create(b"o", 60, 5).unwrap();
-        assert_eq!(b.object_get(b"o", 60), Ok(id));
+        let id = b.object_create(b"o", Lease::secs(60), 5).unwrap();
+        assert_eq!(b.object_get(b"o", Lease::secs(60)), Ok(id));
         assert_eq!(b.snapshot(id), Ok(5), "a new object has its own first value");
         assert_eq!(b.object_destroy(id), Success);
         assert_eq!(b.object_release(id), Success);

@@ -40,7 +40,7 @@ pub enum StartError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Deadlines are 32 bits of seconds since 1970.
+    /// The C API shows the ends of leases as 32 bits of seconds since 1970.
     #[error("this host's clock says {} s since 1970, and leases end by February 2106: set the clock (date, chronyc makestep)", .0)]
     Clock(u64),
     /// The port is taken.

@@ -405,8 +405,8 @@ mod tests {
     }
 
     fn made(instance: &Instance, name: &[u8]) -> ObjectId {
-        instance.object_create(name, 600, 0).unwrap();
-        instance.object_get(name, 600).unwrap()
+        instance.object_create(name, Lease::secs(600), 0).unwrap();
+        instance.object_get(name, Lease::secs(600)).unwrap()
     }
 
     #[test]
@@ -423,7 +423,11 @@ mod tests {
                 assert_eq!(instance.object_release(other), Status::Success);
                 assert_eq!(instance.snapshot(third), Ok(0));
                 assert_eq!(instance.snapshot(other), Err(Status::ObjectNotGet));
-                assert_eq!(instance.object_get(b"slow", 600), Ok(slow), "got while in use");
+                assert_eq!(
+                    instance.object_get(b"slow", Lease::secs(600)),
+                    Ok(slow),
+                    "got while in use"
+                );
             });
             let deadline = Instant::now() + CONTROL_WAIT;
             while !others.is_finished() && Instant::now() < deadline {

@@ -465,7 +465,7 @@ impl Arbiter {
     }
 
     /// The deadline of the turn of a fair lock that was granted to this client and keeps others
-    /// waiting, in seconds since 1970. A client that has released it by itself has none. For
+    /// waiting. A client that has released it by itself has none. For
     /// checkers and simulators.
     pub fn turn_until(
         &self,

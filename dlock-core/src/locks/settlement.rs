@@ -31,7 +31,7 @@ pub(super) struct Claimed {
     pub(super) mode: Mode,
     /// Whether it holds the lock; else it is queued for it (fair locks).
     pub(super) is_held: bool,
-    /// The end of the lease of a hold, seconds since 1970; `u32::MAX`: no end.
+    /// The end of the lease of a hold.
     pub(super) deadline: Deadline,
     /// The incarnation that granted or confirmed a hold last, and the end of the lease by the clock
     /// of that incarnation.

@@ -60,7 +60,7 @@ pub enum Request {
         handle: Handle,
         /// The mode wanted.
         mode: Mode,
-        /// Lease in seconds, counted from the grant.
+        /// The lease, counted from the grant.
         lease: Lease,
         /// The number that `Cancel` and the ledger refer to.
         wait: WaitNumber,
@@ -97,7 +97,7 @@ pub enum Request {
         mode: Mode,
         /// The ticket.
         ticket: Ticket,
-        /// Lease in seconds, counted from the grant.
+        /// The lease, counted from the grant.
         lease: Lease,
     },
     /// Take a ticket for me: the ticket counters are too high for a fetch-and-add. Answered by
@@ -107,7 +107,7 @@ pub enum Request {
         handle: Handle,
         /// The mode wanted.
         mode: Mode,
-        /// Lease in seconds, counted from the grant.
+        /// The lease, counted from the grant.
         lease: Lease,
     },
     /// I have given up my ticket, and my ledger says so. No reply.
@@ -128,7 +128,7 @@ pub enum Request {
         mode: Mode,
         /// The ticket of the hold.
         ticket: Ticket,
-        /// Lease in seconds from now.
+        /// The lease, from now on.
         lease: Lease,
     },
     /// The hold on this atomic lock may have expired, within my clock's uncertainty: if it has,
@@ -136,7 +136,7 @@ pub enum Request {
     Steal {
         /// The lock.
         handle: Handle,
-        /// Lease in seconds, counted from the grant.
+        /// The lease, counted from the grant.
         lease: Lease,
     },
     /// I do not know the result of my last operation on this lock: undo it. Answered by `Done` once
@@ -200,7 +200,7 @@ pub enum Reply {
     Granted {
         /// The lock word after the grant.
         word: u64,
-        /// The deadline of the hold, seconds since 1970 (read-write locks: the time of the grant).
+        /// The deadline of the hold (read-write locks: the time of the grant).
         deadline: Deadline,
         /// The time of the grant on the server clock: leases count from here.
         at: ServerTime,

@@ -115,7 +115,7 @@ fn an_expired_hold_is_taken_over_and_its_late_release_changes_nothing() {
         for &a in &modes {
             for &b in &modes {
                 let scripts = vec![
-                    vec![lock_for(a, 1), UNLOCK],
+                    vec![lock_for(a, Lease::secs(1)), UNLOCK],
                     vec![lock(b), UNLOCK],
                     vec![lock(EX), UNLOCK],
                 ];

@@ -53,12 +53,12 @@ pub(super) struct Fair {
     /// Both words as they were seen last.
     pub(super) taken: TakenWord,
     pub(super) turn: TurnWord,
-    /// What the ledger claims at least: until when, 0: nothing; and by which clock.
+    /// What the ledger claims at least: until when, and by which clock.
     claim_until: Deadline,
     claim_clock: u64,
     /// Tickets come from the arbiter until it says otherwise.
     diverted: bool,
-    /// The end of the claim of a ticket that was tried for, seconds since 1970.
+    /// The end of the claim of a ticket that was tried for.
     tried_until: Deadline,
     /// The place of the ticket, if it was taken at an earlier incarnation.
     pub(super) place: Option<Place>,
