@@ -8,7 +8,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dlock_core::memory::words::FairView;
 use dlock_core::wire::fabric::FabricKind;
@@ -438,10 +438,10 @@ mod tests {
 
     #[test]
     fn a_lease_is_shown_as_what_is_left() {
-        assert_eq!(lease(&json!(110), 100), "10 s");
-        assert_eq!(lease(&json!(99), 100), "over");
-        assert_eq!(lease(&json!(u32::MAX), 100), "no end");
-        assert_eq!(lease(&Value::Null, 100), "-");
+        assert_eq!(lease(&json!(10_250)), "10.2 s");
+        assert_eq!(lease(&json!(0)), "over");
+        assert_eq!(lease(&json!(u64::MAX)), "no end");
+        assert_eq!(lease(&Value::Null), "-");
     }
 
     #[test]

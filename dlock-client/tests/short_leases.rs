@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::mem;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -47,8 +48,9 @@ fn a_lease_is_not_rounded_to_seconds() {
             first.extend(Duration::from_millis(750)).unwrap();
             assert!(first.lease_end_ms().unwrap() >= before_ms + 500 - 63);
         }
-        let refused = lock(&mine, "short", LockType::Atomic).acquire(X).lease(LEASE_MIN / 2);
-        assert!(matches!(refused.guard(), Err(Error::Invalid(_))));
+        let lock = lock(&mine, "short", LockType::Atomic);
+        let refused = lock.acquire(X).lease(LEASE_MIN / 2).guard();
+        assert!(matches!(refused, Err(Error::Invalid(_))));
     }
 }
 
@@ -74,9 +76,10 @@ fn a_short_lease_is_renewed_many_times() {
 #[test]
 fn child_that_holds() {
     let Ok(job) = std::env::var("DLOCK_TEST_HOLD") else { return };
-    let (port, lock_type) = job.split_once(' ').unwrap();
-    let config = Config::new().port(port.parse().unwrap()).fabric(FabricChoice::Tcp);
-    let client = Client::connect(config).unwrap();
+    let (addr, lock_type) = job.split_once(' ').unwrap();
+    let addr: SocketAddr = addr.parse().unwrap();
+    let config = Config::new().port(addr.port()).fabric(FabricChoice::Tcp);
+    let client = Client::with_config(&config, &addr.ip().to_string()).unwrap();
     let lock_type = if lock_type == "fair" { LockType::Fair } else { LockType::Atomic };
     let lock = lock(&client, "killed", lock_type);
     loop {
@@ -96,7 +99,7 @@ fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
         let name = if lock_type == LockType::Fair { "fair" } else { "atomic" };
         let mut holder = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_holds", "--nocapture"])
-            .env("DLOCK_TEST_HOLD", format!("{} {name}", server.local_addr().port()))
+            .env("DLOCK_TEST_HOLD", format!("{} {name}", server.local_addr()))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
