@@ -296,8 +296,8 @@ typedef struct dlock_acquire_options {
     uint32_t mode;
     uint32_t reserved;
     uint64_t lease_ms; /* from the grant on; when it ends others may get the lock. 0: 30 s, and
-                        * none of a read-write lock, which takes no lease. The primary counts in
-                        * whole seconds: it is rounded up. DLOCK_FOREVER: it does not end */
+                        * none of a read-write lock, which takes no lease. At least 100 ms; rounded up
+                        * to sixteenths of a second. DLOCK_FOREVER: it does not end */
 } dlock_acquire_options;
 
 typedef struct dlock_hold_info {
@@ -442,7 +442,7 @@ typedef struct dlock_object_options {
     uint32_t flags;
     uint64_t initial;
     uint64_t lease_ms; /* how long the object may be used after it was destroyed, and stays without
-                        * a client; whole seconds rounded up. 0: 30 s */
+                        * a client; as dlock_acquire_options.lease_ms. 0: 30 s */
 } dlock_object_options;
 
 /* Gets the object of this name, 1 to 512 bytes of any values.

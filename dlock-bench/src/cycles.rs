@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One client alone: acquire and release, batches, objects.
 
+use dlock_core::clock::Lease;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -217,8 +218,8 @@ fn batch(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Sampl
 
 fn object(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Samples, Failure> {
     let refused = |status| Failure::refused("bench: the object", status);
-    instance.object_create(b"bench object", LEASE_S, 0).map_err(refused)?;
-    let object = instance.object_get(b"bench object", LEASE_S).map_err(refused)?;
+    instance.object_create(b"bench object", Lease::secs(LEASE_S), 0).map_err(refused)?;
+    let object = instance.object_get(b"bench object", Lease::secs(LEASE_S)).map_err(refused)?;
     let in_blocks = fabric.executes() == Executes::Client;
     let per_sample = if in_blocks { BLOCK } else { 1 };
     let mut samples = Samples::new("object faa", name(fabric), per_sample);

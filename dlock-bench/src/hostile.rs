@@ -22,6 +22,7 @@
 //! | half-open | 1,000 connections with half a `ClientHello`, made anew when they are closed |
 //! | slow reader | asks, and never reads the answers |
 
+use dlock_core::clock::Lease;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -232,11 +233,11 @@ impl Noise {
         if self.kind == "requests" {
             let mode = if self.next() & 1 == 0 { Mode::Exclusive } else { Mode::Shared };
             let wait = WaitNumber(self.next() as u32);
-            let expire_s = self.next() as u32;
+            let lease = Lease(self.next() as u32);
             return Frame::Request(
                 seq,
                 match self.next() % 5 {
-                    0 => Request::Wait { handle, mode, expire_s, wait, ticket: None },
+                    0 => Request::Wait { handle, mode, lease, wait, ticket: None },
                     1 => Request::Cancel { handle, wait },
                     2 => Request::Release { handle, mode, ticket: None },
                     3 => Request::Wake { handle },

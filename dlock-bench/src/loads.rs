@@ -9,6 +9,7 @@
 //! | control | 3 clients get and release 31 locks each | the same, one lock at a time |
 //! | connections | 16 clients come and go at once | one after the other |
 
+use dlock_core::clock::Lease;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -72,7 +73,7 @@ impl Batcher {
         let session = &self.peer.session;
         let held = AtomicWord::new()
             .with_client(session.client.get())
-            .with_timeout(session.now.seconds() + LEASE_S)
+            .with_timeout(session.now.deadline(Lease::secs(LEASE_S)))
             .into_bits();
         let (expect, swap) = if self.releases { (held, 0) } else { (0, held) };
         let addr = |grant: &LockGrant| WordAddr::new(grant.slot, Word::W0);
@@ -220,8 +221,8 @@ impl Waiters {
         self.waits += 1;
         let (peer, shared, own) = &mut self.peers[i];
         let handle = if is_own { own.handle } else { shared.handle };
-        let (mode, expire_s, wait) = (Mode::Exclusive, LEASE_S, WaitNumber(self.waits));
-        peer.request(Request::Wait { handle, mode, expire_s, wait, ticket: None })
+        let (mode, lease, wait) = (Mode::Exclusive, Lease::secs(LEASE_S), WaitNumber(self.waits));
+        peer.request(Request::Wait { handle, mode, lease, wait, ticket: None })
     }
 
     fn is_granted(&mut self, i: usize) -> Result<(), Failure> {

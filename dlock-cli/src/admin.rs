@@ -8,7 +8,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dlock_core::memory::words::FairView;
 use dlock_core::wire::fabric::FabricKind;
@@ -68,7 +68,7 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
         Query::Status if !document["standby_of"].is_null() => standby_rows(&document),
         Query::Status => status_rows(&document),
         Query::Promote => vec![row(&["promoted", "it takes the place of the primary now"])],
-        Query::Locks => lock_rows(&document["locks"], now_s()),
+        Query::Locks => lock_rows(&document["locks"]),
         Query::Clients => client_rows(&document["clients"]),
         Query::Recovery { now: true } => given_up_rows(&document["given_up"]),
         Query::Recovery { now: false } => recovery_rows(&document["recovery"]),
@@ -191,11 +191,6 @@ fn unreached(path: &Path, error: &io::Error) -> Failure {
         _ => (error.to_string(), "look whether dlockd runs, and whether this is its socket"),
     };
     Failure::new(UNAVAILABLE, format!("admin socket {path}: {cause}"), remedy)
-}
-
-fn now_s() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn row(cells: &[&str]) -> Vec<String> {
@@ -342,7 +337,7 @@ fn offer(offered: &Value) -> String {
     }
 }
 
-fn lock_rows(locks: &Value, now_s: i64) -> Vec<Vec<String>> {
+fn lock_rows(locks: &Value) -> Vec<Vec<String>> {
     let mut rows = vec![row(&["lock", "type", "clients", "waiters", "state", "lease", "name"])];
     for lock in locks.as_array().into_iter().flatten() {
         rows.push(vec![
@@ -351,7 +346,7 @@ fn lock_rows(locks: &Value, now_s: i64) -> Vec<Vec<String>> {
             cell(&lock["refs"]),
             cell(&lock["waiters"]),
             lock_state(lock),
-            lease(&lock["deadline_s"], now_s),
+            lease(&lock["left_ms"]),
             cell(&lock["name"]),
         ]);
     }
@@ -379,12 +374,12 @@ fn lock_state(lock: &Value) -> String {
     "free".into()
 }
 
-fn lease(deadline_s: &Value, now_s: i64) -> String {
-    match deadline_s.as_i64() {
+fn lease(left_ms: &Value) -> String {
+    match left_ms.as_u64() {
         None => "-".into(),
-        Some(deadline) if deadline >= i64::from(u32::MAX) => "no end".into(),
-        Some(deadline) if deadline < now_s => "over".into(),
-        Some(deadline) => format!("{} s", deadline - now_s),
+        Some(u64::MAX) => "no end".into(),
+        Some(0) => "over".into(),
+        Some(ms) => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
     }
 }
 
@@ -443,10 +438,10 @@ mod tests {
 
     #[test]
     fn a_lease_is_shown_as_what_is_left() {
-        assert_eq!(lease(&json!(110), 100), "10 s");
-        assert_eq!(lease(&json!(99), 100), "over");
-        assert_eq!(lease(&json!(u32::MAX), 100), "no end");
-        assert_eq!(lease(&Value::Null, 100), "-");
+        assert_eq!(lease(&json!(10_250)), "10.2 s");
+        assert_eq!(lease(&json!(0)), "over");
+        assert_eq!(lease(&json!(u64::MAX)), "no end");
+        assert_eq!(lease(&Value::Null), "-");
     }
 
     #[test]

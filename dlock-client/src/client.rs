@@ -9,6 +9,7 @@
 //! holds. When the last lock object of a name is dropped, the client gives the lock back to the
 //! primary.
 
+use dlock_core::clock::Lease;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,9 @@ use crate::mutex::Mutex;
 use crate::options::Config;
 use crate::reference::{Key, References};
 
-/// The longest lease. It never ends: deadlines saturate.
+/// The shortest lease. A grant whose answer takes longer than that does not count.
+pub const LEASE_MIN: Duration = Duration::from_millis(100);
+/// The longest lease. It never ends, nor does any beyond 8 years: deadlines saturate.
 pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// A client of one primary. Clones share its session.
@@ -280,11 +283,11 @@ fn whole_seconds(duration: Duration) -> Option<u32> {
     duration.as_secs().checked_add(up).and_then(|s| u32::try_from(s).ok())
 }
 
-/// A lease in whole seconds, as the primary counts it.
-pub(crate) fn lease_s(lease: Duration) -> Result<u32, Error> {
-    match whole_seconds(lease) {
-        Some(seconds) if seconds > 0 => Ok(seconds),
-        _ => Err(Error::Invalid("a lease lasts longer than nothing and at most 4294967295 s")),
+/// A lease as the primary counts it.
+pub(crate) fn ticks(lease: Duration) -> Result<Lease, Error> {
+    match (LEASE_MIN..=LEASE_MAX).contains(&lease) {
+        true => Ok(Lease::at_least(lease)),
+        false => Err(Error::Invalid("a lease lasts at least 100 ms and at most 4294967295 s")),
     }
 }
 
@@ -294,11 +297,13 @@ mod tests {
 
     #[test]
     fn a_lease_is_rounded_up_and_bounded() {
-        assert_eq!(lease_s(Duration::from_millis(1)), Ok(1));
-        assert_eq!(lease_s(Duration::from_secs(7)), Ok(7));
-        assert_eq!(lease_s(LEASE_MAX), Ok(u32::MAX));
-        assert!(lease_s(Duration::ZERO).is_err());
-        assert!(lease_s(LEASE_MAX + Duration::from_nanos(1)).is_err());
-        assert!(lease_s(Duration::MAX).is_err());
+        assert_eq!(ticks(LEASE_MIN).map(Lease::ns), Ok(125_000_000));
+        assert_eq!(ticks(Duration::from_millis(250)).map(Lease::ns), Ok(250_000_000));
+        assert_eq!(ticks(Duration::from_secs(7)), Ok(Lease::secs(7)));
+        assert_eq!(ticks(LEASE_MAX), Ok(Lease::ENDLESS));
+        assert!(ticks(Duration::ZERO).is_err());
+        assert!(ticks(LEASE_MIN - Duration::from_nanos(1)).is_err());
+        assert!(ticks(LEASE_MAX + Duration::from_nanos(1)).is_err());
+        assert!(ticks(Duration::MAX).is_err());
     }
 }

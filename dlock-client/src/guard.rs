@@ -11,16 +11,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::LockId;
-use dlock_core::lock::View;
+use dlock_core::lock::{TimeOut, View};
 use dlock_core::operation::lease;
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 
-use crate::client::lease_s;
+use crate::client::ticks;
 use crate::driver::heartbeat::Pulse;
 use crate::error::Error;
 use crate::instance::Instance;
@@ -91,7 +91,7 @@ impl<K: Keep> Hold<K> {
         self.release()
     }
 
-    fn lease_end_s(&self) -> Option<u32> {
+    fn lease_end(&self) -> Option<TimeOut> {
         match self.view {
             Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
             Some(View::Rw { .. }) | None => None,
@@ -102,7 +102,7 @@ impl<K: Keep> Hold<K> {
     /// session of this pulse.
     pub(crate) fn may_be_told(&self, read: Now, pulse: &Pulse) -> bool {
         let read = Now { horizon_ns: self.keep.instance().horizon_ns_of(pulse), ..read };
-        lease::may_be_told(self.lease_end_s(), read, boot_ns())
+        lease::may_be_told(self.lease_end().map(|end| end.at), read, boot_ns())
     }
 
     fn known(&self) -> Result<(), Error> {
@@ -119,22 +119,22 @@ impl<K: Keep> Hold<K> {
     /// Checks the hold. For a lock without a lease the client does not ask the primary: such a hold
     /// ends only with the session.
     fn check(&mut self) -> Result<(), Error> {
-        match self.lease_end_s() {
-            Some(_) => self.extend_by(0),
+        match self.lease_end() {
+            Some(_) => self.extend_by(Lease::NONE),
             None => self.known(),
         }
     }
 
     fn extend(&mut self, lease: Duration) -> Result<(), Error> {
-        match self.lease_end_s() {
-            Some(_) => self.extend_by(lease_s(lease)?),
+        match self.lease_end() {
+            Some(_) => self.extend_by(ticks(lease)?),
             None => Err(RW_HAS_NO_LEASE),
         }
     }
 
-    fn extend_by(&mut self, expire_s: u32) -> Result<(), Error> {
+    fn extend_by(&mut self, lease: Lease) -> Result<(), Error> {
         let instance = self.keep.instance();
-        let result = instance.extend_guard(self.lock, self.number, self.mode, expire_s);
+        let result = instance.extend_guard(self.lock, self.number, self.mode, lease);
         match result.status {
             Status::Success => {
                 self.view = result.view;
@@ -187,10 +187,10 @@ impl Guard<'_> {
         self.0.mode
     }
 
-    /// The end of the lease in seconds since 1970 on the server clock, as last granted; `None` for
-    /// a read-write lock, which has no lease.
-    pub fn lease_end_s(&self) -> Option<u32> {
-        self.0.lease_end_s()
+    /// The end of the lease in milliseconds since 1970 on the server clock, as last granted;
+    /// `None` for a read-write lock, which has no lease. `u64::MAX`: it does not end.
+    pub fn lease_end_ms(&self) -> Option<u64> {
+        self.0.lease_end().map(TimeOut::millis)
     }
 
     /// The fencing token of the hold: a number from 1 to 2⁶³ − 1, to be passed with each write to
@@ -215,7 +215,7 @@ impl Guard<'_> {
         self.0.number()
     }
 
-    /// Moves the end of the lease to `lease` from now, never back; rounded up to whole seconds.
+    /// Moves the end of the lease to `lease` from now, never back; rounded up as [`lease`](crate::Acquire::lease) is.
     ///
     /// # Errors
     /// `Lost` (the lock has another holder, or none), `Invalid` (a read-write lock has no lease),
@@ -278,9 +278,9 @@ impl OwnedGuard {
         self.0.mode
     }
 
-    /// As [`Guard::lease_end_s`].
-    pub fn lease_end_s(&self) -> Option<u32> {
-        self.0.lease_end_s()
+    /// As [`Guard::lease_end_ms`].
+    pub fn lease_end_ms(&self) -> Option<u64> {
+        self.0.lease_end().map(TimeOut::millis)
     }
 
     /// As [`Guard::token`].

@@ -57,7 +57,7 @@ mod table;
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use attach::Wrap;
-pub use client::{Client, LEASE_MAX};
+pub use client::{Client, LEASE_MAX, LEASE_MIN};
 #[doc(hidden)]
 pub use config::ClientConfig;
 pub use config::{
@@ -94,5 +94,5 @@ pub use secure::{
 /// The calls of the C API: locks and objects by number, results as codes and views.
 pub mod raw {
     pub use crate::instance::{AsyncOp, Instance};
-    pub use dlock_core::lock::{OpResult, View};
+    pub use dlock_core::lock::{OpResult, TimeOut, View};
 }

@@ -7,6 +7,7 @@
 //!                                                    .await    OwnedGuard, on any runtime
 //! ```
 
+use dlock_core::clock::Lease;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
 
-use crate::client::lease_s;
+use crate::client::ticks;
 use crate::driver::futures::Acquiring;
 use crate::driver::renewals::{begin, Renew};
 use crate::error::Error;
@@ -36,7 +37,7 @@ pub const WAIT_DEFAULT: Duration = Duration::from_secs(LOCK_WAIT_S);
 /// The duration of [`Wait::Forever`] for the clock: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 /// The lease in the word operations of a read-write lock. Nothing reads it.
-const NO_LEASE: u32 = 1;
+const NO_LEASE: Lease = Lease::secs(1);
 
 /// How long an acquire may wait for other holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,9 +131,10 @@ pub struct Acquire<'a> {
 
 impl<'a> Acquire<'a> {
     /// Sets the lease: when it ends, counted from the grant, other clients may get the lock though
-    /// it was not released. Rounded up to whole seconds, at least 1 and at most
-    /// [`LEASE_MAX`](crate::LEASE_MAX), which never ends; [`LEASE_DEFAULT`] if none is set. A
-    /// read-write lock has no lease: for it any lease is `Invalid`.
+    /// it was not released. Rounded up to sixteenths of a second, at least
+    /// [`LEASE_MIN`](crate::LEASE_MIN) and at most [`LEASE_MAX`](crate::LEASE_MAX), which never
+    /// ends; [`LEASE_DEFAULT`] if none is set. A read-write lock has no lease: for it any lease is
+    /// `Invalid`.
     #[inline]
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self }
@@ -184,17 +186,17 @@ impl<'a> Acquire<'a> {
 
     #[inline]
     fn hold<K: Keep>(self, keep: K) -> Result<Hold<K>, Error> {
-        let expire_s = self.expire_s()?;
+        let lease = self.term()?;
         let (id, mode) = (self.lock.id, self.mode);
         let (result, number) = match self.until() {
-            None => keep.instance().try_guard(id, mode, expire_s),
-            Some(wait) => keep.instance().wait_guard(id, mode, expire_s, Instant::now() + wait),
+            None => keep.instance().try_guard(id, mode, lease),
+            Some(wait) => keep.instance().wait_guard(id, mode, lease, Instant::now() + wait),
         };
         match result.status {
             Status::Success | Status::AlreadyLocked => {
                 let hold = Hold::new(keep, id, mode, number, result.view);
                 if let Some(terms) = self.renew {
-                    begin(&self.lock.reference, &hold, expire_s, terms)?;
+                    begin(&self.lock.reference, &hold, lease, terms)?;
                 }
                 Ok(hold)
             }
@@ -204,14 +206,14 @@ impl<'a> Acquire<'a> {
     }
 
     #[inline]
-    fn expire_s(&self) -> Result<u32, Error> {
+    fn term(&self) -> Result<Lease, Error> {
         match (self.lock.lock_type, self.lease) {
             (LockType::Atomic, _) if self.mode == Mode::Shared => {
                 Err(Error::Invalid("an atomic lock has no shared mode"))
             }
             (LockType::Rw, None) if self.renew.is_none() => Ok(NO_LEASE),
             (LockType::Rw, _) => Err(RW_HAS_NO_LEASE),
-            (_, lease) => lease_s(lease.unwrap_or(LEASE_DEFAULT)),
+            (_, lease) => ticks(lease.unwrap_or(LEASE_DEFAULT)),
         }
     }
 
@@ -234,12 +236,12 @@ impl IntoFuture for Acquire<'_> {
         AcquireFuture {
             wait: self.wait,
             renew: self.renew.clone(),
-            stage: match self.expire_s() {
-                Ok(expire_s) => Stage::New {
+            stage: match self.term() {
+                Ok(lease) => Stage::New {
                     reference: Arc::clone(&self.lock.reference),
                     id: self.lock.id,
                     mode: self.mode,
-                    expire_s,
+                    lease,
                     wait: self.until().unwrap_or(Duration::ZERO),
                 },
                 Err(error) => Stage::Refused(error),
@@ -262,9 +264,9 @@ pub struct AcquireFuture {
 
 #[derive(Debug)]
 enum Stage {
-    New { reference: Arc<Reference>, id: LockId, mode: Mode, expire_s: u32, wait: Duration },
+    New { reference: Arc<Reference>, id: LockId, mode: Mode, lease: Lease, wait: Duration },
     Refused(Error),
-    Waiting(Acquiring, u32),
+    Waiting(Acquiring, Lease),
     Over,
 }
 
@@ -272,23 +274,23 @@ impl Future for AcquireFuture {
     type Output = Result<OwnedGuard, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (mut acquiring, expire_s) = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::New { reference, id, mode, expire_s, wait } => {
-                let wait = GuardWait::new(id, mode, expire_s, wait);
-                (reference.tasks().acquire(Arc::clone(&reference), wait)?, expire_s)
+        let (mut acquiring, lease) = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::New { reference, id, mode, lease, wait } => {
+                let wait = GuardWait::new(id, mode, lease, wait);
+                (reference.tasks().acquire(Arc::clone(&reference), wait)?, lease)
             }
-            Stage::Waiting(acquiring, expire_s) => (acquiring, expire_s),
+            Stage::Waiting(acquiring, lease) => (acquiring, lease),
             Stage::Refused(error) => return Poll::Ready(Err(error)),
             Stage::Over => return Poll::Pending, // polled after its end
         };
         let polled = Pin::new(&mut acquiring).poll(context);
         if polled.is_pending() {
-            self.stage = Stage::Waiting(acquiring, expire_s);
+            self.stage = Stage::Waiting(acquiring, lease);
         }
         polled.map(|result| match result {
             Ok(hold) => {
                 if let Some(terms) = self.renew.take() {
-                    begin(&hold.reference(), &hold, expire_s, terms)?;
+                    begin(&hold.reference(), &hold, lease, terms)?;
                 }
                 Ok(OwnedGuard(hold))
             }

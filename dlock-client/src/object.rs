@@ -7,7 +7,7 @@ use std::time::Duration;
 use dlock_core::ids::ObjectId;
 use dlock_core::wire::status::Status;
 
-use crate::client::{lease_s, Client};
+use crate::client::{ticks, Client};
 use crate::error::Error;
 use crate::reference::{Key, Reference};
 
@@ -30,9 +30,9 @@ impl Client {
     /// One control round trip; 10 s at most, and another 10 s while other threads give the same
     /// object back.
     pub fn object(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Object, Error> {
-        let lease_s = lease_s(lease)?;
+        let ticks = ticks(lease)?;
         let reference = self.references().obtain(|instance| {
-            instance.object_get(name.as_ref(), lease_s).map(Key::Object).map_err(error_of)
+            instance.object_get(name.as_ref(), ticks).map(Key::Object).map_err(error_of)
         })?;
         let Key::Object(id) = reference.key() else { return Err(Error::Other(Status::Error)) };
         Ok(Object { reference, id })
@@ -51,7 +51,7 @@ impl Client {
         lease: Duration,
         init: u64,
     ) -> Result<Object, Error> {
-        match self.instance().object_create(name.as_ref(), lease_s(lease)?, init) {
+        match self.instance().object_create(name.as_ref(), ticks(lease)?, init) {
             Ok(_) | Err(Status::ObjectCreated | Status::ObjectExisted) => self.object(name, lease),
             Err(status) => Err(error_of(status)),
         }

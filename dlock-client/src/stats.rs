@@ -82,6 +82,7 @@ enum How {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::clock::Lease;
     use dlock_core::wire::message::Mode;
 
     use super::*;
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     fn contention_counts_for_atomic_and_read_write_locks_only() {
-        let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 1 };
+        let op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(1) };
         assert_eq!(counted(LockType::Atomic, op, Status::Fail), [7]);
         assert_eq!(counted(LockType::Rw, op, Status::Fail), [7]);
         assert!(counted(LockType::Fair, op, Status::Fail).is_empty());
@@ -104,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_refusal_in_a_batch_does_not_count_and_its_partial_unlock_does() {
-        let (stats, op) = (Stats::default(), Op::TryLock { mode: Mode::Exclusive, expire_s: 1 });
+        let (stats, op) =
+            (Stats::default(), Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(1) });
         stats.count_batched(LockType::Atomic, op, &OpResult::of(Status::Fail));
         assert_eq!(stats.read(), [0; COUNTERS]);
         stats.count_batched(LockType::Atomic, Op::Unlock, &OpResult::of(Status::AlreadyLocked));
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_partial_unlock_counts_and_an_atomic_reentry_does_not() {
-        let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 1 };
+        let op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(1) };
         assert!(counted(LockType::Atomic, op, Status::AlreadyLocked).is_empty());
         assert_eq!(counted(LockType::Fair, op, Status::AlreadyLocked), [12]);
         assert_eq!(counted(LockType::Atomic, Op::Unlock, Status::AlreadyLocked), [12]);

@@ -22,9 +22,9 @@ fn a_guard_releases_on_drop_and_unlock_tells_how_it_went() {
         assert_eq!(mine.id(), other.id());
         let mut guard = mine.acquire(Exclusive).wait(No).guard().unwrap();
         assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
-        let before = guard.lease_end_s().unwrap();
+        let before = guard.lease_end_ms().unwrap();
         guard.extend(LEASE * 2).unwrap();
-        assert!(guard.lease_end_s() >= Some(before + 29));
+        assert!(guard.lease_end_ms() >= Some(before + 29_000));
         guard.check().unwrap();
         drop(guard);
         other.acquire(Exclusive).wait(No).guard().unwrap().unlock().unwrap();
@@ -276,7 +276,7 @@ fn owned_guards_share_and_exclude_as_borrowed_ones_do() {
         assert_eq!(readers.map(|reader| reader.unlock()), [Ok(()), Ok(())]);
         let writer = other.acquire(Exclusive).wait(LEASE).owned().unwrap();
         assert_eq!(mine.acquire(Shared).wait(short).owned().unwrap_err(), Error::TimedOut);
-        assert!(writer.lease_end_s().is_some());
+        assert!(writer.lease_end_ms().is_some());
         drop(writer);
         mine.acquire(Exclusive).owned().unwrap().unlock().unwrap();
     }
@@ -366,7 +366,7 @@ fn an_acquire_is_refused_what_its_lock_does_not_have() {
             assert!(matches!(leased, Err(Error::Invalid(_))), "{leased:?}");
         }
         let mut guard = rw.acquire(Exclusive).guard().unwrap();
-        assert_eq!((guard.lease_end_s(), guard.check()), (None, Ok(())));
+        assert_eq!((guard.lease_end_ms(), guard.check()), (None, Ok(())));
         assert!(matches!(guard.extend(LEASE), Err(Error::Invalid(_))));
         assert_eq!(guard.unlock(), Ok(()), "it is held as before");
     }

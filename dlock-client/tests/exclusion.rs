@@ -3,6 +3,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::Barrier;
@@ -95,19 +96,19 @@ fn additions_of_eight_clients_sum_up_exactly() {
     for fabric in fabrics() {
         let name = format!("sum {fabric:?}");
         let first = join(&server, fabric);
-        let id = first.object_create(name.as_bytes(), 60, 0).unwrap();
+        let id = first.object_create(name.as_bytes(), Lease::secs(60), 0).unwrap();
         thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     let client = join(&server, fabric);
-                    assert_eq!(client.object_get(name.as_bytes(), 60), Ok(id));
+                    assert_eq!(client.object_get(name.as_bytes(), Lease::secs(60)), Ok(id));
                     for _ in 0..EACH {
                         client.faa(id, 1).unwrap();
                     }
                 });
             }
         });
-        assert_eq!(first.object_get(name.as_bytes(), 60), Ok(id));
+        assert_eq!(first.object_get(name.as_bytes(), Lease::secs(60)), Ok(id));
         assert_eq!(first.snapshot(id), Ok(THREADS as u64 * EACH));
     }
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -386,8 +387,8 @@ fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
         (got(&b, "forgotten", LockType::Rw), got(&b, "free", LockType::Atomic)),
         (lock, free)
     );
-    a.object_create(b"object", 1, 7).unwrap();
-    let object = a.object_get(b"object", 1).unwrap();
+    a.object_create(b"object", Lease::secs(1), 7).unwrap();
+    let object = a.object_get(b"object", Lease::secs(1)).unwrap();
     assert_eq!(a.faa(object, 1), Ok(7));
     assert_eq!(status(a.trylock(lock, X, 600)), Success);
     line.down();

@@ -3,6 +3,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -76,8 +77,8 @@ fn a_call_ends_after_five_seconds_whatever_of_it_has_to_be_waited_for() {
             let free = got(&a, &format!("free {n}"), LockType::Atomic);
             let held = got(&a, &format!("held {n}"), LockType::Atomic);
             assert_eq!(status(a.trylock(held, X, 60)), Success);
-            a.object_create(format!("object {n}").as_bytes(), 60, 0).unwrap();
-            let object = a.object_get(format!("object {n}").as_bytes(), 60).unwrap();
+            a.object_create(format!("object {n}").as_bytes(), Lease::secs(60), 0).unwrap();
+            let object = a.object_get(format!("object {n}").as_bytes(), Lease::secs(60)).unwrap();
             (a, free, held, object)
         })
         .collect();
@@ -245,8 +246,8 @@ fn past_the_horizon_no_release_and_no_operation_on_an_object_succeeds() {
             assert_eq!(status(a.trylock(id, mode, 600)), Success);
             (name, id)
         });
-        a.object_create(b"object", 600, 0).unwrap();
-        let object = a.object_get(b"object", 600).unwrap();
+        a.object_create(b"object", Lease::secs(600), 0).unwrap();
+        let object = a.object_get(b"object", Lease::secs(600)).unwrap();
         assert_eq!(a.faa(object, 1), Ok(0));
         primary.freeze();
         // more than the horizon, since an answer came last
@@ -397,7 +398,7 @@ fn success_means_a_running_lease_however_long_the_primary_stood_still() {
                 // a re-entry that the primary extended after it went on
                 (Success | AlreadyLocked, Some(View::Fair { time_out, .. })) => {
                     // this thread may have been late in reading its clock
-                    assert!(result.1 <= u64::from(time_out) + 2, "{name}: {result:?}");
+                    assert!(result.1 <= u64::from(time_out.seconds()) + 2, "{name}: {result:?}");
                     let unlocked = [(); 2].map(|()| status(a.unlock(mine)));
                     assert!(unlocked.contains(&Success), "{name}: {unlocked:?}");
                 }

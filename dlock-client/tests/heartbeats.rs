@@ -4,6 +4,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,7 +67,7 @@ fn control_calls_that_fail_all_the_time_do_not_let_the_horizon_pass() {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     while !ends.load(Relaxed) {
-                        assert!(a.object_get(b"missing", 10).is_err());
+                        assert!(a.object_get(b"missing", Lease::secs(10)).is_err());
                     }
                 });
             }

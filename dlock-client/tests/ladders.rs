@@ -4,8 +4,9 @@
 mod common;
 
 use common::{desc, fabrics, got, join, server, status, S, X};
-use dlock_client::raw::{AsyncOp, Instance, OpResult, View};
+use dlock_client::raw::{AsyncOp, Instance, OpResult, TimeOut, View};
 use dlock_client::{LockDesc, LockId, LockType, ObjectId, Status};
+use dlock_core::clock::Lease;
 use dlock_core::limits::DESC_LEN_MAX;
 use Status::*;
 
@@ -80,7 +81,7 @@ fn an_atomic_lock_walks_its_table() {
         assert_eq!(status(a.trylock(id, S, 5)), Invalid);
         assert_eq!(status(a.unlock(id)), AlreadyUnlocked);
         assert_eq!(status(a.extend(id, X, 5)), Invalid);
-        let free = View::Atomic { client_id: 0, time_out: 0 };
+        let free = View::Atomic { client_id: 0, time_out: TimeOut::NONE };
         assert_eq!(a.trylock(id, X, 0), OpResult { status: Success, view: Some(free) });
 
         let taken = a.trylock(id, X, 10);
@@ -90,7 +91,7 @@ fn an_atomic_lock_walks_its_table() {
         let again = a.trylock(id, X, 60);
         let Some(View::Atomic { time_out: later, .. }) = again.view else { panic!("{again:?}") };
         assert_eq!(again.status, AlreadyLocked);
-        assert!(later >= time_out + 49, "a re-entry extends the lease");
+        assert!(later.seconds() >= time_out.seconds() + 49, "a re-entry extends the lease");
         assert_eq!(a.lock(id, X, 60).status, AlreadyLocked, "at once");
         assert_eq!(status(a.extend(id, X, 0)), Success);
         assert_eq!(status(a.extend(id, S, 5)), Invalid);
@@ -307,16 +308,16 @@ fn objects_walk_their_ladder() {
     let server = server();
     for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
-        assert_eq!(a.object_create(b"", 60, 0), Err(Invalid));
-        assert_eq!(a.object_create(b"o", 0, 0), Err(Invalid));
-        assert_eq!(a.object_get(b"o", 60), Err(ObjectNotCreate));
-        let id = a.object_create(b"o", 60, 41).unwrap();
-        assert_eq!(a.object_create(b"o", 60, 0), Err(ObjectCreated));
-        assert_eq!(b.object_create(b"o", 60, 0), Err(ObjectExisted));
+        assert_eq!(a.object_create(b"", Lease::secs(60), 0), Err(Invalid));
+        assert_eq!(a.object_create(b"o", Lease::NONE, 0), Err(Invalid));
+        assert_eq!(a.object_get(b"o", Lease::secs(60)), Err(ObjectNotCreate));
+        let id = a.object_create(b"o", Lease::secs(60), 41).unwrap();
+        assert_eq!(a.object_create(b"o", Lease::secs(60), 0), Err(ObjectCreated));
+        assert_eq!(b.object_create(b"o", Lease::secs(60), 0), Err(ObjectExisted));
         assert_eq!(a.faa(id, 1), Err(ObjectNotGet), "creating is not getting");
-        assert_eq!(a.object_get(b"o", 60), Ok(id));
-        assert_eq!(b.object_get(b"o", 60), Ok(id));
-        assert_eq!(b.object_get(b"o", 60), Ok(id));
+        assert_eq!(a.object_get(b"o", Lease::secs(60)), Ok(id));
+        assert_eq!(b.object_get(b"o", Lease::secs(60)), Ok(id));
+        assert_eq!(b.object_get(b"o", Lease::secs(60)), Ok(id));
         assert_eq!(a.faa(id, 1), Ok(41));
         assert_eq!(b.snapshot(id), Ok(42));
         assert_eq!(b.cas(id, 42, u64::MAX), Success);
@@ -334,8 +335,8 @@ fn objects_walk_their_ladder() {
         assert_eq!(a.snapshot(id), Err(ObjectNotGet));
         assert_eq!(a.snapshot(ObjectId(77)), Err(ObjectNotGet));
         assert_eq!(a.object_destroy(ObjectId(77)), ObjectNotCreate);
-        let id = b.object_create(b"o", 60, 5).unwrap();
-        assert_eq!(b.object_get(b"o", 60), Ok(id));
+        let id = b.object_create(b"o", Lease::secs(60), 5).unwrap();
+        assert_eq!(b.object_get(b"o", Lease::secs(60)), Ok(id));
         assert_eq!(b.snapshot(id), Ok(5), "a new object has its own first value");
         assert_eq!(b.object_destroy(id), Success);
         assert_eq!(b.object_release(id), Success);

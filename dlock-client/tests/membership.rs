@@ -3,6 +3,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -122,8 +123,8 @@ fn a_reinit_carries_everything_over() {
         let fair = got(&a, "kept fair", LockType::Fair);
         got(&b, "kept atomic", LockType::Atomic);
         got(&b, "kept rw", LockType::Rw);
-        let object = a.object_create(b"kept", 60, 1).unwrap();
-        assert_eq!(a.object_get(b"kept", 60), Ok(object));
+        let object = a.object_create(b"kept", Lease::secs(60), 1).unwrap();
+        assert_eq!(a.object_get(b"kept", Lease::secs(60)), Ok(object));
         assert_eq!(status(a.trylock(atomic, X, 60)), Success);
         assert_eq!(status(a.trylock(rw, S, 60)), Success);
         assert_eq!(status(a.trylock(rw, S, 60)), AlreadyLocked);

@@ -14,8 +14,8 @@ use common::{client, eventually, fabrics, server, S, X};
 use dlock_client::{Client, Config, Error, FabricChoice, LockType, Mode, Renew, Wait};
 
 const LEASE: Duration = Duration::from_secs(3);
-/// Longer than such a lease can last without a renewal: its deadline is in whole seconds.
-const LONGER: Duration = Duration::from_millis(4_500);
+/// Longer than such a lease can last without a renewal.
+const LONGER: Duration = Duration::from_millis(3_500);
 
 /// What can be renewed.
 const KINDS: [(LockType, Mode); 3] =

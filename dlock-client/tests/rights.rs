@@ -5,6 +5,7 @@
 mod certs;
 mod common;
 
+use dlock_core::clock::Lease;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
@@ -70,11 +71,11 @@ fn each_client_does_what_its_rules_give_and_is_denied_the_rest() {
     let of_writer = got(&writer, "orders/atomic", LockType::Atomic);
     assert_eq!(status(writer.trylock(of_writer, X, 100)), Success);
     assert_eq!(reader.get_lock(desc("counts/1", LockType::Rw)).0, Denied);
-    assert_eq!(reader.object_create(b"counts/1", 100, 7), Err(Denied));
-    let object = writer.object_create(b"counts/1", 100, 7).unwrap();
-    assert_eq!(writer.object_get(b"counts/1", 100), Ok(object));
+    assert_eq!(reader.object_create(b"counts/1", Lease::secs(100), 7), Err(Denied));
+    let object = writer.object_create(b"counts/1", Lease::secs(100), 7).unwrap();
+    assert_eq!(writer.object_get(b"counts/1", Lease::secs(100)), Ok(object));
     assert_eq!(writer.faa(object, 1), Ok(7));
-    assert_eq!(writer.object_create(b"orders/1", 100, 7), Err(Denied));
+    assert_eq!(writer.object_create(b"orders/1", Lease::secs(100), 7), Err(Denied));
     // what it holds when its rule is gone it may give back, and not take again
     server.set_rules(vec![rule("reader", "", &ALL)]).unwrap();
     assert_eq!(status(writer.extend(of_writer, X, 200)), Denied);

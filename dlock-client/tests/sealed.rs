@@ -6,6 +6,7 @@
 mod certs;
 mod common;
 
+use dlock_core::clock::Lease;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -63,8 +64,8 @@ fn locks_of_all_kinds_batches_and_objects_work_and_exclude() {
     }
     let shared = got(&a, "shared", LockType::Rw);
     assert_eq!(status(a.lock(shared, S, 100)), Success);
-    let object = a.object_create(b"counted", 100, 7).unwrap();
-    assert_eq!(a.object_get(b"counted", 100), Ok(object));
+    let object = a.object_create(b"counted", Lease::secs(100), 7).unwrap();
+    assert_eq!(a.object_get(b"counted", Lease::secs(100)), Ok(object));
     assert_eq!((a.faa(object, 5), a.faa(object, 1)), (Ok(7), Ok(12)));
     let ids: Vec<LockId> = (0..31).map(|n| got(&a, &format!("n {n}"), LockType::Fair)).collect();
     let requests: Vec<_> = ids.iter().map(|&id| (id, X, 100)).collect();

@@ -4,6 +4,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -106,8 +107,8 @@ fn a_batch_of_31_is_one_doorbell() {
 fn an_operation_on_an_object_is_one_verb() {
     let Some(server) = primary(ServerConfig::default()) else { return };
     let a = client(&server, FabricChoice::Verbs);
-    a.object_create(b"counted", 60, 5).unwrap();
-    let object = a.object_get(b"counted", 60).unwrap();
+    a.object_create(b"counted", Lease::secs(60), 5).unwrap();
+    let object = a.object_get(b"counted", Lease::secs(60)).unwrap();
     let (value, added) = cost(&a, || a.faa(object, 2));
     assert_eq!(value, Ok(5));
     assert_eq!((added.atomics, added.reads, added.doorbells, added.sends), (1, 0, 1, 0));
@@ -198,21 +199,21 @@ fn additions_of_verbs_and_tcp_clients_sum_up_exactly() {
     const EACH: u64 = 300;
     let Some(server) = primary(ServerConfig::default()) else { return };
     let first = client(&server, FabricChoice::Tcp);
-    let id = first.object_create(b"mixed sum", 60, 0).unwrap();
+    let id = first.object_create(b"mixed sum", Lease::secs(60), 0).unwrap();
     thread::scope(|scope| {
         for n in 0..2 * CLIENTS {
             let fabric = [FabricChoice::Verbs, FabricChoice::Tcp][n % 2];
             let server = &server;
             scope.spawn(move || {
                 let client = client(server, fabric);
-                assert_eq!(client.object_get(b"mixed sum", 60), Ok(id));
+                assert_eq!(client.object_get(b"mixed sum", Lease::secs(60)), Ok(id));
                 for _ in 0..EACH {
                     client.faa(id, 1).unwrap();
                 }
             });
         }
     });
-    assert_eq!(first.object_get(b"mixed sum", 60), Ok(id));
+    assert_eq!(first.object_get(b"mixed sum", Lease::secs(60)), Ok(id));
     assert_eq!(first.snapshot(id), Ok(2 * CLIENTS as u64 * EACH));
 }
 
@@ -368,8 +369,8 @@ fn uncontended_operations_go_on_while_the_primary_is_stopped() {
     // A fair ticket that took a second to publish, as on a stalled machine, is given up.
     let steady = [LockType::Atomic, LockType::Rw];
     let ids = steady.map(|lock_type| got(&a, &format!("frozen {lock_type:?}"), lock_type));
-    let object = a.object_create(b"frozen", 3_600, 0).unwrap();
-    assert_eq!(a.object_get(b"frozen", 3_600), Ok(object));
+    let object = a.object_create(b"frozen", Lease::secs(3_600), 0).unwrap();
+    assert_eq!(a.object_get(b"frozen", Lease::secs(3_600)), Ok(object));
     primary.signal("-STOP");
     let before = primary.cpu_ticks();
     let operations = number("DLOCK_TEST_STOPPED_OPS", STOPPED_OPS);

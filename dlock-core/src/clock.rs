@@ -1,28 +1,127 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The server clock, and lease arithmetic on it.
 //!
-//! The server clock is the primary's CLOCK_BOOTTIME plus the wall-clock time at its start: it
-//! never steps, and does not stand still while the machine is suspended. A client knows it by an
-//! [estimate](ClockEstimate) with an uncertainty ε. Deadlines in lock words are whole
-//! seconds: a hold with deadline `d` is valid while `now_s <= d`, so it *expires* at `d + 1` s.
+//! The server clock is the primary's CLOCK_BOOTTIME plus a constant: it never steps, and does not
+//! stand still while the machine is suspended. A client knows it by an [estimate](ClockEstimate)
+//! with an uncertainty ε. It counts from an *anchor* of the incarnation that is a while before the
+//! primary's start ([`START_S`]). Deadlines and leases are in *ticks* of a sixteenth of a second: a
+//! hold with deadline `d` is valid through the whole tick `d`, so it *expires* at `d + 1` ticks.
 //!
 //! ```text
-//!   holder believes until   posted + expire − ε        (never later than the deadline in the word)
-//!   stealer waits until     (d + 1) s + ε
+//!   holder believes until   posted + lease − ε         (never later than the deadline in the word)
+//!   stealer waits until     (d + 1) ticks + ε
 //! ```
+//! 32 bits of ticks last for 8 years of one incarnation. After that deadlines saturate: holds that
+//! begin then are without an end.
 
 mod estimate;
 
 pub use estimate::{ClockEstimate, Refresh, TrackedClock};
 
+use std::time::Duration;
+
 use crate::planted::{self, Bug};
 
-/// Nanoseconds since 1970 on the server clock.
+/// Nanoseconds since the incarnation's anchor on the server clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ServerTime(pub u64);
 
 /// Nanoseconds in a second.
 pub const NS: u64 = 1_000_000_000;
+/// Ticks in a second: the unit of deadlines and leases, in words, ledgers and messages.
+pub const TICKS_PER_S: u32 = 16;
+/// Nanoseconds in a tick (62.5 ms).
+pub const TICK_NS: u64 = NS / TICKS_PER_S as u64;
+/// What the server clock says when a primary starts, in seconds (50 days): longer ago than any
+/// time that a client tells its age of (32 bits of milliseconds), and later than tick 0, which is
+/// the deadline of what is over.
+pub const START_S: u64 = 50 * 86_400;
+
+/// For how long a hold is asked for, in ticks. 0: it is only asked for what there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lease(pub u32);
+
+impl Lease {
+    /// No lease: the operation only asks.
+    pub const NONE: Self = Self(0);
+    /// For ever.
+    pub const ENDLESS: Self = Self(u32::MAX);
+
+    /// So many seconds; more than fits is for ever.
+    #[inline]
+    pub const fn secs(seconds: u32) -> Self {
+        Self(seconds.saturating_mul(TICKS_PER_S))
+    }
+    /// At least this long; more than fits is for ever.
+    pub fn at_least(time: Duration) -> Self {
+        let ticks = time.as_nanos().div_ceil(u128::from(TICK_NS));
+        Self(u32::try_from(ticks).unwrap_or(u32::MAX))
+    }
+    /// Whether the operation only asks.
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+    /// Whether it is for ever.
+    #[inline]
+    pub const fn is_endless(self) -> bool {
+        self.0 == u32::MAX
+    }
+    /// In nanoseconds.
+    pub const fn ns(self) -> u64 {
+        self.0 as u64 * TICK_NS
+    }
+}
+
+/// The last tick through which a hold is valid, since the anchor of the incarnation that granted
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Deadline(pub u32);
+
+impl Deadline {
+    /// Of what is over.
+    pub const NONE: Self = Self(0);
+    /// Of a hold without an end.
+    pub const NEVER: Self = Self(u32::MAX);
+
+    /// The first tick of this second.
+    #[inline]
+    pub const fn at_s(seconds: u32) -> Self {
+        Self(seconds.saturating_mul(TICKS_PER_S))
+    }
+    /// Whether the hold never ends.
+    #[inline]
+    pub const fn is_never(self) -> bool {
+        self.0 == u32::MAX
+    }
+    /// The first moment at which the hold has expired.
+    #[inline]
+    pub fn expiry(self) -> ServerTime {
+        match self {
+            Self::NEVER => ServerTime(u64::MAX),
+            Self(tick) => ServerTime((u64::from(tick) + 1) * TICK_NS),
+        }
+    }
+    /// The second it falls into, as the C API shows it: since 1970, as the anchor is given; 0 of
+    /// what is over, `u32::MAX` of what never ends.
+    #[inline]
+    pub fn shown_s(self, anchor_s: u32) -> u32 {
+        match self {
+            Self::NONE | Self::NEVER => self.0,
+            Self(tick) => anchor_s.saturating_add(tick / TICKS_PER_S),
+        }
+    }
+    /// As it stands in a word.
+    #[inline]
+    pub const fn into_bits(self) -> u32 {
+        self.0
+    }
+    /// As it stands in a word.
+    #[inline]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+}
 
 /// The fastest drift between two clocks that is allowed for, in parts per million: 500 of the
 /// faster clock's time are 500.25 of the slower one's.
@@ -32,48 +131,36 @@ pub const DRIFT_PPM: u64 = 501;
 pub const COARSE_NS_MAX: u64 = 100_000_000;
 
 impl ServerTime {
-    /// Whole seconds since 1970, as they stand in lock words; saturates.
+    /// The tick that runs, as a deadline; saturates.
     #[inline]
-    pub fn seconds(self) -> u32 {
-        u32::try_from(self.0 / NS).unwrap_or(u32::MAX)
-    }
-    /// The anchor of an incarnation that begins now: ledgers count deadlines from it, in seconds
-    /// since 1970. It is a second in the past, so that a ledger can say of a lease that it was over
-    /// before.
-    pub fn anchor_s(self) -> u32 {
-        self.seconds().saturating_sub(1)
+    pub fn tick(self) -> Deadline {
+        Deadline(u32::try_from(self.0 / TICK_NS).unwrap_or(u32::MAX))
     }
     /// The deadline of a hold that starts now: saturates, never wraps.
     #[inline]
-    pub fn deadline(self, expire_s: u32) -> u32 {
-        let is_short = planted::is(Bug::LeaseShortened) && expire_s < u32::MAX;
-        self.seconds().saturating_add(expire_s - u32::from(is_short && expire_s > 0))
+    pub fn deadline(self, lease: Lease) -> Deadline {
+        let is_short = planted::is(Bug::LeaseShortened) && !lease.is_endless();
+        let ticks = lease.0 - u32::from(is_short && lease.0 > 0);
+        Deadline(self.tick().0.saturating_add(ticks))
     }
     /// The deadline, from now on, of a hold with a rest of `left_ns` nanoseconds; `u64::MAX`: no
-    /// end. The hold lasts at least as long as before, and less than a second longer. A rest of 0
+    /// end. The hold lasts at least as long as before, and less than a tick longer. A rest of 0
     /// stays over.
-    pub fn deadline_of_rest(self, left_ns: u64) -> u32 {
-        let end_s = match left_ns {
-            0 if !planted::is(Bug::ClaimRevived) => self.0 / NS,
-            _ => self.0.saturating_add(left_ns).div_ceil(NS),
+    pub fn deadline_of_rest(self, left_ns: u64) -> Deadline {
+        let end = match left_ns {
+            0 if !planted::is(Bug::ClaimRevived) => self.0 / TICK_NS,
+            _ => self.0.saturating_add(left_ns).div_ceil(TICK_NS),
         };
         match left_ns {
-            u64::MAX => u32::MAX,
-            _ => u32::try_from(end_s.saturating_sub(1)).unwrap_or(u32::MAX).min(u32::MAX - 1),
+            u64::MAX => Deadline::NEVER,
+            _ => {
+                Deadline(u32::try_from(end.saturating_sub(1)).unwrap_or(u32::MAX).min(u32::MAX - 1))
+            }
         }
     }
     /// This time and `ns` more.
     pub fn plus_ns(self, ns: u64) -> ServerTime {
         ServerTime(self.0.saturating_add(ns))
-    }
-    /// The first moment at which a hold with deadline `deadline_s` has expired.
-    /// `u32::MAX` never expires.
-    pub fn expiry_of(deadline_s: u32) -> ServerTime {
-        if deadline_s == u32::MAX {
-            ServerTime(u64::MAX)
-        } else {
-            ServerTime((u64::from(deadline_s) + 1) * NS)
-        }
     }
 }
 
@@ -125,22 +212,22 @@ impl Now {
     /// The deadline to write for a hold that starts now. Never earlier than by the true time, so
     /// that no client takes the lock over before the lease is over.
     #[inline]
-    pub fn deadline(self, expire_s: u32) -> u32 {
-        ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(expire_s)
+    pub fn deadline(self, lease: Lease) -> Deadline {
+        ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(lease)
     }
     /// Whether a hold with this deadline has expired for sure.
     #[inline]
-    pub fn surely_expired(self, deadline_s: u32) -> bool {
+    pub fn surely_expired(self, deadline: Deadline) -> bool {
         let uncertainty_ns = match planted::is(Bug::ThiefWithoutEpsilon) {
             true => 0,
             false => self.uncertainty_ns,
         };
-        self.time.0.saturating_sub(uncertainty_ns) >= ServerTime::expiry_of(deadline_s).0
+        self.time.0.saturating_sub(uncertainty_ns) >= deadline.expiry().0
     }
     /// Whether a hold with this deadline may have expired.
     #[inline]
-    pub fn maybe_expired(self, deadline_s: u32) -> bool {
-        self.time.0.saturating_add(self.uncertainty_ns) >= ServerTime::expiry_of(deadline_s).0
+    pub fn maybe_expired(self, deadline: Deadline) -> bool {
+        self.time.0.saturating_add(self.uncertainty_ns) >= deadline.expiry().0
     }
 }
 
@@ -151,36 +238,67 @@ mod tests {
     #[test]
     fn a_deadline_saturates_and_the_last_one_never_expires() {
         let now = ServerTime(1_000 * NS);
-        assert_eq!(now.deadline(u32::MAX), u32::MAX);
-        assert!(!Now::exact(ServerTime(u64::MAX - 1)).surely_expired(u32::MAX));
+        assert_eq!(now.deadline(Lease::ENDLESS), Deadline::NEVER);
+        assert!(!Now::exact(ServerTime(u64::MAX - 1)).surely_expired(Deadline::NEVER));
+        let late = ServerTime(u64::from(u32::MAX) * TICK_NS);
+        assert_eq!(late.deadline(Lease::secs(1)), Deadline::NEVER, "nothing wraps");
+        assert!(ServerTime(START_S * NS).deadline(Lease::secs(8 * 365 * 86_400)) < Deadline::NEVER);
+    }
+
+    #[test]
+    fn a_lease_is_rounded_up_to_ticks_and_seconds_are_exact() {
+        let of = |ms| Lease::at_least(Duration::from_millis(ms));
+        assert_eq!((of(0), of(1), of(62), of(63)), (Lease(0), Lease(1), Lease(1), Lease(2)));
+        assert_eq!((of(250), of(300), of(7_000)), (Lease(4), Lease(5), Lease::secs(7)));
+        assert_eq!((Lease::secs(7).ns(), of(250).ns()), (7 * NS, NS / 4));
+        assert_eq!(Lease::at_least(Duration::from_nanos(TICK_NS + 1)), Lease(2));
+        assert_eq!(Lease::at_least(Duration::MAX), Lease::ENDLESS);
+        assert_eq!((Lease::secs(u32::MAX), Lease::secs(1 << 28)), (Lease::ENDLESS, Lease::ENDLESS));
+    }
+
+    #[test]
+    fn a_deadline_is_shown_as_the_second_it_falls_into() {
+        let now = ServerTime(START_S * NS + NS / 2);
+        let shown_s = |lease| now.deadline(lease).shown_s(1_000) - START_S as u32;
+        assert_eq!(
+            (shown_s(Lease::secs(5)), shown_s(Lease(7)), shown_s(Lease(8))),
+            (1_005, 1_000, 1_001)
+        );
+        assert_eq!((Deadline::NONE.shown_s(9), Deadline::NEVER.shown_s(9)), (0, u32::MAX));
+        assert_eq!(Deadline(u32::MAX - 1).shown_s(u32::MAX), u32::MAX);
     }
 
     #[test]
     fn what_is_left_of_a_lease_is_not_cut_and_what_is_over_stays_over() {
-        for now_ns in [1_000 * NS, 1_000 * NS + 1, 1_001 * NS - 1] {
+        for now_ns in [1_000 * NS, 1_000 * NS + 1, 1_000 * NS + TICK_NS - 1, 1_001 * NS - 1] {
             let now = ServerTime(now_ns);
-            let end_ns = |left_ns| ServerTime::expiry_of(now.deadline_of_rest(left_ns)).0;
+            let end_ns = |left_ns| now.deadline_of_rest(left_ns).expiry().0;
             assert!(end_ns(0) <= now_ns);
-            for left_ns in [1, NS - 1, NS, NS + 1, 600 * NS] {
-                assert!((now_ns + left_ns..now_ns + left_ns + NS).contains(&end_ns(left_ns)));
+            for left_ns in [1, TICK_NS - 1, TICK_NS, TICK_NS + 1, NS, 600 * NS] {
+                assert!((now_ns + left_ns..now_ns + left_ns + TICK_NS).contains(&end_ns(left_ns)));
             }
-            assert_eq!(now.deadline_of_rest(u64::MAX), u32::MAX);
+            assert_eq!(now.deadline_of_rest(u64::MAX), Deadline::NEVER);
         }
     }
 
     #[test]
     fn a_deadline_is_not_earlier_than_the_true_time_asks_for() {
-        let now = Now::within(ServerTime(11 * NS - 5), 5);
-        assert_eq!(now.deadline(3), 14);
-        assert_eq!(Now::exact(ServerTime(11 * NS - 5)).deadline(3), 13);
+        let now = Now::within(ServerTime(11 * TICK_NS - 5), 5);
+        assert_eq!(now.deadline(Lease(3)), Deadline(14));
+        assert_eq!(Now::exact(ServerTime(11 * TICK_NS - 5)).deadline(Lease(3)), Deadline(13));
+        for ns in [11 * TICK_NS - 5, 11 * TICK_NS, 11 * TICK_NS + 1] {
+            let lasts_ns = ServerTime(ns).deadline(Lease(3)).expiry().0 - ns;
+            assert!((3 * TICK_NS + 1..=4 * TICK_NS).contains(&lasts_ns), "{lasts_ns}");
+        }
     }
 
     #[test]
-    fn a_hold_is_valid_through_the_whole_second_of_its_deadline() {
+    fn a_hold_is_valid_through_the_whole_tick_of_its_deadline() {
         let at = |ns| Now::within(ServerTime(ns), 5);
-        assert!(!at(11 * NS + 4).surely_expired(10));
-        assert!(at(11 * NS + 5).surely_expired(10));
-        assert!(!at(11 * NS - 6).maybe_expired(10));
-        assert!(at(11 * NS - 5).maybe_expired(10));
+        let end_ns = 11 * TICK_NS;
+        assert!(!at(end_ns + 4).surely_expired(Deadline(10)));
+        assert!(at(end_ns + 5).surely_expired(Deadline(10)));
+        assert!(!at(end_ns - 6).maybe_expired(Deadline(10)));
+        assert!(at(end_ns - 5).maybe_expired(Deadline(10)));
     }
 }

@@ -215,6 +215,7 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Lease;
 
     #[test]
     fn the_table_is_that_of_the_c_header() {
@@ -255,12 +256,12 @@ mod tests {
 
     #[test]
     fn a_decision_counts_as_at_the_originals_primary() {
-        let take = Op::TryLock { mode: Mode::Shared, expire_s: 1 };
+        let take = Op::TryLock { mode: Mode::Shared, lease: Lease::secs(1) };
         let of = |lock_type, op, mode, status| {
             Counter::of_decision(lock_type, op, mode, status).map(|counter| counter as usize)
         };
         let (x, s) = (Mode::Exclusive, Mode::Shared);
-        let extend = Op::Extend { mode: x, expire_s: 1 };
+        let extend = Op::Extend { mode: x, lease: Lease::secs(1) };
         for (lock_type, op, mode, status, number) in [
             (LockType::Fair, take, s, Status::Again, Some(0)),
             (LockType::Atomic, take, x, Status::Fail, Some(14)),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every limit of the protocol by name. The C API's own limits have the C API as their source.
 
+use crate::clock::Lease;
+
 /// Clients of one primary (C API).
 pub const CLIENTS_MAX: usize = 1_000;
 /// Locks of one primary (C API).
@@ -40,8 +42,8 @@ pub const VERBS_MESSAGE_BYTES_MAX: u32 = 4_096;
 pub const LOCK_WAIT_S: u64 = 5;
 /// Seconds a client waits for the answer of a control call (C API).
 pub const CONTROL_WAIT_S: u64 = 10;
-/// Seconds for which a ticket of a fair lock has its turn whose client does not ask for it.
-pub const FAIR_GRACE_S: u32 = 2;
+/// For how long a ticket of a fair lock has its turn whose client does not ask for it.
+pub const FAIR_GRACE: Lease = Lease::secs(2);
 /// Seconds between two looks at a read-write or fair lock that somebody is queued for: the wake-up
 /// of a client that leaves is lost if its session ends in between.
 pub const LOOK_S: u32 = 1;
@@ -70,10 +72,10 @@ pub const TRIES_AT_ONCE_MAX: u16 = 64;
 pub const TRY_PAUSE_NS_SHORT: u64 = 25_000;
 /// Nanoseconds between two tries at most of who has others before it in a fair lock's queue (4 ms).
 pub const FAR_PAUSE_NS_MAX: u64 = 4_000_000;
-/// Seconds of the longest lease that a client claims before its turn. A client that stops for ever
+/// The longest lease that a client claims before its turn. A client that stops for ever
 /// while it waits keeps the lock from others for that long. A longer lease is claimed for this
 /// long, and extended at the turn.
-pub const CLAIM_LEASE_S_MAX: u32 = 60;
+pub const CLAIM_LEASE_MAX: Lease = Lease::secs(60);
 /// Nanoseconds for which a client of shared memory sees one turn of a fair lock before it sleeps on
 /// the word (100 µs): a wake-up costs as much as a few short holds.
 pub const PARK_AFTER_NS: u64 = 100_000;

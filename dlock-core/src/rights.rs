@@ -86,7 +86,7 @@ impl Right {
             Request::Wait { mode, .. }
             | Request::Poll { mode, .. }
             | Request::TakeTicket { mode, .. } => Some(Self::to_lock(mode)),
-            Request::Extend { mode, expire_s, .. } => (expire_s > 0).then(|| Self::to_lock(mode)),
+            Request::Extend { mode, lease, .. } => (!lease.is_none()).then(|| Self::to_lock(mode)),
             Request::Steal { .. } => Some(Self::LockExclusive),
             Request::Cancel { .. }
             | Request::Release { .. }
@@ -513,6 +513,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Lease;
     use crate::ids::{Handle, Slot};
     use crate::memory::word_op::{Word, WordAddr};
     use crate::memory::words::Ticket;
@@ -748,11 +749,11 @@ mod tests {
             );
         }
         let (handle, mode) = (Handle(1), Mode::Shared);
-        let poll = Request::Poll { handle, mode, ticket: Ticket::default(), expire_s: 1 };
+        let poll = Request::Poll { handle, mode, ticket: Ticket::default(), lease: Lease::secs(1) };
         assert_eq!(Right::for_request(&poll), shared);
-        let take = Request::TakeTicket { handle, mode, expire_s: 1 };
+        let take = Request::TakeTicket { handle, mode, lease: Lease::secs(1) };
         assert_eq!(Right::for_request(&take), shared);
-        let steal = Request::Steal { handle, expire_s: 1 };
+        let steal = Request::Steal { handle, lease: Lease::secs(1) };
         assert_eq!(Right::for_request(&steal), exclusive);
         let release = Request::Release { handle, mode, ticket: None };
         assert_eq!(Right::for_request(&release), None);
@@ -782,14 +783,14 @@ mod tests {
 
     #[test]
     fn a_second_more_of_a_lease_needs_the_right_to_lock() {
-        let extend = |expire_s| Request::Extend {
+        let extend = |lease| Request::Extend {
             handle: Handle(0),
             mode: Mode::Exclusive,
-            expire_s,
+            lease,
             ticket: Ticket::default(),
         };
-        assert_eq!(Right::for_request(&extend(1)), Some(Right::LockExclusive));
-        assert_eq!(Right::for_request(&extend(0)), None, "it asks");
+        assert_eq!(Right::for_request(&extend(Lease::secs(1))), Some(Right::LockExclusive));
+        assert_eq!(Right::for_request(&extend(Lease::NONE)), None, "it asks");
     }
 
     /// Each bound for itself: two rules that both name it.

@@ -127,9 +127,10 @@ pub struct TokenFloor {
 }
 
 impl TokenFloor {
-    /// Of a primary that starts now. `kept`: its record says that all tokens before are below.
-    pub fn new(now: ServerTime, kept: u64) -> Self {
-        let by_clock = (now.0 / NS).saturating_mul(PER_SECOND);
+    /// Of a primary that starts now, so many seconds after 1970. `kept`: its record says that all
+    /// tokens before are below.
+    pub fn new(now: ServerTime, wall_s: u64, kept: u64) -> Self {
+        let by_clock = wall_s.saturating_mul(PER_SECOND);
         let start = match planted::is(Bug::ReserveIgnored) {
             true => by_clock,
             false => by_clock.max(kept.saturating_add(kept & 1)),
@@ -188,14 +189,14 @@ mod tests {
 
     #[test]
     fn a_primary_starts_above_its_clock_and_above_what_its_record_says() {
-        assert_eq!(TokenFloor::new(at(5), 0).start(), 5 * PER_SECOND);
+        assert_eq!(TokenFloor::new(at(5), 5, 0).start(), 5 * PER_SECOND);
         let kept = 9 * PER_SECOND + 1;
-        assert_eq!(TokenFloor::new(at(5), kept).start(), kept + 1, "an even number");
+        assert_eq!(TokenFloor::new(at(5), 5, kept).start(), kept + 1, "an even number");
     }
 
     #[test]
     fn the_record_is_ahead_of_what_can_be_given() {
-        let mut floor = TokenFloor::new(at(100), 0);
+        let mut floor = TokenFloor::new(at(100), 100, 0);
         assert_eq!(floor.next_reserve(), None, "without tokens nothing is kept");
         let below = floor.reserve(at(100)).unwrap();
         assert!(below >= floor.start() + RESERVE_S * PER_SECOND);
@@ -205,7 +206,7 @@ mod tests {
         let more = floor.reserve(again).unwrap();
         assert!(more >= floor.start() + (300 + RESERVE_S) * PER_SECOND);
         // a clock that was set back does not matter
-        assert!(TokenFloor::new(at(50), more).start() >= more);
+        assert!(TokenFloor::new(at(50), 50, more).start() >= more);
     }
 
     #[test]

@@ -461,14 +461,13 @@ fn worker(
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
         epoch,
-        anchor_s: clock.now().anchor_s(),
         tp_mode: config.tp_mode,
         recovery_clients: config.recovery_clients,
         clients_max: capacity.clients,
         locks_max: config.locks_max,
         objects_max: config.objects_max,
         absent_grace_ns: config.absent_grace.map(grace_ns),
-        tokens: TokenFloor::new(clock.now(), tokens_below),
+        tokens: TokenFloor::new(clock.now(), clock.wall_s(), tokens_below),
     };
     let rules = Rules {
         orphans: config.orphans,

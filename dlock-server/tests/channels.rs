@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use common::{attach, eventually, reinit, server, Peer, PATIENCE};
-use dlock_core::clock::NS;
+use dlock_core::clock::{Lease, NS};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, TurnWord};
@@ -46,7 +46,7 @@ impl Client {
     }
 
     fn held(&self) -> u64 {
-        let deadline = self.session.now.seconds() + LEASE_S;
+        let deadline = self.session.now.deadline(Lease::secs(LEASE_S));
         AtomicWord::new().with_client(self.id().get()).with_timeout(deadline).into_bits()
     }
 
@@ -67,7 +67,7 @@ impl Client {
         let wait = Request::Wait {
             handle: self.lock.handle,
             mode: Mode::Exclusive,
-            expire_s: LEASE_S,
+            lease: Lease::secs(LEASE_S),
             wait: WaitNumber(1),
             ticket: None,
         };

@@ -5,10 +5,10 @@ mod common;
 
 use std::io::Write;
 use std::net::Shutdown;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use common::{attach, reinit, server, Peer, INIT};
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{Lease, ServerTime};
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
 use dlock_core::memory::words::LedgerEntry;
@@ -34,7 +34,9 @@ fn a_client_is_let_in_asks_and_leaves() {
     assert_eq!(session.epoch, server.epoch());
     let offers = &session.offers;
     assert!(offers.has(FabricKind::Tcp) && offers.place(FabricKind::Shm).is_some());
-    assert!(session.now.seconds() >= session.anchor_s);
+    let wall_s = u64::from(session.anchor_s) + session.now.0 / 1_000_000_000;
+    let now_s = UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(wall_s.abs_diff(now_s) < 5, "{wall_s} {now_s}");
     assert!(peer.is_alive());
     let lock = peer.get("a lock", LockType::Atomic);
     assert!(lock.lock.0 > 0 && !lock.already);
@@ -187,8 +189,8 @@ fn an_unbound_connection_can_ask_for_nothing_and_touches_nobody() {
         ControlRequest::GetLocks(vec![common::desc("mine", LockType::Atomic)]),
         ControlRequest::ReleaseLocks(vec![lock.lock]),
         ControlRequest::UpdateLocks(Vec::new()),
-        ControlRequest::ObjectCreate { name: name.clone(), lease_s: 1, init: 0 },
-        ControlRequest::ObjectGet { name, lease_s: 1 },
+        ControlRequest::ObjectCreate { name: name.clone(), lease: Lease::secs(1), init: 0 },
+        ControlRequest::ObjectGet { name, lease: Lease::secs(1) },
         ControlRequest::ObjectRelease(ObjectId(1)),
         ControlRequest::ObjectDestroy(ObjectId(1)),
     ] {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -39,7 +40,7 @@ fn get_all(control: &mut Peer, prefix: &str, count: usize) -> Vec<LockGrant> {
 fn acquire(grant: &LockGrant, session: &Session) -> Chain {
     let swap = AtomicWord::new()
         .with_client(session.client.get())
-        .with_timeout(session.now.seconds() + LEASE_S)
+        .with_timeout(session.now.deadline(Lease::secs(LEASE_S)))
         .into_bits();
     Chain::one(WordOp::Cas { addr: WordAddr::new(grant.slot, Word::W0), expect: 0, swap })
 }
@@ -129,7 +130,7 @@ fn who_leaves_with_many_locks_is_unknown_at_once_and_its_waiters_are_granted() {
         let wait = Request::Wait {
             handle: lock.handle,
             mode: Mode::Exclusive,
-            expire_s: LEASE_S,
+            lease: Lease::secs(LEASE_S),
             wait: WaitNumber(1),
             ticket: None,
         };

@@ -3,6 +3,7 @@
 
 mod common;
 
+use dlock_core::clock::Lease;
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
@@ -75,7 +76,7 @@ impl Client {
     }
 
     fn held(&self) -> u64 {
-        let deadline = self.session.now.seconds() + LEASE_S;
+        let deadline = self.session.now.deadline(Lease::secs(LEASE_S));
         let holder = self.session.client.get();
         AtomicWord::new().with_client(holder).with_timeout(deadline).into_bits()
     }
@@ -94,7 +95,7 @@ impl Client {
     fn wait(&self) -> Seq {
         let handle = self.lock.handle;
         let (mode, wait) = (Mode::Exclusive, WaitNumber(1));
-        let wait = Request::Wait { handle, mode, expire_s: LEASE_S, wait, ticket: None };
+        let wait = Request::Wait { handle, mode, lease: Lease::secs(LEASE_S), wait, ticket: None };
         let seq = self.exec.send(&wait).unwrap();
         // The answer to a later request shows that the primary knows of the wait.
         let ping = self.exec.send(&Request::Ping).unwrap();

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::{attach, eventually, reinit, server, Peer, INIT};
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{Lease, ServerTime};
 use dlock_core::ids::ClientId;
 use dlock_core::memory::exec::{Executor, Single};
 use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
@@ -64,12 +64,13 @@ fn faa(executor: &VerbsExecutor, addr: WordAddr) -> Single {
 
 fn object(peer: &mut Peer, name: &str) -> WordAddr {
     let name = name.as_bytes().to_vec();
-    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 60, init: 0 };
+    let create =
+        ControlRequest::ObjectCreate { name: name.clone(), lease: Lease::secs(60), init: 0 };
     assert!(matches!(
         peer.call(create),
         ControlReply::Created(_) | ControlReply::Error(Status::ObjectExisted)
     ));
-    match peer.call(ControlRequest::ObjectGet { name, lease_s: 60 }) {
+    match peer.call(ControlRequest::ObjectGet { name, lease: Lease::secs(60) }) {
         ControlReply::Object(grant) => WordAddr::new(grant.slot, Word::W0),
         other => panic!("no object: {other:?}"),
     }

@@ -240,7 +240,7 @@ fn try_for<'a>(lock: &'a Lock, exec: &Exec, wait: Duration) -> Result<Guard<'a>,
 /// this client was away. A lease does not count beyond the horizon either, because a successor may
 /// not know of it.
 fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64, Error> {
-    let has_lease = held.lease_end_s().is_some();
+    let has_lease = held.lease_end_ms().is_some();
     let mut asked_ns = times::now_ns();
     client.heartbeat(ALIVE)?;
     if has_lease {

@@ -10,6 +10,7 @@
 //! ```
 //! What is to be done, and when, is decided by the entry of the lock (`dlock_core::lock::Due`).
 
+use dlock_core::clock::Lease;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -87,11 +88,11 @@ impl Renewed {
 pub(crate) fn begin<K: Keep>(
     reference: &Arc<Reference>,
     hold: &Hold<K>,
-    expire_s: u32,
+    lease: Lease,
     terms: Renew,
 ) -> Result<(), Error> {
     let (lock, number) = (hold.lock(), hold.number());
-    match reference.instance().renew_guard(lock, number, expire_s, &terms) {
+    match reference.instance().renew_guard(lock, number, lease, &terms) {
         Status::Success => {}
         status => return Err(Error::of_holder(status)),
     }

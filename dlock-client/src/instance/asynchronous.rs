@@ -10,6 +10,7 @@
 //! did or still does, and the next operation on the lock waits for that, unless the thread that
 //! looks after the primary has done so.
 
+use dlock_core::clock::Lease;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,9 +54,9 @@ pub enum AsyncOp {
 impl AsyncOp {
     fn op(self) -> Op {
         match self {
-            Self::TryLock { mode, expire_s } => Op::TryLock { mode, expire_s },
+            Self::TryLock { mode, expire_s } => Op::TryLock { mode, lease: Lease::secs(expire_s) },
             Self::Unlock => Op::Unlock,
-            Self::Extend { mode, expire_s } => Op::Extend { mode, expire_s },
+            Self::Extend { mode, expire_s } => Op::Extend { mode, lease: Lease::secs(expire_s) },
         }
     }
 }

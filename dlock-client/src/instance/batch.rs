@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{LockEntry, Op, OpResult};
@@ -34,7 +34,9 @@ impl Instance {
     /// # Latency
     /// As many round trips as the item that needs most; one where there is no contention.
     pub fn batch_trylock(&self, items: &[(LockId, Mode, u32)], out: &mut [OpResult]) -> Status {
-        let op = |&(lock, mode, expire_s): &_| (lock, Op::TryLock { mode, expire_s });
+        let op = |&(lock, mode, expire_s): &_| {
+            (lock, Op::TryLock { mode, lease: Lease::secs(expire_s) })
+        };
         self.batch(items.iter().map(op), out)
     }
 
@@ -57,7 +59,8 @@ impl Instance {
     /// # Latency
     /// As `batch_trylock`.
     pub fn batch_extend(&self, items: &[(LockId, Mode, u32)], out: &mut [OpResult]) -> Status {
-        let op = |&(lock, mode, expire_s): &_| (lock, Op::Extend { mode, expire_s });
+        let op =
+            |&(lock, mode, expire_s): &_| (lock, Op::Extend { mode, lease: Lease::secs(expire_s) });
         self.batch(items.iter().map(op), out)
     }
 

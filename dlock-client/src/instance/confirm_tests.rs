@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, ServerTime, NS};
 use dlock_core::ids::{Epoch, Handle, LockId};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::memory::words::AtomicWord;
@@ -55,9 +55,16 @@ fn claimed(count: usize) -> (Instance, Arc<Fake>) {
 }
 
 fn granted() -> Option<Reply> {
-    let word = AtomicWord::new().with_client(ME).with_timeout(DEADLINE_S).into_bits();
+    let word =
+        AtomicWord::new().with_client(ME).with_timeout(Deadline::at_s(DEADLINE_S)).into_bits();
     let at = ServerTime(1_000 * NS);
-    Some(Reply::Granted { word, deadline_s: DEADLINE_S, at, ticket: None, token: Token::NONE })
+    Some(Reply::Granted {
+        word,
+        deadline: Deadline::at_s(DEADLINE_S),
+        at,
+        ticket: None,
+        token: Token::NONE,
+    })
 }
 
 fn unconfirmed(instance: &Instance) -> usize {

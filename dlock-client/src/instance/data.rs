@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Single operations on locks.
 
+use dlock_core::clock::Lease;
 use std::time::Instant;
 
 use dlock_core::ids::LockId;
@@ -31,7 +32,7 @@ impl Instance {
     /// ticket is noted first.
     #[inline]
     pub fn trylock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
-        self.single(lock, Op::TryLock { mode, expire_s })
+        self.single(lock, Op::TryLock { mode, lease: Lease::secs(expire_s) })
     }
 
     /// As [`trylock`](Self::trylock), but waits up to 5 s at the primary for its turn.
@@ -45,7 +46,7 @@ impl Instance {
     /// if the primary does not answer that the wait is over. A client that finds the successor of
     /// its primary by itself waits for that, too: 60 s more at most.
     pub fn lock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
-        self.across_failover(|| self.single(lock, Op::Lock { mode, expire_s }))
+        self.across_failover(|| self.single(lock, Op::Lock { mode, lease: Lease::secs(expire_s) }))
     }
 
     /// Releases a lock, or one of several holds (`AlreadyLocked`), or a ticket.
@@ -74,7 +75,7 @@ impl Instance {
     /// # Latency
     /// One round trip; 5 s at most.
     pub fn extend(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
-        self.single(lock, Op::Extend { mode, expire_s })
+        self.single(lock, Op::Extend { mode, lease: Lease::secs(expire_s) })
     }
 
     #[inline(always)]

@@ -9,6 +9,7 @@
 //! Threads of one client that wait for the same lock are served in order, by at most one place
 //! in the primary's queue.
 
+use dlock_core::clock::Lease;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,7 +39,7 @@ impl Instance {
     /// # Errors
     /// As `trylock`; `Fail` if another guard of this client is in the way, or queued for it.
     #[inline]
-    pub(crate) fn try_guard(&self, lock: LockId, mode: Mode, expire_s: u32) -> Attempt {
+    pub(crate) fn try_guard(&self, lock: LockId, mode: Mode, lease: Lease) -> Attempt {
         if let Err(status) = self.admit() {
             return (code(status), 0);
         }
@@ -50,8 +51,7 @@ impl Instance {
                 if guard.as_ref().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
-                let result =
-                    self.run(lock_slot, &mut guard, Op::TryLock { mode, expire_s }, &limit);
+                let result = self.run(lock_slot, &mut guard, Op::TryLock { mode, lease }, &limit);
                 self.attempted(lock_slot, &mut guard, result)
             }
             Err(status) => (code(status), 0),
@@ -63,16 +63,16 @@ impl Instance {
         &self,
         lock: LockId,
         mode: Mode,
-        expire_s: u32,
+        lease: Lease,
         deadline: Instant,
     ) -> Attempt {
         let Some(watch) = self.watch() else {
-            return self.wait_guard_here(lock, mode, expire_s, deadline);
+            return self.wait_guard_here(lock, mode, lease, deadline);
         };
         let mut has_kept = false;
         loop {
             let moves = watch.moves();
-            let attempt = self.wait_guard_here(lock, mode, expire_s, deadline);
+            let attempt = self.wait_guard_here(lock, mode, lease, deadline);
             let is_without = attempt.0.status.is_without_primary();
             if is_without && watch.has_moved(moves, deadline) {
                 has_kept = true; // a ticket, perhaps
@@ -109,7 +109,7 @@ impl Instance {
         &self,
         lock: LockId,
         mode: Mode,
-        expire_s: u32,
+        lease: Lease,
         deadline: Instant,
     ) -> Attempt {
         if let Err(status) = self.admit() {
@@ -126,7 +126,7 @@ impl Instance {
             lock_slot.changed.notify_all();
             return (code(status), 0);
         }
-        let result = self.run(lock_slot, &mut guard, Op::Lock { mode, expire_s }, &limit);
+        let result = self.run(lock_slot, &mut guard, Op::Lock { mode, lease }, &limit);
         let attempt = self.attempted(lock_slot, &mut guard, result);
         lock_slot.changed.notify_all(); // a shared hold admits others, a failure hands the turn on
         attempt
@@ -253,11 +253,11 @@ impl Instance {
         lock: LockId,
         hold: u64,
         mode: Mode,
-        expire_s: u32,
+        lease: Lease,
     ) -> OpResult {
         match self.of_guard(lock, hold) {
             Ok((lock_slot, mut guard, limit)) => {
-                self.run(lock_slot, &mut guard, Op::Extend { mode, expire_s }, &limit)
+                self.run(lock_slot, &mut guard, Op::Extend { mode, lease }, &limit)
             }
             Err(status) => code(self.left_or(status)),
         }

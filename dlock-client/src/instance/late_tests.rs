@@ -75,7 +75,7 @@ fn lock(instance: &Instance, id: LockId, mode: Mode) {
 fn deadline_s(result: OpResult) -> i64 {
     match result {
         OpResult { status: Status::Success, view: Some(View::Atomic { time_out, .. }) } => {
-            time_out.into()
+            time_out.seconds().into()
         }
         other => panic!("{other:?}"),
     }
@@ -368,7 +368,7 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
 /// out.
 #[test]
 fn a_free_fair_lock_is_got_for_long_however_late_the_second_chain_comes() {
-    const GRACE: Duration = Duration::from_secs(dlock_core::limits::FAIR_GRACE_S as u64);
+    const GRACE: Duration = Duration::from_nanos(dlock_core::limits::FAIR_GRACE.ns());
     for fabric in FABRICS {
         let server = fresh_server();
         for mode in [X, S] {

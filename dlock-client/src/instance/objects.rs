@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::clock::COARSE_NS_MAX;
+use dlock_core::clock::{Lease, COARSE_NS_MAX};
 use dlock_core::counters::Counter;
 use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
@@ -82,9 +82,9 @@ impl Instance {
     ///
     /// # Latency
     /// One control round trip; 10 s at most.
-    pub fn object_create(&self, name: &[u8], lease_s: u32, init: u64) -> Result<ObjectId, Status> {
-        self.check_object(name, lease_s)?;
-        let request = ControlRequest::ObjectCreate { name: name.to_vec(), lease_s, init };
+    pub fn object_create(&self, name: &[u8], lease: Lease, init: u64) -> Result<ObjectId, Status> {
+        self.check_object(name, lease)?;
+        let request = ControlRequest::ObjectCreate { name: name.to_vec(), lease, init };
         match self.call(request).inspect_err(|&status| tell_if_denied(status, name))? {
             ControlReply::Created(object) => Ok(object),
             _ => Err(Status::BadResponse),
@@ -99,14 +99,14 @@ impl Instance {
     ///
     /// # Latency
     /// One control round trip; 10 s at most.
-    pub fn object_get(&self, name: &[u8], lease_s: u32) -> Result<ObjectId, Status> {
-        self.check_object(name, lease_s)?;
+    pub fn object_get(&self, name: &[u8], lease: Lease) -> Result<ObjectId, Status> {
+        self.check_object(name, lease)?;
         let deadline = Instant::now() + CONTROL_WAIT;
         let _lifecycle = self.lifecycle_until(deadline)?;
         // held until the handle is in the map, so that no release comes between
         let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
-        let request = ControlRequest::ObjectGet { name: name.to_vec(), lease_s };
+        let request = ControlRequest::ObjectGet { name: name.to_vec(), lease };
         let reply = call_on(control, request, deadline);
         let reply = reply.inspect_err(|&status| tell_if_denied(status, name))?;
         let ControlReply::Object(grant) = reply else {
@@ -122,8 +122,8 @@ impl Instance {
         Ok(grant.object)
     }
 
-    fn check_object(&self, name: &[u8], lease_s: u32) -> Result<(), Status> {
-        if !(1..=DESC_LEN_MAX).contains(&name.len()) || lease_s == 0 {
+    fn check_object(&self, name: &[u8], lease: Lease) -> Result<(), Status> {
+        if !(1..=DESC_LEN_MAX).contains(&name.len()) || lease.is_none() {
             return Err(Status::Invalid);
         }
         self.present().map_err(|_| Status::ClientNotInit)
@@ -405,8 +405,8 @@ mod tests {
     }
 
     fn made(instance: &Instance, name: &[u8]) -> ObjectId {
-        instance.object_create(name, 600, 0).unwrap();
-        instance.object_get(name, 600).unwrap()
+        instance.object_create(name, Lease::secs(600), 0).unwrap();
+        instance.object_get(name, Lease::secs(600)).unwrap()
     }
 
     #[test]
@@ -423,7 +423,11 @@ mod tests {
                 assert_eq!(instance.object_release(other), Status::Success);
                 assert_eq!(instance.snapshot(third), Ok(0));
                 assert_eq!(instance.snapshot(other), Err(Status::ObjectNotGet));
-                assert_eq!(instance.object_get(b"slow", 600), Ok(slow), "got while in use");
+                assert_eq!(
+                    instance.object_get(b"slow", Lease::secs(600)),
+                    Ok(slow),
+                    "got while in use"
+                );
             });
             let deadline = Instant::now() + CONTROL_WAIT;
             while !others.is_finished() && Instant::now() < deadline {

@@ -8,7 +8,7 @@
 //! A renewal is decided and posted under the mutex of the lock's slot. While its answer is out the
 //! lock is in use, and other operations on it wait for that.
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::LockId;
 use dlock_core::lock::Due;
 use dlock_core::operation::Operation;
@@ -27,19 +27,19 @@ fn has_hold(held: &ClientLock, lock: LockId, hold: u64) -> bool {
 }
 
 impl Instance {
-    /// Renews the lease of the hold of this number from now on, for `expire_s` seconds each time.
+    /// Renews the lease of the hold of this number from now on, for this lease each time.
     pub(crate) fn renew_guard(
         &self,
         lock: LockId,
         hold: u64,
-        expire_s: u32,
+        lease: Lease,
         terms: &Renew,
     ) -> Status {
         match self.of_guard(lock, hold) {
             Ok((_lock_slot, mut guard, _)) => {
                 if let Some(held) = guard.as_mut() {
                     let now = held.clock_of_deadline();
-                    held.entry.renews(expire_s, terms.max_ns(), now);
+                    held.entry.renews(lease, terms.max_ns(), now);
                 }
                 Status::Success
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use dlock_core::clock::NS;
+use dlock_core::clock::{Deadline, Lease, NS};
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use dlock_core::lock::LockEntry;
 use dlock_core::memory::words::{AtomicWord, RwWord};
@@ -78,7 +78,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
 }
 
 pub(super) fn others_hold() -> u64 {
-    AtomicWord::new().with_client(OTHER).with_timeout(u32::MAX).into_bits()
+    AtomicWord::new().with_client(OTHER).with_timeout(Deadline::NEVER).into_bits()
 }
 
 #[test]
@@ -99,7 +99,8 @@ fn a_lost_answer_is_bad_response_and_is_undone_before_the_next_operation() {
 fn a_batch_flushes_for_one_item_and_posts_again_for_another_in_the_same_round() {
     const RUN_MAX: Duration = Duration::from_secs(60);
     let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
-    let expired = AtomicWord::new().with_client(OTHER).with_timeout(900).into_bits();
+    let expired =
+        AtomicWord::new().with_client(OTHER).with_timeout(Deadline::at_s(900)).into_bits();
     fake.words.lock().insert(0, expired); // taken over by a second word operation
     let batch = std::thread::spawn(move || {
         let mut out = [code(Status::Error); 2];
@@ -151,15 +152,19 @@ fn a_lock_is_not_released_before_it_is_known_that_nothing_of_it_is_under_way() {
 #[test]
 fn a_guard_that_ends_without_an_answer_is_undone_before_the_next_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);
-    let (taken, first) = instance.try_guard(LockId(1), X, 5);
+    let (taken, first) = instance.try_guard(LockId(1), X, Lease::secs(5));
     assert_eq!(taken.status, Status::Success);
-    assert_eq!(instance.try_guard(LockId(1), X, 5).0.status, Status::Fail, "another guard has it");
+    assert_eq!(
+        instance.try_guard(LockId(1), X, Lease::secs(5)).0.status,
+        Status::Fail,
+        "another guard has it"
+    );
     fake.gone.store(true, SeqCst);
     assert_eq!(instance.end_guard(LockId(1), first), Status::BadResponse);
-    assert_eq!(instance.try_guard(LockId(1), X, 5).0.status, Status::BadResponse);
+    assert_eq!(instance.try_guard(LockId(1), X, Lease::secs(5)).0.status, Status::BadResponse);
     fake.gone.store(false, SeqCst);
     fake.words.lock().clear();
-    let (taken, second) = instance.try_guard(LockId(1), X, 5);
+    let (taken, second) = instance.try_guard(LockId(1), X, Lease::secs(5));
     assert_eq!(taken.status, Status::Success);
     assert_eq!(instance.end_guard(LockId(1), first), Status::AlreadyUnlocked);
     assert_eq!(instance.end_guard(LockId(1), second), Status::Success);
@@ -168,14 +173,21 @@ fn a_guard_that_ends_without_an_answer_is_undone_before_the_next_one() {
 #[test]
 fn the_guard_of_a_lost_hold_cannot_end_a_later_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);
-    let (_, first) = instance.try_guard(LockId(1), X, 5);
+    let (_, first) = instance.try_guard(LockId(1), X, Lease::secs(5));
     fake.words.lock().insert(0, others_hold());
-    assert_eq!(instance.extend_guard(LockId(1), first, X, 0).status, Status::Fail, "stolen");
+    assert_eq!(
+        instance.extend_guard(LockId(1), first, X, Lease::NONE).status,
+        Status::Fail,
+        "stolen"
+    );
     fake.words.lock().clear();
-    let (taken, second) = instance.try_guard(LockId(1), X, 5);
+    let (taken, second) = instance.try_guard(LockId(1), X, Lease::secs(5));
     assert_eq!(taken.status, Status::Success);
     assert_eq!(instance.end_guard(LockId(1), first), Status::AlreadyUnlocked);
-    assert_eq!(instance.extend_guard(LockId(1), first, X, 5).status, Status::AlreadyUnlocked);
+    assert_eq!(
+        instance.extend_guard(LockId(1), first, X, Lease::secs(5)).status,
+        Status::AlreadyUnlocked
+    );
     assert_ne!(fake.word(0), 0, "the second guard holds it");
     assert_eq!(instance.end_guard(LockId(1), second), Status::Success);
     assert_eq!(fake.word(0), 0);
@@ -412,7 +424,7 @@ fn no_call_waits_for_a_reinit_longer_than_it_may() {
         |a| a.batch_release_lock(&mut [1]),
         |a| a.update_all_locks(),
         |a| a.reinit_done(),
-        |a| a.object_get(b"o", 1).unwrap_err(),
+        |a| a.object_get(b"o", Lease::secs(1)).unwrap_err(),
         |a| a.object_release(ObjectId(1)),
         |a| a.object_destroy(ObjectId(1)),
     ];
@@ -505,7 +517,7 @@ fn past_its_horizon_a_client_posts_nothing_and_believes_nothing() {
 fn what_a_guard_knows_of_its_hold_and_session_is_told_without_asking() {
     let (instance, fake) = instance(&[LockType::Rw]);
     let id = LockId(1);
-    let (taken, hold) = instance.try_guard(id, X, u32::MAX);
+    let (taken, hold) = instance.try_guard(id, X, Lease::ENDLESS);
     assert_eq!(taken.status, Status::Success);
     let executes = fake.executes.load(SeqCst);
     let pulse = || {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::clock::NS;
+use dlock_core::clock::{Deadline, Lease, NS};
 use dlock_core::lock::Op;
 use dlock_core::memory::words::AtomicWord;
 use dlock_core::wire::message::{LockType, Mode};
@@ -24,7 +24,7 @@ fn tries(horizon_in_ns: u64) -> u64 {
     let fake = Fake::new();
     fake.one_sided.store(true, SeqCst);
     let (instance, fake) = instance_on(fake, &[LockType::Atomic]);
-    let other = AtomicWord::new().with_client(8).with_timeout(u32::MAX - 1).into_bits();
+    let other = AtomicWord::new().with_client(8).with_timeout(Deadline(u32::MAX - 1)).into_bits();
     fake.words.lock().insert(0, other);
     fake.delay(Duration::from_nanos(TRY_NS));
     let lasts_ns = Pulse::new(10 * NS, 0).horizon_ns();
@@ -32,7 +32,7 @@ fn tries(horizon_in_ns: u64) -> u64 {
     let mut guard = lock_slot.lock_until(Instant::now).expect("it is free");
     let pulse = Pulse::new(10 * NS, boot_ns() + horizon_in_ns - lasts_ns);
     guard.as_mut().unwrap().pulse = Arc::new(pulse);
-    let op = Op::Lock { mode: Mode::Exclusive, expire_s: 30 };
+    let op = Op::Lock { mode: Mode::Exclusive, lease: Lease::secs(30) };
     let limit = Limit::to(Instant::now(), Instant::now() + Duration::from_secs(5));
     let result = instance.run(lock_slot, &mut guard, op, &limit);
     assert_ne!(result.status, Status::Success);

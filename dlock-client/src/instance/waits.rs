@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::memory::exec::{Executor, Posted};
@@ -46,7 +46,7 @@ const END_WAIT: Duration = Duration::from_secs(2 * DATA_WAIT.as_secs());
 pub(crate) struct GuardWait {
     lock: LockId,
     mode: Mode,
-    expire_s: u32,
+    lease: Lease,
     limit: Limit,
     deadline: Instant,
     purpose: Purpose,
@@ -134,14 +134,14 @@ impl Awaits {
 
 impl GuardWait {
     /// Of a call that begins now.
-    pub(crate) fn new(lock: LockId, mode: Mode, expire_s: u32, wait: Duration) -> Self {
+    pub(crate) fn new(lock: LockId, mode: Mode, lease: Lease, wait: Duration) -> Self {
         let start = Instant::now();
         let deadline = start + wait;
         let limit = Limit::to(start, deadline);
         Self {
             lock,
             mode,
-            expire_s,
+            lease,
             limit,
             deadline,
             purpose: Purpose::Take,
@@ -156,13 +156,13 @@ impl GuardWait {
 
     /// The end of a hold.
     pub(crate) fn end(lock: LockId, hold: u64) -> Self {
-        let wait = Self::new(lock, Mode::Exclusive, 0, END_WAIT);
+        let wait = Self::new(lock, Mode::Exclusive, Lease::NONE, END_WAIT);
         Self { purpose: Purpose::End(hold), limit: Limit::NOW, ..wait }
     }
 
     /// The renewal of the lease of a hold.
     pub(crate) fn renewal(lock: LockId, hold: u64) -> Self {
-        let wait = Self::new(lock, Mode::Exclusive, 0, END_WAIT);
+        let wait = Self::new(lock, Mode::Exclusive, Lease::NONE, END_WAIT);
         Self { purpose: Purpose::Renew(hold), limit: Limit::NOW, ..wait }
     }
 
@@ -198,7 +198,7 @@ impl GuardWait {
 
     fn op(&self) -> Op {
         match self.purpose {
-            Purpose::Take => Op::Lock { mode: self.mode, expire_s: self.expire_s },
+            Purpose::Take => Op::Lock { mode: self.mode, lease: self.lease },
             Purpose::GiveUp(_) | Purpose::End(_) | Purpose::Renew(_) => Op::Unlock,
         }
     }

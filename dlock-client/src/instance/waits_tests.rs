@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Due, EntryState};
 use dlock_core::memory::words::{AtomicWord, TakenWord};
@@ -29,7 +29,7 @@ fn waiting() -> (Instance, Arc<Fake>, GuardWait, Arc<Tasks>) {
     let (instance, fake) = instance(&[LockType::Atomic]);
     fake.words.lock().insert(0, others_hold());
     fake.answer(|request| (!matches!(request, Request::Wait { .. })).then_some(DONE));
-    let (mut wait, tasks) = (GuardWait::new(LOCK, X, 5, LONG), Arc::new(Tasks::new()));
+    let (mut wait, tasks) = (GuardWait::new(LOCK, X, Lease::secs(5), LONG), Arc::new(Tasks::new()));
     assert!(instance.advance_wait(&mut wait, &tasks).is_none());
     assert!(instance.advance_wait(&mut wait, &tasks).is_none(), "nothing has come");
     assert!(matches!(fake.requests.lock()[..], [Request::Wait { .. }]));
@@ -39,7 +39,7 @@ fn waiting() -> (Instance, Arc<Fake>, GuardWait, Arc<Tasks>) {
 const DONE: Reply = Reply::Done { word: 0 };
 
 fn mine() -> u64 {
-    AtomicWord::new().with_client(ME).with_timeout(DEADLINE_S).into_bits()
+    AtomicWord::new().with_client(ME).with_timeout(Deadline::at_s(DEADLINE_S)).into_bits()
 }
 
 /// The arbiter grants the first wait.
@@ -48,7 +48,7 @@ fn grant(fake: &Fake) {
     let at = ServerTime(1_000 * NS);
     let granted = Reply::Granted {
         word: mine(),
-        deadline_s: DEADLINE_S,
+        deadline: Deadline::at_s(DEADLINE_S),
         at,
         ticket: None,
         token: Token::NONE,
@@ -63,7 +63,7 @@ fn a_grant_that_came_just_before_the_drop_is_released_by_the_word_itself() {
     instance.cancel_wait(wait, &tasks);
     assert_eq!(fake.word(0), 0, "the grant was taken, and released");
     assert_eq!(fake.requests.lock().len(), 1, "nothing is in doubt");
-    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success);
+    assert_eq!(instance.try_guard(LOCK, X, Lease::secs(5)).0.status, Status::Success);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_drop_just_before_the_grant_has_the_arbiter_undo_the_wait_before_anything_el
     assert_eq!(fake.forgotten.lock().len(), 2, "neither of the two is waited for");
     // what the arbiter does then
     fake.words.lock().clear();
-    let (taken, number) = instance.try_guard(LOCK, X, 5);
+    let (taken, number) = instance.try_guard(LOCK, X, Lease::secs(5));
     assert_eq!(taken.status, Status::Success);
     let requests = fake.requests.lock().clone();
     assert!(matches!(requests[2..], [Request::Resolve { .. }]), "and that it is done is asked");
@@ -86,12 +86,16 @@ fn a_drop_just_before_the_grant_has_the_arbiter_undo_the_wait_before_anything_el
 #[test]
 fn a_wait_that_is_granted_is_a_hold_of_its_own() {
     let (instance, fake, mut wait, tasks) = waiting();
-    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail, "it is queued for");
+    assert_eq!(
+        instance.try_guard(LOCK, X, Lease::secs(5)).0.status,
+        Status::Fail,
+        "it is queued for"
+    );
     grant(&fake);
     let (result, number) = instance.advance_wait(&mut wait, &tasks).unwrap();
     assert_eq!(result.status, Status::Success);
     assert!(wait.read().is_some());
-    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail);
+    assert_eq!(instance.try_guard(LOCK, X, Lease::secs(5)).0.status, Status::Fail);
     assert_eq!(instance.end_guard(LOCK, number), Status::Success);
     assert_eq!(fake.word(0), 0);
 }
@@ -106,7 +110,7 @@ fn a_wait_whose_time_is_up_is_cancelled_as_one_of_a_thread() {
         _ => Some(DONE),
     });
     let tasks = Arc::new(Tasks::new());
-    let mut wait = GuardWait::new(LOCK, X, 5, Duration::from_millis(1));
+    let mut wait = GuardWait::new(LOCK, X, Lease::secs(5), Duration::from_millis(1));
     let start = Instant::now();
     let is_cancelled = || fake.requests.lock().iter().any(|r| matches!(r, Request::Cancel { .. }));
     while !is_cancelled() {
@@ -137,20 +141,28 @@ fn a_dropped_wait_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
 #[test]
 fn a_wait_behind_a_guard_of_its_own_client_keeps_its_place_and_gives_it_up() {
     let (instance, fake) = instance(&[LockType::Atomic]);
-    let (taken, held) = instance.try_guard(LOCK, X, 5);
+    let (taken, held) = instance.try_guard(LOCK, X, Lease::secs(5));
     assert_eq!(taken.status, Status::Success);
     let tasks = Arc::new(Tasks::new());
-    let [mut first, mut second] = [(); 2].map(|()| GuardWait::new(LOCK, X, 5, LONG));
+    let [mut first, mut second] = [(); 2].map(|()| GuardWait::new(LOCK, X, Lease::secs(5), LONG));
     assert!(instance.advance_wait(&mut first, &tasks).is_none());
     assert!(instance.advance_wait(&mut second, &tasks).is_none());
     assert_eq!(instance.end_guard(LOCK, held), Status::Success);
     assert!(instance.advance_wait(&mut second, &tasks).is_none(), "it is the turn of the first");
-    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail, "nobody barges in");
+    assert_eq!(
+        instance.try_guard(LOCK, X, Lease::secs(5)).0.status,
+        Status::Fail,
+        "nobody barges in"
+    );
     instance.cancel_wait(first, &tasks);
     let (result, number) = instance.advance_wait(&mut second, &tasks).unwrap();
     assert_eq!(result.status, Status::Success);
     assert_eq!(instance.end_guard(LOCK, number), Status::Success);
-    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success, "the queue is empty");
+    assert_eq!(
+        instance.try_guard(LOCK, X, Lease::secs(5)).0.status,
+        Status::Success,
+        "the queue is empty"
+    );
     assert!(fake.requests.lock().is_empty());
 }
 
@@ -198,9 +210,9 @@ fn who_leaves_is_heard_before_its_data_path_ends() {
 #[test]
 fn a_wait_enters_nothing_again_while_the_session_is_cut_off() {
     let (instance, fake) = instance(&[LockType::Rw]);
-    assert_eq!(instance.try_guard(LOCK, Mode::Shared, 5).0.status, Status::Success);
+    assert_eq!(instance.try_guard(LOCK, Mode::Shared, Lease::secs(5)).0.status, Status::Success);
     let enters = || {
-        let mut wait = GuardWait::new(LOCK, Mode::Shared, 5, LONG);
+        let mut wait = GuardWait::new(LOCK, Mode::Shared, Lease::secs(5), LONG);
         instance.advance_wait(&mut wait, &Arc::new(Tasks::new())).unwrap().0.status
     };
     assert_eq!(enters(), Status::AlreadyLocked);
@@ -217,7 +229,7 @@ fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
     fake.words.lock().insert(0, TakenWord::new().with_mx(1).into_bits());
     fake.answer(|_| None);
     let tasks = Arc::new(Tasks::new());
-    let mut wait = GuardWait::new(LOCK, X, 5, Duration::from_millis(1));
+    let mut wait = GuardWait::new(LOCK, X, Lease::secs(5), Duration::from_millis(1));
     let start = Instant::now();
     let result = loop {
         match instance.advance_wait(&mut wait, &tasks) {
@@ -238,10 +250,10 @@ fn a_renewal_without_a_primary_is_over_and_due_again() {
     let plan = Plan { addresses: Vec::new(), silence: LONG };
     instance.watch = Some(Arc::new(Watch::new(plan)));
     let instance = Arc::new(instance);
-    let (result, hold) = instance.try_guard(LOCK, X, 600);
+    let (result, hold) = instance.try_guard(LOCK, X, Lease::secs(600));
     assert_eq!(result.status, Status::Success);
     let terms = Renew::new();
-    assert_eq!(instance.renew_guard(LOCK, hold, 1, &terms), Status::Success);
+    assert_eq!(instance.renew_guard(LOCK, hold, Lease::secs(1), &terms), Status::Success);
     let renewed = Renewed { instance: Arc::downgrade(&instance), lock: LOCK, hold, terms };
     let start = Instant::now();
     while instance.look_after_hold(&renewed) != Due::Renew {
@@ -261,10 +273,10 @@ fn a_renewal_without_a_primary_is_over_and_due_again() {
 fn a_chain_of_a_wait_whose_session_was_replaced_is_undone_at_the_new_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);
     fake.slow.store(true, SeqCst);
-    let (mut wait, tasks) = (GuardWait::new(LOCK, X, 5, LONG), Arc::new(Tasks::new()));
+    let (mut wait, tasks) = (GuardWait::new(LOCK, X, Lease::secs(5), LONG), Arc::new(Tasks::new()));
     assert!(instance.advance_wait(&mut wait, &tasks).is_none(), "the chain is out");
     assert!(instance.advance_wait(&mut wait, &tasks).is_none());
-    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail, "it is in use");
+    assert_eq!(instance.try_guard(LOCK, X, Lease::secs(5)).0.status, Status::Fail, "it is in use");
     let other = Arc::new(Fake::new());
     {
         let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
@@ -281,13 +293,13 @@ fn a_chain_of_a_wait_whose_session_was_replaced_is_undone_at_the_new_one() {
     assert_eq!(result.status, Status::BadResponse);
     assert!(fake.requests.lock().is_empty(), "nothing is said to the old one");
     assert!(matches!(other.requests.lock()[..], [Request::Resolve { .. }]));
-    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success);
+    assert_eq!(instance.try_guard(LOCK, X, Lease::secs(5)).0.status, Status::Success);
 }
 
 #[test]
 fn the_end_of_a_hold_waits_for_its_chain_and_for_nothing_else() {
     let (instance, fake) = instance(&[LockType::Atomic]);
-    let (taken, hold) = instance.try_guard(LOCK, X, 5);
+    let (taken, hold) = instance.try_guard(LOCK, X, Lease::secs(5));
     assert_eq!(taken.status, Status::Success);
     let tasks = Arc::new(Tasks::new());
     let mut wrong = GuardWait::end(LOCK, hold + 1);

@@ -7,7 +7,7 @@
 
 use super::confirm::confirm;
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
-use crate::clock::ServerTime;
+use crate::clock::{Lease, ServerTime};
 use crate::ids::ClientId;
 use crate::memory::words::AtomicWord;
 use crate::planted::{self, Bug};
@@ -16,10 +16,10 @@ use crate::wire::status::Status;
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     match request {
-        Request::Wait { mode: Mode::Exclusive, expire_s, wait, .. } => {
+        Request::Wait { mode: Mode::Exclusive, lease, wait, .. } => {
             end_earlier_wait(ctx, state, from.client);
             clear_bit_if_nobody_waits(ctx, state);
-            let waiter = Waiter { caller: from, wait, mode: Mode::Exclusive, expire_s };
+            let waiter = Waiter { caller: from, wait, mode: Mode::Exclusive, lease };
             queue(ctx, state, waiter);
         }
         Request::Cancel { wait, .. } => {
@@ -29,7 +29,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             ctx.answer(from, Reply::Done { word });
         }
         Request::Release { .. } => release(ctx, state, from),
-        Request::Steal { expire_s, .. } => steal(ctx, state, from, expire_s),
+        Request::Steal { lease, .. } => steal(ctx, state, from, lease),
         Request::Resolve { .. } => {
             forget_only(ctx, state, from.client);
             let word = ctx.read();
@@ -43,13 +43,13 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
 }
 
 fn expired(now: ServerTime, word: AtomicWord) -> bool {
-    now >= ServerTime::expiry_of(word.timeout())
+    now >= word.timeout().expiry()
 }
 
 fn grant_word(ctx: &Ctx<'_>, waiter: &Waiter, waiters: bool) -> AtomicWord {
     AtomicWord::new()
         .with_client(waiter.caller.client.get())
-        .with_timeout(ctx.now.deadline(waiter.expire_s))
+        .with_timeout(ctx.now.deadline(waiter.lease))
         .with_waiters(waiters)
 }
 
@@ -117,10 +117,9 @@ fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
     }
 }
 
-fn steal(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, expire_s: u32) {
+fn steal(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, lease: Lease) {
     let now = ctx.now;
-    let wanted =
-        AtomicWord::new().with_client(from.client.get()).with_timeout(now.deadline(expire_s));
+    let wanted = AtomicWord::new().with_client(from.client.get()).with_timeout(now.deadline(lease));
     let nobody_queued = state.queue.is_empty();
     let new = ctx.update(|seen| {
         let free = seen == 0 || expired(now, AtomicWord::from_bits(seen));
@@ -151,7 +150,7 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     hand_over(ctx, state, over);
     if !state.queue.is_empty() {
         let word = AtomicWord::from_bits(ctx.read());
-        ctx.wake_at(ServerTime::expiry_of(word.timeout()).max(now.plus_ns(1)));
+        ctx.wake_at(word.timeout().expiry().max(now.plus_ns(1)));
     }
 }
 

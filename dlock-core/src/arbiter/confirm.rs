@@ -2,6 +2,7 @@
 //! What a client has of a lock after a recovery, which has settled what it claimed.
 
 use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
+use crate::clock::Deadline;
 use crate::ids::ClientId;
 use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
 use crate::wire::message::{LockType, Mode, Reply};
@@ -15,14 +16,14 @@ impl Arbiter {
         lock: LockRef<'_>,
         client: ClientId,
         entry: LedgerEntry,
-        ticket: Option<(Mode, Ticket, Option<u32>)>,
+        ticket: Option<(Mode, Ticket, Option<Deadline>)>,
     ) {
         let is_proxied = self.proxied.contains(client);
         let state = self.state(lock.slot);
         match (lock.lock_type, ticket) {
             (LockType::Rw, _) if is_proxied => _ = state.rw.shares.insert(client),
-            (LockType::Fair, Some((mode, ticket, until_s))) => {
-                fair::claimed(&mut state.fair, client, (mode, ticket), entry, until_s);
+            (LockType::Fair, Some((mode, ticket, until))) => {
+                fair::claimed(&mut state.fair, client, (mode, ticket), entry, until);
             }
             _ => {}
         }
@@ -35,8 +36,8 @@ impl Arbiter {
 pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     let word = ctx.read();
     match had(ctx, state, from, mode, word) {
-        Some(Confirmed::Held(deadline_s, ticket)) => {
-            ctx.granted(from, mode, word, deadline_s, ticket);
+        Some(Confirmed::Held(deadline, ticket)) => {
+            ctx.granted(from, mode, word, deadline, ticket);
         }
         Some(Confirmed::Queued(ticket)) => ctx.answer(from, Reply::Queued { word, ticket }),
         None => ctx.answer(from, Reply::Denied { status: Status::Fail, word }),
@@ -44,8 +45,8 @@ pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mo
 }
 
 enum Confirmed {
-    /// Until this deadline, in seconds since 1970.
-    Held(u32, Option<Ticket>),
+    /// Until this deadline; read-write: the time of the answer.
+    Held(Deadline, Option<Ticket>),
     Queued(Ticket),
 }
 
@@ -69,12 +70,12 @@ fn had(
             };
             let is_reader = mode == Mode::Shared && has_share;
             let is_held = is_mine(RwWord::from_bits(word).client()) || is_reader;
-            is_held.then(|| Confirmed::Held(ctx.now.seconds(), None))
+            is_held.then(|| Confirmed::Held(ctx.now.tick(), None))
         }
         LockType::Fair => {
-            let (ticket, until_s) = fair::has(ctx, &state.fair, from, mode)?;
-            match until_s {
-                Some(until_s) => Some(Confirmed::Held(until_s, Some(ticket))),
+            let (ticket, until) = fair::has(ctx, &state.fair, from, mode)?;
+            match until {
+                Some(until) => Some(Confirmed::Held(until, Some(ticket))),
                 None => Some(Confirmed::Queued(ticket)),
             }
         }

@@ -2,7 +2,7 @@
 //! What one client has of one lock, as the lock's word, its ledger entry and the queues tell.
 
 use super::{atomic, fair, rw, Arbiter, LockRef, LockState, Sent};
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, ServerTime};
 use crate::ids::{ClientId, Handle, Slot};
 use crate::locks::Had;
 use crate::memory::exec::LockMemory;
@@ -60,11 +60,11 @@ impl Arbiter {
             LockType::Fair => {
                 let (entry, is_proxied) =
                     (mem.ledger(client, handle), self.proxied.contains(client));
-                match fair::hold(&state.fair, client, entry, (now, self.anchor_s), is_proxied) {
+                match fair::hold(&state.fair, client, entry, now, is_proxied) {
                     fair::Hold::Nothing => Had::Nothing,
                     fair::Hold::Place => Had::Unleased,
                     fair::Hold::Claimed(_) if planted::is(Bug::ClaimLapses) => Had::Unleased,
-                    fair::Hold::Claimed(until_s) => leased_until(now, until_s),
+                    fair::Hold::Claimed(until) => leased_until(now, until),
                 }
             }
         };
@@ -135,23 +135,22 @@ impl Arbiter {
         slot: Slot,
         client: ClientId,
         (before, after): (LedgerEntry, LedgerEntry),
-        anchor_s: u32,
     ) -> Option<Mode> {
         let mode = after.claims()?;
         let is_same = before.claims() == Some(mode) && before.stamp() == after.stamp();
-        let noted = is_same.then(|| before.deadline_s(anchor_s));
+        let noted = is_same.then(|| before.deadline());
         let fair = self.locks.get(&slot).map(|state| &state.fair);
         let granted = fair.and_then(|fair| fair.granted_until(client, after.stamp()));
         let granted = granted.filter(|_| !planted::is(Bug::NoteNeedsRight));
-        (noted.max(granted) < Some(after.deadline_s(anchor_s))).then_some(mode)
+        (noted.max(granted) < Some(after.deadline())).then_some(mode)
     }
 }
 
-/// A hold with this deadline, in seconds since 1970.
-fn leased_until(now: ServerTime, deadline_s: u32) -> Had {
-    let until = ServerTime::expiry_of(deadline_s);
-    match deadline_s {
-        u32::MAX => Had::Unleased,
+/// A hold with this deadline.
+fn leased_until(now: ServerTime, deadline: Deadline) -> Had {
+    let until = deadline.expiry();
+    match deadline {
+        Deadline::NEVER => Had::Unleased,
         _ if until <= now => Had::Expired,
         _ => Had::Leased(until),
     }

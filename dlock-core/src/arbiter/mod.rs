@@ -22,7 +22,7 @@ mod waits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Deadline, Lease, ServerTime, NS};
 use crate::ids::{ClientId, Handle, Seq, Slot};
 use crate::limits::LOOK_S;
 use crate::memory::exec::LockMemory;
@@ -89,7 +89,7 @@ struct Waiter {
     caller: Caller,
     wait: WaitNumber,
     mode: Mode,
-    expire_s: u32,
+    lease: Lease,
 }
 
 /// What the arbiter remembers of a lock; absent if there is nothing to remember.
@@ -117,7 +117,6 @@ impl LockState {
 /// The arbiter of one primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arbiter {
-    anchor_s: u32,
     /// Boxed, so that what a tree moves when it grows is little.
     locks: BTreeMap<Slot, Box<LockState>>,
     due: BTreeSet<(ServerTime, Slot)>,
@@ -145,7 +144,7 @@ impl Eq for Work {}
 /// For model checkers, whose states are copied, compared and hashed.
 impl Hash for Arbiter {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.anchor_s, &self.locks, &self.due).hash(state);
+        (&self.locks, &self.due).hash(state);
     }
 }
 
@@ -154,7 +153,6 @@ struct Ctx<'a> {
     now: ServerTime,
     mem: &'a mut dyn LockMemory,
     lock: LockRef<'a>,
-    anchor_s: u32,
     out: &'a mut Vec<Sent>,
     proxied: &'a Proxied,
     /// When this lock wants to be looked at again, and in case that a wake-up was lost.
@@ -212,11 +210,11 @@ impl Ctx<'_> {
         to: Caller,
         mode: Mode,
         word: u64,
-        deadline_s: u32,
+        deadline: Deadline,
         ticket: Option<Ticket>,
     ) {
         let (at, token) = (self.now, self.token(mode));
-        self.answer(to, Reply::Granted { word, deadline_s, at, ticket, token });
+        self.answer(to, Reply::Granted { word, deadline, at, ticket, token });
     }
     /// The token of a hold, where clients want tokens. A fair ticket tells its own.
     fn token(&mut self, mode: Mode) -> Token {
@@ -244,10 +242,9 @@ impl Ctx<'_> {
 }
 
 impl Arbiter {
-    /// An arbiter with empty queues. `anchor_s` is what ledger deadlines count from.
-    pub fn new(anchor_s: u32) -> Self {
+    /// An arbiter with empty queues.
+    pub fn new() -> Self {
         Self {
-            anchor_s,
             locks: BTreeMap::new(),
             due: BTreeSet::new(),
             proxied: Proxied::default(),
@@ -468,14 +465,14 @@ impl Arbiter {
     }
 
     /// The deadline of the turn of a fair lock that was granted to this client and keeps others
-    /// waiting, in seconds since 1970. A client that has released it by itself has none. For
+    /// waiting. A client that has released it by itself has none. For
     /// checkers and simulators.
     pub fn turn_until(
         &self,
         mem: &mut dyn LockMemory,
         slot: Slot,
         client: ClientId,
-    ) -> Option<u32> {
+    ) -> Option<Deadline> {
         let state = self.locks.get(&slot).filter(|state| !state.queue.is_empty())?;
         fair::turn_until(&state.fair, mem, slot, client)
     }
@@ -496,17 +493,7 @@ impl Arbiter {
         let state = self.locks.entry(lock.slot).or_default();
         self.proxied.tell(state);
         let (proxied, before) = (&self.proxied, out.len());
-        let mut ctx = Ctx {
-            now,
-            mem,
-            lock,
-            anchor_s: self.anchor_s,
-            out,
-            proxied,
-            due: None,
-            look: None,
-            work: 0,
-        };
+        let mut ctx = Ctx { now, mem, lock, out, proxied, due: None, look: None, work: 0 };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
         let (needed, look, work) = (ctx.due, ctx.look, ctx.work);

@@ -156,11 +156,11 @@ pub(super) fn may_add(seen: u64, add: u64, has_share: Option<bool>) -> Result<()
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     match request {
-        Request::Wait { mode, expire_s, wait, .. } => {
+        Request::Wait { mode, lease, wait, .. } => {
             end_earlier_wait(ctx, state, from.client);
             state.rw.granted.remove(&from.client);
             state.rw.untold.remove(&from.client);
-            let waiter = Waiter { caller: from, wait, mode, expire_s };
+            let waiter = Waiter { caller: from, wait, mode, lease };
             let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
             if owns || state.rw.shares.contains(&from.client) {
                 ctx.denied(from, Status::Fail);
@@ -222,7 +222,7 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
         may.then(|| next.into_bits())
     })?;
     state.queue.pop_front();
-    let at = ctx.now.seconds();
+    let at = ctx.now.tick();
     ctx.granted(next.caller, next.mode, word, at, None);
     if !state.queue.is_empty() {
         ctx.looks_again();
@@ -285,7 +285,7 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
                 state.rw.granted.insert(client, waiter.wait);
             }
         }
-        let at = ctx.now.seconds();
+        let at = ctx.now.tick();
         let word = match state.queue.is_empty() {
             true => clear_bit(ctx).unwrap_or(word),
             false => word,

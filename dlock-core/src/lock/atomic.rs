@@ -13,8 +13,8 @@
 //! A word with the waiters bit is changed by the arbiter alone, but for its holder's own extend.
 
 use super::machine::Phase;
-use super::{LockEntry, Machine, Op, OpResult, Step, View};
-use crate::clock::Now;
+use super::{LockEntry, Machine, Op, OpResult, Step, TimeOut, View};
+use crate::clock::{Deadline, Lease, Now};
 use crate::limits::CAS_ROUNDS_MAX;
 use crate::memory::word_op::{Chain, WordOp};
 use crate::memory::words::AtomicWord;
@@ -41,7 +41,7 @@ pub(super) enum At {
 impl At {
     /// The deadline of the lease that begins if the word is as expected.
     #[inline(always)]
-    pub(super) fn begins_until(self) -> Option<u32> {
+    pub(super) fn begins_until(self) -> Option<Deadline> {
         match self {
             At::Taking { mine, .. } => Some(AtomicWord::from_bits(mine).timeout()),
             _ => None,
@@ -53,14 +53,14 @@ impl At {
 #[inline(always)]
 pub(super) fn first(op: Op, e: &LockEntry, now: &Now) -> Option<(At, WordOp)> {
     let (at, expect, swap) = match op {
-        Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } if e.refs == 0 => {
-            let deadline_s = now.deadline(expire_s);
-            let mine = AtomicWord::new().with_client(e.me.get()).with_timeout(deadline_s);
+        Op::TryLock { lease, .. } | Op::Lock { lease, .. } if e.refs == 0 => {
+            let deadline = now.deadline(lease);
+            let mine = AtomicWord::new().with_client(e.me.get()).with_timeout(deadline);
             let mine = mine.into_bits();
             (At::Taking { found: 0, mine }, 0, mine)
         }
-        Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } | Op::Extend { expire_s, .. } => {
-            let later = later_word(e, expire_s, now);
+        Op::TryLock { lease, .. } | Op::Lock { lease, .. } | Op::Extend { lease, .. } => {
+            let later = later_word(e, lease, now);
             (At::Extending { later }, e.word, later)
         }
         Op::Unlock if is_arbiters(e) => return None,
@@ -146,15 +146,15 @@ pub(super) fn found(e: &mut LockEntry, at: At, values: &[u64]) -> Option<u64> {
 
 /// The word of the hold with a later deadline. With nothing to move it is the same, and a
 /// compare-and-swap a query.
-fn later_word(e: &LockEntry, expire_s: u32, now: &Now) -> u64 {
+fn later_word(e: &LockEntry, lease: Lease, now: &Now) -> u64 {
     let word = AtomicWord::from_bits(e.word);
-    let later_s = match expire_s {
-        0 => word.timeout(),
-        _ if planted::is(Bug::ExtendShortens) => now.deadline(expire_s),
-        _ => word.timeout().max(now.deadline(expire_s)),
+    let later = match lease {
+        Lease::NONE => word.timeout(),
+        _ if planted::is(Bug::ExtendShortens) => now.deadline(lease),
+        _ => word.timeout().max(now.deadline(lease)),
     };
     let keep = word.waiters() && !planted::is(Bug::ExtendDropsBit);
-    word.with_timeout(later_s).with_waiters(keep).into_bits()
+    word.with_timeout(later).with_waiters(keep).into_bits()
 }
 
 /// The first effect has found the word to be another than expected.
@@ -178,8 +178,8 @@ fn not_acquired(m: &mut Machine, e: &mut LockEntry, mine: u64, old: u64, now: No
         }
         if now.maybe_expired(word.timeout()) {
             m.phase = Phase::Atomic(At::Steals);
-            let (handle, expire_s) = (e.handle, m.op.expire_s());
-            return Step::Request(Request::Steal { handle, expire_s });
+            let (handle, lease) = (e.handle, m.op.lease());
+            return Step::Request(Request::Steal { handle, lease });
         }
     }
     match m.waits() {
@@ -200,14 +200,14 @@ fn granted(e: &mut LockEntry, word: u64, clock: &Now) -> OpResult {
 #[inline(always)]
 fn view(e: &mut LockEntry) -> View {
     let word = AtomicWord::from_bits(e.word);
-    e.lease.time_s = word.timeout();
-    View::Atomic { client_id: word.client(), time_out: word.timeout() }
+    e.lease.time = word.timeout();
+    View::Atomic { client_id: word.client(), time_out: e.shown(word.timeout()) }
 }
 
 fn extended(op: Op, e: &mut LockEntry, later: u64, (begun, now): (&Now, &Now)) -> OpResult {
     e.word = later;
     let clock = if planted::is(Bug::ExtendedOnOtherClock) { now } else { begun };
-    e.goes_on(AtomicWord::from_bits(later).timeout(), op.expire_s(), clock);
+    e.goes_on(AtomicWord::from_bits(later).timeout(), op.lease(), clock);
     let view = view(e);
     if op.is_acquire() {
         return e.grant(Mode::Exclusive, view); // once more
@@ -225,13 +225,13 @@ fn not_extended(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
         return m.done(Status::BadResponse); // only I and the arbiter's bit can change it
     }
     e.word = old; // the arbiter has set or cleared the waiters bit, or a lost extend came through
-    let later = later_word(e, m.op.expire_s(), &now);
+    let later = later_word(e, m.op.lease(), &now);
     cas(m, e, At::Extending { later }, old, later)
 }
 
 #[inline(always)]
 fn released(e: &mut LockEntry) -> OpResult {
-    e.released(View::Atomic { client_id: 0, time_out: 0 })
+    e.released(View::Atomic { client_id: 0, time_out: TimeOut::NONE })
 }
 
 fn not_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {

@@ -11,7 +11,7 @@
 
 use super::validity::NO_CLOCK;
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View};
-use crate::clock::{Now, ServerTime, NS};
+use crate::clock::{Deadline, Lease, Now, NS};
 use crate::ids::{ClientId, Epoch};
 use crate::planted::{self, Bug};
 use crate::token::Token;
@@ -25,8 +25,8 @@ impl LockEntry {
     /// What to tell a recovering primary. `now`: by the clock that the deadlines are of; `epoch`:
     /// the incarnation of which the lock's place was.
     pub fn claim(&self, now: Now, epoch: Epoch) -> Claim {
-        let (granted_at, deadline_s) = match self.doubt {
-            Doubt::Release => (Epoch(0), 0), // it may be released: any other is later
+        let (granted_at, deadline) = match self.doubt {
+            Doubt::Release => (Epoch(0), Deadline::NONE), // it may be released: any other is later
             _ => self.granted_at(epoch),
         };
         let held = self.claimed_mode().map(|mode| HeldClaim {
@@ -35,7 +35,7 @@ impl LockEntry {
             left_ns: self.left_ns(now),
             age_ms: self.age_ms(now),
             epoch: granted_at,
-            deadline_s,
+            deadline,
             fair: self.place(epoch),
             token: self.token().filter(|_| self.keeps_token(now)).unwrap_or(Token::NONE),
         });
@@ -65,14 +65,12 @@ impl LockEntry {
 
     /// The longest that the lease may still run, in nanoseconds, which is what another server can
     /// count on its own clock; `u64::MAX`: the lease has no end. A hold is valid through the whole
-    /// second of its deadline.
+    /// tick of its deadline.
     fn left_ns(&self, now: Now) -> u64 {
         let earliest_ns = now.time.0.saturating_sub(now.uncertainty_ns);
-        let left_ns = match (self.lease.until_ns, self.deadline_s()) {
-            (u64::MAX, u32::MAX) => return u64::MAX,
-            (u64::MAX, deadline_s) => {
-                ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest_ns)
-            }
+        let left_ns = match (self.lease.until_ns, self.deadline()) {
+            (u64::MAX, Deadline::NEVER) => return u64::MAX,
+            (u64::MAX, deadline) => deadline.expiry().0.saturating_sub(earliest_ns),
             (until_ns, _) => return until_ns.saturating_sub(now.local_ns),
         };
         match planted::is(Bug::ClaimRoundedDown) {
@@ -92,8 +90,8 @@ impl LockEntry {
 
     /// The incarnation that granted or confirmed the hold last, and its deadline by that one's
     /// clock.
-    fn granted_at(&self, epoch: Epoch) -> (Epoch, u32) {
-        self.granted_at.unwrap_or((epoch, self.deadline_s()))
+    fn granted_at(&self, epoch: Epoch) -> (Epoch, Deadline) {
+        self.granted_at.unwrap_or((epoch, self.deadline()))
     }
 
     fn place(&self, epoch: Epoch) -> Option<Place> {
@@ -120,7 +118,7 @@ impl LockEntry {
             let left_ns = self.left_ns(old);
             self.lease.until_ns = old.local_ns.saturating_add(left_ns);
             self.lease.runs_until_ns = self.runs_until_ns(old);
-            self.lease.time_s = new.time.deadline_of_rest(left_ns);
+            self.lease.time = new.time.deadline_of_rest(left_ns);
         }
         match &mut self.doubt {
             doubt @ Doubt::None => *doubt = Doubt::Claimed { may_be_lost },
@@ -173,7 +171,7 @@ impl LockEntry {
     /// is none.
     pub(crate) fn confirm(&self, now: Now) -> Option<(Machine, Step)> {
         let mode = self.claimed_mode().filter(|_| self.is_unconfirmed() && self.state.is_held())?;
-        let ask = Op::Extend { mode, expire_s: 0 };
+        let ask = Op::Extend { mode, lease: Lease::NONE };
         let machine = Machine { is_confirm: true, ..Machine::new(ask, Phase::Resolving, now) };
         Some((machine, Step::Request(self.settles_doubt())))
     }
@@ -189,18 +187,21 @@ impl LockEntry {
     }
 
     /// It is as it was claimed.
-    fn confirmed(&mut self, word: u64, deadline_s: u32, now: Now) {
+    fn confirmed(&mut self, word: u64, deadline: Deadline, now: Now) {
         self.word = word;
         self.granted_at = None;
         self.doubt = Doubt::None;
         let claimed = (self.lease.until_ns, self.lease.runs_until_ns);
         self.is_judged_by(&now);
         if self.lock_type != LockType::Rw {
-            self.lease.time_s = deadline_s;
+            self.lease.time = deadline;
             (self.lease.until_ns, self.lease.runs_until_ns) = claimed;
         }
+        let shown = self.shown(deadline);
         match &mut self.cache {
-            View::Atomic { time_out, .. } | View::Fair { time_out, .. } => *time_out = deadline_s,
+            View::Atomic { time_out, .. } | View::Fair { time_out, .. } => {
+                *time_out = shown;
+            }
             View::Rw { .. } => {}
         }
     }
@@ -210,14 +211,14 @@ impl LockEntry {
 pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     let is_held = e.state.is_held();
     match reply {
-        Reply::Granted { word, deadline_s, ticket, token, .. } if is_held => {
+        Reply::Granted { word, deadline, ticket, token, .. } if is_held => {
             let mut new = token;
             if let (Some(ticket), Some(mode)) = (ticket, e.claimed_mode()) {
                 e.has_place(ticket, word, mode);
                 new = Token::of_fair(mode, ticket);
             }
             e.token = e.token.some().unwrap_or(new);
-            e.confirmed(word, deadline_s, now);
+            e.confirmed(word, deadline, now);
             match m.is_confirm {
                 true => m.done(Status::Success),
                 false => begin(m, e, now),

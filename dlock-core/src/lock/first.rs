@@ -27,10 +27,10 @@ impl FirstOp {
     #[inline(always)]
     pub(crate) fn runs(&self, begun: &Now, now: &Now) -> bool {
         let Phase::Atomic(at) = self.0 else { return true };
-        let Some(deadline_s) = at.begins_until() else { return true };
+        let Some(deadline) = at.begins_until() else { return true };
         let is_same_clock = begun.discontinuities == now.discontinuities;
-        let runs = is_same_clock && !now.maybe_expired(deadline_s);
-        deadline_s == u32::MAX || runs || planted::is(Bug::LateSuccess)
+        let runs = is_same_clock && !now.maybe_expired(deadline);
+        deadline.is_never() || runs || planted::is(Bug::LateSuccess)
     }
 }
 
@@ -75,9 +75,9 @@ impl LockEntry {
     #[inline(always)]
     fn fits(&self, op: Op, now: &Now) -> bool {
         let fits = match op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
+            Op::TryLock { mode, lease } | Op::Lock { mode, lease } => {
                 let is_first = mode == Mode::Exclusive || self.lock_type == LockType::Fair;
-                self.refs == 0 && expire_s > 0 && is_first
+                self.refs == 0 && !lease.is_none() && is_first
             }
             Op::Unlock => self.refs == 1,
             Op::Extend { .. } => false,

@@ -10,7 +10,7 @@ use super::tries::Tries;
 use super::{
     atomic, claimed, fair, rw, Doubt, EntryState, FirstOp, LockEntry, Op, OpResult, Step, View,
 };
-use crate::clock::Now;
+use crate::clock::{Lease, Now};
 use crate::memory::word_op::{Outcome, Values};
 use crate::memory::words::Ticket;
 use crate::planted::{self, Bug};
@@ -108,7 +108,7 @@ impl Machine {
                 EntryState::SharedLocked => Mode::Shared,
                 _ => Mode::Exclusive,
             };
-            (self.is_partial, self.op) = (true, Op::Extend { mode, expire_s: 0 });
+            (self.is_partial, self.op) = (true, Op::Extend { mode, lease: Lease::NONE });
         }
         match e.lock_type {
             LockType::Atomic => atomic::start(self, e),
@@ -247,7 +247,7 @@ impl Machine {
             e.end_is_wanted();
         }
         if !matches!(self.phase, Phase::Resolving) {
-            e.lease.may_be_endless |= e.state.is_held() && self.expire_s() == u32::MAX;
+            e.lease.may_be_endless |= e.state.is_held() && self.lease().is_endless();
             match self.op {
                 // asking again with the same ticket is idempotent, and so is a re-entry
                 _ if self.is_reentry(e) || ticketed => {}
@@ -302,8 +302,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn expire_s(&self) -> u32 {
-        self.op.expire_s()
+    pub(super) fn lease(&self) -> Lease {
+        self.op.lease()
     }
 
     /// Whether it asks for a lock, and not for the end of a hold, or a later one.
@@ -331,7 +331,7 @@ impl Machine {
         Step::Request(Request::Wait {
             handle: e.handle,
             mode: self.mode(),
-            expire_s: self.expire_s(),
+            lease: self.lease(),
             wait,
             ticket,
         })

@@ -38,18 +38,18 @@ pub use first::FirstOp;
 pub use heard::{Heard, Listening, Loss};
 pub use machine::Machine;
 pub use renewal::{Due, LOST_AHEAD_NS};
-pub use view::View;
+pub use view::{TimeOut, View};
 
 use fair::Fair;
 use machine::Phase;
 use renewal::Renewal;
 use tries::Pace;
-use validity::Lease;
+use validity::Term;
 
-use crate::clock::Now;
+use crate::clock::{Deadline, Lease, Now};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use crate::memory::word_op::{Chain, Word, WordAddr};
-use crate::memory::words::{LedgerEntry, Ticket, DETAIL_MAX};
+use crate::memory::words::{LedgerEntry, Ticket};
 use crate::planted::{self, Bug};
 use crate::token::Token;
 use crate::wire::control::{LockDesc, LockGrant};
@@ -63,24 +63,24 @@ pub enum Op {
     TryLock {
         /// The mode wanted.
         mode: Mode,
-        /// Lease in seconds; 0 only reads the cached state.
-        expire_s: u32,
+        /// The lease; without one the cached state is read.
+        lease: Lease,
     },
     /// Take it, waiting at the arbiter if need be.
     Lock {
         /// The mode wanted.
         mode: Mode,
-        /// Lease in seconds; 0 only reads the cached state.
-        expire_s: u32,
+        /// The lease; without one the cached state is read.
+        lease: Lease,
     },
     /// Give it up, or give up the ticket.
     Unlock,
-    /// Move the end of the lease; `expire_s` 0 asks whether it is still held.
+    /// Move the end of the lease; without a lease: ask whether it is still held.
     Extend {
         /// How it is held.
         mode: Mode,
-        /// Lease in seconds from now.
-        expire_s: u32,
+        /// The lease, from now on.
+        lease: Lease,
     },
 }
 
@@ -91,12 +91,10 @@ impl Op {
         matches!(self, Op::TryLock { .. } | Op::Lock { .. })
     }
 
-    fn expire_s(self) -> u32 {
+    fn lease(self) -> Lease {
         match self {
-            Op::TryLock { expire_s, .. }
-            | Op::Lock { expire_s, .. }
-            | Op::Extend { expire_s, .. } => expire_s,
-            Op::Unlock => 0,
+            Op::TryLock { lease, .. } | Op::Lock { lease, .. } | Op::Extend { lease, .. } => lease,
+            Op::Unlock => Lease::NONE,
         }
     }
 }
@@ -175,7 +173,7 @@ pub struct LockEntry {
     refs: u32,
     /// Atomic, read-write, held: the word as last known.
     word: u64,
-    lease: Lease,
+    lease: Term,
     /// The library renews the lease.
     renewal: Option<Renewal>,
     /// How many holds have begun; the last one that was lost, and why.
@@ -183,7 +181,7 @@ pub struct LockEntry {
     loss: Option<(u64, Loss)>,
     /// Claimed, and not confirmed: the incarnation that granted or confirmed the hold last, and its
     /// deadline by the clock of that one.
-    granted_at: Option<(Epoch, u32)>,
+    granted_at: Option<(Epoch, Deadline)>,
     fair: Fair,
     cache: View,
     doubt: Doubt,
@@ -278,7 +276,7 @@ impl LockEntry {
             state: EntryState::Initialized,
             refs: 0,
             word: 0,
-            lease: Lease::NONE,
+            lease: Term::NONE,
             renewal: None,
             hold: 0,
             loss: None,
@@ -346,13 +344,13 @@ impl LockEntry {
     pub fn refs(&self) -> u32 {
         self.refs
     }
-    /// The deadline of the hold in seconds since 1970 (read-write locks have none: `u32::MAX`).
+    /// The deadline of the hold (read-write locks have none).
     #[inline]
-    pub fn deadline_s(&self) -> u32 {
+    pub fn deadline(&self) -> Deadline {
         if self.lock_type == LockType::Rw {
-            u32::MAX
+            Deadline::NEVER
         } else {
-            self.lease.time_s
+            self.lease.time
         }
     }
     /// An earlier operation's answer was lost, and what it did was not undone yet.
@@ -442,11 +440,11 @@ impl LockEntry {
         let code = |s| Some(OpResult::of(s));
         let held = self.state.is_held();
         match op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
+            Op::TryLock { mode, lease } | Op::Lock { mode, lease } => {
                 if self.lock_type == LockType::Atomic && mode == Mode::Shared {
                     return code(Status::Invalid);
                 }
-                if expire_s == 0 {
+                if lease.is_none() {
                     let view = Some(self.cache.without_t());
                     return Some(OpResult { status: Status::Success, view });
                 }
@@ -496,7 +494,7 @@ impl LockEntry {
     }
 
     fn next_wait(&mut self) -> WaitNumber {
-        self.wait = if self.wait >= DETAIL_MAX { 1 } else { self.wait + 1 };
+        self.wait = self.wait.checked_add(1).unwrap_or(1);
         WaitNumber(self.wait)
     }
 

@@ -14,7 +14,7 @@
 //! longer is an extend whose answer was lost: the next operation learns from the word what it did.
 
 use super::{EntryState, LockEntry, Loss, Machine, Op, OpResult, Step};
-use crate::clock::{Now, NS};
+use crate::clock::{Lease, Now, NS};
 use crate::planted::{self, Bug};
 use crate::wire::message::Mode;
 use crate::wire::status::Status;
@@ -34,7 +34,7 @@ const PAUSES: (u64, u64) = (24, 6);
 /// The renewal of one hold. Times are on the client's own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Renewal {
-    expire_s: u32,
+    lease: Lease,
     /// No renewal begins after this.
     until_ns: u64,
     /// When the next one begins.
@@ -58,7 +58,7 @@ pub enum Due {
 
 impl Renewal {
     fn lease_ns(&self) -> u64 {
-        u64::from(self.expire_s).saturating_mul(NS)
+        self.lease.ns()
     }
 
     fn pause_ns(&self) -> u64 {
@@ -68,19 +68,15 @@ impl Renewal {
 }
 
 impl LockEntry {
-    /// Has the library renew the lease of the hold, by `expire_s` seconds each time, but not
+    /// Has the library renew the lease of the hold, by `lease` each time, but not
     /// beyond `max_ns` nanoseconds from now on. Called in one turn with the grant. A hold without
     /// an end needs no renewal.
-    pub fn renews(&mut self, expire_s: u32, max_ns: u64, now: Now) {
-        if !self.state.is_held() || self.deadline_s() == u32::MAX || expire_s == 0 {
+    pub fn renews(&mut self, lease: Lease, max_ns: u64, now: Now) {
+        if !self.state.is_held() || self.deadline().is_never() || lease.is_none() {
             return;
         }
-        let mut renewal = Renewal {
-            expire_s,
-            until_ns: now.local_ns.saturating_add(max_ns),
-            next_ns: 0,
-            fails: 0,
-        };
+        let mut renewal =
+            Renewal { lease, until_ns: now.local_ns.saturating_add(max_ns), next_ns: 0, fails: 0 };
         renewal.next_ns = now.local_ns.saturating_add(renewal.lease_ns() / EVERY);
         self.renewal = Some(renewal);
     }
@@ -93,7 +89,7 @@ impl LockEntry {
     /// What is to be done now for a hold that is renewed, or whose program is to be told of its
     /// loss in time. `now`: by the clock that the deadline is of.
     pub fn due(&mut self, is_listened_to: bool, now: Now) -> Due {
-        let is_endless = self.deadline_s() == u32::MAX;
+        let is_endless = self.deadline().is_never();
         if is_endless {
             self.renewal = None; // a call of the program has made it a hold without an end
         }
@@ -139,7 +135,7 @@ impl LockEntry {
             EntryState::SharedLocked => Mode::Shared,
             _ => Mode::Exclusive,
         };
-        let op = Op::Extend { mode, expire_s: renewal.expire_s };
+        let op = Op::Extend { mode, lease: renewal.lease };
         let mut machine = Machine { is_renewal: true, ..Machine::of(op, now) };
         let step = self.first_step(&mut machine, now);
         let wait_ns = (renewal.lease_ns() / WAIT).min(WAIT_NS_MAX);

@@ -14,11 +14,11 @@
 //! A read-write lock has no lease: it ends by a release, or when its client is fenced.
 
 use super::machine::Phase;
-use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
-use crate::clock::Now;
+use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, TimeOut, View};
+use crate::clock::{Deadline, Now};
 use crate::limits::CAS_ROUNDS_MAX;
 use crate::memory::word_op::{Chain, WordOp};
-use crate::memory::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
+use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
 use crate::planted::{self, Bug};
 use crate::token::{Token, RW_END};
 use crate::wire::message::{Mode, Reply, Request};
@@ -69,7 +69,7 @@ pub(super) fn ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpR
     match at {
         At::Taking if old == 0 => {
             e.word = mine(e);
-            Some(granted(e, Mode::Exclusive, 0, now.time.seconds(), now))
+            Some(granted(e, Mode::Exclusive, 0, now.time.tick(), now))
         }
         At::Releasing if old == e.word => Some(released(e, RwWord::from_bits(old).rcount())),
         _ => None,
@@ -164,7 +164,7 @@ fn next_stamp(e: &mut LockEntry) {
     if planted::is(Bug::RecountUnstamped) {
         return;
     }
-    e.stamp = if e.stamp >= DETAIL_MAX { 1 } else { e.stamp + 1 };
+    e.stamp = e.stamp.checked_add(1).unwrap_or(1);
 }
 
 fn stamped(e: &LockEntry, state: LedgerState) -> LedgerEntry {
@@ -205,7 +205,7 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
         if !e.means.by_primary {
             e.write(stamped(e, LedgerState::HeldShared));
         }
-        return Step::Done(granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), &now));
+        return Step::Done(granted(e, Mode::Shared, word.rcount() + 1, now.time.tick(), &now));
     }
     m.phase = Phase::Rw(At::SteppingBack);
     Step::Chain(
@@ -249,11 +249,10 @@ fn looked(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
 }
 
 #[inline(always)]
-fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, time_s: u32, now: &Now) -> OpResult {
-    e.lease.time_s = time_s;
+fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, at: Deadline, now: &Now) -> OpResult {
     e.is_judged_by(now);
     let client_id = if mode == Mode::Exclusive { e.me.get() } else { 0 };
-    e.grant(mode, View::Rw { time_out: time_s, client_id, rcount })
+    e.grant(mode, View::Rw { time_out: e.shown(at), client_id, rcount })
 }
 
 fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
@@ -263,7 +262,7 @@ fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
         return Step::Chain(Chain::one(WordOp::Faa { addr: e.w0(), add: 1 }));
     }
     let rcount = word.rcount() - 1;
-    let time_out = if rcount == 0 { 0 } else { e.lease.time_s };
+    let time_out = if rcount == 0 { TimeOut::NONE } else { e.cache.time_out() };
     let view = View::Rw { time_out, client_id: 0, rcount };
     let result = e.released(view);
     match left_free_with_waiters(word) && !planted::is(Bug::NoReleaseWake) {
@@ -285,7 +284,7 @@ fn not_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
 
 #[inline(always)]
 fn released(e: &mut LockEntry, rcount: u32) -> OpResult {
-    e.released(View::Rw { time_out: 0, client_id: 0, rcount })
+    e.released(View::Rw { time_out: TimeOut::NONE, client_id: 0, rcount })
 }
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
@@ -295,14 +294,14 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             Step::Done(released(e, 0))
         }
         (Op::Unlock, Reply::Denied { .. }) => Step::Done(e.lost()),
-        (Op::Lock { mode, .. }, Reply::Granted { word, deadline_s, token, .. }) => {
+        (Op::Lock { mode, .. }, Reply::Granted { word, deadline, token, .. }) => {
             let state = match mode {
                 Mode::Exclusive => LedgerState::None, // the word names me
                 Mode::Shared => LedgerState::HeldShared,
             };
             e.write(stamped(e, state));
             (e.word, e.token) = (word, token);
-            Step::Done(granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s, &now))
+            Step::Done(granted(e, mode, RwWord::from_bits(word).rcount(), deadline, &now))
         }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => {
             e.clear_ledger_entry();

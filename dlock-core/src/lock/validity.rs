@@ -8,7 +8,7 @@
 //! ```
 
 use super::{Doubt, EntryState, LockEntry, Loss, Op, OpResult};
-use crate::clock::{Now, ServerTime};
+use crate::clock::{Deadline, Lease, Now};
 use crate::planted::{self, Bug};
 use crate::wire::message::LockType;
 use crate::wire::status::Status;
@@ -18,9 +18,9 @@ pub(super) const NO_CLOCK: u64 = u64::MAX;
 
 /// Until when a hold lasts, and by which clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Lease {
-    /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
-    pub(super) time_s: u32,
+pub(super) struct Term {
+    /// Atomic, fair: deadline (ticketed: time of queuing).
+    pub(super) time: Deadline,
     /// [`Now::discontinuities`] of the clock by which the lease was granted or confirmed last;
     /// [`NO_CLOCK`]: of a clock that is not the session's.
     pub(super) clock: u64,
@@ -35,9 +35,9 @@ pub(super) struct Lease {
     pub(super) may_be_endless: bool,
 }
 
-impl Lease {
+impl Term {
     pub(super) const NONE: Self = Self {
-        time_s: 0,
+        time: Deadline::NONE,
         clock: NO_CLOCK,
         since_ns: 0,
         until_ns: u64::MAX,
@@ -54,16 +54,16 @@ impl LockEntry {
         (self.lease.until_ns, self.lease.runs_until_ns) = (u64::MAX, u64::MAX);
     }
 
-    /// The hold goes on until `deadline_s`, by the answer to an extend. One that only asks, and
+    /// The hold goes on until `deadline`, by the answer to an extend. One that only asks, and
     /// finds the deadline that is known, makes no lease longer: also not one that was claimed. But
     /// the deadline is told, so the next claim lasts until then.
-    pub(super) fn goes_on(&mut self, deadline_s: u32, expire_s: u32, now: &Now) {
+    pub(super) fn goes_on(&mut self, deadline: Deadline, lease: Lease, now: &Now) {
         let runs_until_ns = self.lease.runs_until_ns;
         self.is_judged_by(now);
-        if expire_s == 0 && deadline_s == self.lease.time_s {
+        if lease.is_none() && deadline == self.lease.time {
             self.lease.runs_until_ns = runs_until_ns;
         }
-        self.lease.time_s = deadline_s;
+        self.lease.time = deadline;
     }
 
     /// Whether the lease of the hold was judged by a server clock that has turned out to be wrong
@@ -71,17 +71,17 @@ impl LockEntry {
     /// Asking the primary for it, an extend, settles that. A hold without an end is not affected.
     #[inline]
     pub fn is_of_another_clock(&self, now: Now) -> bool {
-        self.deadline_s() != u32::MAX && self.lease.clock != now.discontinuities
+        self.deadline() != Deadline::NEVER && self.lease.clock != now.discontinuities
     }
 
     /// Whether the hold may be over, as far as the client can tell by itself.
     pub(super) fn maybe_over(&self, now: Now) -> bool {
-        let is_over = now.maybe_expired(self.lease.time_s) || self.is_past_claim(now);
+        let is_over = now.maybe_expired(self.lease.time) || self.is_past_claim(now);
         is_over || self.is_of_another_clock(now)
     }
 
     /// Whether the lease may be over that was claimed at a successor. The successor's deadline for
-    /// it is in whole seconds of another clock, and up to a second later.
+    /// it is in whole ticks of another clock, and up to a tick later.
     #[inline]
     pub fn is_past_claim(&self, now: Now) -> bool {
         now.local_ns >= self.lease.runs_until_ns && !planted::is(Bug::ClaimRevived)
@@ -169,14 +169,14 @@ impl LockEntry {
     /// Until when the lease surely runs, on this host's clock; without a lease: `u64::MAX`. The
     /// lease of a claim ends when it would have ended at the predecessor.
     pub(super) fn runs_until_ns(&self, now: Now) -> u64 {
-        if !self.state.is_held() || self.deadline_s() == u32::MAX {
+        if !self.state.is_held() || self.deadline().is_never() {
             return u64::MAX;
         }
         if self.is_unconfirmed() {
             return self.lease.runs_until_ns;
         }
         let latest_ns = now.time.0.saturating_add(now.uncertainty_ns);
-        let end_ns = ServerTime::expiry_of(self.lease.time_s).0;
+        let end_ns = self.lease.time.expiry().0;
         let until_ns = now.local_ns.saturating_add(end_ns.saturating_sub(latest_ns));
         until_ns.min(self.lease.runs_until_ns)
     }
@@ -223,7 +223,7 @@ impl LockEntry {
     /// no lease: whose session is over must not rely on it.
     fn rests_on_session(&self, op: Op) -> bool {
         let takes = match op {
-            Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => expire_s > 0,
+            Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
             Op::Unlock | Op::Extend { .. } => false,
         };
         takes && self.lock_type == LockType::Rw && self.refs > 0
@@ -257,7 +257,7 @@ impl LockEntry {
         use EntryState as S;
         self.write = None;
         let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
-        let may_be_endless = self.lease.may_be_endless || self.deadline_s() == u32::MAX;
+        let may_be_endless = self.lease.may_be_endless || self.deadline().is_never();
         if has_nothing || self.state.is_held() && !may_be_endless {
             return false;
         }

@@ -1,7 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a caller is told of a lock.
 
+use super::LockEntry;
+use crate::clock::{Deadline, TICK_NS};
 use crate::wire::message::LockType;
+
+/// A time that a caller is told, by the clock of the incarnation with this anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimeOut {
+    /// The tick.
+    pub at: Deadline,
+    /// Seconds since 1970.
+    pub anchor_s: u32,
+}
+
+impl TimeOut {
+    /// No time.
+    pub const NONE: Self = Self { at: Deadline::NONE, anchor_s: 0 };
+
+    /// Seconds since 1970, as the C API tells it.
+    #[inline]
+    pub fn seconds(self) -> u32 {
+        self.at.shown_s(self.anchor_s)
+    }
+
+    /// Milliseconds since 1970, rounded down; `u64::MAX`: never.
+    pub fn millis(self) -> u64 {
+        match self.at {
+            Deadline::NEVER => u64::MAX,
+            Deadline(tick) => {
+                u64::from(self.anchor_s) * 1_000 + u64::from(tick) * TICK_NS / 1_000_000
+            }
+        }
+    }
+}
 
 /// The public state of a lock (`atomic_state`, `rw_state`, `fairlock_state` of the C API).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,13 +42,13 @@ pub enum View {
     Atomic {
         /// Owner or 0.
         client_id: u32,
-        /// Deadline, seconds since 1970.
-        time_out: u32,
+        /// Deadline.
+        time_out: TimeOut,
     },
     /// The first 12 bytes of `rw_state`.
     Rw {
-        /// Time of the acquire, seconds since 1970.
-        time_out: u32,
+        /// Time of the acquire.
+        time_out: TimeOut,
         /// Exclusive owner or 0.
         client_id: u32,
         /// Readers.
@@ -33,19 +65,36 @@ pub enum View {
         /// Next shared ticket, or mine.
         ms: u16,
         /// Deadline, or the time of queuing.
-        time_out: u32,
+        time_out: TimeOut,
         /// `rms`, `rflag`, `rcnt`; `None`: not written.
         t_value: Option<u32>,
     },
 }
 
+impl LockEntry {
+    /// A time of the incarnation at which the lock is.
+    #[inline]
+    pub(super) fn shown(&self, at: Deadline) -> TimeOut {
+        TimeOut { at, anchor_s: self.anchor_s }
+    }
+}
+
 impl View {
+    /// The time that it tells.
+    pub(super) fn time_out(&self) -> TimeOut {
+        match *self {
+            View::Atomic { time_out, .. }
+            | View::Rw { time_out, .. }
+            | View::Fair { time_out, .. } => time_out,
+        }
+    }
+
     pub(super) fn zero(lock_type: LockType) -> Self {
         match lock_type {
-            LockType::Atomic => View::Atomic { client_id: 0, time_out: 0 },
-            LockType::Rw => View::Rw { time_out: 0, client_id: 0, rcount: 0 },
+            LockType::Atomic => View::Atomic { client_id: 0, time_out: TimeOut::NONE },
+            LockType::Rw => View::Rw { time_out: TimeOut::NONE, client_id: 0, rcount: 0 },
             LockType::Fair => {
-                View::Fair { nx: 0, ns: 0, mx: 0, ms: 0, time_out: 0, t_value: Some(0) }
+                View::Fair { nx: 0, ns: 0, mx: 0, ms: 0, time_out: TimeOut::NONE, t_value: Some(0) }
             }
         }
     }

@@ -199,7 +199,7 @@ fn atomic_cas(client: ClientId, now: ServerTime, expect: u64, swap: u64) -> bool
     if swap == 0 {
         return mine && !old.waiters();
     }
-    let free = expect == 0 || (!old.waiters() && now >= ServerTime::expiry_of(old.timeout()));
+    let free = expect == 0 || (!old.waiters() && now >= old.timeout().expiry());
     // A shorter lease would end without waking the clients that wait for its end.
     let extends = mine && new.timeout() >= old.timeout();
     new.client() == client.get() && old.waiters() == new.waiters() && (extends || free)

@@ -140,7 +140,7 @@ fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> O
         (true, 0) => Some(Counter::AtomicUnlockFail),
         (true, _) => Some(Counter::AtomicExtendFail),
         // For an expired hold the client asks again.
-        (false, _) if found.waiters() || now < ServerTime::expiry_of(found.timeout()) => {
+        (false, _) if found.waiters() || now < found.timeout().expiry() => {
             (old != 0).then_some(Counter::AtomicTryLockFail)
         }
         (false, _) => None,

@@ -38,7 +38,7 @@ pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::budget::work::{Metered, FRAME_WORK};
-use crate::clock::ServerTime;
+use crate::clock::{Lease, ServerTime};
 use crate::counters::{Counter, Counters, Told};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
@@ -62,8 +62,6 @@ use undo::Leaving;
 pub struct PrimaryConfig {
     /// The incarnation.
     pub epoch: Epoch,
-    /// The anchor of ledger deadlines: seconds since 1970 on the server clock.
-    pub anchor_s: u32,
     /// `trans_mode_t` of the C API; clients must have the same.
     pub tp_mode: u8,
     /// Clients that must have claimed everything before any client is served; 0: no recovery.
@@ -127,7 +125,7 @@ impl Locks {
         registry.locks.starts_above(config.tokens.start());
         Self {
             registry,
-            arbiter: Arbiter::new(config.anchor_s),
+            arbiter: Arbiter::new(),
             last_seq: BTreeMap::new(),
             one_sided: BTreeSet::new(),
             recovering: config.recovery_clients > 0,
@@ -333,14 +331,14 @@ impl Locks {
             return ControlReply::Error(status);
         }
         let (mut t, _, objects) = self.registry.split(mem);
-        let named = |name: &[u8], lease_s| valid_name(name) && lease_s > 0;
+        let named = |name: &[u8], lease: Lease| valid_name(name) && !lease.is_none();
         let done = |result: Result<(), Status>| match result {
             Ok(()) => ControlReply::Done,
             Err(status) => ControlReply::Error(status),
         };
         match request {
-            R::ObjectCreate { name, lease_s, init } if named(&name, lease_s) => {
-                match objects.create(&mut t, now, client, &name, lease_s, init) {
+            R::ObjectCreate { name, lease, init } if named(&name, lease) => {
+                match objects.create(&mut t, now, client, &name, lease, init) {
                     Ok(object) => {
                         self.has_created(client, object);
                         ControlReply::Created(object)
@@ -348,8 +346,8 @@ impl Locks {
                     Err(status) => ControlReply::Error(status),
                 }
             }
-            R::ObjectGet { name, lease_s } if named(&name, lease_s) => {
-                match objects.get(&mut t, now, client, &name, lease_s) {
+            R::ObjectGet { name, lease } if named(&name, lease) => {
+                match objects.get(&mut t, now, client, &name, lease) {
                     Ok(grant) => ControlReply::Object(grant),
                     Err(status) => ControlReply::Error(status),
                 }
@@ -558,13 +556,13 @@ fn lock_ref(registry: &Registry, slot: Slot) -> Option<LockRef<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Deadline;
     use crate::token::Token;
 
     #[test]
     fn what_is_remembered_of_a_client_that_is_not_known_does_not_fit() {
         let config = PrimaryConfig {
             epoch: Epoch(1),
-            anchor_s: 0,
             tp_mode: 0,
             recovery_clients: 0,
             clients_max: 2,
@@ -578,11 +576,11 @@ mod tests {
             |locks: &mut Locks, client| _ = locks.last_seq.insert(client, Seq(1)),
             |locks: &mut Locks, client| {
                 let (mode, since) = (crate::wire::message::Mode::Shared, ServerTime(0));
-                let (is_held, deadline_s, granted_at, place) =
-                    (true, u32::MAX, (Epoch(1), 0), None);
+                let (is_held, deadline, granted_at, place) =
+                    (true, Deadline::NEVER, (Epoch(1), Deadline::NONE), None);
                 let token = Token::NONE;
                 let claim =
-                    Claimed { client, mode, is_held, deadline_s, granted_at, since, place, token };
+                    Claimed { client, mode, is_held, deadline, granted_at, since, place, token };
                 locks.claims.insert((Slot(1), client), claim);
             },
         ] {

@@ -13,7 +13,7 @@
 
 use super::settlement::{settle, Claimed, Settled};
 use super::{lock_ref, valid_name, Had, Locks};
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Deadline, ServerTime, NS};
 use crate::ids::{ClientId, Slot};
 use crate::limits::BATCH_MAX;
 use crate::memory::exec::LockMemory;
@@ -66,8 +66,8 @@ impl Locks {
             client,
             mode: held.mode,
             is_held: !held.is_queued,
-            deadline_s: now.deadline_of_rest(held.left_ns),
-            granted_at: (held.epoch, held.deadline_s),
+            deadline: now.deadline_of_rest(held.left_ns),
+            granted_at: (held.epoch, held.deadline),
             since: ServerTime(now.0.saturating_sub(u64::from(held.age_ms) * MS)),
             place: held.fair,
             token: held.token,
@@ -103,7 +103,7 @@ impl Locks {
     /// Whether a claim counts: its client has claimed everything, or it has a lease, which outlasts
     /// the session as at a primary that serves.
     fn counts(&self, claim: &Claimed) -> bool {
-        let is_leased = claim.is_held && claim.deadline_s != u32::MAX;
+        let is_leased = claim.is_held && claim.deadline != Deadline::NEVER;
         self.has_claimed_all(claim.client) || is_leased && self.is_given_up(claim.client)
     }
 
@@ -111,8 +111,7 @@ impl Locks {
     fn settle_one(&mut self, mem: &mut dyn LockMemory, slot: Slot, claims: &[Claimed]) -> usize {
         let Some(lock) = lock_ref(&self.registry, slot) else { return claims.len() };
         let fence = mem.read(WordAddr::new(slot, Word::Fence));
-        let anchor_s = self.config.anchor_s;
-        let Settled { word, fence, entries } = settle(lock.lock_type, claims, anchor_s, fence);
+        let Settled { word, fence, entries } = settle(lock.lock_type, claims, fence);
         mem.set(WordAddr::new(slot, Word::W0), word);
         mem.set(WordAddr::new(slot, Word::Fence), fence);
         let granted = entries.len().max(usize::from(word != 0));
@@ -136,8 +135,8 @@ impl Locks {
     pub(super) fn has_claimed(&self, now: ServerTime, slot: Slot, client: ClientId) -> Had {
         match self.claims.get(&(slot, client)) {
             None => Had::Nothing,
-            Some(claim) if !claim.is_held || claim.deadline_s == u32::MAX => Had::Unleased,
-            Some(claim) => match ServerTime::expiry_of(claim.deadline_s) {
+            Some(claim) if !claim.is_held || claim.deadline.is_never() => Had::Unleased,
+            Some(claim) => match claim.deadline.expiry() {
                 until if until > now => Had::Leased(until),
                 _ => Had::Expired,
             },

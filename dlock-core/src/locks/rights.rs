@@ -154,7 +154,7 @@ impl Locks {
         let known = self.known(client)?.handle(handle)?;
         let What::Lock(lock, LockType::Fair) = known.what else { return None };
         let entries = (mem.ledger(client, handle), entry);
-        let mode = self.arbiter.lengthens(known.slot, client, entries, self.config.anchor_s)?;
+        let mode = self.arbiter.lengthens(known.slot, client, entries)?;
         let (right, name) = (Right::to_lock(mode), self.registry.locks.by_id(lock)?.name());
         (!self.access.allows(client, right, name)).then_some((right, name))
     }

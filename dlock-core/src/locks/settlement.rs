@@ -16,7 +16,7 @@
 
 use std::cmp::Reverse;
 
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, ServerTime};
 use crate::ids::{ClientId, Epoch};
 use crate::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket};
 use crate::planted::{self, Bug};
@@ -31,11 +31,11 @@ pub(super) struct Claimed {
     pub(super) mode: Mode,
     /// Whether it holds the lock; else it is queued for it (fair locks).
     pub(super) is_held: bool,
-    /// The end of the lease of a hold, seconds since 1970; `u32::MAX`: no end.
-    pub(super) deadline_s: u32,
+    /// The end of the lease of a hold.
+    pub(super) deadline: Deadline,
     /// The incarnation that granted or confirmed a hold last, and the end of the lease by the clock
     /// of that incarnation.
-    pub(super) granted_at: (Epoch, u32),
+    pub(super) granted_at: (Epoch, Deadline),
     /// When a hold was granted or confirmed last; too late if the claim took long to come.
     pub(super) since: ServerTime,
     /// Fair: the place of the ticket.
@@ -55,23 +55,18 @@ pub(super) struct Settled {
 }
 
 /// Fair: the mode, the ticket, and the end of the hold if it is one.
-pub(super) type Claim = (Mode, Ticket, Option<u32>);
+pub(super) type Claim = (Mode, Ticket, Option<Deadline>);
 
-/// Ledger deadlines count from `anchor_s`. `fence`: of the slot, which is above every token that
+/// `fence`: of the slot, which is above every token that
 /// this primary knows of.
-pub(super) fn settle(
-    lock_type: LockType,
-    claims: &[Claimed],
-    anchor_s: u32,
-    fence: u64,
-) -> Settled {
+pub(super) fn settle(lock_type: LockType, claims: &[Claimed], fence: u64) -> Settled {
     let holder = claims.iter().filter(|claim| claim.is_held).max_by_key(|claim| {
-        let ((Epoch(n), end_s), ServerTime(since)) = (claim.granted_at, claim.since);
+        let ((Epoch(n), Deadline(end)), ServerTime(since)) = (claim.granted_at, claim.since);
         let order = match planted::is(Bug::EarlierClaimCounts) {
-            true => (u64::MAX - n, u32::MAX - end_s, u64::MAX - since),
-            false => (n, end_s, since),
+            true => (u64::MAX - n, u32::MAX - end, u64::MAX - since),
+            false => (n, end, since),
         };
-        (order, claim.deadline_s, Reverse(claim.client))
+        (order, claim.deadline, Reverse(claim.client))
     });
     let is_true = |claim: &Claimed| {
         let shares = |holder: &Claimed| {
@@ -86,7 +81,7 @@ pub(super) fn settle(
     let settled = match lock_type {
         LockType::Atomic => atomic(holder),
         LockType::Rw => rw(holder, claims.iter().filter(|claim| is_true(claim))),
-        LockType::Fair => fair(claims, &is_true, anchor_s, fence),
+        LockType::Fair => fair(claims, &is_true, fence),
     };
     Settled { fence, ..settled }
 }
@@ -94,7 +89,7 @@ pub(super) fn settle(
 fn atomic(holder: Option<&Claimed>) -> Settled {
     let owner = |holder: &Claimed| {
         let word = AtomicWord::new().with_client(holder.client.get());
-        word.with_timeout(holder.deadline_s).into_bits()
+        word.with_timeout(holder.deadline).into_bits()
     };
     Settled { word: holder.map_or(0, owner), ..Settled::default() }
 }
@@ -116,12 +111,7 @@ fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) ->
 }
 
 /// The claims that stay, in their order.
-fn fair(
-    claims: &[Claimed],
-    is_true: &dyn Fn(&Claimed) -> bool,
-    anchor_s: u32,
-    lap: u64,
-) -> Settled {
+fn fair(claims: &[Claimed], is_true: &dyn Fn(&Claimed) -> bool, lap: u64) -> Settled {
     let stays = |claim: &&Claimed| !claim.is_held || is_true(claim);
     let placed = |claim: &Claimed| claim.place.map(|place| (*claim, place));
     let mut all: Vec<_> = claims.iter().filter(stays).filter_map(placed).collect();
@@ -133,10 +123,10 @@ fn fair(
     for (claim, _) in all {
         let ticket = taken.next(lap);
         taken = taken.taken(claim.mode);
-        let held_until_s = claim.is_held.then_some(claim.deadline_s);
+        let held_until = claim.is_held.then_some(claim.deadline);
         let entry = LedgerEntry::claim(claim.mode, 0);
-        let entry = entry.with_deadline_s(held_until_s.unwrap_or(anchor_s), anchor_s);
-        entries.push((claim.client, entry, Some((claim.mode, ticket, held_until_s))));
+        let entry = entry.with_deadline(held_until.unwrap_or_default());
+        entries.push((claim.client, entry, Some((claim.mode, ticket, held_until))));
     }
     Settled { word: taken.into_bits(), entries, fence: lap }
 }
@@ -150,22 +140,22 @@ mod tests {
         ClientId::new(n).unwrap()
     }
 
-    /// Granted `since`, until `deadline_s`.
-    fn hold(n: u32, mode: Mode, deadline_s: u32, since: u64) -> Claimed {
+    /// Granted `since`, until `deadline`.
+    fn hold(n: u32, mode: Mode, deadline: Deadline, since: u64) -> Claimed {
         let (client, since) = (id(n), ServerTime(since));
-        let granted_at = (Epoch(1), u32::MAX);
+        let granted_at = (Epoch(1), Deadline::NEVER);
         let (place, token) = (None, Token::NONE);
-        Claimed { client, mode, is_held: true, deadline_s, granted_at, since, place, token }
+        Claimed { client, mode, is_held: true, deadline, granted_at, since, place, token }
     }
 
     /// A ticket of this lap of this incarnation.
     fn queued(n: u32, mode: Mode, (epoch, lap): (u64, u64), (tx, ts): (u32, u32)) -> Claimed {
         let place = Some(Place { epoch: Epoch(epoch), ticket: Ticket { lap, tx, ts } });
-        Claimed { is_held: false, place, ..hold(n, mode, 0, 0) }
+        Claimed { is_held: false, place, ..hold(n, mode, Deadline::NONE, 0) }
     }
 
     fn held(since: u64, claim: Claimed) -> Claimed {
-        Claimed { is_held: true, deadline_s: 109, since: ServerTime(since), ..claim }
+        Claimed { is_held: true, deadline: Deadline::at_s(109), since: ServerTime(since), ..claim }
     }
 
     /// What each of the clients 1 to `n` has.
@@ -180,26 +170,35 @@ mod tests {
             settled.entries.sort_unstable_by_key(|(client, ..)| *client);
             settled
         };
-        let first = sorted(settle(lock_type, claims, 100, 8));
+        let first = sorted(settle(lock_type, claims, 8));
         let mut order: Vec<usize> = (0..claims.len()).collect();
         for round in 0..50 {
             let (a, b) = (round * 7 % claims.len(), round * 3 % claims.len());
             order.swap(a, b);
             let other: Vec<_> = order.iter().map(|&i| claims[i]).collect();
-            assert_eq!(sorted(settle(lock_type, &other, 100, 8)), first, "{other:?}");
+            assert_eq!(sorted(settle(lock_type, &other, 8)), first, "{other:?}");
         }
         first
     }
 
     #[test]
     fn of_two_owners_of_an_atomic_lock_the_later_one_wins() {
-        let claims = [hold(1, X, 9, 5), hold(2, X, 7, 6), hold(3, X, 6, 6), hold(4, X, 7, 6)];
+        let claims = [
+            hold(1, X, Deadline::at_s(9), 5),
+            hold(2, X, Deadline::at_s(7), 6),
+            hold(3, X, Deadline::at_s(6), 6),
+            hold(4, X, Deadline::at_s(7), 6),
+        ];
         let word = AtomicWord::from_bits(settled(LockType::Atomic, &claims).word);
-        assert_eq!((word.client(), word.timeout(), word.waiters()), (2, 7, false));
+        assert_eq!((word.client(), word.timeout(), word.waiters()), (2, Deadline::at_s(7), false));
         let nothing = Settled { fence: 8, ..Settled::default() };
-        assert_eq!(settle(LockType::Atomic, &[], 0, 8), nothing);
+        assert_eq!(settle(LockType::Atomic, &[], 8), nothing);
         // granted at the same time, whoever has the lower id
-        let word = settled(LockType::Atomic, &[hold(1, X, 6, 6), hold(2, X, 7, 6)]).word;
+        let word = settled(
+            LockType::Atomic,
+            &[hold(1, X, Deadline::at_s(6), 6), hold(2, X, Deadline::at_s(7), 6)],
+        )
+        .word;
         assert_eq!(AtomicWord::from_bits(word).client(), 2, "the longer lease");
     }
 
@@ -207,37 +206,40 @@ mod tests {
     /// stood still: it looks younger than it is.
     #[test]
     fn the_later_deadline_at_one_incarnation_and_the_later_incarnation_win_however_old_they_look() {
-        let granted_at = |n, since, epoch, deadline_s| Claimed {
-            granted_at: (Epoch(epoch), deadline_s),
-            ..hold(n, X, 9, since)
+        let granted_at = |n, since, epoch, deadline| Claimed {
+            granted_at: (Epoch(epoch), deadline),
+            ..hold(n, X, Deadline::at_s(9), since)
         };
         let owner = |claims: &[Claimed]| {
             AtomicWord::from_bits(settled(LockType::Atomic, claims).word).client()
         };
-        let over = granted_at(1, 8, 2, 6);
-        assert_eq!(owner(&[over, granted_at(2, 3, 2, u32::MAX)]), 2);
-        assert_eq!(owner(&[over, granted_at(3, 3, 2, 8)]), 3);
-        assert_eq!(owner(&[over, granted_at(4, 9, 1, u32::MAX)]), 1);
-        assert_eq!(owner(&[over, granted_at(5, 3, 3, 4)]), 5);
-        let may_be_released = granted_at(6, 0, 0, 0);
+        let over = granted_at(1, 8, 2, Deadline::at_s(6));
+        assert_eq!(owner(&[over, granted_at(2, 3, 2, Deadline::NEVER)]), 2);
+        assert_eq!(owner(&[over, granted_at(3, 3, 2, Deadline::at_s(8))]), 3);
+        assert_eq!(owner(&[over, granted_at(4, 9, 1, Deadline::NEVER)]), 1);
+        assert_eq!(owner(&[over, granted_at(5, 3, 3, Deadline::at_s(4))]), 5);
+        let may_be_released = granted_at(6, 0, 0, Deadline::NONE);
         assert_eq!(owner(&[over, may_be_released]), 1);
     }
 
     #[test]
     fn shares_are_added_up_and_an_owner_that_came_later_wins() {
-        let shares = settled(LockType::Rw, &[hold(1, S, u32::MAX, 5), hold(2, S, u32::MAX, 3)]);
+        let shares = settled(
+            LockType::Rw,
+            &[hold(1, S, Deadline::NEVER, 5), hold(2, S, Deadline::NEVER, 3)],
+        );
         assert_eq!(RwWord::from_bits(shares.word), RwWord::new().with_rcount(2));
         let share = Some(LedgerState::HeldShared);
         assert_eq!(had(&shares, 3), [share, share, None]);
-        let [early, late] = [3, 8].map(|since| hold(3, X, u32::MAX, since));
-        let others = [hold(1, S, u32::MAX, 5), hold(2, X, u32::MAX, 4)];
+        let [early, late] = [3, 8].map(|since| hold(3, X, Deadline::NEVER, since));
+        let others = [hold(1, S, Deadline::NEVER, 5), hold(2, X, Deadline::NEVER, 4)];
         let owner = settled(LockType::Rw, &[others[0], others[1], late]);
         assert_eq!(RwWord::from_bits(owner.word), RwWord::new().with_client(3));
         assert_eq!(owner.entries, []);
         let reader = settled(LockType::Rw, &[others[0], others[1], early]);
         assert_eq!(RwWord::from_bits(reader.word), RwWord::new().with_rcount(1));
         let nothing = Settled { fence: 8, ..Settled::default() };
-        assert_eq!(settle(LockType::Rw, &[], 0, 8), nothing);
+        assert_eq!(settle(LockType::Rw, &[], 8), nothing);
     }
 
     fn ticket(fair: &Settled, n: u32) -> Option<(u32, u32)> {
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!(taken(&fair), (3, 1));
         assert!(fair.entries.iter().all(|e| e.2.is_some_and(|(_, ticket, _)| ticket.lap == 8)));
         let hold = fair.entries.iter().find(|e| e.0 == id(1)).unwrap().1;
-        assert_eq!((hold.claims(), hold.deadline_s(100)), (Some(X), 109));
+        assert_eq!((hold.claims(), hold.deadline()), (Some(X), Deadline::at_s(109)));
     }
 
     #[test]

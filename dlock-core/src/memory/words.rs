@@ -3,16 +3,17 @@
 //!
 //! | word | bits |
 //! |---|---|
-//! | atomic `w0` | waiters:1, client_id:31, timeout:32 (seconds since 1970, server clock) |
+//! | atomic `w0` | waiters:1, client_id:31, timeout:32 (a tick of the server clock) |
 //! | rw `w0` | waiters:1, client_id:31 (exclusive owner), rcount:32 |
 //! | fair `w0` ([taken](TakenWord)) | 0:1, mx:31, 0:1, ms:31 |
 //! | fair `w1` ([turn](TurnWord)) | told:1, nx:31, parked:1, ns:31 |
 //! | fair `fence` | the lap |
 //! | object `w0` | value:64 |
-//! | ledger entry | state:4, stamp:32, detail:28 |
+//! | ledger entry | state:3, stamp:29, detail:32 |
 
 use bitfield_struct::bitfield;
 
+use crate::clock::Deadline;
 #[cfg(not(feature = "planted-bugs"))]
 use crate::limits::FAIR_DIVERT;
 use crate::limits::FAIR_READERS_MAX;
@@ -22,9 +23,9 @@ use crate::wire::message::Mode;
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct AtomicWord {
-    /// Deadline of the hold, seconds since 1970 on the server clock.
+    /// Deadline of the hold.
     #[bits(32)]
-    pub timeout: u32,
+    pub timeout: Deadline,
     /// The owner, 0 for none.
     #[bits(31)]
     pub client: u32,
@@ -281,20 +282,20 @@ impl LedgerState {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct LedgerEntry {
-    /// Fair: the deadline, in seconds after the epoch's anchor ([`DETAIL_MAX`]: never). State
-    /// `Waiting`: the wait number. Read-write otherwise: a stamp, new for every chain.
-    #[bits(28)]
+    /// Fair: the deadline. State `Waiting`: the wait number. Read-write otherwise: a stamp, new for
+    /// every chain.
+    #[bits(32)]
     pub detail: u32,
     /// Fair: a stamp, new for each ticket that is taken.
-    #[bits(32)]
+    #[bits(29)]
     pub stamp: u32,
     /// The state.
-    #[bits(4, from = LedgerState::from_bits, into = LedgerState::into_bits)]
+    #[bits(3, from = LedgerState::from_bits, into = LedgerState::into_bits)]
     pub state: LedgerState,
 }
 
-/// The largest value of a ledger entry's `detail`; as a deadline it means "never".
-pub const DETAIL_MAX: u32 = (1 << 28) - 1;
+/// The largest stamp of a ticket.
+pub const STAMP_MAX: u32 = (1 << 29) - 1;
 
 impl LedgerEntry {
     /// Fair: a claim of the turn of one ticket; `stamp` is used by no other entry of the client.
@@ -314,18 +315,16 @@ impl LedgerEntry {
             _ => None,
         }
     }
-    /// The deadline as seconds since 1970, given the epoch's anchor in the same unit.
-    pub fn deadline_s(self, anchor_s: u32) -> u32 {
-        if self.detail() == DETAIL_MAX {
-            u32::MAX
-        } else {
-            anchor_s.saturating_add(self.detail())
-        }
+    /// Fair: the deadline.
+    #[inline]
+    pub fn deadline(self) -> Deadline {
+        Deadline(self.detail())
     }
-    /// The entry with this deadline (seconds since 1970); saturates to "never".
+    /// The entry with this deadline.
     #[must_use]
-    pub fn with_deadline_s(self, deadline_s: u32, anchor_s: u32) -> Self {
-        self.with_detail(deadline_s.saturating_sub(anchor_s).min(DETAIL_MAX))
+    #[inline]
+    pub fn with_deadline(self, deadline: Deadline) -> Self {
+        self.with_detail(deadline.0)
     }
 }
 
@@ -343,7 +342,7 @@ mod tests {
 
     #[test]
     fn bits_are_where_the_table_says() {
-        let w = AtomicWord::new().with_waiters(true).with_client(1).with_timeout(2);
+        let w = AtomicWord::new().with_waiters(true).with_client(1).with_timeout(Deadline(2));
         assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 2);
         let w = RwWord::new().with_client(3).with_rcount(4);
         assert_eq!(w.into_bits(), 3 << 32 | 4);
@@ -352,14 +351,7 @@ mod tests {
         let w = TurnWord::new().with_told(true).with_nx(1).with_parked(true).with_ns(2);
         assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 1 << 31 | 2);
         let e = LedgerEntry::claim(Mode::Exclusive, 5).with_detail(6);
-        assert_eq!(e.into_bits(), 7 << 60 | 5 << 28 | 6);
-    }
-
-    #[test]
-    fn a_ledger_deadline_saturates() {
-        let e = LedgerEntry::new().with_deadline_s(u32::MAX, 1_000);
-        assert_eq!(e.deadline_s(1_000), u32::MAX);
-        assert_eq!(LedgerEntry::new().with_deadline_s(1_234, 1_000).deadline_s(1_000), 1_234);
+        assert_eq!(e.into_bits(), 7 << 61 | 5 << 32 | 6);
     }
 
     #[test]

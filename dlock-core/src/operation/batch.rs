@@ -262,7 +262,7 @@ impl Batch {
     fn has_lost_untold(&self, i: usize, entries: &mut impl Entries) -> bool {
         let Item { op, place, .. } = self.items[i];
         let (entry, was_held) = (entries.entry(place), !self.places[place].was_free);
-        let takes = matches!(op, Op::TryLock { expire_s, .. } if expire_s > 0);
+        let takes = matches!(op, Op::TryLock { lease, .. } if !lease.is_none());
         let is_lost = self.has_lost(place, entry) && entry.in_doubt();
         let is_untold = was_held && self.places[place].turn == Turn::Later;
         takes && is_lost && is_untold && !planted::is(Bug::ReentryUndone)
@@ -343,8 +343,8 @@ impl Batch {
 /// The answer to a trylock of a lock that an earlier item of the same batch has taken, where it
 /// is not a further hold.
 fn taken_by_this_batch(place: &Place, entry: &LockEntry, op: Op) -> Option<OpResult> {
-    let Op::TryLock { mode, expire_s } = op else { return None };
-    if place.turn != Turn::Later || !place.was_free || expire_s == 0 {
+    let Op::TryLock { mode, lease } = op else { return None };
+    if place.turn != Turn::Later || !place.was_free || lease.is_none() {
         return None;
     }
     let is_taken = match (place.lock_type, entry.state()) {

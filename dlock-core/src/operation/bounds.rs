@@ -2,13 +2,13 @@
 //! How long an operation may take, on the client's own clock.
 
 use crate::clock::NS;
-use crate::limits::{FAIR_GRACE_S, LOCK_WAIT_S};
+use crate::limits::{FAIR_GRACE, LOCK_WAIT_S};
 
 /// Nanoseconds a chain or a reply may take, and a call that does not wait for a grant (5 s).
 pub const CHAIN_WAIT_NS: u64 = LOCK_WAIT_S * NS;
 /// Nanoseconds the flush of ledger writes may take that come before no decision: when a lock is
 /// given back. Where one is decided, it may take as long as the call.
-pub const FLUSH_WAIT_NS: u64 = FAIR_GRACE_S as u64 * NS / 2;
+pub const FLUSH_WAIT_NS: u64 = FAIR_GRACE.ns() / 2;
 /// Nanoseconds a cancelled wait may take to be answered.
 pub const CANCEL_WAIT_NS: u64 = NS;
 /// Nanoseconds before the end of a wait at which the primary is asked whether it is there.

@@ -2,11 +2,11 @@
 //! The invariant *success means a running lease*, and the one place where it is asserted.
 //!
 //! ```text
-//!   posted ──── answer ──── clock read ──── told            deadline + 1 s
+//!   posted ──── answer ──── clock read ──── told            deadline + 1 tick
 //!     └─ the lease counts from here   └─ now + ε must lie before ──┘
 //! ```
 //! A holder gives up ε early: its lease runs as long as the true time cannot have reached the end
-//! of the second that the deadline names. A hold without a lease (of a read-write lock, or for
+//! of the tick that the deadline names. A hold without a lease (of a read-write lock, or for
 //! ever) runs until the session's horizon: the primary may end it then.
 //!
 //! A server clock that turns out to have been wrong (`Now::discontinuities` changes) ends the
@@ -14,7 +14,7 @@
 //! same wrong clock, and taken the lock over. The next operation on such a hold asks: an atomic
 //! lock's by its compare-and-swap, a fair lock's by a request to the arbiter.
 
-use crate::clock::{Now, COARSE_NS_MAX};
+use crate::clock::{Deadline, Lease, Now};
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::planted::{self, Bug};
 use crate::wire::status::Status;
@@ -29,7 +29,7 @@ pub(super) fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
 #[inline(always)]
 pub(super) fn says_held(op: Op, result: &OpResult) -> bool {
     match (op, result.status) {
-        (Op::TryLock { expire_s: 0, .. } | Op::Lock { expire_s: 0, .. }, _) => false,
+        (Op::TryLock { lease: Lease::NONE, .. } | Op::Lock { lease: Lease::NONE, .. }, _) => false,
         (Op::Unlock, _) => false, // partial releases say `AlreadyLocked`
         (_, Status::Success | Status::AlreadyLocked) => true,
         _ => false,
@@ -51,19 +51,14 @@ pub(super) fn is_held(entry: &LockEntry) -> bool {
 /// session's horizon has not passed.
 #[inline(always)]
 pub fn runs(entry: &LockEntry, now: Now) -> bool {
-    match entry.deadline_s() {
-        deadline_s if is_endless(deadline_s) => !now.is_past_horizon(),
-        deadline_s => {
-            let is_over = now.maybe_expired(deadline_s) || entry.is_past_claim(now);
+    match entry.deadline() {
+        // there may be no server clock at all while a new session has not taken the lock over
+        Deadline::NEVER => !now.is_past_horizon(),
+        deadline => {
+            let is_over = now.maybe_expired(deadline) || entry.is_past_claim(now);
             !is_over && !entry.is_of_another_clock(now)
         }
     }
-}
-
-/// Whether a lease with this deadline never ends, however little is known of the time (there is no
-/// server clock at all while a new session has not taken the lock over).
-fn is_endless(deadline_s: u32) -> bool {
-    deadline_s == u32::MAX
 }
 
 /// Whether this result would say success for a lease that may be over.
@@ -86,20 +81,10 @@ pub(super) fn told(entry: &LockEntry, op: Op, result: OpResult, now: Now) -> OpR
 
 /// Whether a hold may still be told when the client's own clock says `local_ns`: its result was
 /// decided earlier, at the reading `read`, and its program asks only now (a future that was not
-/// polled). `deadline_s`: of its lease, if it has one.
-pub fn may_be_told(deadline_s: Option<u32>, read: Now, local_ns: u64) -> bool {
-    match deadline_s {
-        Some(deadline_s) => runs_coarsely(deadline_s, read, local_ns),
-        None => !read.at_local(local_ns).is_past_horizon(),
-    }
-}
-
-/// Whether a lease with this deadline runs for sure, judged from a reading of the clock before
-/// and a later coarse one of the client's own.
-#[inline]
-pub(super) fn runs_coarsely(deadline_s: u32, begun: Now, coarse_ns: u64) -> bool {
-    let passed_ns = coarse_ns.saturating_sub(begun.local_ns).saturating_add(COARSE_NS_MAX);
-    let later = begun.at_local(begun.local_ns.saturating_add(passed_ns));
-    let runs = is_endless(deadline_s) || !later.maybe_expired(deadline_s);
-    runs && !later.is_past_horizon() || planted::is(Bug::LateSuccess)
+/// polled). `deadline`: of its lease, if it has one.
+pub fn may_be_told(deadline: Option<Deadline>, read: Now, local_ns: u64) -> bool {
+    let later = read.at_local(local_ns);
+    let is_over = |deadline: Deadline| !deadline.is_never() && later.maybe_expired(deadline);
+    let runs = !deadline.is_some_and(is_over) && !later.is_past_horizon();
+    runs || planted::is(Bug::LateSuccess)
 }

@@ -8,10 +8,10 @@ mod told;
 mod tries;
 
 use super::*;
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Deadline, Lease, ServerTime, NS, TICK_NS};
 use crate::ids::{Handle, Slot};
 use crate::lock::testing::entry;
-use crate::lock::{EntryState, View};
+use crate::lock::{EntryState, TimeOut, View};
 use crate::memory::word_op::{Values, Word, WordOp};
 use crate::memory::words::{AtomicWord, LedgerEntry, TakenWord, TurnWord};
 use crate::token::Token;
@@ -19,8 +19,8 @@ use crate::wire::message::{Mode, WaitNumber};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
-const TAKE: Op = Op::TryLock { mode: X, expire_s: 5 };
-const LOCK: Op = Op::Lock { mode: X, expire_s: 5 };
+const TAKE: Op = Op::TryLock { mode: X, lease: Lease::secs(5) };
+const LOCK: Op = Op::Lock { mode: X, lease: Lease::secs(5) };
 /// The moment at which every test begins.
 const START: u64 = 1_000 * NS;
 
@@ -83,7 +83,7 @@ fn done(effect: Effect) -> Status {
 }
 
 fn others_word() -> u64 {
-    AtomicWord::new().with_client(8).with_timeout(9_999).into_bits()
+    AtomicWord::new().with_client(8).with_timeout(Deadline::at_s(9_999)).into_bits()
 }
 
 /// A lock that is held since the start, for 5 s.
@@ -170,10 +170,15 @@ fn a_wait_is_probed_cancelled_and_its_own_reply_still_counts() {
     o.deadline(&e, true, at(end_ns));
     assert_eq!(o.next(&mut e), Effect::Tell(CANCEL));
     assert_eq!(o.next(&mut e), Effect::Await { until_ns: START + end_ns + CANCEL_WAIT_NS });
-    let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
+    let word = AtomicWord::new().with_client(7).with_timeout(Deadline::at_s(1_020)).into_bits();
     let at_ns = ServerTime(START + end_ns);
-    let granted =
-        Reply::Granted { word, deadline_s: 1_020, at: at_ns, ticket: None, token: Token::NONE };
+    let granted = Reply::Granted {
+        word,
+        deadline: Deadline::at_s(1_020),
+        at: at_ns,
+        ticket: None,
+        token: Token::NONE,
+    };
     o.reply(&mut e, Ok(granted), at(end_ns + 5));
     assert_eq!(done(o.next(&mut e)), Status::Success);
     assert_eq!(e.state(), EntryState::ExclusiveLocked);
@@ -226,8 +231,9 @@ fn a_reply_of_a_session_that_was_replaced_does_not_count() {
 
 #[test]
 fn success_means_a_running_lease() {
-    // deadline 1005: valid through that second, so over 6 s after the start
-    for (ns, status) in [(6 * NS - 1, Status::Success), (6 * NS, Status::Fail)] {
+    // deadline 1005 s: valid through that tick
+    let end_ns = 5 * NS + TICK_NS;
+    for (ns, status) in [(end_ns - 1, Status::Success), (end_ns, Status::Fail)] {
         let mut e = entry(LockType::Atomic);
         let mut o = begin(&mut e, TAKE);
         let _ = posted(o.next(&mut e));
@@ -260,7 +266,7 @@ fn a_reentry_whose_lease_is_over_when_it_is_answered_ends_the_hold() {
 #[test]
 fn a_query_of_a_lease_that_is_over_says_so() {
     let mut e = held(LockType::Atomic);
-    let mut o = begin(&mut e, Op::Extend { mode: X, expire_s: 0 });
+    let mut o = begin(&mut e, Op::Extend { mode: X, lease: Lease::NONE });
     let [WordOp::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
     o.outcome(&mut e, values(&[expect]), at(6 * NS));
     assert_eq!(done(o.next(&mut e)), Status::Fail);
@@ -306,7 +312,13 @@ fn the_first_chain_decides_only_while_its_lease_runs() {
     let mut e = entry(LockType::Atomic);
     let Follows::Done(result) = at_once(&mut e, TAKE, at(0), at(5 * NS)) else { panic!() };
     assert_eq!(result.status, Status::Success);
-    assert_eq!(result.view, Some(View::Atomic { client_id: 7, time_out: 1_005 }));
+    assert_eq!(
+        result.view,
+        Some(View::Atomic {
+            client_id: 7,
+            time_out: TimeOut { at: Deadline::at_s(1_005), anchor_s: 0 }
+        })
+    );
     let first = First::new(&e, Op::Unlock, at(6 * NS), bounds());
     assert!(!first.needs_clock(&e, at(6 * NS)), "a release has no lease");
     let released = at_once(&mut e, Op::Unlock, at(6 * NS), at(6 * NS));
@@ -383,10 +395,10 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);
     let mut e = entry(LockType::Atomic);
     let (mut o, _) = waiting(&mut e, bounds());
-    let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
+    let word = AtomicWord::new().with_client(7).with_timeout(Deadline::at_s(1_020)).into_bits();
     let granted = Reply::Granted {
         word,
-        deadline_s: 1_020,
+        deadline: Deadline::at_s(1_020),
         at: ServerTime(START),
         ticket: None,
         token: Token::NONE,
@@ -482,7 +494,7 @@ fn execute(word_op: &WordOp, word: &mut u64) -> u64 {
 #[test]
 fn of_items_on_one_lock_the_later_begins_when_the_earlier_is_done() {
     use Status::{AlreadyLocked, AlreadyUnlocked, Fail, Success};
-    let share = Op::TryLock { mode: S, expire_s: 5 };
+    let share = Op::TryLock { mode: S, lease: Lease::secs(5) };
     let free = || [LockType::Atomic, LockType::Rw, LockType::Fair].map(entry).to_vec();
     let items = [(TAKE, 0), (TAKE, 0), (share, 1), (share, 1), (TAKE, 1), (TAKE, 2), (TAKE, 2)];
     let (mut b, mut rig) = batch(free(), &items);

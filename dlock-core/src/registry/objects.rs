@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::handles::{HandleEntry, What};
 use super::ids::Ids;
 use super::{Clients, Tables};
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Lease, ServerTime};
 use crate::ids::{ClientId, Generation, Handle, ObjectId, Slot};
 use crate::planted::{self, Bug};
 use crate::wire::control::{ControlRequest, ObjectGrant};
@@ -133,11 +133,11 @@ impl Objects {
         now: ServerTime,
         client: ClientId,
         name: &[u8],
-        lease_s: u32,
+        lease: Lease,
         init: u64,
     ) -> Result<ObjectId, Status> {
         t.clients.get(client).ok_or(Status::ClientRemoved)?;
-        let lease_end = lease_end(now, lease_s);
+        let lease_end = lease_end(now, lease);
         let Some(id) = self.id_of(name) else {
             return self.create_new(t, client, name, lease_end, init);
         };
@@ -170,7 +170,7 @@ impl Objects {
         now: ServerTime,
         client: ClientId,
         name: &[u8],
-        lease_s: u32,
+        lease: Lease,
     ) -> Result<ObjectGrant, Status> {
         let has_room = t.clients.has_object_room(client)?;
         let object = self.id_of(name).ok_or(Status::ObjectNotCreate)?;
@@ -180,7 +180,7 @@ impl Objects {
             return Err(Status::ObjectDestroyed);
         }
         let (slot, generation) = (record.slot, record.generation);
-        let lease_end = lease_end(now, lease_s);
+        let lease_end = lease_end(now, lease);
         if let Some(r) = record.refs.iter_mut().find(|r| r.client == client) {
             r.lease_end = r.lease_end.max(lease_end);
             return Ok(ObjectGrant { object, handle: r.handle, slot, generation });
@@ -517,6 +517,6 @@ fn is_anothers(record: &ObjectRecord, client: ClientId, disowned: &BTreeSet<Clie
     record.owner.is_some_and(|owner| owner != client && !disowned.contains(&owner))
 }
 
-fn lease_end(now: ServerTime, lease_s: u32) -> ServerTime {
-    now.plus_ns(u64::from(lease_s) * NS)
+fn lease_end(now: ServerTime, lease: Lease) -> ServerTime {
+    now.plus_ns(lease.ns())
 }

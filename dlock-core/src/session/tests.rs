@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
-use crate::clock::{Now, ServerTime, NS};
+use crate::clock::{Deadline, Lease, Now, ServerTime, NS, TICK_NS};
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::testing::{entry, grant};
 use crate::lock::{Begin, EntryState, LockEntry, Op, OpResult, Step};
@@ -42,7 +42,7 @@ fn session() -> Session {
 
 fn held_until_1005(lock_type: LockType) -> LockEntry {
     let entry = held(lock_type);
-    assert_eq!(entry.deadline_s(), 1_005);
+    assert_eq!(entry.deadline(), Deadline::at_s(1_005));
     entry
 }
 
@@ -53,7 +53,7 @@ fn held(lock_type: LockType) -> LockEntry {
 }
 
 fn take_it(entry: &mut LockEntry) {
-    let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+    let take = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(5) };
     let now = Now::exact(ServerTime(1_000 * NS));
     let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(take, now) else { panic!() };
     let mut values = Values::new();
@@ -177,8 +177,8 @@ fn a_lock_at_a_successor_is_claimed_on_the_clock_its_deadline_is_of() {
     // the successor's clock is far ahead, and a second has passed on the client's own
     let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
     let claim = binding.claim(&mut entry, new);
-    // deadline 1005, valid through its second; now 1003 there, perhaps, for drift, a little less
-    assert_eq!(claim.held.map(|held| held.left_ns), Some(3 * NS + 501_501));
+    // deadline 1005 s, valid through its tick; now 1003 there, perhaps, for drift, a little less
+    assert_eq!(claim.held.map(|held| held.left_ns), Some(2 * NS + TICK_NS + 501_501));
     // a second failover before it was claimed: still the clock of the first
     assert!(!binding.moves_to(Epoch(5), new));
     assert_eq!(binding.claim(&mut entry, new).held, claim.held);
@@ -212,7 +212,7 @@ fn what_a_successor_refuses_is_lost_and_told_by_the_next_operation() {
     assert!(!binding.moves_to(Epoch(4), now));
     binding.bind(&mut entry, &grant(), (Epoch(4), 200), true, now);
     assert!(binding.is_at(Epoch(4)));
-    let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+    let take = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(5) };
     let Begin::Local(result) = entry.begin(take, Now::exact(ServerTime(1_001 * NS))) else {
         panic!()
     };
@@ -340,7 +340,7 @@ fn a_claim_has_a_place_if_the_lock_is_fair_and_nothing_if_nothing_is_held() {
 /// A fair lock whose `w0` was `old` when its ticket was taken, exclusively; no turn is done.
 fn fair_after(lock_type: LockType, old: u64) -> LockEntry {
     let mut entry = entry(lock_type);
-    let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+    let take = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(5) };
     let now = Now::exact(ServerTime(1_000 * NS));
     let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(take, now) else { panic!() };
     let mut values = Values::new();
@@ -352,14 +352,16 @@ fn fair_after(lock_type: LockType, old: u64) -> LockEntry {
 
 #[test]
 fn at_a_successor_a_claimed_hold_has_what_is_left_of_its_lease_and_is_to_be_confirmed() {
-    for (epoch, deadline_s) in [(Epoch(3), 1_005), (Epoch(4), 9_004)] {
+    for (epoch, deadline) in
+        [(Epoch(3), Deadline::at_s(1_005)), (Epoch(4), Deadline(9_003 * 16 + 1))]
+    {
         let mut binding = Binding::new(Epoch(3));
         let mut held = held_until_1005(LockType::Atomic);
         let clock = Now::exact(ServerTime(1_001 * NS));
         binding.moves_to(epoch, Now { local_ns: 50 * NS, ..clock });
         let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
         binding.bind(&mut held, &grant(), (epoch, 0), false, new);
-        assert_eq!((held.deadline_s(), held.in_doubt()), (deadline_s, epoch == Epoch(4)));
+        assert_eq!((held.deadline(), held.in_doubt()), (deadline, epoch == Epoch(4)));
     }
     let now = Now::exact(ServerTime(1_001 * NS));
     let mut held = held_until_1005(LockType::Atomic);
@@ -375,7 +377,7 @@ fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
     let now = Now::exact(ServerTime(1_001 * NS));
     let mut held = fair_after(LockType::Fair, 0);
     let entry = crate::memory::words::LedgerEntry::claim(Mode::Exclusive, 1);
-    let published = Some(entry.with_detail(1_005));
+    let published = Some(entry.with_deadline(Deadline::at_s(1_005)));
     assert_eq!(resume(&mut held, true, now), None);
     assert_eq!(held.take_ledger_write(), None, "the operation does it at its end");
     assert_eq!(resume(&mut held, false, now), None);
@@ -391,7 +393,7 @@ fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
 fn a_hold_that_was_entered_again_and_is_lost_is_told_to_be_lost_by_each_release() {
     let now = Now::exact(ServerTime(1_001 * NS));
     let mut held = held(LockType::Rw);
-    let again = held.begin(Op::TryLock { mode: Mode::Exclusive, expire_s: 5 }, now);
+    let again = held.begin(Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(5) }, now);
     assert!(matches!(again, Begin::Local(OpResult { status: Status::AlreadyLocked, .. })));
     held.lose();
     for expected in [Status::Fail, Status::Fail, Status::AlreadyUnlocked] {
@@ -432,14 +434,14 @@ fn objects_survive_at_the_same_incarnation_that_has_not_lost_them() {
 fn a_read_write_hold_that_is_entered_again_rests_on_the_session() {
     let cut_off = Some(Status::BadResponse);
     let rests = |entry: &LockEntry, op| entry.unfounded(op, || true, || None) == cut_off;
-    let take = |expire_s| Op::TryLock { mode: Mode::Exclusive, expire_s };
-    let wait = Op::Lock { mode: Mode::Exclusive, expire_s: 5 };
+    let take = |lease| Op::TryLock { mode: Mode::Exclusive, lease };
+    let wait = Op::Lock { mode: Mode::Exclusive, lease: Lease::secs(5) };
     let mut held = entry(LockType::Rw);
-    assert!(!rests(&held, take(5)), "nothing is held");
+    assert!(!rests(&held, take(Lease::secs(5))), "nothing is held");
     take_it(&mut held);
-    assert!(rests(&held, take(5)) && rests(&held, wait));
-    assert!(!rests(&held, take(0)) && !rests(&held, Op::Unlock));
-    assert!(!rests(&held_until_1005(LockType::Atomic), take(5)), "it has a lease");
+    assert!(rests(&held, take(Lease::secs(5))) && rests(&held, wait));
+    assert!(!rests(&held, take(Lease::NONE)) && !rests(&held, Op::Unlock));
+    assert!(!rests(&held_until_1005(LockType::Atomic), take(Lease::secs(5))), "it has a lease");
     let refused = held.unfounded(wait, || false, || Some(Status::NotReady));
     assert_eq!(refused, Some(Status::NotReady), "its executor refuses everything");
     assert_eq!(held.unfounded(wait, || false, || None), None, "the session stands");
@@ -453,9 +455,9 @@ fn a_lock_whose_release_was_not_answered_is_neither_operated_on_nor_written_of()
         let mut left = entry(lock_type);
         left.leaves();
         assert!(left.has_left() && !left.in_doubt());
-        let take = |expire_s| Op::TryLock { mode: Mode::Exclusive, expire_s };
-        let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 5 };
-        for op in [take(5), take(0), Op::Unlock, extend] {
+        let take = |lease| Op::TryLock { mode: Mode::Exclusive, lease };
+        let extend = Op::Extend { mode: Mode::Exclusive, lease: Lease::secs(5) };
+        for op in [take(Lease::secs(5)), take(Lease::NONE), Op::Unlock, extend] {
             let Begin::Local(result) = left.begin(op, now) else {
                 panic!("{op:?} on {lock_type:?}")
             };
@@ -469,7 +471,9 @@ fn a_lock_whose_release_was_not_answered_is_neither_operated_on_nor_written_of()
         assert!(left.has_left(), "that it is left is not forgotten");
         assert_eq!(Binding::new(Epoch(3)).claim(&mut left, now).held, None);
         left.rebind(&grant(), 0);
-        let Begin::Run(_, Step::Request(request)) = left.begin(take(5), now) else { panic!() };
+        let Begin::Run(_, Step::Request(request)) = left.begin(take(Lease::secs(5)), now) else {
+            panic!()
+        };
         assert_eq!(request, Request::Resolve { handle: Handle(3) }, "what was before is undone");
     }
 }
@@ -537,7 +541,7 @@ fn the_locks_of_a_client_that_begins_anew_are_got_again_and_their_holds_lost() {
             let Begin::Local(told) = one.begin(Op::Unlock, now) else { panic!("it is told") };
             assert_eq!(told.status, Status::Fail);
         }
-        let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+        let take = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(5) };
         let step = match one.begin(take, now) {
             Begin::Run(mut machine, Step::Request(_)) => {
                 machine.reply(&mut one, Ok(Reply::Done { word: 0 }), now)

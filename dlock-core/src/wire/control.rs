@@ -16,7 +16,7 @@
 //! A connection is bound to the client that `Init` or `Reinit` gave it; no other request carries a
 //! client id. The `secret` keeps other clients from reinitialising or attaching as this one.
 
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use crate::memory::words::Ticket;
 use crate::token::Token;
@@ -78,9 +78,8 @@ pub struct HeldClaim {
     /// The incarnation that granted or confirmed the hold last; 0: not known, or it may have been
     /// released since.
     pub epoch: Epoch,
-    /// The end of the lease by the clock of that incarnation, seconds since 1970; `u32::MAX`: no
-    /// end.
-    pub deadline_s: u32,
+    /// The end of the lease by the clock of that incarnation.
+    pub deadline: Deadline,
     /// The place in the order of tickets; fair locks only.
     pub fair: Option<Place>,
     /// The fencing token of the hold, if there is one and no other client can have the lock.
@@ -90,9 +89,9 @@ pub struct HeldClaim {
 impl HeldClaim {
     /// A hold of a lock that has no tickets, confirmed just now.
     pub fn hold(mode: Mode, left_ns: u64) -> Self {
-        let (epoch, deadline_s) = (Epoch(0), 0);
+        let (epoch, deadline) = (Epoch(0), Deadline::NONE);
         let (is_queued, age_ms, token) = (false, 0, Token::NONE);
-        Self { mode, is_queued, left_ns, age_ms, epoch, deadline_s, fair: None, token }
+        Self { mode, is_queued, left_ns, age_ms, epoch, deadline, fair: None, token }
     }
 }
 
@@ -152,8 +151,8 @@ pub enum ControlRequest {
     ObjectCreate {
         /// 1 to 512 bytes.
         name: Vec<u8>,
-        /// Lease in seconds, not 0.
-        lease_s: u32,
+        /// The lease: there is one.
+        lease: Lease,
         /// The initial value.
         init: u64,
     },
@@ -161,8 +160,8 @@ pub enum ControlRequest {
     ObjectGet {
         /// 1 to 512 bytes.
         name: Vec<u8>,
-        /// Lease in seconds, not 0.
-        lease_s: u32,
+        /// The lease: there is one.
+        lease: Lease,
     },
     /// Release an object. Answered by `Done`.
     ObjectRelease(ObjectId),
@@ -250,7 +249,7 @@ pub struct Session {
     pub secret: Secret,
     /// The primary's incarnation.
     pub epoch: Epoch,
-    /// The anchor of ledger deadlines: seconds since 1970 on the server clock.
+    /// The anchor of the server clock, from which it counts: seconds since 1970.
     pub anchor_s: u32,
     /// The server clock when this was written.
     pub now: ServerTime,

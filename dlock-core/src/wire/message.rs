@@ -6,7 +6,7 @@
 //! to [`Request::Wait`] comes when the lock is granted or the wait is cancelled, however long that
 //! takes. A request that is sent again with the same number is not executed again.
 
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::Handle;
 use crate::memory::words::Ticket;
 use crate::token::Token;
@@ -60,8 +60,8 @@ pub enum Request {
         handle: Handle,
         /// The mode wanted.
         mode: Mode,
-        /// Lease in seconds, counted from the grant.
-        expire_s: u32,
+        /// The lease, counted from the grant.
+        lease: Lease,
         /// The number that `Cancel` and the ledger refer to.
         wait: WaitNumber,
         /// Fair locks: the ticket I have.
@@ -97,8 +97,8 @@ pub enum Request {
         mode: Mode,
         /// The ticket.
         ticket: Ticket,
-        /// Lease in seconds, counted from the grant.
-        expire_s: u32,
+        /// The lease, counted from the grant.
+        lease: Lease,
     },
     /// Take a ticket for me: the ticket counters are too high for a fetch-and-add. Answered by
     /// `Queued`, `Denied`, or `Done`: the counters were reset, and I take a ticket myself.
@@ -107,8 +107,8 @@ pub enum Request {
         handle: Handle,
         /// The mode wanted.
         mode: Mode,
-        /// Lease in seconds, counted from the grant.
-        expire_s: u32,
+        /// The lease, counted from the grant.
+        lease: Lease,
     },
     /// I have given up my ticket, and my ledger says so. No reply.
     Abandon {
@@ -119,7 +119,7 @@ pub enum Request {
         /// The ticket.
         ticket: Ticket,
     },
-    /// Extend my fair hold; an `expire_s` of 0 only asks whether I still have it. Answered by
+    /// Extend my fair hold; an `lease` of 0 only asks whether I still have it. Answered by
     /// `Granted` or `Denied(Fail)`.
     Extend {
         /// The lock.
@@ -128,16 +128,16 @@ pub enum Request {
         mode: Mode,
         /// The ticket of the hold.
         ticket: Ticket,
-        /// Lease in seconds from now.
-        expire_s: u32,
+        /// The lease, from now on.
+        lease: Lease,
     },
     /// The hold on this atomic lock may have expired, within my clock's uncertainty: if it has,
     /// give the lock to me. Answered by `Granted` or `Denied(Fail)`.
     Steal {
         /// The lock.
         handle: Handle,
-        /// Lease in seconds, counted from the grant.
-        expire_s: u32,
+        /// The lease, counted from the grant.
+        lease: Lease,
     },
     /// I do not know the result of my last operation on this lock: undo it. Answered by `Done` once
     /// I hold nothing of the lock.
@@ -200,8 +200,8 @@ pub enum Reply {
     Granted {
         /// The lock word after the grant.
         word: u64,
-        /// The deadline of the hold, seconds since 1970 (read-write locks: the time of the grant).
-        deadline_s: u32,
+        /// The deadline of the hold (read-write locks: the time of the grant).
+        deadline: Deadline,
         /// The time of the grant on the server clock: leases count from here.
         at: ServerTime,
         /// Fair locks: the ticket of the hold.

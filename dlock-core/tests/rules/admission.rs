@@ -2,7 +2,7 @@
 //! Who is let in, who must go for others, and what must be over before.
 
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
-use dlock_core::clock::NS;
+use dlock_core::clock::{Deadline, Lease, NS};
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::HINDRANCE_S;
 use dlock_core::locks::{Lapsed, LOOKS_MAX};
@@ -26,7 +26,7 @@ fn full(site: &mut Site, clients: usize) -> Vec<Peer> {
     let peers: Vec<Peer> = (0..clients).map(|_| site.join(Tcp, 0)).collect();
     for (n, &peer) in peers.iter().enumerate() {
         let grant = site.get(peer, &format!("l{n}"), LockType::Atomic);
-        let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX);
+        let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(Deadline::NEVER);
         site.memory.set(w0(&grant), held.into_bits());
         site.lose(peer, Gone::Closed);
     }
@@ -66,7 +66,8 @@ fn absent_clients_with_many_handles_are_looked_at_one_at_a_time() {
                 .map(|n| site.get(peer, &format!("{i}, {n}"), LockType::Atomic))
                 .collect();
             if i < 2 {
-                let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX);
+                let held =
+                    AtomicWord::new().with_client(peer.id.get()).with_timeout(Deadline::NEVER);
                 site.memory.set(w0(&grants[0]), held.into_bits());
             }
             site.lose(peer, Gone::Closed);
@@ -104,7 +105,7 @@ fn a_client_that_has_something_after_all_is_not_evicted() {
         site.tell(open(init(0), 9.into()));
         assert!(matches!(site.primary.poll(), Some(Effect::Fence { .. })));
         if has_something {
-            let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX);
+            let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(Deadline::NEVER);
             site.memory.set(grant, held.into_bits());
         }
         site.tell(Event::Done { unfenced: false });
@@ -459,7 +460,7 @@ fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
         site.memory.set(w0(&grant), RwWord::new().with_rcount(1).into_bits());
         assert_eq!(site.control(gone, ControlRequest::Deinit), ControlReply::Done);
         let (handle, wait, mode) = (theirs.handle, WaitNumber(1), Mode::Exclusive);
-        let wait = Request::Wait { handle, mode, expire_s: 9, wait, ticket: None };
+        let wait = Request::Wait { handle, mode, lease: Lease::secs(9), wait, ticket: None };
         site.command(waits.id, Seq(1), wait);
         site.until(START.plus_ns(NS));
         if goes_on {

@@ -3,7 +3,7 @@
 //! it has.
 
 use crate::common::site::{w0, Peer, Site, GRACE_S, START};
-use dlock_core::clock::NS;
+use dlock_core::clock::{Lease, NS};
 use dlock_core::ids::Seq;
 use dlock_core::membership::Orphans;
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
@@ -40,8 +40,8 @@ impl Client {
     /// A claim of so many seconds, and a ticket.
     fn takes(&mut self, site: &mut Site, claim_s: u32) -> Ticket {
         self.stamp += 1;
-        let (s, handle) = (START.seconds(), self.grant.handle);
-        let entry = LedgerEntry::claim(X, self.stamp).with_deadline_s(s + claim_s, s);
+        let (until, handle) = (START.deadline(Lease::secs(claim_s)), self.grant.handle);
+        let entry = LedgerEntry::claim(X, self.stamp).with_deadline(until);
         let add = WordOp::Faa { addr: w0(&self.grant), add: TakenWord::TAKE_EXCLUSIVE };
         let ticket = TakenWord::from_bits(site.word(&self.grant)).next(0);
         let claim = WordOp::WriteLedger { handle, value: entry.into_bits() };
@@ -57,7 +57,8 @@ impl Client {
 
     fn waits(&mut self, site: &mut Site, ticket: Ticket) -> Option<Reply> {
         let (handle, ticket) = (self.grant.handle, Some(ticket));
-        let wait = Request::Wait { handle, mode: X, expire_s: 30, wait: WaitNumber(1), ticket };
+        let wait =
+            Request::Wait { handle, mode: X, lease: Lease::secs(30), wait: WaitNumber(1), ticket };
         self.asks(site, wait)
     }
 

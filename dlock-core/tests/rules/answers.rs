@@ -2,7 +2,7 @@
 //! Answers that a client's lock machine gets seldom.
 
 use crate::common::entry::{entry, executed};
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Lease, Now, ServerTime, NS};
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, Step};
 use dlock_core::membership::{Draws, Exit};
 use dlock_core::memory::word_op::{Outcome, WordOp};
@@ -25,7 +25,8 @@ fn begin(e: &mut LockEntry, op: Op) -> (Machine, Step) {
 #[test]
 fn a_reader_that_finds_a_full_count_steps_back() {
     let mut e = entry(LockType::Rw);
-    let (mut machine, step) = begin(&mut e, Op::TryLock { mode: Mode::Shared, expire_s: 5 });
+    let (mut machine, step) =
+        begin(&mut e, Op::TryLock { mode: Mode::Shared, lease: Lease::secs(5) });
     let Step::Chain(chain) = step else { panic!("{step:?}") };
     let full = RwWord::new().with_rcount(u32::MAX).into_bits();
     let step = machine.outcome(&mut e, executed(&chain, full), now());
@@ -50,7 +51,7 @@ fn every_reason_to_remove_a_client_has_a_sentence_of_its_own() {
 
 #[test]
 fn a_refused_operation_on_a_read_write_lock_clears_the_ledger_of_who_holds_nothing_alone() {
-    let share = Op::TryLock { mode: Mode::Shared, expire_s: 5 };
+    let share = Op::TryLock { mode: Mode::Shared, lease: Lease::secs(5) };
     let mut e = entry(LockType::Rw);
     let (mut machine, _) = begin(&mut e, share);
     let step = machine.outcome(&mut e, Outcome::Refused(Status::NotReady), now());

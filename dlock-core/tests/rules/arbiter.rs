@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the arbiter decides about expiry and ownership, one rule at a time.
 
-use crate::common::lock::{expiry, id, is_denied, is_done, is_granted, World};
+use crate::common::lock::{expiry, id, is_denied, is_done, is_granted, until, World};
 use crate::common::lock::{HANDLE, RESOLVE, S, START_S, WAKE, X};
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::limits::LOOK_S;
 use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
 use dlock_core::wire::message::{LockType, Reply, Request, WaitNumber};
 
-const STEAL: Request = Request::Steal { handle: HANDLE, expire_s: 30 };
+const STEAL: Request = Request::Steal { handle: HANDLE, lease: Lease::secs(30) };
 
 #[test]
 fn an_expired_hold_goes_to_who_asks_for_it_and_no_earlier() {
     let mut w = World::new(LockType::Atomic, 3);
-    let held = AtomicWord::new().with_client(2).with_timeout(START_S + 3);
+    let held = AtomicWord::new().with_client(2).with_timeout(Deadline::at_s(START_S + 3));
     w.memory.word = held.into_bits();
     w.now = ServerTime(expiry(3) - 1);
     assert!(is_denied(&w.ask(1, STEAL)));
     assert_eq!(w.memory.word, held.into_bits());
     w.now = ServerTime(expiry(3));
     assert!(is_granted(&w.ask(1, STEAL), 1));
-    let stolen = held.with_client(1).with_timeout(w.now.deadline(30));
+    let stolen = held.with_client(1).with_timeout(w.now.deadline(Lease::secs(30)));
     assert_eq!(w.memory.word, stolen.into_bits());
     w.memory.word = 0;
     assert!(is_granted(&w.ask(1, STEAL), 1), "it is free");
@@ -30,9 +30,10 @@ fn an_expired_hold_goes_to_who_asks_for_it_and_no_earlier() {
 #[test]
 fn an_expired_hold_goes_to_the_first_in_the_queue_and_not_to_who_asks_for_it() {
     let mut w = World::new(LockType::Atomic, 3);
-    w.memory.word = AtomicWord::new().with_client(2).with_timeout(START_S + 3).into_bits();
+    w.memory.word =
+        AtomicWord::new().with_client(2).with_timeout(Deadline::at_s(START_S + 3)).into_bits();
     let wait = WaitNumber(1);
-    let wait = Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait, ticket: None };
+    let wait = Request::Wait { handle: HANDLE, mode: X, lease: Lease::secs(9), wait, ticket: None };
     assert!(w.ask(3, wait).is_empty());
     w.now = ServerTime(expiry(3));
     let out = w.ask(1, STEAL);
@@ -41,7 +42,7 @@ fn an_expired_hold_goes_to_the_first_in_the_queue_and_not_to_who_asks_for_it() {
 
 fn wait_as(handle_wait: u32) -> Request {
     let wait = WaitNumber(handle_wait);
-    Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait, ticket: None }
+    Request::Wait { handle: HANDLE, mode: X, lease: Lease::secs(9), wait, ticket: None }
 }
 
 fn is_cancelled(out: &[dlock_core::arbiter::Sent], n: u32) -> bool {
@@ -77,14 +78,15 @@ fn the_next_client_of_an_id_is_known_by_its_own_ledger() {
     w.arbiter.proxy(id(1));
     w.arbiter.gone(id(1));
     let ticket = w.take(1, X, 50);
-    assert_eq!(w.extend(1, X, ticket, 0), Some(50));
+    assert_eq!(w.extend(1, X, ticket, Lease::NONE), Some(until(50)));
 }
 
 #[test]
 fn a_cancel_ends_the_wait_that_it_names_and_no_other() {
     let cancel = |wait| Request::Cancel { handle: HANDLE, wait: WaitNumber(wait) };
     let mut w = World::new(LockType::Atomic, 3);
-    w.memory.word = AtomicWord::new().with_client(1).with_timeout(START_S + 60).into_bits();
+    w.memory.word =
+        AtomicWord::new().with_client(1).with_timeout(Deadline::at_s(START_S + 60)).into_bits();
     assert!(w.ask(2, wait_as(1)).is_empty() && w.ask(3, wait_as(2)).is_empty());
     for (n, wait, ends) in [(1, 1, false), (3, 1, false), (2, 2, false), (3, 2, true)] {
         let out = w.ask(n, cancel(wait));
@@ -137,8 +139,13 @@ fn a_recount_counts_a_reader_whose_ledger_says_that_it_waits() {
     w.memory.word = RwWord::new().with_client(2).into_bits();
     let waiting = LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(1);
     w.memory.ledgers.insert(id(1), waiting);
-    let wait =
-        Request::Wait { handle: HANDLE, mode: S, expire_s: 9, wait: WaitNumber(1), ticket: None };
+    let wait = Request::Wait {
+        handle: HANDLE,
+        mode: S,
+        lease: Lease::secs(9),
+        wait: WaitNumber(1),
+        ticket: None,
+    };
     assert!(w.ask(1, wait).is_empty());
     let release = Request::Release { handle: HANDLE, mode: X, ticket: None };
     assert!(is_granted(&w.ask(2, release), 1));
@@ -157,8 +164,13 @@ fn a_granted_share_that_was_given_back_is_not_counted_again() {
     w.arbiter.proxy(id(1));
     let waiting = LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(1);
     w.memory.ledgers.insert(id(1), waiting);
-    let wait =
-        Request::Wait { handle: HANDLE, mode: S, expire_s: 9, wait: WaitNumber(1), ticket: None };
+    let wait = Request::Wait {
+        handle: HANDLE,
+        mode: S,
+        lease: Lease::secs(9),
+        wait: WaitNumber(1),
+        ticket: None,
+    };
     assert!(is_granted(&w.ask(1, wait), 1));
     let old = std::mem::take(&mut w.memory.word);
     executes(&mut w, 1, old, |addr| WordOp::Faa { addr, add: u64::MAX });

@@ -291,11 +291,11 @@ fn who_is_here_has_some_time_whatever_the_deadline() {
 
 #[test]
 fn who_is_here_has_as_long_as_the_deadline() {
-    let deadline_s = 3 * TELLING_S;
+    let deadline = 3 * TELLING_S;
     let mut w = World::new(10);
-    w.primary.awaits(NOW, &[known(5, 0)], deadline_s);
+    w.primary.awaits(NOW, &[known(5, 0)], deadline);
     w.comes(known(5, 0));
-    let lags_at = after(u64::from(deadline_s));
+    let lags_at = after(u64::from(deadline));
     assert_eq!(w.primary.take_laggard(ServerTime(lags_at.0 - 1)), None);
     assert!(w.primary.take_laggard(lags_at).is_some());
 }

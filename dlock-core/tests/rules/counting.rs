@@ -3,7 +3,7 @@
 
 use crate::common::world;
 use crate::common::{stats, Memory};
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{Deadline, Lease, ServerTime};
 use dlock_core::counters::{Counter, Told};
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig};
@@ -23,7 +23,6 @@ struct World {
 fn config() -> PrimaryConfig {
     PrimaryConfig {
         epoch: Epoch(1),
-        anchor_s: 0,
         tp_mode: 0,
         recovery_clients: 0,
         clients_max: 4,
@@ -96,13 +95,13 @@ fn an_atomic_lock_that_is_found_held_is_counted_until_the_lease_is_over_and_no_l
     let mut w = world::World::new(2);
     let thief = w.client(1, FabricKind::Tcp);
     let grant = w.get(thief, &world::names(1), LockType::Atomic)[0];
-    let deadline_s = world::NOW.seconds() + 5;
-    let found = AtomicWord::new().with_client(2).with_timeout(deadline_s).into_bits();
-    let swap = AtomicWord::new().with_client(1).with_timeout(deadline_s + 9).into_bits();
+    let deadline = world::NOW.deadline(Lease::secs(5));
+    let found = AtomicWord::new().with_client(2).with_timeout(deadline).into_bits();
+    let swap = AtomicWord::new().with_client(1).with_timeout(Deadline(deadline.0 + 9)).into_bits();
     let chain = Chain::one(WordOp::Cas { addr: world::w0(&grant), expect: 0, swap });
     let mut values = Values::new();
     values.push(found);
-    let end = ServerTime::expiry_of(deadline_s).0;
+    let end = deadline.expiry().0;
     for (now, counted) in [(end - 1, 1), (end, 0), (end + 1, 0)] {
         w.primary.clear_stats(&mut w.memory);
         w.primary.count_chain(ServerTime(now), thief, &chain, &values);
@@ -137,18 +136,23 @@ fn a_place_in_a_queue_and_a_request_that_is_none_of_its_lock_are_counted() {
     let client = w.client(1, FabricKind::Verbs);
     let grant = w.get(client, &world::names(1), LockType::Fair)[0];
     let (handle, mode) = (grant.handle, Mode::Shared);
+    let until = world::NOW.deadline(Lease::secs(60));
     // behind an exclusive ticket
     let (taken, ticket) = (TakenWord::new().with_mx(1), Ticket { lap: 0, tx: 1, ts: 0 });
     // whose lease runs
     let owner = w.client(2, FabricKind::Verbs);
     let at_owner = w.get(owner, &world::names(1), LockType::Fair)[0].handle;
-    w.memory.set_ledger(owner, at_owner, LedgerEntry::claim(Mode::Exclusive, 1).with_detail(60));
+    w.memory.set_ledger(
+        owner,
+        at_owner,
+        LedgerEntry::claim(Mode::Exclusive, 1).with_deadline(until),
+    );
     w.memory.set(world::w0(&grant), taken.taken(mode).into_bits());
-    let entry = LedgerEntry::claim(mode, 1).with_detail(60);
+    let entry = LedgerEntry::claim(mode, 1).with_deadline(until);
     w.memory.set_ledger(client, handle, entry);
     for (request, counter) in [
-        (Request::Poll { handle, mode, ticket, expire_s: 5 }, Counter::Again),
-        (Request::Steal { handle, expire_s: 5 }, Counter::InvalidOp),
+        (Request::Poll { handle, mode, ticket, lease: Lease::secs(5) }, Counter::Again),
+        (Request::Steal { handle, lease: Lease::secs(5) }, Counter::InvalidOp),
     ] {
         w.primary.clear_stats(&mut w.memory);
         w.seq += 1;

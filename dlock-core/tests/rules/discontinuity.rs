@@ -2,7 +2,7 @@
 //! A server clock that turned out to be wrong (`Now::discontinuities` has changed): what was held
 //! by it is possibly over, and is asked for before it is believed again.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::ids::Handle;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::word_op::WordOp;
@@ -14,8 +14,8 @@ use dlock_core::wire::status::Status;
 use crate::common::entry::{entry, executed, old_word};
 
 const X: Mode = Mode::Exclusive;
-const TRY: Op = Op::TryLock { mode: X, expire_s: 600 };
-const EXTEND: Op = Op::Extend { mode: X, expire_s: 600 };
+const TRY: Op = Op::TryLock { mode: X, lease: Lease::secs(600) };
+const EXTEND: Op = Op::Extend { mode: X, lease: Lease::secs(600) };
 
 /// The same moment, after so many discontinuities: no deadline has come near.
 fn after(discontinuities: u64) -> Now {
@@ -96,7 +96,7 @@ fn a_fair_hold_that_the_arbiter_confirms_is_of_the_clock_in_use() {
         &mut e,
         Ok(Reply::Granted {
             word: 1 << 16,
-            deadline_s: 1_600,
+            deadline: Deadline::at_s(1_600),
             at,
             ticket: None,
             token: Token::NONE,
@@ -112,7 +112,7 @@ fn an_atomic_hold_of_a_clock_that_was_wrong_is_asked_for_by_a_compare_and_swap()
     // nobody has taken it: the word is still mine
     let mut e = held(LockType::Atomic, after(0));
     assert!(e.is_of_another_clock(after(1)));
-    let mut o = begin(&mut e, Op::Extend { mode: X, expire_s: 0 }, after(1));
+    let mut o = begin(&mut e, Op::Extend { mode: X, lease: Lease::NONE }, after(1));
     let Effect::Post { chain, .. } = o.next(&mut e) else { panic!() };
     let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
     o.outcome(&mut e, old_word(expect), after(1));
@@ -122,7 +122,7 @@ fn an_atomic_hold_of_a_clock_that_was_wrong_is_asked_for_by_a_compare_and_swap()
     let mut e = held(LockType::Atomic, after(0));
     let mut o = begin(&mut e, TRY, after(1));
     assert!(matches!(o.next(&mut e), Effect::Post { .. }));
-    o.outcome(&mut e, old_word(8 << 32 | 9_999), after(1));
+    o.outcome(&mut e, old_word(8 << 32 | u64::from(Deadline::at_s(9_999).0)), after(1));
     assert_eq!(end(&mut o, &mut e, after(1)).0, Status::Fail);
     assert_eq!(e.refs(), 0);
 }
@@ -162,15 +162,21 @@ fn an_extend_is_judged_by_the_clock_that_its_deadline_is_of() {
 #[test]
 fn a_grant_of_the_arbiter_is_of_the_clock_in_use_when_it_comes() {
     let mut e = entry(LockType::Atomic);
-    let mut o = begin(&mut e, Op::Lock { mode: X, expire_s: 600 }, after(0));
+    let mut o = begin(&mut e, Op::Lock { mode: X, lease: Lease::secs(600) }, after(0));
     assert!(matches!(o.next(&mut e), Effect::Post { .. }));
-    o.outcome(&mut e, old_word(8 << 32 | 9_999), after(0));
+    o.outcome(&mut e, old_word(8 << 32 | u64::from(Deadline::at_s(9_999).0)), after(0));
     assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Wait { .. }, .. }));
     let at = after(1).time;
-    let word = 7 << 32 | 1_600;
+    let word = 7 << 32 | u64::from(Deadline::at_s(1_600).0);
     o.reply(
         &mut e,
-        Ok(Reply::Granted { word, deadline_s: 1_600, at, ticket: None, token: Token::NONE }),
+        Ok(Reply::Granted {
+            word,
+            deadline: Deadline::at_s(1_600),
+            at,
+            ticket: None,
+            token: Token::NONE,
+        }),
         after(1),
     );
     assert_eq!(end(&mut o, &mut e, after(1)), (Status::Success, vec![]));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the primary notes in a client's ledger when it has executed one of its chains.
 
-use crate::common::site::{w0, Peer, Site};
+use crate::common::site::{w0, Peer, Site, START};
+use dlock_core::clock::{Deadline, Lease};
 use dlock_core::ids::Seq;
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
@@ -28,9 +29,9 @@ fn ledger(site: &Site, client: Peer, grant: &LockGrant) -> LedgerEntry {
     entry.copied().unwrap_or_default()
 }
 
-/// A claim until so many seconds after the anchor.
-fn claim(mode: Mode, until_s: u32) -> LedgerEntry {
-    LedgerEntry::claim(mode, 7).with_detail(until_s)
+/// A claim of so many seconds from the start.
+fn claim(mode: Mode, seconds: u32) -> LedgerEntry {
+    LedgerEntry::claim(mode, 7).with_deadline(START.deadline(Lease::secs(seconds)))
 }
 
 fn take(grant: &LockGrant, mode: Mode, noted: Option<LedgerEntry>) -> Chain {
@@ -103,7 +104,10 @@ fn a_reader_is_noted_if_it_is_inside_and_not_if_it_has_to_step_back() {
 #[test]
 fn of_an_atomic_lock_nothing_is_noted() {
     let (mut site, client, grant) = with(LockType::Atomic);
-    let mine = AtomicWord::new().with_client(client.id.get()).with_timeout(9_000).into_bits();
+    let mine = AtomicWord::new()
+        .with_client(client.id.get())
+        .with_timeout(Deadline::at_s(9_000))
+        .into_bits();
     site.execute(client, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap: mine }));
     assert_eq!(ledger(&site, client, &grant), LedgerEntry::new());
     assert_eq!(site.word(&grant), mine);
@@ -130,8 +134,8 @@ fn a_ticket_that_was_executed_here_is_the_only_one_its_client_has() {
         let mut ask = |site: &mut Site, tx, ts| {
             seq += 1;
             let ticket = Ticket { lap: 0, tx, ts };
-            let (handle, expire_s) = (grant.handle, 5);
-            let request = Request::Poll { handle, mode, ticket, expire_s };
+            let (handle, lease) = (grant.handle, Lease::secs(5));
+            let request = Request::Poll { handle, mode, ticket, lease };
             site.out.clear();
             site.command(client.id, Seq(seq), request);
             matches!(site.out[..], [ref sent] if matches!(sent.reply, Reply::Granted { .. }))

@@ -2,16 +2,16 @@
 //! The fair lock: the arbiter's side.
 
 use crate::common::lock::{
-    expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, X,
+    expiry, id, is_denied, is_done, is_granted, until, World, HANDLE, RESOLVE, S, X,
 };
-use dlock_core::clock::NS;
-use dlock_core::limits::{FAIR_DIVERT, FAIR_GRACE_S, FAIR_LANE_END, HINDRANCE_S};
+use dlock_core::clock::{Lease, NS};
+use dlock_core::limits::{FAIR_DIVERT, FAIR_GRACE, FAIR_LANE_END, HINDRANCE_S};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Word, WordAddr};
 use dlock_core::memory::words::{TakenWord, Ticket, TurnWord};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
-const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
+const GRACE_NS: u64 = FAIR_GRACE.ns();
 /// Longer than any pause between looks.
 const SOON_NS: u64 = 2 * NS;
 
@@ -38,7 +38,7 @@ fn a_claimed_turn_is_held_until_its_deadline_and_no_longer() {
 
 #[test]
 fn a_turn_without_a_deadline_ends_with_its_release_alone() {
-    let (mut w, ..) = claimed(dlock_core::memory::words::DETAIL_MAX);
+    let (mut w, ..) = claimed(u32::MAX);
     assert!(w.pass(1_000 * NS).is_empty());
     assert!(w.turn().told(), "whoever releases asks the arbiter");
 }
@@ -46,16 +46,20 @@ fn a_turn_without_a_deadline_ends_with_its_release_alone() {
 #[test]
 fn who_has_claimed_its_turn_may_extend_and_release_through_the_arbiter() {
     let (mut w, first, second) = claimed(30);
-    assert_eq!(w.extend(2, X, second, 40), None, "not its turn");
-    assert_eq!(w.extend(1, X, first, 0), Some(30));
-    assert_eq!(w.extend(1, X, first, 50), Some(50));
-    assert_eq!(w.extend(1, X, first, 10), Some(50), "no extend shortens a lease");
+    assert_eq!(w.extend(2, X, second, Lease::secs(40)), None, "not its turn");
+    assert_eq!(w.extend(1, X, first, Lease::NONE), Some(until(30)));
+    assert_eq!(w.extend(1, X, first, Lease::secs(50)), Some(until(50)));
+    assert_eq!(
+        w.extend(1, X, first, Lease::secs(10)),
+        Some(until(50)),
+        "no extend shortens a lease"
+    );
     w.claims(1, X, 1, 60); // it has extended it by itself
-    assert_eq!(w.extend(1, X, first, 0), Some(60), "it was told so");
+    assert_eq!(w.extend(1, X, first, Lease::NONE), Some(until(60)), "it was told so");
     let out = w.release(1, X, first);
     assert!(is_done(&out, 1) && is_granted(&out, 2));
     assert!(is_denied(&w.release(1, X, first)));
-    assert_eq!(w.extend(1, X, first, 50), None);
+    assert_eq!(w.extend(1, X, first, Lease::secs(50)), None);
 }
 
 #[test]
@@ -226,7 +230,7 @@ fn a_share_that_was_counted_as_done_is_refused() {
     let x = w.take(3, X, 0);
     assert!(w.wait(3, X, x).is_empty());
     assert!(is_granted(&w.pass(30 * NS), 3));
-    assert_eq!(w.extend(1, S, a, 30), None);
+    assert_eq!(w.extend(1, S, a, Lease::secs(30)), None);
     assert!(is_denied(&w.release(1, S, a)));
     assert!(is_denied(&w.wait(1, S, a)));
     assert_eq!(w.turn().ns(), 1);
@@ -244,7 +248,7 @@ fn shares_that_stay_are_not_counted_for_those_that_are_gone() {
     w.memory.ledgers.remove(&id(2));
     w.pass(SOON_NS);
     assert_eq!(w.turn().ns(), 1);
-    assert_eq!(w.extend(1, S, a, 0), Some(600), "{b:?}");
+    assert_eq!(w.extend(1, S, a, Lease::NONE), Some(until(600)), "{b:?}");
     let out = w.release(1, S, a);
     assert!(is_done(&out, 1) && is_granted(&out, 3));
 }
@@ -277,7 +281,7 @@ fn nearly_high(clients: u32) -> World {
     w
 }
 
-const TAKE: Request = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 };
+const TAKE: Request = Request::TakeTicket { handle: HANDLE, mode: X, lease: Lease::secs(30) };
 
 /// A client has found a high number, and asks for a ticket.
 fn asks_for_one(w: &mut World, n: u32) -> Vec<dlock_core::arbiter::Sent> {
@@ -418,8 +422,13 @@ fn a_decision_that_a_client_has_overtaken_is_taken_again() {
     w.take(1, X, 600);
     let ticket = w.take(2, X, 0);
     let wait = WaitNumber(1);
-    let request =
-        Request::Wait { handle: HANDLE, mode: X, expire_s: 30, wait, ticket: Some(ticket) };
+    let request = Request::Wait {
+        handle: HANDLE,
+        mode: X,
+        lease: Lease::secs(30),
+        wait,
+        ticket: Some(ticket),
+    };
     let out = w.call(|arbiter, now, memory, lock, seq, out| {
         let from = dlock_core::arbiter::Caller { client: id(2), handle: HANDLE, seq };
         arbiter.request(now, &mut Overtaken(memory, true), lock, from, request, out);
@@ -437,8 +446,8 @@ fn a_forged_word_makes_no_lock_of_two_and_ends() {
         w.claims(2, S, 1, 600);
         for mode in [Mode::Exclusive, Mode::Shared] {
             let ticket = Ticket { lap: 0, tx: 3, ts: 4 };
-            w.ask(1, Request::Poll { handle: HANDLE, mode, ticket, expire_s: 5 });
-            w.ask(2, Request::TakeTicket { handle: HANDLE, mode, expire_s: 5 });
+            w.ask(1, Request::Poll { handle: HANDLE, mode, ticket, lease: Lease::secs(5) });
+            w.ask(2, Request::TakeTicket { handle: HANDLE, mode, lease: Lease::secs(5) });
         }
         w.pass(2 * NS);
     }

@@ -2,6 +2,7 @@
 //! What the arbiter knew of a lock, and need not know any more, is nowhere.
 
 use crate::common::lock::{id, World, HANDLE, START_S, X};
+use dlock_core::clock::{Deadline, Lease};
 use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry};
 use dlock_core::wire::message::{LockType, Request, WaitNumber};
@@ -28,9 +29,15 @@ fn a_share_that_was_given_back_leaves_nothing() {
 #[test]
 fn a_lock_that_is_gone_is_not_looked_at_again() {
     let mut w = World::new(LockType::Atomic, 2);
-    w.memory.word = AtomicWord::new().with_client(1).with_timeout(START_S + 9).into_bits();
-    let wait =
-        Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait: WaitNumber(1), ticket: None };
+    w.memory.word =
+        AtomicWord::new().with_client(1).with_timeout(Deadline::at_s(START_S + 9)).into_bits();
+    let wait = Request::Wait {
+        handle: HANDLE,
+        mode: X,
+        lease: Lease::secs(9),
+        wait: WaitNumber(1),
+        ticket: None,
+    };
     assert!(w.ask(2, wait).is_empty());
     assert!(w.arbiter.next_wakeup().is_some(), "when the lease is over");
     w.call(|arbiter, _, _, lock, _, _| arbiter.destroyed(lock.slot));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of known frames. After the first release none of them changes any more, also if others
 //! are added.
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{Deadline, Lease, ServerTime};
 use dlock_core::ids::*;
 use dlock_core::memory::word_op::*;
 use dlock_core::memory::words::*;
@@ -28,14 +28,14 @@ fn control_frames() -> Vec<Frame> {
     use ControlRequest as R;
     let fair = Some(Place { epoch: Epoch(8), ticket: TICKET });
     let (mode, is_queued) = (Mode::Shared, true);
-    let (epoch, deadline_s) = (Epoch(9), 10);
+    let (epoch, deadline) = (Epoch(9), Deadline(10));
     let held = HeldClaim {
         mode,
         is_queued,
         left_ns: 4,
         age_ms: 7,
         epoch,
-        deadline_s,
+        deadline,
         fair,
         token: Token(8),
     };
@@ -57,8 +57,8 @@ fn control_frames() -> Vec<Frame> {
         R::GetLocks(vec![desc()]),
         R::ReleaseLocks(vec![LockId(77)]),
         R::UpdateLocks(vec![claim]),
-        R::ObjectCreate { name: b"o".to_vec(), lease_s: 5, init: 6 },
-        R::ObjectGet { name: b"o".to_vec(), lease_s: 5 },
+        R::ObjectCreate { name: b"o".to_vec(), lease: Lease(5), init: 6 },
+        R::ObjectGet { name: b"o".to_vec(), lease: Lease(5) },
         R::ObjectRelease(ObjectId(7)),
         R::ObjectDestroy(ObjectId(7)),
         R::Operate(Act::TakeAway {
@@ -164,18 +164,18 @@ fn data_frames() -> Vec<Frame> {
 }
 
 fn message_frames() -> Vec<Frame> {
-    let (handle, mode, expire_s) = (HANDLE, Mode::Shared, 7);
+    let (handle, mode, lease) = (HANDLE, Mode::Shared, Lease(7));
     let (wait, ticket, word) = (WaitNumber(8), TICKET, 1);
     let requests = [
-        Request::Wait { handle, mode, expire_s, wait, ticket: Some(ticket) },
+        Request::Wait { handle, mode, lease, wait, ticket: Some(ticket) },
         Request::Cancel { handle, wait },
         Request::Release { handle, mode, ticket: None },
         Request::Wake { handle },
-        Request::Poll { handle, mode, ticket, expire_s },
-        Request::TakeTicket { handle, mode, expire_s },
+        Request::Poll { handle, mode, ticket, lease },
+        Request::TakeTicket { handle, mode, lease },
         Request::Abandon { handle, mode, ticket },
-        Request::Extend { handle, mode, ticket, expire_s },
-        Request::Steal { handle, expire_s },
+        Request::Extend { handle, mode, ticket, lease },
+        Request::Steal { handle, lease },
         Request::Resolve { handle },
         Request::Ping,
         Request::CountReaders { handle, mode, ticket: Some(ticket) },
@@ -183,7 +183,13 @@ fn message_frames() -> Vec<Frame> {
     ];
     let at = ServerTime(3);
     let replies = [
-        Reply::Granted { word, deadline_s: 2, at, ticket: Some(ticket), token: Token(6) },
+        Reply::Granted {
+            word,
+            deadline: Deadline::at_s(2),
+            at,
+            ticket: Some(ticket),
+            token: Token(6),
+        },
         Reply::Queued { word, ticket },
         Reply::Denied { status: Status::Fail, word },
         Reply::Cancelled { word },
@@ -237,7 +243,7 @@ const GOLDEN: &str = "
 444c01033e000000|050000000000000001040014000000010000000000000002000000000000000114000000030000000\
 0000000021400000003030000000400000000000000
 444c018319000000|05000000000000000300010201000000000000010208200000
-444c01040c000000|030000000d0c00b0a0000060
+444c01040c000000|030000000d0c00000b0a00c0
 444c010527000000|06000000000000000003000000010700000008000000010e000000000000000b0a00000d0c0000
 444c010511000000|0600000000000000010300000008000000
 444c01050f000000|060000000000000002030000000100

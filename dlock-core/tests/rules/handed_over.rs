@@ -3,13 +3,18 @@
 
 use crate::common::lock::{id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, WAKE, X};
 use dlock_core::arbiter::Sent;
-use dlock_core::clock::NS;
+use dlock_core::clock::{Lease, NS};
 use dlock_core::limits::LOOK_S;
 use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
 use dlock_core::wire::message::{LockType, Request, WaitNumber};
 
-const WAIT: Request =
-    Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait: WaitNumber(1), ticket: None };
+const WAIT: Request = Request::Wait {
+    handle: HANDLE,
+    mode: X,
+    lease: Lease::secs(9),
+    wait: WaitNumber(1),
+    ticket: None,
+};
 const RELEASE: Request = Request::Release { handle: HANDLE, mode: X, ticket: None };
 
 fn owned_by(n: u32) -> RwWord {

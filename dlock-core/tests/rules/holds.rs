@@ -2,14 +2,14 @@
 //! What a client has, what of it a lapse ends, and what of it a successor takes over.
 
 use crate::common::site::{w0, Peer, Site, START};
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS, TICK_NS};
 use dlock_core::ids::{ClientId, Epoch, LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::locks::{Locks, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{
-    AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX,
+    AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord,
 };
 use dlock_core::wire::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
@@ -32,7 +32,7 @@ fn notes(site: &mut Site, peer: Peer, grant: &LockGrant, state: LedgerState) {
 
 fn wait(site: &mut Site, peer: Peer, grant: &LockGrant, mode: Mode) {
     let (handle, wait) = (grant.handle, WaitNumber(1));
-    let request = Request::Wait { handle, mode, expire_s: 9, wait, ticket: None };
+    let request = Request::Wait { handle, mode, lease: Lease::secs(9), wait, ticket: None };
     site.command(peer.id, Seq(1), request);
 }
 
@@ -71,11 +71,12 @@ fn a_hold_counts_as_something_until_its_lease_ends() {
     let mut site = Site::new();
     let a = site.join(Shm, 0);
     let grant = site.get(a, "l", LockType::Atomic);
-    let held = AtomicWord::new().with_client(a.id.get()).with_timeout(START.seconds() + 60);
+    let held =
+        AtomicWord::new().with_client(a.id.get()).with_timeout(START.deadline(Lease::secs(60)));
     site.memory.set(w0(&grant), held.into_bits());
-    site.now = START.plus_ns(61 * NS - 1);
+    site.now = START.plus_ns(60 * NS + TICK_NS - 1);
     assert!(has_something(&mut site, a));
-    site.now = START.plus_ns(61 * NS);
+    site.now = START.plus_ns(60 * NS + TICK_NS);
     assert!(!has_something(&mut site, a));
 }
 
@@ -85,7 +86,8 @@ fn a_queue_place_counts_as_something_for_who_has_it() {
     let (a, b, c) = (site.join(Shm, 0), site.join(Shm, 0), site.join(Shm, 0));
     let grant = site.get(a, "l", LockType::Atomic);
     let [waits, idle] = [b, c].map(|peer| site.get(peer, "l", LockType::Atomic));
-    let held = AtomicWord::new().with_client(a.id.get()).with_timeout(START.seconds() + 60);
+    let held =
+        AtomicWord::new().with_client(a.id.get()).with_timeout(START.deadline(Lease::secs(60)));
     site.memory.set(w0(&grant), held.into_bits());
     wait(&mut site, b, &waits, Mode::Exclusive);
     assert!(has_something(&mut site, b) && !has_something(&mut site, c), "{idle:?}");
@@ -102,8 +104,7 @@ fn claims(site: &mut Site) -> (Peer, LockGrant) {
     let a = site.join(Verbs, 10);
     let grant = site.get(a, "l", LockType::Fair);
     let entry = LedgerEntry::claim(Mode::Exclusive, 1);
-    let anchor_s = START.seconds();
-    let entry = entry.with_deadline_s(anchor_s + 60, anchor_s);
+    let entry = entry.with_deadline(START.deadline(Lease::secs(60)));
     site.memory.ledgers.insert((a.id, grant.handle), entry);
     (a, grant)
 }
@@ -117,9 +118,9 @@ fn asks(site: &mut Site, peer: Peer, request: Request) {
 /// its claim.
 #[test]
 fn a_claim_lasts_whatever_its_client_has_asked_for() {
-    let until = Some(ServerTime::expiry_of(START.seconds() + 60));
+    let until = Some(START.deadline(Lease::secs(60)).expiry());
     let mode = Mode::Exclusive;
-    for (ahead, expire_s) in [(1, 5), (0, u32::MAX)] {
+    for (ahead, lease) in [(1, Lease::secs(5)), (0, Lease::ENDLESS)] {
         let mut site = Site::new();
         let (a, grant) = claims(&mut site);
         let taken = TakenWord::new().with_mx(ahead);
@@ -131,11 +132,11 @@ fn a_claim_lasts_whatever_its_client_has_asked_for() {
             // the claim of who is before it
             let b = site.join(Verbs, 10);
             let handle = site.get(b, "l", LockType::Fair).handle;
-            let entry = LedgerEntry::claim(mode, 1).with_detail(DETAIL_MAX);
+            let entry = LedgerEntry::claim(mode, 1).with_deadline(Deadline::NEVER);
             site.memory.ledgers.insert((b.id, handle), entry);
         }
         // queued once, and then it was its turn; or granted for ever
-        asks(&mut site, a, Request::Poll { handle: grant.handle, mode, ticket, expire_s });
+        asks(&mut site, a, Request::Poll { handle: grant.handle, mode, ticket, lease });
         site.memory.set(w1, TurnWord::new().with_nx(ahead).into_bits());
         assert_eq!(lapses(&mut site, a).until, until, "{ahead} before it");
     }
@@ -146,9 +147,10 @@ fn an_object_counts_as_something_until_the_lease_of_its_own_reference_ends() {
     let mut site = Site::new();
     let (a, b) = (site.join(Shm, 0), site.join(Shm, 0));
     let name = b"o".to_vec();
-    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 90, init: 3 };
+    let create =
+        ControlRequest::ObjectCreate { name: name.clone(), lease: Lease::secs(90), init: 3 };
     assert!(matches!(site.control(a, create), ControlReply::Created(_)));
-    let get = |lease_s| ControlRequest::ObjectGet { name: name.clone(), lease_s };
+    let get = |s| ControlRequest::ObjectGet { name: name.clone(), lease: Lease::secs(s) };
     assert!(matches!(site.control(a, get(5)), ControlReply::Object(_)));
     assert!(matches!(site.control(b, get(50)), ControlReply::Object(_)));
     let at = |site: &mut Site, now: ServerTime| {
@@ -196,7 +198,6 @@ fn a_recount_during_a_lapse_counts_the_others() {
 fn recovering(clients: u32) -> (Locks, Memory) {
     let config = PrimaryConfig {
         epoch: Epoch(2),
-        anchor_s: START.seconds(),
         tp_mode: 0,
         recovery_clients: clients,
         clients_max: 8,
@@ -333,11 +334,11 @@ fn requests_about_objects_have_a_name_and_a_lease() {
     let mut site = Site::new();
     let a = site.join(Shm, 0);
     let invalid = ControlReply::Error(Status::Invalid);
-    for (name, lease_s) in [(&b""[..], 5), (b"o", 0)] {
+    for (name, lease) in [(&b""[..], Lease(5)), (b"o", Lease::NONE)] {
         let name = name.to_vec();
-        let get = ControlRequest::ObjectGet { name: name.clone(), lease_s };
+        let get = ControlRequest::ObjectGet { name: name.clone(), lease };
         assert_eq!(site.control(a, get), invalid);
-        let create = ControlRequest::ObjectCreate { name, lease_s, init: 3 };
+        let create = ControlRequest::ObjectCreate { name, lease, init: 3 };
         assert_eq!(site.control(a, create), invalid);
     }
 }

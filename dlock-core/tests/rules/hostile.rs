@@ -3,7 +3,7 @@
 
 use crate::common::Memory;
 use dlock_core::arbiter::FAIR_WORK_MAX;
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
@@ -18,7 +18,11 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 
 const START: ServerTime = ServerTime(5_000 * NS);
-const ANCHOR_S: u32 = 5_000;
+
+/// So many seconds after the start.
+fn until(seconds: u32) -> Deadline {
+    START.deadline(Lease::secs(seconds))
+}
 const MINUS_ONE: u64 = u64::MAX;
 
 /// A primary with one lock, and tcp clients that have all got it.
@@ -44,7 +48,6 @@ impl World {
     fn of(lock_type: LockType, clients_max: usize) -> Self {
         let config = PrimaryConfig {
             epoch: Epoch(1),
-            anchor_s: ANCHOR_S,
             tp_mode: 0,
             recovery_clients: 0,
             clients_max,
@@ -128,7 +131,7 @@ impl World {
     /// As an honest client: a claim of so many seconds, and a ticket of a fair lock.
     fn take(&mut self, peer: Peer, mode: Mode, claim_s: u32) -> Ticket {
         self.seq += 1;
-        let entry = LedgerEntry::claim(mode, self.seq as u32).with_detail(claim_s);
+        let entry = LedgerEntry::claim(mode, self.seq as u32).with_deadline(until(claim_s));
         let taken = TakenWord::from_bits(self.word(peer));
         let claim = WordOp::WriteLedger { handle: peer.grant.handle, value: entry.into_bits() };
         let add = WordOp::Faa { addr: w0(peer), add: TakenWord::addend(mode) };
@@ -174,7 +177,7 @@ impl World {
 
     fn wait(&mut self, peer: Peer, mode: Mode, ticket: Option<Ticket>) -> Vec<Sent> {
         let (handle, wait) = (peer.grant.handle, WaitNumber(1));
-        self.ask(peer, Request::Wait { handle, mode, expire_s: 60, wait, ticket })
+        self.ask(peer, Request::Wait { handle, mode, lease: Lease::secs(60), wait, ticket })
     }
 
     fn resolve(&mut self, peer: Peer) -> Vec<Sent> {
@@ -252,7 +255,7 @@ fn a_granted_share_is_known_like_one_that_was_taken() {
     let again = Request::Wait {
         handle: reader.grant.handle,
         mode: S,
-        expire_s: 9,
+        lease: Lease::secs(9),
         wait: WaitNumber(2),
         ticket: None,
     };
@@ -287,19 +290,19 @@ fn a_fair_ticket_is_ended_only_by_its_client() {
         let before = w.turn(victim);
         assert_eq!(w.pass_on(thief, before, mode), Err(Status::Invalid), "{mode:?}");
         let handle = thief.grant.handle;
-        for entry in [LedgerEntry::new(), LedgerEntry::claim(mode, 7).with_detail(600)] {
+        for entry in [LedgerEntry::new(), LedgerEntry::claim(mode, 7).with_deadline(until(600))] {
             w.write_ledger(thief, entry);
-            let (ticket, expire_s) = (held, 9);
+            let (ticket, lease) = (held, Lease::secs(9));
             w.ask(thief, Request::Abandon { handle, mode, ticket });
-            assert!(w.is_denied(thief, Request::Poll { handle, mode, ticket, expire_s }));
-            assert!(w.is_denied(thief, Request::Extend { handle, mode, ticket, expire_s }));
+            assert!(w.is_denied(thief, Request::Poll { handle, mode, ticket, lease }));
+            assert!(w.is_denied(thief, Request::Extend { handle, mode, ticket, lease }));
             let (ticket, wait) = (Some(ticket), WaitNumber(1));
             assert!(w.is_denied(thief, Request::Release { handle, mode, ticket }));
-            assert!(w.is_denied(thief, Request::Wait { handle, mode, expire_s, wait, ticket }));
+            assert!(w.is_denied(thief, Request::Wait { handle, mode, lease, wait, ticket }));
             w.resolve(thief);
             assert_eq!(w.turn(victim), before, "{mode:?}");
         }
-        w.write_ledger(thief, LedgerEntry::claim(X, 8).with_detail(600));
+        w.write_ledger(thief, LedgerEntry::claim(X, 8).with_deadline(until(600)));
         let behind = w.take(other, X, 600);
         assert!(w.wait(other, X, Some(behind)).is_empty(), "{mode:?}");
         assert!(w.pass(20).is_empty(), "{mode:?}");
@@ -421,7 +424,7 @@ fn held<const N: usize>(w: &mut World, holder: Peer, others: [Peer; N]) -> [Opti
     let (me, mut tickets) = (holder.id.get(), [None; N]);
     match w.lock_type {
         LockType::Atomic => {
-            let mine = AtomicWord::new().with_client(me).with_timeout(5_600);
+            let mine = AtomicWord::new().with_client(me).with_timeout(Deadline::at_s(5_600));
             w.cas(holder, 0, mine.into_bits()).unwrap();
         }
         LockType::Rw => {
@@ -459,7 +462,8 @@ fn a_later_wait_ends_the_earlier_one_and_says_so() {
         if let Some(ticket) = ticket {
             // a poll ends a wait, too, and both are answered
             let handle = eager.grant.handle;
-            let out = w.ask(eager, Request::Poll { handle, mode: X, ticket, expire_s: 9 });
+            let out =
+                w.ask(eager, Request::Poll { handle, mode: X, ticket, lease: Lease::secs(9) });
             let of = |seq: u64| out.iter().find(|s| s.seq == Seq(seq)).map(|s| s.reply);
             assert!(matches!(of(before), Some(Reply::Cancelled { .. })), "{out:?}");
             assert!(matches!(of(w.seq), Some(Reply::Queued { .. })), "{out:?}");

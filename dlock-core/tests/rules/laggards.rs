@@ -453,8 +453,8 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     let slow = site.come_back(slow).unwrap();
     assert_eq!(beats(&mut site, slow), at(91));
     let lock = site.get(slow, "l", LockType::Atomic);
-    let until_s = at(600).seconds();
-    let word = AtomicWord::new().with_client(slow.id.get()).with_timeout(until_s).into_bits();
+    let until = at(600).tick();
+    let word = AtomicWord::new().with_client(slow.id.get()).with_timeout(until).into_bits();
     site.memory.set(WordAddr::new(lock.slot, Word::W0), word);
     site.lose(slow, Gone::Silent);
     site.until(at(92));

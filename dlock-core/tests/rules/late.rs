@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A fair lock and a client that knows the time badly.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Lease, Now, ServerTime, NS};
 use dlock_core::lock::{Begin, LockEntry, Machine, Op, Step};
 use dlock_core::memory::word_op::Chain;
 use dlock_core::wire::message::{LockType, Mode};
@@ -10,8 +10,8 @@ use dlock_core::wire::status::Status;
 use crate::common::entry::{entry, executed};
 
 // longer than what is claimed for a turn that may not come
-const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 61 };
-const LOCK: Op = Op::Lock { mode: Mode::Exclusive, expire_s: 61 };
+const TRY: Op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(61) };
+const LOCK: Op = Op::Lock { mode: Mode::Exclusive, lease: Lease::secs(61) };
 
 /// Takes the first ticket of a free lock; the chain that makes its lease a long one.
 fn ticket(entry: &mut LockEntry, op: Op, now: Now) -> (Machine, Chain) {

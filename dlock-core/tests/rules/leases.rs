@@ -3,7 +3,7 @@
 
 use crate::common::site;
 use crate::common::site::{w0, Peer, Site, GRACE_S, START};
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::membership::{Gone, Orphans};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
@@ -141,25 +141,25 @@ fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
     let (addr, handle) = (w0(grant), grant.handle);
     let note = |entry: LedgerEntry| WordOp::WriteLedger { handle, value: entry.into_bits() };
     let me = peer.id.get();
-    let (anchor_s, deadline_s) = (START.seconds(), START.seconds() + LEASE_S);
+    let deadline = START.deadline(Lease::secs(LEASE_S));
     let cas = |swap: u64| Chain::one(WordOp::Cas { addr, expect: 0, swap });
     let atomic = |timeout| AtomicWord::new().with_client(me).with_timeout(timeout).into_bits();
-    let claim = |mode, deadline_s| {
-        let entry = LedgerEntry::claim(mode, 1).with_deadline_s(deadline_s, anchor_s);
+    let claim = |mode, deadline| {
+        let entry = LedgerEntry::claim(mode, 1).with_deadline(deadline);
         Chain::one(note(entry))
     };
     let take = |add| Chain::one(WordOp::Faa { addr, add });
-    let fair = |mode, deadline_s| vec![claim(mode, deadline_s), take(TakenWord::addend(mode))];
+    let fair = |mode, deadline| vec![claim(mode, deadline), take(TakenWord::addend(mode))];
     let shared = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
     let chains = match hold {
-        AtomicLeased => vec![cas(atomic(deadline_s))],
-        AtomicForEver => vec![cas(atomic(u32::MAX))],
+        AtomicLeased => vec![cas(atomic(deadline))],
+        AtomicForEver => vec![cas(atomic(Deadline::NEVER))],
         RwExclusive => vec![cas(RwWord::new().with_client(me).into_bits())],
         RwShared => vec![take(1), Chain::one(note(shared))],
-        FairExclusiveLeased => fair(Mode::Exclusive, deadline_s),
-        FairSharedLeased => fair(Mode::Shared, deadline_s),
-        FairForEver => fair(Mode::Exclusive, u32::MAX),
-        FairTicket => fair(Mode::Exclusive, anchor_s),
+        FairExclusiveLeased => fair(Mode::Exclusive, deadline),
+        FairSharedLeased => fair(Mode::Shared, deadline),
+        FairForEver => fair(Mode::Exclusive, Deadline::NEVER),
+        FairTicket => fair(Mode::Exclusive, Deadline::NONE),
     };
     for chain in &chains {
         site.execute(peer, chain);
@@ -218,8 +218,8 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
         Ends::Now => START,
         Ends::Grace => at(GRACE_S),
         Ends::Horizon => at(HORIZON_S.into()),
-        Ends::Lease => ServerTime::expiry_of(START.seconds() + LEASE_S),
-        Ends::Claim => ServerTime::expiry_of(START.seconds()),
+        Ends::Lease => START.deadline(Lease::secs(LEASE_S)).expiry(),
+        Ends::Claim => START.deadline(Lease::NONE).expiry(),
         Ends::Unmapped | Ends::Never => at(100_000),
     };
     let name = format!("{what:?} over {fabric:?}, {cause:?}: {expected:?}");
@@ -265,8 +265,8 @@ fn lease_of_15_minutes(fabric: FabricKind, cause: Gone, horizon_s: u32) {
     let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 2);
     let peer = site.join(fabric, horizon_s);
     let grant = site.get(peer, "l", LockType::Atomic);
-    let (me, deadline_s) = (peer.id.get(), START.seconds() + 15 * 60);
-    let word = AtomicWord::new().with_client(me).with_timeout(deadline_s).into_bits();
+    let (me, deadline) = (peer.id.get(), START.deadline(Lease::secs(15 * 60)));
+    let word = AtomicWord::new().with_client(me).with_timeout(deadline).into_bits();
     site.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap: word }));
     site.lose(peer, cause);
     for second in 0..600 {

@@ -48,7 +48,6 @@ fn get(p: &mut Locks, m: &mut Memory, client: ClientId, names: &[Vec<u8>]) -> Ve
 fn names_that_take_all_ids_in_a_row_leave_others_the_next_one() {
     let config = PrimaryConfig {
         epoch: Epoch(1),
-        anchor_s: 5_000,
         tp_mode: 0,
         recovery_clients: 0,
         clients_max: 10,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client's lock machines do with words and answers that are rare.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use dlock_core::limits::{CAS_ROUNDS_MAX, FAIR_DIVERT};
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step};
@@ -13,7 +13,7 @@ use dlock_core::wire::status::Status;
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
-const TRY: Op = Op::TryLock { mode: X, expire_s: 5 };
+const TRY: Op = Op::TryLock { mode: X, lease: Lease::secs(5) };
 const ME: u32 = 7;
 
 fn at(seconds: u64) -> Now {
@@ -62,7 +62,7 @@ fn done(step: Step) -> OpResult {
 /// The lock is free but for what the word says, and is taken at once.
 fn taken(lock_type: LockType, mode: Mode, word: u64) -> LockEntry {
     let mut e = entry(lock_type);
-    let (mut machine, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(0));
+    let (mut machine, step) = begin(&mut e, Op::TryLock { mode, lease: Lease::secs(5) }, at(0));
     let step = machine.outcome(&mut e, found(&chain(step), word), at(0));
     assert_eq!(done(step).status, Status::Success);
     e.take_ledger_write();
@@ -70,7 +70,7 @@ fn taken(lock_type: LockType, mode: Mode, word: u64) -> LockEntry {
 }
 
 fn atomic(client: u32, timeout: u32) -> AtomicWord {
-    AtomicWord::new().with_client(client).with_timeout(timeout)
+    AtomicWord::new().with_client(client).with_timeout(Deadline::at_s(timeout))
 }
 
 #[test]
@@ -100,21 +100,25 @@ fn an_expired_hold_is_taken_over_unless_somebody_is_queued() {
     assert_eq!((expect, AtomicWord::from_bits(swap).client()), (word.into_bits(), ME));
     assert_eq!(done(after(word.with_waiters(true), at(0))).status, Status::Fail);
     assert_eq!(done(after(atomic(8, 1_000), at(0))).status, Status::Fail, "it runs");
-    let perhaps = Now::within(ServerTime(1_001 * NS), 3);
+    let perhaps = Now::within(Deadline::at_s(1_000).expiry(), 3);
     let step = after(atomic(8, 1_000), perhaps);
-    assert!(matches!(step, Step::Request(Request::Steal { expire_s: 5, .. })), "{step:?}");
+    assert!(
+        matches!(step, Step::Request(Request::Steal { lease, .. }) if lease == Lease::secs(5)),
+        "{step:?}"
+    );
 }
 
 #[test]
 fn an_extend_tries_so_often_and_then_does_not_know() {
     let mut e = taken(LockType::Atomic, X, 0);
-    let (mut machine, mut step) = begin(&mut e, Op::Extend { mode: X, expire_s: 9 }, at(1));
+    let (mut machine, mut step) =
+        begin(&mut e, Op::Extend { mode: X, lease: Lease::secs(9) }, at(1));
     for round in 1..=CAS_ROUNDS_MAX {
         let chain = chain(step);
         let [WordOp::Cas { expect, .. }] = *chain.ops() else { panic!("{chain:?}") };
         // the bit of those who wait comes and goes
         let word = AtomicWord::from_bits(expect);
-        let word = word.with_waiters(!word.waiters()).with_timeout(1_005 + round);
+        let word = word.with_waiters(!word.waiters()).with_timeout(Deadline::at_s(1_005 + round));
         step = machine.outcome(&mut e, found(&chain, word.into_bits()), at(1));
     }
     assert_eq!(done(step).status, Status::BadResponse);
@@ -122,7 +126,7 @@ fn an_extend_tries_so_often_and_then_does_not_know() {
 
 #[test]
 fn a_query_moves_no_deadline() {
-    let query = Op::Extend { mode: X, expire_s: 0 };
+    let query = Op::Extend { mode: X, lease: Lease::NONE };
     for now in [at(1), at(20)] {
         let mut e = taken(LockType::Atomic, X, 0);
         let (_, step) = begin(&mut e, query, now);
@@ -204,7 +208,8 @@ fn a_reader_that_steps_back_wakes_those_whom_it_has_kept_out() {
         (owned.with_rcount(1), false),
     ] {
         let mut e = entry(LockType::Rw);
-        let (mut machine, step) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(0));
+        let (mut machine, step) =
+            begin(&mut e, Op::TryLock { mode: S, lease: Lease::secs(5) }, at(0));
         let step = machine.outcome(&mut e, found(&chain(step), owned.into_bits()), at(0));
         let back = chain(step);
         assert!(matches!(back.ops()[0], WordOp::Faa { add: u64::MAX, .. }), "{back:?}");
@@ -233,7 +238,7 @@ fn no_two_chains_on_a_count_and_no_two_intents_look_the_same() {
         let mut e = entry(lock_type);
         let intents: Vec<u64> = (0..chains)
             .map(|_| {
-                let (_, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(0));
+                let (_, step) = begin(&mut e, Op::TryLock { mode, lease: Lease::secs(5) }, at(0));
                 let WordOp::WriteLedger { value, .. } = chain(step).ops()[0] else {
                     panic!("{step:?}")
                 };
@@ -272,7 +277,7 @@ fn a_place_that_is_lost_is_taken_again_once_by_who_waits() {
     let denied = || Ok(Reply::Denied { status: Status::Fail, word: 0 });
     let (mut e, mut machine) = asking(TRY);
     assert_eq!(done(machine.reply(&mut e, denied(), at(0))).status, Status::Fail);
-    let (mut e, mut machine) = asking(Op::Lock { mode: X, expire_s: 5 });
+    let (mut e, mut machine) = asking(Op::Lock { mode: X, lease: Lease::secs(5) });
     let queued = |n| {
         let ticket = Ticket { lap: 0, tx: FAIR_DIVERT + n, ts: 0 };
         Ok(Reply::Queued { word: 0, ticket })
@@ -285,7 +290,7 @@ fn a_place_that_is_lost_is_taken_again_once_by_who_waits() {
     assert_eq!(done(machine.reply(&mut e, denied(), at(0))).status, Status::Fail, "once");
     // a hold that is entered again and is over by now is lost
     let mut e = taken(LockType::Fair, X, 0);
-    let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, expire_s: 5 }, at(9));
+    let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, lease: Lease::secs(5) }, at(9));
     assert!(matches!(step, Step::Request(Request::Extend { .. })), "{step:?}");
     assert_eq!(done(machine.reply(&mut e, denied(), at(9))).status, Status::Fail);
 }
@@ -297,7 +302,7 @@ fn a_resolve_that_is_refused_leaves_the_ledger_to_the_next_one() {
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
         let mut e = entry(lock_type);
         let mode = if lock_type == LockType::Atomic { X } else { S };
-        let op = Op::TryLock { mode, expire_s: 5 };
+        let op = Op::TryLock { mode, lease: Lease::secs(5) };
         let (mut machine, _) = begin(&mut e, op, at(0));
         assert_eq!(
             done(machine.outcome(&mut e, Outcome::Unknown, at(0))).status,
@@ -315,7 +320,7 @@ fn a_resolve_that_is_refused_leaves_the_ledger_to_the_next_one() {
 fn a_wait_for_a_read_write_lock_that_ends_without_a_grant_leaves_nothing() {
     for reply in [Reply::Cancelled { word: 0 }, Reply::Denied { status: Status::Fail, word: 0 }] {
         let mut e = entry(LockType::Rw);
-        let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, expire_s: 5 }, at(0));
+        let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, lease: Lease::secs(5) }, at(0));
         let other = RwWord::new().with_client(8).into_bits();
         let step = machine.outcome(&mut e, found(&chain(step), other), at(0));
         assert!(matches!(step, Step::Request(Request::Wait { .. })), "{step:?}");
@@ -340,11 +345,11 @@ fn a_release_whose_answer_was_lost_is_one_when_it_is_resolved() {
 
 #[test]
 fn an_extend_by_the_client_itself_never_shortens() {
-    for (expire_s, until) in [(2, 1_005), (9, 1_010)] {
+    for (lease, until) in [(Lease::secs(2), 1_005), (Lease::secs(9), 1_010)] {
         let mut e = taken(LockType::Fair, X, 0);
-        let (_, step) = begin(&mut e, Op::Extend { mode: X, expire_s }, at(1));
+        let (_, step) = begin(&mut e, Op::Extend { mode: X, lease }, at(1));
         let WordOp::WriteLedger { value, .. } = chain(step).ops()[0] else { panic!("{step:?}") };
-        assert_eq!(LedgerEntry::from_bits(value).deadline_s(0), until);
+        assert_eq!(LedgerEntry::from_bits(value).deadline(), Deadline::at_s(until));
     }
 }
 
@@ -363,7 +368,7 @@ fn after_a_hold_was_lost_the_primary_is_asked_what_is_left_of_it() {
 
 #[test]
 fn who_is_denied_an_expired_hold_knows_that_it_has_nothing() {
-    let perhaps = Now::within(ServerTime(1_001 * NS), 3);
+    let perhaps = Now::within(Deadline::at_s(1_000).expiry(), 3);
     let mut e = entry(LockType::Atomic);
     let (mut machine, step) = begin(&mut e, TRY, perhaps);
     let word = atomic(8, 1_000).into_bits();
@@ -379,7 +384,7 @@ fn who_is_denied_an_expired_hold_knows_that_it_has_nothing() {
 fn a_hold_that_may_last_for_ever_is_lost_by_a_lapse_however_often_that_was_asked_for() {
     let mut e = taken(LockType::Atomic, X, 0);
     for _ in 0..2 {
-        let (mut machine, _) = begin(&mut e, Op::Extend { mode: X, expire_s: u32::MAX }, at(1));
+        let (mut machine, _) = begin(&mut e, Op::Extend { mode: X, lease: Lease::ENDLESS }, at(1));
         let lost = done(machine.outcome(&mut e, Outcome::Unknown, at(1)));
         assert_eq!(lost.status, Status::BadResponse);
         assert!(e.clone().lapse());

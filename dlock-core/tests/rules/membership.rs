@@ -3,7 +3,7 @@
 
 use crate::common::entry;
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
-use dlock_core::clock::NS;
+use dlock_core::clock::{Deadline, Lease, NS};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Ending, Exit, Gone, Opened, Orphans, Rules, State};
 use dlock_core::memory::word_op::{Chain, WordOp};
@@ -321,7 +321,7 @@ fn whatever_happens_a_lease_lasts_and_fencing_comes_first() {
 /// A client, and until when it has a lease.
 struct Holder {
     peer: Peer,
-    lease_s: u32,
+    until: Deadline,
     is_condemned: bool,
 }
 
@@ -337,17 +337,17 @@ fn run(g: &mut Gen) {
                 if let Ok(admission) = site.open_twice(&init(g.below(3) as u32 * 4)) {
                     let peer = site.peer(admission, fabric);
                     site.attach(peer);
-                    let mut lease_s = 0;
+                    let mut until = Deadline::NONE;
                     if g.below(2) == 0 {
-                        lease_s = site.now.seconds() + g.below(20) as u32;
+                        until = site.now.deadline(Lease(g.below(320) as u32));
                         let name = peer.id.get().to_string();
                         let grant = site.get(peer, &name, LockType::Atomic);
                         let word = AtomicWord::new().with_client(peer.id.get());
-                        let swap = word.with_timeout(lease_s).into_bits();
+                        let swap = word.with_timeout(until).into_bits();
                         let cas = WordOp::Cas { addr: w0(&grant), expect: 0, swap };
                         site.execute(peer, &Chain::one(cas));
                     }
-                    holders.push(Holder { peer, lease_s, is_condemned: false });
+                    holders.push(Holder { peer, until, is_condemned: false });
                 }
             }
             (3, Some(holder)) => site.lose(holder.peer, Gone::Closed),
@@ -392,8 +392,8 @@ fn run(g: &mut Gen) {
             }
         }
         for holder in &holders {
-            let runs = site.now < dlock_core::clock::ServerTime::expiry_of(holder.lease_s);
-            if runs && holder.lease_s > 0 && !holder.is_condemned {
+            let runs = site.now < holder.until.expiry();
+            if runs && holder.until > Deadline::NONE && !holder.is_condemned {
                 assert!(site.state(holder.peer).is_some(), "{} lost its lease", holder.peer.id);
                 let locks = site.primary.locks().locks_snapshot(
                     &mut site.memory,
@@ -418,8 +418,8 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
     use dlock_core::wire::message::Mode;
     let (handle, slot) = (Handle(0), Slot(0));
     let grant = LockGrant { lock: LockId(9), handle, slot, word: 0, already: false, tokens: false };
-    for (lock_type, expire_s, is_lost) in
-        [(LockType::Atomic, 60, false), (LockType::Atomic, u32::MAX, true)]
+    for (lock_type, lease, is_lost) in
+        [(LockType::Atomic, Lease::secs(60), false), (LockType::Atomic, Lease::ENDLESS, true)]
     {
         let me = ClientId::new(5).unwrap();
         let desc = dlock_core::wire::control::LockDesc {
@@ -428,9 +428,9 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
             lease_s: 0,
             tokens: false,
         };
-        let mut entry = LockEntry::new(me, START.seconds(), lock_type, &grant, desc);
+        let mut entry = LockEntry::new(me, 0, lock_type, &grant, desc);
         assert!(!entry.lapse(), "nothing is held");
-        let op = Op::TryLock { mode: Mode::Exclusive, expire_s };
+        let op = Op::TryLock { mode: Mode::Exclusive, lease };
         let now = Now::exact(START);
         let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, now) else { panic!() };
         machine.outcome(&mut entry, entry::executed(&chain, 0), now);
@@ -447,19 +447,19 @@ fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
     use dlock_core::wire::message::Mode;
     let now = Now::exact(START);
     for lock_type in [LockType::Atomic, LockType::Fair] {
-        for (expire_s, is_lost) in [(70, false), (u32::MAX, true)] {
+        for (lease, is_lost) in [(Lease::secs(70), false), (Lease::ENDLESS, true)] {
             let mut entry = entry::entry(lock_type);
-            let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
+            let op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(60) };
             let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, now) else {
                 panic!()
             };
             let old = entry::executed(&chain, 0);
             let step = machine.outcome(&mut entry, old, now);
             assert!(matches!(step, Step::Done(result) if result.status == Status::Success));
-            let op = Op::Extend { mode: Mode::Exclusive, expire_s };
+            let op = Op::Extend { mode: Mode::Exclusive, lease };
             let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(op, now) else { panic!() };
             machine.outcome(&mut entry, Outcome::Unknown, now);
-            assert_eq!(entry.lapse(), is_lost, "{lock_type:?} {expire_s}");
+            assert_eq!(entry.lapse(), is_lost, "{lock_type:?} {lease:?}");
         }
     }
 }
@@ -472,12 +472,13 @@ fn a_hold_is_not_lost_by_a_lapse_because_the_one_before_it_was_asked_to_last_for
     use dlock_core::wire::message::Mode;
     let now = Now::exact(START);
     let mut entry = entry::entry(LockType::Atomic);
-    let held = AtomicWord::new().with_client(7).with_timeout(START.seconds() + 60).into_bits();
+    let held =
+        AtomicWord::new().with_client(7).with_timeout(START.deadline(Lease::secs(60))).into_bits();
     let mode = Mode::Exclusive;
-    let take = Op::TryLock { mode, expire_s: 60 };
+    let take = Op::TryLock { mode, lease: Lease::secs(60) };
     for (op, found) in [
         (take, Some(0)),
-        (Op::Extend { mode, expire_s: u32::MAX }, None),
+        (Op::Extend { mode, lease: Lease::ENDLESS }, None),
         (Op::Unlock, Some(held)),
         (take, Some(0)),
     ] {
@@ -503,7 +504,7 @@ fn a_release_that_is_refused_while_the_client_is_removed_releases_nothing() {
     let now = Now::exact(START);
     for (refused, is_held) in [(Status::ClientRemoved, true), (Status::LockNotGet, false)] {
         let mut entry = entry::entry(LockType::Rw);
-        let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
+        let op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(60) };
         let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, now) else { panic!() };
         machine.outcome(&mut entry, entry::executed(&chain, 0), now);
         let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(Op::Unlock, now) else {

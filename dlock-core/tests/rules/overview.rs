@@ -2,6 +2,7 @@
 //! What the primary tells of itself: its clients, and how much work it has done.
 
 use crate::common::world::{names, World, NOW};
+use dlock_core::clock::Lease;
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::locks::ClientSnapshot;
 use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind};
@@ -60,9 +61,10 @@ fn each_handle_of_a_lapse_is_work_and_so_is_everybody_who_has_got_the_same() {
     let name = b"shared".to_vec();
     for id in 1..=3 {
         let client = w.client(id, Tcp);
-        let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 9, init: 1 };
+        let create =
+            ControlRequest::ObjectCreate { name: name.clone(), lease: Lease::secs(9), init: 1 };
         w.control(client, create);
-        let get = ControlRequest::ObjectGet { name: name.clone(), lease_s: 9 };
+        let get = ControlRequest::ObjectGet { name: name.clone(), lease: Lease::secs(9) };
         assert!(matches!(w.control(client, get), ControlReply::Object(_)));
         let mut lapse = w.primary.begin_lapse(client);
         assert!(w.primary.lapse(NOW, &mut w.memory, &mut lapse, &mut w.out));

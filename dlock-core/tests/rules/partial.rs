@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A release that leaves the lock held says so only while no other client can have the lock.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS, TICK_NS};
 use dlock_core::ids::Epoch;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::word_op::Outcome;
@@ -14,10 +14,10 @@ use dlock_core::wire::status::Status;
 use crate::common::entry::{entry, executed};
 
 const X: Mode = Mode::Exclusive;
-const TRY: Op = Op::TryLock { mode: X, expire_s: 5 };
+const TRY: Op = Op::TryLock { mode: X, lease: Lease::secs(5) };
 const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 /// The lease of a hold that was taken at [`taken`] runs through the whole second of its deadline.
-const END_NS: u64 = 1_006 * NS;
+const END_NS: u64 = 1_005 * NS + TICK_NS;
 const EPSILON_NS: u64 = 3;
 
 fn at(ns: u64) -> Now {
@@ -31,7 +31,9 @@ fn taken() -> Now {
 /// The word of the hold.
 fn mine(lock_type: LockType) -> u64 {
     match lock_type {
-        LockType::Atomic => AtomicWord::new().with_client(7).with_timeout(1_005).into_bits(),
+        LockType::Atomic => {
+            AtomicWord::new().with_client(7).with_timeout(Deadline::at_s(1_005)).into_bits()
+        }
         _ => 0, // the turn
     }
 }
@@ -65,10 +67,10 @@ fn run(e: &mut LockEntry, op: Op, now: Now, says: Says) -> (Status, bool) {
                 let is_known = matches!(request, Request::Confirm { .. } | Request::Extend { .. });
                 let reply = match says {
                     Says::Word(word) if is_known => {
-                        let deadline_s = 1_005;
+                        let deadline = Deadline::at_s(1_005);
                         Ok(Reply::Granted {
                             word,
-                            deadline_s,
+                            deadline,
                             at: now.time,
                             ticket: None,
                             token: Token::NONE,
@@ -143,7 +145,7 @@ fn it_asks_whether_the_hold_is_there_where_the_clock_was_another_one() {
     }
     let now = Now { discontinuities: 1, ..at(1_001 * NS) };
     let mut e = held_twice(LockType::Atomic);
-    let others = AtomicWord::new().with_client(8).with_timeout(1_009).into_bits();
+    let others = AtomicWord::new().with_client(8).with_timeout(Deadline::at_s(1_009)).into_bits();
     assert_eq!(run(&mut e, Op::Unlock, now, Says::Word(others)), (Status::Fail, true));
     assert_eq!(e.refs(), 0);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A lease that was claimed at a successor, and confirmed there, ends when it would have ended
-//! without the failover: the successor's deadline for it, which is in whole seconds, comes later.
+//! without the failover: the successor's deadline for it, which is in whole ticks, comes later.
 
 use crate::common::entry::{entry, executed};
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::ids::Epoch;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::words::AtomicWord;
@@ -13,12 +13,12 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_core::wire::status::Status;
 
 const X: Mode = Mode::Exclusive;
-const TRY: Op = Op::TryLock { mode: X, expire_s: 5 };
-const QUERY: Op = Op::Extend { mode: X, expire_s: 0 };
-const EXTEND: Op = Op::Extend { mode: X, expire_s: 5 };
+const TRY: Op = Op::TryLock { mode: X, lease: Lease::secs(5) };
+const QUERY: Op = Op::Extend { mode: X, lease: Lease::NONE };
+const EXTEND: Op = Op::Extend { mode: X, lease: Lease::secs(5) };
 const LEASED: [LockType; 2] = [LockType::Atomic, LockType::Fair];
-/// Of the lease, by the successor's clock: it ends 0.7 s before the end of this second.
-const DEADLINE_S: u32 = 9_005;
+/// Of the lease, by the successor's clock: it ends in the middle of this tick.
+const DEADLINE: Deadline = Deadline(9_004 * 16 + 5);
 
 /// By the predecessor's clock, so many milliseconds after the lock was taken.
 fn before(ms: u64) -> Now {
@@ -32,15 +32,15 @@ fn after(ms: u64) -> Now {
 }
 
 /// The word of the hold with the deadline.
-fn word(lock_type: LockType, deadline_s: u32) -> u64 {
+fn word(lock_type: LockType, deadline: Deadline) -> u64 {
     match lock_type {
-        LockType::Atomic => AtomicWord::new().with_client(7).with_timeout(deadline_s).into_bits(),
+        LockType::Atomic => AtomicWord::new().with_client(7).with_timeout(deadline).into_bits(),
         _ => 0, // the turn
     }
 }
 
-/// Its result. Chains find `old`; the successor has the hold until `deadline_s`.
-fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline_s): (u64, u32)) -> Status {
+/// Its result. Chains find `old`; the successor has the hold until `deadline`.
+fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline): (u64, Deadline)) -> Status {
     let mut operation = match Operation::begin(e, op, now, Bounds::since(now.local_ns)) {
         Started::Running(operation) => operation,
         Started::Done(result) => return result.status,
@@ -49,10 +49,10 @@ fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline_s): (u64, u32)) -> St
         match operation.next(e) {
             Effect::Post { chain, .. } => operation.outcome(e, executed(&chain, old), now),
             Effect::Ask { request: Request::Confirm { .. } | Request::Extend { .. }, .. } => {
-                let word = word(e.lock_type(), deadline_s);
+                let word = word(e.lock_type(), deadline);
                 let granted = Reply::Granted {
                     word,
-                    deadline_s,
+                    deadline,
                     at: now.time,
                     ticket: None,
                     token: Token::NONE,
@@ -67,29 +67,29 @@ fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline_s): (u64, u32)) -> St
     }
 }
 
-/// Held until 6 s after it was taken, and claimed after 1 s.
+/// Held until 5.0625 s after it was taken, and claimed after 1 s.
 fn claimed(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
-    assert_eq!(run(&mut e, TRY, before(0), (0, 0)), Status::Success);
+    assert_eq!(run(&mut e, TRY, before(0), (0, Deadline::NONE)), Status::Success);
     e.is_claimed(Epoch(1), before(1_000), after(1_000));
-    assert_eq!(e.deadline_s(), DEADLINE_S);
+    assert_eq!(e.deadline(), DEADLINE);
     e
 }
 
-/// The answer to a query, which has found the hold as the successor has it until `DEADLINE_S`.
+/// The answer to a query, which has found the hold as the successor has it until `DEADLINE`.
 fn query(e: &mut LockEntry, ms: u64) -> Status {
-    let old = word(e.lock_type(), DEADLINE_S);
-    run(e, QUERY, after(ms), (old, DEADLINE_S))
+    let old = word(e.lock_type(), DEADLINE);
+    run(e, QUERY, after(ms), (old, DEADLINE))
 }
 
 #[test]
 fn a_lease_that_was_claimed_is_not_revived_by_asking_whether_it_runs() {
     for lock_type in LEASED {
         let mut e = claimed(lock_type);
-        for ms in [2_000, 4_000, 5_990] {
+        for ms in [2_000, 4_000, 5_050] {
             assert_eq!(query(&mut e, ms), Status::Success, "{lock_type:?} after {ms} ms");
         }
-        assert_eq!(query(&mut e, 6_100), Status::Fail, "{lock_type:?}: it is over");
+        assert_eq!(query(&mut e, 5_070), Status::Fail, "{lock_type:?}: it is over");
         assert_eq!(e.refs(), 0);
     }
 }
@@ -100,10 +100,10 @@ fn a_lease_that_was_claimed_is_not_revived_by_another_clock() {
     for lock_type in LEASED {
         let mut e = claimed(lock_type);
         let corrected = |ms| Now { discontinuities: 1, ..after(ms) };
-        let old = (word(lock_type, DEADLINE_S), DEADLINE_S);
+        let old = (word(lock_type, DEADLINE), DEADLINE);
         assert_eq!(query(&mut e, 2_000), Status::Success);
         assert_eq!(run(&mut e, QUERY, corrected(3_000), old), Status::Success);
-        assert_eq!(run(&mut e, QUERY, corrected(6_100), old), Status::Fail, "{lock_type:?}");
+        assert_eq!(run(&mut e, QUERY, corrected(5_070), old), Status::Fail, "{lock_type:?}");
     }
 }
 
@@ -113,18 +113,18 @@ fn a_lease_that_was_claimed_and_extended_lasts_as_long_as_was_asked_for() {
         let mut e = claimed(lock_type);
         assert_eq!(query(&mut e, 2_000), Status::Success);
         // of a fair lock the arbiter says until when
-        let old = (word(lock_type, DEADLINE_S), DEADLINE_S + 9);
+        let old = (word(lock_type, DEADLINE), Deadline(DEADLINE.0 + 144));
         assert_eq!(run(&mut e, EXTEND, after(3_000), old), Status::Success);
-        let deadline_s = e.deadline_s();
-        assert!(deadline_s > DEADLINE_S);
-        let old = (word(lock_type, deadline_s), deadline_s);
-        assert_eq!(run(&mut e, QUERY, after(6_100), old), Status::Success, "{lock_type:?}");
+        let deadline = e.deadline();
+        assert!(deadline > DEADLINE);
+        let old = (word(lock_type, deadline), deadline);
+        assert_eq!(run(&mut e, QUERY, after(5_070), old), Status::Success, "{lock_type:?}");
         // also one that moves no deadline
         let mut e = claimed(lock_type);
-        let short = Op::Extend { mode: X, expire_s: 3 };
-        let old = (word(lock_type, DEADLINE_S), DEADLINE_S);
-        assert_eq!(run(&mut e, short, after(2_800), old), Status::Success);
-        assert_eq!(e.deadline_s(), DEADLINE_S);
-        assert_eq!(query(&mut e, 6_100), Status::Success, "{lock_type:?}");
+        let short = Op::Extend { mode: X, lease: Lease::secs(3) };
+        let old = (word(lock_type, DEADLINE), DEADLINE);
+        assert_eq!(run(&mut e, short, after(2_000), old), Status::Success);
+        assert_eq!(e.deadline(), DEADLINE);
+        assert_eq!(query(&mut e, 5_070), Status::Success, "{lock_type:?}");
     }
 }

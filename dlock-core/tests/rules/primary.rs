@@ -2,7 +2,7 @@
 //! The primary as its driver sees it.
 
 use crate::common::{stats, Memory};
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::membership::{Draws, Opened, Rules};
@@ -36,7 +36,6 @@ impl World {
     fn with(recovery_clients: u32) -> Self {
         let config = PrimaryConfig {
             epoch: Epoch(1),
-            anchor_s: 5_000,
             tp_mode: 0,
             recovery_clients,
             clients_max: 3,
@@ -140,7 +139,7 @@ fn w0(grant: &LockGrant) -> WordAddr {
 
 fn wait(grant: &LockGrant, mode: Mode) -> Request {
     let wait = WaitNumber(1);
-    Request::Wait { handle: grant.handle, mode, expire_s: 30, wait, ticket: None }
+    Request::Wait { handle: grant.handle, mode, lease: Lease::secs(30), wait, ticket: None }
 }
 
 #[test]
@@ -176,10 +175,10 @@ fn who_takes_an_expired_hold_over_does_not_pass_the_queue() {
     let [ga, gb, gc] = all.map(|client| w.get(client, "l", LockType::Atomic));
     let [a, b, c] = all;
     let held = AtomicWord::new().with_client(a.get());
-    w.memory.set(w0(&ga), held.with_timeout(5_001).into_bits());
+    w.memory.set(w0(&ga), held.with_timeout(Deadline::at_s(5_001)).into_bits());
     assert!(w.command(b, wait(&gb, Mode::Exclusive)).is_empty(), "it waits");
-    w.memory.set(w0(&ga), held.with_timeout(4_990).with_waiters(true).into_bits());
-    let out = w.command(c, Request::Steal { handle: gc.handle, expire_s: 30 });
+    w.memory.set(w0(&ga), held.with_timeout(Deadline::at_s(4_990)).with_waiters(true).into_bits());
+    let out = w.command(c, Request::Steal { handle: gc.handle, lease: Lease::secs(30) });
     let to = |client, is: fn(&Reply) -> bool| {
         out.iter().any(|sent| sent.client == client && is(&sent.reply))
     };
@@ -267,19 +266,19 @@ fn a_chain_changes_an_atomic_word_only_as_its_client_may() {
     };
     let free = AtomicWord::new();
     let of = |client: u32, timeout| AtomicWord::new().with_client(client).with_timeout(timeout);
-    let (mine, theirs) = (of(a.get(), 5_100), of(999, 5_100));
+    let (mine, theirs) = (of(a.get(), Deadline::at_s(5_100)), of(999, Deadline::at_s(5_100)));
     assert_eq!(w.check(a, cas(free, mine)), Ok(()));
     assert_eq!(w.check(a, cas(mine, free)), Ok(()));
-    assert_eq!(w.check(a, cas(mine, of(a.get(), 6_000))), Ok(()));
-    assert_eq!(w.check(a, cas(of(999, 4_999), mine)), Ok(()), "expired");
+    assert_eq!(w.check(a, cas(mine, of(a.get(), Deadline::at_s(6_000)))), Ok(()));
+    assert_eq!(w.check(a, cas(of(999, Deadline::at_s(4_999)), mine)), Ok(()), "expired");
     for forged in [
         cas(free, theirs),
-        cas(mine, of(a.get(), 5_099)),
+        cas(mine, of(a.get(), Deadline::at_s(5_099))),
         cas(theirs, mine),
         cas(theirs, free),
-        cas(of(999, 5_000), mine),
-        cas(of(999, 4_999).with_waiters(true), mine),
-        cas(of(999, 4_999).with_waiters(true), mine.with_waiters(true)),
+        cas(of(999, Deadline::at_s(5_000)), mine),
+        cas(of(999, Deadline::at_s(4_999)).with_waiters(true), mine),
+        cas(of(999, Deadline::at_s(4_999)).with_waiters(true), mine.with_waiters(true)),
         cas(mine.with_waiters(true), free),
         cas(free, mine.with_waiters(true)),
         WordOp::Faa { addr, add: 1 },
@@ -385,11 +384,13 @@ fn a_deinit_keeps_the_clients_objects_for_others() {
     let mut w = World::new();
     let (a, b) = (w.client(), w.client());
     let name = b"o".to_vec();
-    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 5, init: 3 };
+    let create =
+        ControlRequest::ObjectCreate { name: name.clone(), lease: Lease::secs(5), init: 3 };
     assert!(matches!(w.control(a, create), ControlReply::Created(_)));
     assert_eq!(w.control(a, ControlRequest::Deinit), ControlReply::Done);
     w.fence(a);
-    let ControlReply::Object(grant) = w.control(b, ControlRequest::ObjectGet { name, lease_s: 5 })
+    let ControlReply::Object(grant) =
+        w.control(b, ControlRequest::ObjectGet { name, lease: Lease::secs(5) })
     else {
         panic!("the object is gone")
     };
@@ -497,15 +498,27 @@ fn what_a_tcp_client_fails_at_is_counted() {
     let word = |client: u32, timeout| {
         AtomicWord::new().with_client(client).with_timeout(timeout).into_bits()
     };
-    let (mine, longer, theirs) = (word(a.get(), 6_000), word(a.get(), 7_000), word(999, 6_000));
+    let (mine, longer, theirs) = (
+        word(a.get(), Deadline::at_s(6_000)),
+        word(a.get(), Deadline::at_s(7_000)),
+        word(999, Deadline::at_s(6_000)),
+    );
     let cas = |expect, swap| WordOp::Cas { addr: w0(&atomic), expect, swap };
     assert_eq!(counted(&[cas(mine, 0)], &[mine]), None);
     assert_eq!(counted(&[cas(mine, 0)], &[theirs]), Some(15), "a release of a stolen lock");
     assert_eq!(counted(&[cas(mine, longer)], &[theirs]), Some(16), "an extend of a stolen lock");
     assert_eq!(counted(&[cas(mine, longer)], &[longer]), None, "its own word");
     assert_eq!(counted(&[cas(0, mine)], &[theirs]), Some(14), "an acquire of a held lock");
-    assert_eq!(counted(&[cas(0, mine)], &[word(999, 1)]), None, "it is taken over next");
-    assert_eq!(counted(&[cas(word(999, 1), mine)], &[0]), None, "it is free, and taken next");
+    assert_eq!(
+        counted(&[cas(0, mine)], &[word(999, Deadline::at_s(1))]),
+        None,
+        "it is taken over next"
+    );
+    assert_eq!(
+        counted(&[cas(word(999, Deadline::at_s(1)), mine)], &[0]),
+        None,
+        "it is free, and taken next"
+    );
 
     let note = WordOp::WriteLedger { handle: rw.handle, value: 0 };
     let (owned, free) = (RwWord::new().with_client(999).into_bits(), 0);

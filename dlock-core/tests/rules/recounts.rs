@@ -3,7 +3,7 @@
 //! and which client hinders the others.
 
 use crate::common::lock::{id, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE};
-use dlock_core::clock::NS;
+use dlock_core::clock::{Lease, NS};
 use dlock_core::limits::HINDRANCE_S;
 use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
 use dlock_core::wire::message::{LockType, Request, WaitNumber};
@@ -16,7 +16,7 @@ fn entry(state: LedgerState, detail: u32) -> LedgerEntry {
 
 fn wait(mode: dlock_core::wire::message::Mode, n: u32) -> Request {
     let wait = WaitNumber(n);
-    Request::Wait { handle: HANDLE, mode, expire_s: 9, wait, ticket: None }
+    Request::Wait { handle: HANDLE, mode, lease: Lease::secs(9), wait, ticket: None }
 }
 
 fn readers(w: &World) -> u32 {

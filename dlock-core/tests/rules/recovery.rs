@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use dlock_core::clock::{Now, NS};
+use dlock_core::clock::{Lease, Now, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, Step};
 use dlock_core::memory::exec::LockMemory;
@@ -24,7 +24,7 @@ const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 
 fn try_lock(mode: Mode) -> Op {
-    Op::TryLock { mode, expire_s: 60 }
+    Op::TryLock { mode, lease: Lease::secs(60) }
 }
 
 thread_local! {
@@ -242,7 +242,7 @@ fn readers_of_a_fair_lock_are_inside_together_and_one_that_waits_is_let_in_after
         assert_eq!(w.operate(&mut b, try_lock(S)), Status::Success);
         assert_eq!(w.operate(&mut c, try_lock(X)), Status::Again);
         let mut w = w.fails_over(1, &mut [&mut c, &mut b, &mut a]);
-        assert_eq!(w.operate(&mut a, Op::Extend { mode: S, expire_s: 0 }), Status::Success);
+        assert_eq!(w.operate(&mut a, Op::Extend { mode: S, lease: Lease::NONE }), Status::Success);
         assert_eq!(w.operate(&mut a, Op::Unlock), Status::Success);
         assert_eq!(w.operate(&mut c, try_lock(X)), Status::Again);
         assert_eq!(w.operate(&mut b, Op::Unlock), Status::Success);
@@ -275,12 +275,12 @@ fn atomic_and_read_write_holds_go_on_and_are_released() {
             let mut w = w.fails_over(1, &mut [&mut b, &mut c, &mut a]);
             assert_eq!(w.operate(&mut c, try_lock(X)), Status::Fail, "{lock_type:?} {mode:?}");
             if lock_type == LockType::Atomic {
-                let extended = w.operate(&mut a, Op::Extend { mode, expire_s: 0 });
+                let extended = w.operate(&mut a, Op::Extend { mode, lease: Lease::NONE });
                 assert_eq!(extended, Status::Success, "{lock_type:?} {mode:?} {fabrics:?}");
-                let late_s = a.entry.deadline_s() - (NOW.seconds() + 60);
-                assert!(late_s <= 1, "rounded up, once: {late_s}");
+                let late = a.entry.deadline().0 - NOW.deadline(Lease::secs(60)).0;
+                assert!(late <= 1, "rounded up, once: {late}");
             } else {
-                let refused = w.operate(&mut a, Op::Extend { mode, expire_s: 0 });
+                let refused = w.operate(&mut a, Op::Extend { mode, lease: Lease::NONE });
                 assert_eq!(refused, Status::Invalid, "{lock_type:?} {mode:?} {fabrics:?}");
             }
             assert!(!a.entry.is_unconfirmed(), "whatever is asked, this is asked first");
@@ -362,7 +362,7 @@ fn of_an_acquire_that_was_not_answered_nothing_is_claimed() {
 #[test]
 fn of_holds_that_exclude_each_other_the_later_one_goes_on_and_the_other_is_told() {
     let all = [LockType::Atomic, LockType::Rw, LockType::Fair];
-    let first = [Op::Unlock, Op::Extend { mode: X, expire_s: 0 }];
+    let first = [Op::Unlock, Op::Extend { mode: X, lease: Lease::NONE }];
     for (lock_type, op) in all.iter().flat_map(|&lock_type| first.map(|op| (lock_type, op))) {
         for is_first in [false, true] {
             PASSED_NS.set(0);
@@ -590,7 +590,7 @@ fn a_hold_is_of_the_incarnation_that_granted_or_confirmed_it_last() {
     let of = |a: &mut Side| a.binding.claim(&mut a.entry, now()).held.unwrap().epoch;
     let mut w = w.fails_over(1, &mut [&mut a]);
     assert_eq!(of(&mut a), first);
-    assert_eq!(w.operate(&mut a, Op::Extend { mode: X, expire_s: 0 }), Status::Success);
+    assert_eq!(w.operate(&mut a, Op::Extend { mode: X, lease: Lease::NONE }), Status::Success);
     assert_eq!(of(&mut a), epoch(&w));
     assert_ne!(epoch(&w), first);
 }

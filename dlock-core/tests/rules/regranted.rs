@@ -4,7 +4,7 @@
 
 use crate::common::entry::{entry, executed};
 use crate::common::site::{w0, Site};
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::ids::{Epoch, Seq};
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
@@ -16,8 +16,8 @@ use dlock_core::wire::control::FabricKind;
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 
-const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 600 };
-const QUERY: Op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 };
+const TRY: Op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(600) };
+const QUERY: Op = Op::Extend { mode: Mode::Exclusive, lease: Lease::NONE };
 
 fn at(seconds: u64) -> Now {
     Now::within(ServerTime(seconds * NS), 3)
@@ -55,7 +55,7 @@ fn a_claim_of_a_new_hold_tells_when_that_one_was_granted() {
         assert_eq!(run(&mut e, QUERY, at(1_002), denied), Status::Fail, "it is lost");
         assert_eq!(run(&mut e, TRY, at(1_003), Reply::Done { word: 0 }), Status::Success);
         let held = e.claim(at(1_004), Epoch(2)).held.expect("it holds the lock");
-        assert_eq!((held.epoch, held.deadline_s), (Epoch(2), at(1_003).deadline(600)));
+        assert_eq!((held.epoch, held.deadline), (Epoch(2), at(1_003).deadline(Lease::secs(600))));
     }
 }
 
@@ -66,19 +66,17 @@ fn a_ledger_write_of_what_was_granted_needs_no_right() {
     let peer = site.join(FabricKind::Tcp, 0);
     let lock = site.get(peer, "f", LockType::Fair);
     let (handle, mode) = (lock.handle, Mode::Exclusive);
-    let anchor_s = site.locks().config().anchor_s;
-    let claim =
-        |until_s| LedgerEntry::claim(mode, 1).with_deadline_s(until_s, anchor_s).into_bits();
-    let value = claim(Now::exact(site.now).deadline(3));
+    let claim = |until| LedgerEntry::claim(mode, 1).with_deadline(until).into_bits();
+    let value = claim(Now::exact(site.now).deadline(Lease::secs(3)));
     let take = Chain::one(WordOp::WriteLedger { handle, value })
         .then(WordOp::Faa { addr: w0(&lock), add: TakenWord::addend(mode) })
         .then(WordOp::ReadPair { addr: WordAddr::new(lock.slot, Word::W1) });
     let values = site.execute(peer, &take);
     let lap = *values.as_slice().last().expect("the pair");
     let ticket = Some(Ticket { lap, tx: 0, ts: 0 });
-    let wait = Request::Wait { handle, mode, expire_s: 9, wait: WaitNumber(1), ticket };
+    let wait = Request::Wait { handle, mode, lease: Lease::secs(9), wait: WaitNumber(1), ticket };
     site.command(peer.id, Seq(7), wait);
-    let Some(Reply::Granted { deadline_s, .. }) =
+    let Some(Reply::Granted { deadline, .. }) =
         site.out.iter().find(|sent| sent.seq == Seq(7)).map(|sent| sent.reply)
     else {
         panic!("{:?}", site.out);
@@ -86,10 +84,10 @@ fn a_ledger_write_of_what_was_granted_needs_no_right() {
     let rights = [Right::Get].into_iter().collect();
     let (names, prefixes) = (vec!["*".into()], vec![Vec::new()]);
     site.handle(Event::Rules(vec![Rule { names, prefixes, rights, ..Rule::default() }]));
-    let may_note = |site: &mut Site, deadline_s| {
-        let entry = LedgerEntry::from_bits(claim(deadline_s));
+    let may_note = |site: &mut Site, deadline| {
+        let entry = LedgerEntry::from_bits(claim(deadline));
         site.primary.locks().check_note(&mut site.memory, peer.id, handle, entry)
     };
-    assert_eq!(may_note(&mut site, deadline_s), Ok(()), "no longer than it was granted");
-    assert_eq!(may_note(&mut site, deadline_s + 1), Err(Status::Denied));
+    assert_eq!(may_note(&mut site, deadline), Ok(()), "no longer than it was granted");
+    assert_eq!(may_note(&mut site, Deadline(deadline.0 + 1)), Err(Status::Denied));
 }

@@ -2,7 +2,7 @@
 //! A reinit in two phases: what becomes of the old session and of the prepared one.
 
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::Seq;
 use dlock_core::membership::{Exit, Gone, Orphans, State, PREPARED_S, SHOW_WAIT_NS};
 use dlock_core::memory::word_op::{Chain, WordOp};
@@ -26,7 +26,8 @@ fn is_served(site: &mut Site, peer: Peer) -> bool {
 /// Takes an atomic lock for ever; its word then.
 fn take(site: &mut Site, peer: Peer, name: &str) -> u64 {
     let grant = site.get(peer, name, LockType::Atomic);
-    let swap = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX).into_bits();
+    let swap =
+        AtomicWord::new().with_client(peer.id.get()).with_timeout(Deadline::NEVER).into_bits();
     site.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap }));
     site.word(&grant)
 }
@@ -35,7 +36,7 @@ fn take(site: &mut Site, peer: Peer, name: &str) -> u64 {
 fn wait_for(site: &mut Site, peer: Peer, name: &str) {
     let handle = site.get(peer, name, LockType::Atomic).handle;
     let (mode, wait) = (Mode::Exclusive, WaitNumber(1));
-    let request = Request::Wait { handle, mode, expire_s: 60, wait, ticket: None };
+    let request = Request::Wait { handle, mode, lease: Lease::secs(60), wait, ticket: None };
     site.command(peer.id, Seq(1), request);
 }
 

@@ -2,7 +2,7 @@
 //! What a client's lock machine makes of each answer.
 
 use crate::common::entry::{entry, executed, old_word};
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::limits::CAS_ROUNDS_MAX;
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use dlock_core::memory::word_op::{Outcome, WordOp};
@@ -49,7 +49,7 @@ fn after_chains(
 }
 
 fn take(e: &mut LockEntry, mode: Mode, word: u64) -> OpResult {
-    let begun = begin(e, Op::TryLock { mode, expire_s: 5 }, at(1_000));
+    let begun = begin(e, Op::TryLock { mode, lease: Lease::secs(5) }, at(1_000));
     done(after_chains(e, begun, word).1)
 }
 
@@ -63,7 +63,7 @@ fn held(lock_type: LockType, mode: Mode) -> LockEntry {
 #[test]
 fn a_hold_that_the_arbiter_denies_is_lost() {
     let mut fair = held(LockType::Fair, X);
-    let op = Op::Extend { mode: X, expire_s: 5 };
+    let op = Op::Extend { mode: X, lease: Lease::secs(5) };
     for (op, late) in [(op, at(1_006)), (Op::Unlock, at(1_006))] {
         let mut e = fair.clone();
         let (mut m, step) = begin(&mut e, op, late);
@@ -74,7 +74,7 @@ fn a_hold_that_the_arbiter_denies_is_lost() {
     let (mut m, _) = begin(&mut fair, op, at(1_006));
     let granted = Reply::Granted {
         word: 0,
-        deadline_s: 1_020,
+        deadline: Deadline::at_s(1_020),
         at: at(1_006).time,
         ticket: None,
         token: Token::NONE,
@@ -95,14 +95,14 @@ fn a_hold_that_the_arbiter_denies_is_lost() {
 fn a_wait_for_a_read_write_lock_ends_with_its_grant() {
     for (mode, state) in [(X, EntryState::ExclusiveLocked), (S, EntryState::SharedLocked)] {
         let mut e = entry(LockType::Rw);
-        let begun = begin(&mut e, Op::Lock { mode, expire_s: 5 }, at(1_000));
+        let begun = begin(&mut e, Op::Lock { mode, lease: Lease::secs(5) }, at(1_000));
         let owned = RwWord::new().with_client(8).with_rcount(1).into_bits();
         let (mut m, step) = after_chains(&mut e, begun, owned);
         assert!(matches!(step, Step::Request(Request::Wait { .. })), "{step:?}");
         let word = RwWord::new().with_rcount(3).into_bits();
         let granted = Reply::Granted {
             word,
-            deadline_s: 9,
+            deadline: Deadline::at_s(9),
             at: at(1_000).time,
             ticket: None,
             token: Token::NONE,
@@ -117,9 +117,9 @@ fn a_wait_for_a_read_write_lock_ends_with_its_grant() {
 #[test]
 fn who_was_not_given_an_expired_lock_waits_for_it() {
     let mut e = entry(LockType::Atomic);
-    let begun = begin(&mut e, Op::Lock { mode: X, expire_s: 5 }, at(1_000));
+    let begun = begin(&mut e, Op::Lock { mode: X, lease: Lease::secs(5) }, at(1_000));
     let now = Now::within(at(1_000).time, 2 * NS);
-    let word = AtomicWord::new().with_client(8).with_timeout(1_000).into_bits();
+    let word = AtomicWord::new().with_client(8).with_timeout(Deadline::at_s(1_000)).into_bits();
     let (mut m, Step::Chain(chain)) = begun else { panic!("{begun:?}") };
     let step = m.outcome(&mut e, executed(&chain, word), now);
     assert!(matches!(step, Step::Request(Request::Steal { .. })), "{step:?}");
@@ -130,7 +130,7 @@ fn who_was_not_given_an_expired_lock_waits_for_it() {
 #[test]
 fn what_was_undone_was_not_held() {
     for (op, lost, status) in [
-        (Op::TryLock { mode: X, expire_s: 5 }, entry(LockType::Atomic), Status::Fail),
+        (Op::TryLock { mode: X, lease: Lease::secs(5) }, entry(LockType::Atomic), Status::Fail),
         (Op::Unlock, held(LockType::Atomic, X), Status::Success),
     ] {
         let mut e = lost;
@@ -148,14 +148,14 @@ fn what_was_undone_was_not_held() {
 #[test]
 fn a_view_of_a_read_write_lock_counts_the_readers_inside() {
     let rcount = |result: OpResult| match result.view {
-        Some(View::Rw { rcount, time_out, .. }) => (rcount, time_out),
+        Some(View::Rw { rcount, time_out, .. }) => (rcount, time_out.seconds()),
         other => panic!("{other:?}"),
     };
     let with = |n| RwWord::new().with_rcount(n).into_bits();
     for before in [0, 4] {
         let mut e = entry(LockType::Rw);
         assert_eq!(rcount(take(&mut e, S, with(before))).0, before + 1);
-        for (op, refs) in [(Op::TryLock { mode: S, expire_s: 5 }, 2), (Op::Unlock, 1)] {
+        for (op, refs) in [(Op::TryLock { mode: S, lease: Lease::secs(5) }, 2), (Op::Unlock, 1)] {
             let Begin::Local(result) = e.begin(op, at(1_000)) else { panic!("nothing is asked") };
             assert_eq!((result.status, e.refs()), (Status::AlreadyLocked, refs));
         }
@@ -204,7 +204,7 @@ fn a_probe_of_a_short_wait_is_at_its_end() {
 fn a_chain_that_was_refused_leaves_nothing_in_the_ledger() {
     for (lock_type, is_cleared) in [(LockType::Rw, true), (LockType::Fair, true)] {
         let mut e = entry(lock_type);
-        let (mut m, _) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(1_000));
+        let (mut m, _) = begin(&mut e, Op::TryLock { mode: S, lease: Lease::secs(5) }, at(1_000));
         let step = m.outcome(&mut e, Outcome::Refused(Status::NotReady), at(1_000));
         assert_eq!(done(step).status, Status::NotReady);
         assert_eq!(e.take_ledger_write().is_some(), is_cleared, "{lock_type:?}");

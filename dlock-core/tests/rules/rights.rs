@@ -2,7 +2,7 @@
 //! Each rule refuses what it does not give, and gives what it does, at every door of the primary.
 
 use crate::common::Memory;
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
 use dlock_core::locks::{Known, PrimaryConfig};
 use dlock_core::membership::{Caller, Draws, Joining, Opened, Rules};
@@ -49,7 +49,6 @@ impl World {
     fn new(rules: Vec<Rule>, recovery_clients: u32) -> Self {
         let config = PrimaryConfig {
             epoch: Epoch(1),
-            anchor_s: 5_000,
             tp_mode: 0,
             recovery_clients,
             clients_max: 8,
@@ -129,7 +128,7 @@ fn desc(name: &str, lock_type: LockType) -> LockDesc {
 }
 
 fn wait(handle: Handle, mode: Mode) -> Request {
-    Request::Wait { handle, mode, expire_s: 9, wait: WaitNumber(1), ticket: None }
+    Request::Wait { handle, mode, lease: Lease::secs(9), wait: WaitNumber(1), ticket: None }
 }
 
 const DENIED: Option<Reply> = Some(Reply::Denied { status: Status::Denied, word: 0 });
@@ -169,7 +168,7 @@ fn who_waits_for_as_much_as_it_may_gets_no_ticket_from_the_primary() {
     let mut world = World::new(vec![rule("*", "", &rights, quotas)], 0);
     let (one, other) = (world.join(READER).unwrap(), world.join(WRITER).unwrap());
     let fair = world.get(one, "f", LockType::Fair).unwrap().handle;
-    let take = Request::TakeTicket { handle: fair, mode: Mode::Exclusive, expire_s: 9 };
+    let take = Request::TakeTicket { handle: fair, mode: Mode::Exclusive, lease: Lease::secs(9) };
     let held = world.get(other, "r", LockType::Rw).unwrap().handle;
     let held = world.ask(other, wait(held, Mode::Exclusive));
     assert!(matches!(held, Some(Reply::Granted { .. })), "{held:?}");
@@ -186,9 +185,12 @@ fn who_waits_for_as_much_as_it_may_gets_no_ticket_from_the_primary() {
 fn objects_need_their_right() {
     let mut world = World::new(rules(), 0);
     let (reader, writer) = (world.join(READER).unwrap(), world.join(WRITER).unwrap());
-    let create =
-        |name: &str| ControlRequest::ObjectCreate { name: name.into(), lease_s: 9, init: 5 };
-    let get = |name: &str| ControlRequest::ObjectGet { name: name.into(), lease_s: 9 };
+    let create = |name: &str| ControlRequest::ObjectCreate {
+        name: name.into(),
+        lease: Lease::secs(9),
+        init: 5,
+    };
+    let get = |name: &str| ControlRequest::ObjectGet { name: name.into(), lease: Lease::secs(9) };
     let denied = ControlReply::Error(Status::Denied);
     assert_eq!(world.control(reader, create("r/o")), denied);
     assert_eq!(world.control(writer, create("r/o")), denied);
@@ -217,13 +219,17 @@ fn new_rules_end_no_hold_and_let_nobody_lock_again() {
     let addr = WordAddr::new(grant.slot, Word::W0);
     let word =
         |timeout| AtomicWord::new().with_client(writer.get()).with_timeout(timeout).into_bits();
-    let take = WordOp::Cas { addr, expect: 0, swap: word(9_000) };
+    let take = WordOp::Cas { addr, expect: 0, swap: word(Deadline::at_s(9_000)) };
     assert!(world.may(writer, take).is_ok());
     world.primary.parts().1.set_rules(rules().into_iter().take(1).collect());
     assert_eq!(world.may(writer, take), Err(Status::Denied));
-    let extend = WordOp::Cas { addr, expect: word(9_000), swap: word(9_900) };
+    let extend = WordOp::Cas {
+        addr,
+        expect: word(Deadline::at_s(9_000)),
+        swap: word(Deadline::at_s(9_900)),
+    };
     assert_eq!(world.may(writer, extend), Err(Status::Denied));
-    let release = WordOp::Cas { addr, expect: word(9_000), swap: 0 };
+    let release = WordOp::Cas { addr, expect: word(Deadline::at_s(9_000)), swap: 0 };
     assert!(world.may(writer, release).is_ok());
     let released = world.control(writer, ControlRequest::ReleaseLocks(vec![grant.lock]));
     assert_eq!(released, ControlReply::Statuses(vec![Status::Success]));
@@ -369,8 +375,11 @@ fn each_quota_refuses_the_next_one_of_all_clients_of_an_identity_together() {
     assert!(world.get(two, "2", LockType::Rw).is_ok());
     assert!((0..9).all(|n| world.get(other, &n.to_string(), LockType::Rw).is_ok()));
     // objects
-    let create =
-        |n: u32| ControlRequest::ObjectCreate { name: n.to_string().into(), lease_s: 9, init: 0 };
+    let create = |n: u32| ControlRequest::ObjectCreate {
+        name: n.to_string().into(),
+        lease: Lease::secs(9),
+        init: 0,
+    };
     let ControlReply::Created(object) = world.control(one, create(1)) else { panic!("room") };
     assert!(matches!(world.control(two, create(2)), ControlReply::Created(_)));
     let refused = ControlReply::Error(Status::ServerNoResource);
@@ -454,7 +463,7 @@ fn a_holder_without_the_right_may_ask_whether_it_still_holds() {
     let writer = world.join(WRITER).unwrap();
     let grant = world.get(writer, "w/1", LockType::Atomic).unwrap();
     let addr = WordAddr::new(grant.slot, Word::W0);
-    let word = AtomicWord::new().with_client(writer.get()).with_timeout(5_001);
+    let word = AtomicWord::new().with_client(writer.get()).with_timeout(Deadline::at_s(5_001));
     let held = word.into_bits();
     assert_eq!(world.may(writer, WordOp::Cas { addr, expect: 0, swap: held }), Ok(false));
     world.primary.parts().1.set_rules(vec![rule(
@@ -464,7 +473,7 @@ fn a_holder_without_the_right_may_ask_whether_it_still_holds() {
         Quotas::default(),
     )]);
     assert_eq!(world.may(writer, WordOp::Cas { addr, expect: held, swap: held }), Ok(false));
-    let longer = word.with_timeout(5_002).into_bits();
+    let longer = word.with_timeout(Deadline::at_s(5_002)).into_bits();
     let extends = WordOp::Cas { addr, expect: held, swap: longer };
     assert_eq!(world.may(writer, extends), Err(Status::Denied));
 }
@@ -482,9 +491,10 @@ fn chains_and_requests_need_the_right_to_the_mode() {
             let faa = |add| WordOp::Faa { addr, add };
             let id = client.get();
             let exclusive = match kind {
-                LockType::Atomic => {
-                    cas(AtomicWord::new().with_client(id).with_timeout(9_000).into_bits())
-                }
+                LockType::Atomic => cas(AtomicWord::new()
+                    .with_client(id)
+                    .with_timeout(Deadline::at_s(9_000))
+                    .into_bits()),
                 LockType::Rw => cas(RwWord::new().with_client(id).into_bits()),
                 LockType::Fair => faa(TakenWord::TAKE_EXCLUSIVE),
             };
@@ -502,7 +512,8 @@ fn chains_and_requests_need_the_right_to_the_mode() {
                     world.ask(client, Request::Resolve { handle: grant.handle });
                 }
                 if kind == LockType::Fair {
-                    let take = Request::TakeTicket { handle: grant.handle, mode, expire_s: 9 };
+                    let take =
+                        Request::TakeTicket { handle: grant.handle, mode, lease: Lease::secs(9) };
                     let reply = world.ask(client, take);
                     assert_eq!(reply == DENIED, !may, "{mode:?}: {reply:?}");
                     world.ask(client, Request::Resolve { handle: grant.handle });
@@ -532,8 +543,7 @@ fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
     let client = world.join(READER).unwrap();
     let lock = world.get(client, "f", LockType::Fair).unwrap();
     let word = WordAddr::new(lock.slot, Word::W0);
-    let entry =
-        |deadline_s: u32| LedgerEntry::claim(Mode::Exclusive, 1).with_deadline_s(deadline_s, 5_000);
+    let entry = |deadline: Deadline| LedgerEntry::claim(Mode::Exclusive, 1).with_deadline(deadline);
     let note =
         |entry: LedgerEntry| WordOp::WriteLedger { handle: lock.handle, value: entry.into_bits() };
     let take = WordOp::Faa { addr: word, add: TakenWord::TAKE_EXCLUSIVE };
@@ -542,41 +552,41 @@ fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
     let mut values = Values::new();
     values.push(world.memory.faa(word, TakenWord::TAKE_EXCLUSIVE));
     world.primary.parts().1.executed(&mut world.memory, client, &chain, &values);
-    let notes = |world: &mut World, deadline_s| {
-        let chain = Chain::one(note(entry(deadline_s)));
-        let checked = world.may(client, note(entry(deadline_s)));
+    let notes = |world: &mut World, deadline| {
+        let chain = Chain::one(note(entry(deadline)));
+        let checked = world.may(client, note(entry(deadline)));
         let alone = world.primary.parts().1.check_note(
             &mut world.memory,
             client,
             lock.handle,
-            entry(deadline_s),
+            entry(deadline),
         );
         assert_eq!(checked.map(drop), alone, "in a chain and on its own");
         if checked.is_ok() {
-            world.memory.ledgers.insert((client, lock.handle), entry(deadline_s));
+            world.memory.ledgers.insert((client, lock.handle), entry(deadline));
             let mut values = Values::new();
             values.push(0);
             world.primary.parts().1.executed(&mut world.memory, client, &chain, &values);
         }
         alone
     };
-    assert_eq!(notes(&mut world, 5_010), Ok(()));
-    assert_eq!(notes(&mut world, 5_020), Ok(()), "longer");
+    assert_eq!(notes(&mut world, Deadline::at_s(5_010)), Ok(()));
+    assert_eq!(notes(&mut world, Deadline::at_s(5_020)), Ok(()), "longer");
     world.primary.parts().1.set_rules(vec![rule(
         READER,
         "f",
         &[Right::Get, Right::LockShared],
         none,
     )]);
-    for deadline_s in [5_021, u32::MAX] {
-        assert_eq!(notes(&mut world, deadline_s), Err(Status::Denied));
+    for deadline in [5_021, u32::MAX] {
+        assert_eq!(notes(&mut world, Deadline::at_s(deadline)), Err(Status::Denied));
     }
-    for deadline_s in [5_020, 5_015] {
-        assert_eq!(notes(&mut world, deadline_s), Ok(()), "no longer than before");
+    for deadline in [5_020, 5_015] {
+        assert_eq!(notes(&mut world, Deadline::at_s(deadline)), Ok(()), "no longer than before");
     }
-    assert_eq!(notes(&mut world, 5_016), Err(Status::Denied), "than it says now");
+    assert_eq!(notes(&mut world, Deadline::at_s(5_016)), Err(Status::Denied), "than it says now");
     world.primary.parts().1.take_refusals();
-    let chain = Chain::one(note(entry(u32::MAX)));
+    let chain = Chain::one(note(entry(Deadline::NEVER)));
     world.primary.parts().1.chain_was_denied(&mut world.memory, client, &chain);
     let refused = world.primary.parts().1.take_refusals();
     assert!(refused[0].to_string().contains("lock-exclusive on \"f\""), "{}", refused[0]);

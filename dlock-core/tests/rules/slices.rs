@@ -3,7 +3,7 @@
 
 use crate::common::world::{names, w0, World, LEASE_S, NOW};
 use dlock_core::budget::work::{GRANTS_PER_LOOK, ITEM_WORK_MAX, QUANTUM};
-use dlock_core::clock::NS;
+use dlock_core::clock::{Lease, NS};
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};
 use dlock_core::memory::word_op::{Chain, WordOp};
@@ -180,12 +180,13 @@ fn objects_of_a_client_that_leaves_or_is_fenced_are_undone_in_steps() {
         let (owner, other) = (w.client(1, FabricKind::Tcp), w.client(2, FabricKind::Tcp));
         for i in 0..500 {
             let name = format!("object {i}").into_bytes();
-            let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 9, init: 1 };
+            let create =
+                ControlRequest::ObjectCreate { name: name.clone(), lease: Lease::secs(9), init: 1 };
             assert!(matches!(w.control(owner, create), ControlReply::Created(_)));
-            let get = ControlRequest::ObjectGet { name, lease_s: 9 };
+            let get = ControlRequest::ObjectGet { name, lease: Lease::secs(9) };
             assert!(matches!(w.control(owner, get), ControlReply::Object(_)));
         }
-        let mine = ControlRequest::ObjectGet { name: b"object 7".to_vec(), lease_s: 9 };
+        let mine = ControlRequest::ObjectGet { name: b"object 7".to_vec(), lease: Lease::secs(9) };
         let ControlReply::Object(mine) = w.control(other, mine) else { panic!("not got") };
         if leaves {
             assert_eq!(w.control(owner, ControlRequest::Deinit), ControlReply::Done);
@@ -257,7 +258,7 @@ fn a_client_with_many_locks_maps_the_memory_and_they_are_told_in_short_steps() {
         let request = Request::Wait {
             handle: last.handle,
             mode: Mode::Shared,
-            expire_s: LEASE_S,
+            lease: Lease::secs(LEASE_S),
             wait: WaitNumber(1),
             ticket: None,
         };
@@ -292,11 +293,12 @@ fn shared_object() -> (World, ClientId, Vec<ClientId>) {
     let mut w = World::new(CLIENTS_MAX);
     let owner = w.client(1, FabricKind::Tcp);
     let name = b"shared".to_vec();
-    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 9, init: 1 };
+    let create =
+        ControlRequest::ObjectCreate { name: name.clone(), lease: Lease::secs(9), init: 1 };
     assert!(matches!(w.control(owner, create), ControlReply::Created(_)));
     let others = (2..=CLIENTS_MAX as u32).map(|id| {
         let client = w.client(id, FabricKind::Tcp);
-        let get = ControlRequest::ObjectGet { name: name.clone(), lease_s: 9 };
+        let get = ControlRequest::ObjectGet { name: name.clone(), lease: Lease::secs(9) };
         assert!(matches!(w.control(client, get), ControlReply::Object(_)));
         client
     });
@@ -334,11 +336,11 @@ fn a_request_about_an_object_is_as_much_work_as_its_references() {
         (reply, w.primary.take_work())
     };
     let all = others.len() as u32;
-    let get = ControlRequest::ObjectGet { name: name.clone(), lease_s: 9 };
+    let get = ControlRequest::ObjectGet { name: name.clone(), lease: Lease::secs(9) };
     let (ControlReply::Object(grant), get) = work(others[0], get) else { panic!("not got") };
     let release = work(others[0], ControlRequest::ObjectRelease(grant.object)).1;
     let destroy = work(owner, ControlRequest::ObjectDestroy(grant.object)).1;
-    let create = ControlRequest::ObjectCreate { name, lease_s: 9, init: 1 };
+    let create = ControlRequest::ObjectCreate { name, lease: Lease::secs(9), init: 1 };
     let create = work(owner, create).1;
     for (what, work) in [get, release, destroy, create].into_iter().enumerate() {
         assert!((all - 1..ITEM_WORK_MAX).contains(&work), "{what}: {work}");
@@ -503,12 +505,13 @@ fn who_is_searched_for_among_many_is_charged_for_them() {
     const CLIENTS: usize = 200;
     let mut w = World::new(CLIENTS);
     let clients: Vec<_> = (1..=CLIENTS as u32).map(|id| w.client(id, FabricKind::Shm)).collect();
-    let create = ControlRequest::ObjectCreate { name: b"o".to_vec(), lease_s: LEASE_S, init: 0 };
+    let create =
+        ControlRequest::ObjectCreate { name: b"o".to_vec(), lease: Lease::secs(LEASE_S), init: 0 };
     w.control(clients[0], create);
     let mut work = 0;
     for &client in &clients {
         w.primary.take_work();
-        let get = ControlRequest::ObjectGet { name: b"o".to_vec(), lease_s: LEASE_S };
+        let get = ControlRequest::ObjectGet { name: b"o".to_vec(), lease: Lease::secs(LEASE_S) };
         assert!(matches!(w.control(client, get), ControlReply::Object(_)));
         work = w.primary.take_work();
     }

@@ -2,7 +2,7 @@
 //! An operator takes away what clients hold, or has no lock given any more.
 
 use crate::common::site::{reinit, w0, Peer, Site, START};
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::Seq;
 use dlock_core::membership::{Exit, Gone, State};
 use dlock_core::memory::word_op::{Chain, WordOp};
@@ -188,7 +188,7 @@ fn a_reset_is_of_all_or_of_those_that_have_departed() {
 
 fn wait(site: &mut Site, peer: Peer, grant: LockGrant, seq: u64) {
     let (handle, mode, wait) = (grant.handle, Mode::Exclusive, WaitNumber(1));
-    let request = Request::Wait { handle, mode, expire_s: 5, wait, ticket: None };
+    let request = Request::Wait { handle, mode, lease: Lease::secs(5), wait, ticket: None };
     site.command(peer.id, Seq(seq), request);
 }
 
@@ -226,7 +226,7 @@ fn in_a_drain_no_lock_is_taken_and_what_is_held_is_given_back() {
     let rw = site.get(other, "rw", LockType::Rw);
     let fair = site.get(other, "fair", LockType::Fair);
     let free = site.get(other, "free", LockType::Atomic);
-    let mine = AtomicWord::new().with_client(other.id.get()).with_timeout(u32::MAX);
+    let mine = AtomicWord::new().with_client(other.id.get()).with_timeout(Deadline::NEVER);
     let writer = RwWord::new().with_client(other.id.get());
     for op in [
         WordOp::Cas { addr: w0(&free), expect: 0, swap: mine.into_bits() },
@@ -238,7 +238,7 @@ fn in_a_drain_no_lock_is_taken_and_what_is_held_is_given_back() {
     }
     let held = site.get(peer, "leased", LockType::Atomic);
     let expect = site.word(&held);
-    let longer = AtomicWord::from_bits(expect).with_timeout(u32::MAX).into_bits();
+    let longer = AtomicWord::from_bits(expect).with_timeout(Deadline::NEVER).into_bits();
     let extend = WordOp::Cas { addr: w0(&held), expect, swap: longer };
     let release = WordOp::Cas { addr: w0(&held), expect, swap: 0 };
     assert_eq!((check(&mut site, peer, extend), check(&mut site, peer, release)), (Ok(()), Ok(())));

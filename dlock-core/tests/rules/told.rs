@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a caller is told when time has passed since its operation was decided.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::memory::word_op::{Outcome, Values};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation, Started};
@@ -10,7 +10,7 @@ use dlock_core::wire::status::Status;
 
 use crate::common::entry::{entry, old_word};
 
-const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 2 };
+const TRY: Op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(2) };
 
 fn at(seconds: u64) -> Now {
     Now::within(ServerTime((1_000 + seconds) * NS), 3)
@@ -60,7 +60,7 @@ fn a_late_extend_undoes_nothing_before_its_caller_is_told() {
     let mut e = entry(LockType::Atomic);
     let mut first = taken(&mut e);
     assert_eq!(status(first.next(&mut e)), Status::Success);
-    let op = Op::Extend { mode: Mode::Exclusive, expire_s: 2 };
+    let op = Op::Extend { mode: Mode::Exclusive, lease: Lease::secs(2) };
     let started = Operation::begin(&mut e, op, at(1), Bounds::since(at(1).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
@@ -73,7 +73,7 @@ fn a_late_extend_undoes_nothing_before_its_caller_is_told() {
 #[test]
 fn a_hold_without_a_lease_is_entered_again_without_a_clock() {
     let mut e = entry(LockType::Rw);
-    let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 2 };
+    let op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(2) };
     let started = Operation::begin(&mut e, op, at(0), Bounds::since(at(0).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     assert!(matches!(operation.next(&mut e), Effect::Post { .. }));
@@ -125,9 +125,9 @@ fn an_item_whose_lease_ends_while_the_others_take_long_is_told_as_failed() {
 fn the_items_of_a_batch_are_judged_again_after_each_message() {
     let mut locks = Locks(vec![entry(LockType::Atomic), entry(LockType::Atomic)], at(0));
     let mut batch = Batch::new(Bounds::since(at(0).local_ns));
-    for (place, expire_s) in [(0, 6), (1, 2)] {
+    for (place, lease) in [(0, Lease::secs(6)), (1, Lease::secs(2))] {
         let at = batch.place(&locks.0[place]);
-        batch.push(Op::TryLock { mode: Mode::Exclusive, expire_s }, at);
+        batch.push(Op::TryLock { mode: Mode::Exclusive, lease }, at);
     }
     for item in 0..2 {
         assert!(matches!(batch.next(&mut locks), Some((i, Effect::Post { .. })) if i == item));
@@ -151,7 +151,7 @@ fn the_items_of_a_batch_are_judged_again_after_each_message() {
 fn a_hold_that_was_extended_is_not_given_back_because_nobody_asked_for_the_result() {
     let mut e = entry(LockType::Atomic);
     taken(&mut e);
-    let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 9 };
+    let extend = Op::Extend { mode: Mode::Exclusive, lease: Lease::secs(9) };
     let started = Operation::begin(&mut e, extend, at(1), Bounds::since(at(1).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
@@ -208,8 +208,10 @@ fn an_item_whose_hold_a_later_item_has_found_lost_is_told_as_failed() {
     let mut batch = Batch::new(Bounds::since(at(0).local_ns));
     let place = batch.place(&locks.0[0]);
     batch.push(TRY, place);
-    batch.push(Op::Extend { mode: Mode::Exclusive, expire_s: 9 }, place);
-    let others = dlock_core::memory::words::AtomicWord::new().with_client(8).with_timeout(1_900);
+    batch.push(Op::Extend { mode: Mode::Exclusive, lease: Lease::secs(9) }, place);
+    let others = dlock_core::memory::words::AtomicWord::new()
+        .with_client(8)
+        .with_timeout(Deadline::at_s(1_900));
     for (item, old) in [(0, 0), (1, others.into_bits())] {
         let Some((posted, Effect::Post { .. })) = batch.next(&mut locks) else { panic!() };
         assert_eq!(posted, item);
@@ -252,7 +254,7 @@ fn a_hold_from_before_the_batch_is_not_undone_before_all_items_are_told() {
 fn a_hold_whose_extend_was_given_up_is_not_undone_before_its_caller_is_told() {
     let mut e = entry(LockType::Atomic);
     taken(&mut e);
-    let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 2 };
+    let extend = Op::Extend { mode: Mode::Exclusive, lease: Lease::secs(2) };
     let started = Operation::begin(&mut e, extend, at(0), Bounds::since(at(0).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
@@ -313,7 +315,7 @@ fn told_of(e: LockEntry, ops: &[Op], mut outcomes: Vec<(Outcome, Now)>) -> Vec<S
 /// Of an atomic lock that client 7 took in the first test's second.
 fn own_word(e: &LockEntry) -> u64 {
     let word = dlock_core::memory::words::AtomicWord::new().with_client(7);
-    word.with_timeout(e.deadline_s()).into_bits()
+    word.with_timeout(e.deadline()).into_bits()
 }
 
 /// Its extend finds another client's word: that is told, and nothing is left to be undone.
@@ -321,8 +323,10 @@ fn own_word(e: &LockEntry) -> u64 {
 fn an_item_takes_a_lock_anew_that_an_earlier_one_has_found_lost_for_sure() {
     let mut e = entry(LockType::Atomic);
     assert_eq!(status(taken(&mut e).next(&mut e)), Status::Success);
-    let others = dlock_core::memory::words::AtomicWord::new().with_client(8).with_timeout(1_900);
-    let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 9 };
+    let others = dlock_core::memory::words::AtomicWord::new()
+        .with_client(8)
+        .with_timeout(Deadline::at_s(1_900));
+    let extend = Op::Extend { mode: Mode::Exclusive, lease: Lease::secs(9) };
     let outcomes = vec![(old_word(others.into_bits()), at(0)), (old_word(0), at(0))];
     assert_eq!(told_of(e, &[extend, TRY], outcomes), [Status::Fail, Status::Success]);
 }
@@ -338,7 +342,7 @@ fn an_item_takes_a_lock_anew_of_which_an_earlier_one_does_not_know_whether_it_to
 /// The re-entry before it came too late: the hold is lost, and in doubt.
 #[test]
 fn a_query_is_answered_though_an_earlier_item_has_found_the_hold_lost() {
-    let query = Op::TryLock { mode: Mode::Exclusive, expire_s: 0 };
+    let query = Op::TryLock { mode: Mode::Exclusive, lease: Lease::NONE };
     let mut e = entry(LockType::Atomic);
     assert_eq!(status(taken(&mut e).next(&mut e)), Status::Success);
     let own = own_word(&e);

@@ -22,7 +22,7 @@
 //! whether the last reading is still right ([`boot_coarse_again_ns`]): every tick and every suspend
 //! changes it, and its distance from CLOCK_BOOTTIME was measured. A leap second sets it back by a
 //! second. If a tick then falls on the same nanosecond as one a second before, that second is
-//! missed, which is less than the shortest lease ([`dlock_core::operation::lease`]).
+//! missed: in this second the end of a lease that is shorter may not be noticed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

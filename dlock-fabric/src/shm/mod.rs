@@ -176,7 +176,7 @@ impl ShmExecutor {
         self.stream.probe() && self.is_alive()
     }
 
-    /// The coarse clock if it decides which second it is, because lock words have whole seconds;
+    /// The coarse clock if it decides which second it is, because the C API shows whole seconds;
     /// else the exact clock.
     #[inline]
     fn now_at(&self, local_ns: u64) -> Now {

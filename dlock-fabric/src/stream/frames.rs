@@ -141,7 +141,8 @@ mod tests {
         for n in 0..50u64 {
             encode(&Frame::Note(Handle(n as u32), LedgerEntry::from_bits(n)), &mut bytes);
             let name = vec![b'x'; 500];
-            let request = ControlRequest::ObjectGet { name, lease_s: 1 };
+            let request =
+                ControlRequest::ObjectGet { name, lease: dlock_core::clock::Lease::secs(1) };
             encode(&Frame::Control(Seq(n + 1), request), &mut bytes);
         }
         (bytes, 100)

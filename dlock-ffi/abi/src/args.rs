@@ -129,13 +129,13 @@ pub unsafe fn finish(op: OpResult, result: *mut c_void) -> c_int {
         match op.view {
             None => {}
             Some(View::Atomic { client_id, time_out }) => {
-                store(result.cast::<[u32; 2]>(), [client_id, time_out]);
+                store(result.cast::<[u32; 2]>(), [client_id, time_out.seconds()]);
             }
             Some(View::Rw { time_out, client_id, rcount }) => {
-                store(result.cast::<[u32; 3]>(), [time_out, client_id, rcount]);
+                store(result.cast::<[u32; 3]>(), [time_out.seconds(), client_id, rcount]);
             }
             Some(View::Fair { nx, ns, mx, ms, time_out, t_value }) => {
-                store(result.cast::<[u32; 3]>(), [pair(nx, ns), pair(mx, ms), time_out]);
+                store(result.cast::<[u32; 3]>(), [pair(nx, ns), pair(mx, ms), time_out.seconds()]);
                 if let Some(t_value) = t_value {
                     let at = std::mem::offset_of!(FairState, t_value);
                     store(result.cast::<u8>().add(at).cast::<u32>(), t_value);
@@ -189,11 +189,12 @@ mod tests {
 
     #[test]
     fn only_the_bytes_of_the_type_are_written() {
+        let at = |tick| TimeOut { at: Deadline(tick), anchor_s: 0 };
         let views = [
-            (View::Atomic { client_id: 1, time_out: 2 }, 8),
-            (View::Rw { time_out: 1, client_id: 2, rcount: 3 }, 12),
-            (View::Fair { nx: 1, ns: 2, mx: 3, ms: 4, time_out: 5, t_value: None }, 12),
-            (View::Fair { nx: 1, ns: 2, mx: 3, ms: 4, time_out: 5, t_value: Some(6) }, 16),
+            (View::Atomic { client_id: 1, time_out: at(2) }, 8),
+            (View::Rw { time_out: at(1), client_id: 2, rcount: 3 }, 12),
+            (View::Fair { nx: 1, ns: 2, mx: 3, ms: 4, time_out: at(5), t_value: None }, 12),
+            (View::Fair { nx: 1, ns: 2, mx: 3, ms: 4, time_out: at(5), t_value: Some(6) }, 16),
         ];
         for (view, len) in views {
             let mut buffer = [0xEEu8; 20];

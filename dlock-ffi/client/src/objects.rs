@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! State objects.
 
+use dlock_core::clock::Lease;
 use std::os::raw::c_int;
 
 use dlock_client::raw::Instance;
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn umo_atomic64_create(
         // SAFETY: the pointer is the caller's.
         match unsafe { description(desc) } {
             Some((name, lease_s)) if !obj_id.is_null() => on_client(client_id, |client| {
-                let id = client.object_create(&name, lease_s, init_val).map(|id| id.0);
+                let id = client.object_create(&name, Lease::secs(lease_s), init_val).map(|id| id.0);
                 // SAFETY: not null, so it points to an int.
                 unsafe { deliver(id, obj_id) }
             }),
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn umo_atomic64_get(
         // SAFETY: the pointer is the caller's.
         match unsafe { description(desc) } {
             Some((name, lease_s)) if !obj_id.is_null() => on_client(client_id, |client| {
-                let id = client.object_get(&name, lease_s).map(|id| id.0);
+                let id = client.object_get(&name, Lease::secs(lease_s)).map(|id| id.0);
                 // SAFETY: not null, so it points to an int.
                 unsafe { deliver(id, obj_id) }
             }),

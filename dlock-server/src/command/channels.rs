@@ -281,7 +281,6 @@ mod tests {
         fn new() -> Self {
             let config = PrimaryConfig {
                 epoch: Epoch(1),
-                anchor_s: 0,
                 tp_mode: 0,
                 recovery_clients: 0,
                 clients_max: 4,

@@ -144,7 +144,7 @@ impl Worker {
             client,
             secret: admission.secret,
             epoch: self.core.primary.locks().config().epoch,
-            anchor_s: self.core.primary.locks().config().anchor_s,
+            anchor_s: self.core.clock.anchor_s(),
             now: self.core.now(),
             recovering: admission.recovering,
             offers: self.core.primary.offers(client, &self.offers),

@@ -3,14 +3,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{ServerTime, NS, START_S};
 use dlock_fabric::os::clock::boot_ns;
 
-/// The server clock: this host's CLOCK_BOOTTIME, set once to the wall clock. Like leases, it counts
-/// the time for which the machine is suspended.
+/// The server clock: this host's CLOCK_BOOTTIME from an anchor that the wall clock gives once. Like
+/// leases, it counts the time for which the machine is suspended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerClock {
     offset_ns: u64,
+    /// Seconds since 1970.
+    anchor_s: u32,
 }
 
 /// Pairs of readings of the two clocks; the pair that took the shortest is used.
@@ -27,13 +29,25 @@ impl ServerClock {
             let took = boot_ns().saturating_sub(before);
             (took, wall.wrapping_sub(before.wrapping_add(took / 2)))
         });
-        let (_, offset_ns) = pairs.min_by_key(|(took, _)| *took).unwrap_or_default();
-        Self { offset_ns }
+        let (_, ahead_ns) = pairs.min_by_key(|(took, _)| *took).unwrap_or_default();
+        let wall_s = boot_ns().wrapping_add(ahead_ns) / NS;
+        let anchor_s = u32::try_from(wall_s.saturating_sub(START_S)).unwrap_or(u32::MAX);
+        Self { offset_ns: ahead_ns.wrapping_sub(u64::from(anchor_s) * NS), anchor_s }
     }
 
     /// The time.
     pub(crate) fn now(self) -> ServerTime {
         ServerTime(boot_ns().wrapping_add(self.offset_ns))
+    }
+
+    /// What the clock counts from, in seconds since 1970.
+    pub(crate) fn anchor_s(self) -> u32 {
+        self.anchor_s
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn wall_s(self) -> u64 {
+        u64::from(self.anchor_s) + self.now().0 / NS
     }
 
     /// Server clock minus CLOCK_BOOTTIME, nanoseconds.
@@ -59,7 +73,8 @@ mod tests {
         let now = clock.now();
         assert!(now.0 >= before);
         assert!(now.0 <= boot_ns().wrapping_add(clock.offset_ns()));
-        assert!(wall_ns().abs_diff(now.0) < 5_000_000_000);
+        assert!((START_S..START_S + 5).contains(&(now.0 / NS)));
+        assert!((wall_ns() / NS).abs_diff(clock.wall_s()) < 5);
     }
 
     /// A namespace with another CLOCK_BOOTTIME stands for a host that was suspended.

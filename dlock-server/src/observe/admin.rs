@@ -18,7 +18,7 @@
 //!     {"ok":true,"given_up":[5,6]}
 //!   {"cmd":"locks","after":0,"max":100}    both optional; after: the last id of the page before
 //!     {"ok":true,"more":false,"locks":[{"lock":17,"name":"a","name_hex":"61","type":"atomic",
-//!      "word":"…","holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
+//!      "word":"…","holder":5,"left_ms":1500,"readers":0,"refs":1,"waiters":0}, …]}
 //!   {"cmd":"clients","after":0,"max":100}
 //!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
 //!   {"cmd":"remove","client":5,"grace_s":9,"now":false}      grace_s, now: optional
@@ -31,10 +31,11 @@
 //!     {"ok":false,"error":"…"}
 //! ```
 //! `holder` is the exclusive holder where the word names one, else null (a fair word does not);
-//! `deadline_s` is when an atomic lock's lease ends, in seconds since 1970, else null. `readers`
+//! `left_ms` is what is left of an atomic lock's lease, 2^64 - 1 if it has no end, else null. `readers`
 //! counts the holds of a read-write lock in shared mode. Ids of locks are positive and ordered
 //! within the pages; `more` says that there is another page.
 
+use dlock_core::clock::{Deadline, ServerTime, NS};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -244,7 +245,8 @@ impl Endpoint {
         let mut locks = self.look(None, look).await?;
         let more = locks.len() > max;
         locks.truncate(max);
-        let locks: Vec<LockLine> = locks.into_iter().map(LockLine::from).collect();
+        let now = self.info.clock.now();
+        let locks: Vec<LockLine> = locks.into_iter().map(|lock| LockLine::of(lock, now)).collect();
         Some(json!({ "ok": true, "more": more, "locks": locks }))
     }
 
@@ -295,19 +297,23 @@ struct LockLine {
     r#type: &'static str,
     word: String,
     holder: Option<u32>,
-    deadline_s: Option<u32>,
+    left_ms: Option<u64>,
     readers: u32,
     refs: usize,
     waiters: usize,
 }
 
-impl From<LockSnapshot> for LockLine {
-    fn from(lock: LockSnapshot) -> Self {
-        let (r#type, holder, deadline_s, readers) = match lock.lock_type {
+impl LockLine {
+    fn of(lock: LockSnapshot, now: ServerTime) -> Self {
+        let left_ms = |deadline: Deadline| match deadline {
+            Deadline::NEVER => u64::MAX,
+            _ => deadline.expiry().0.saturating_sub(now.0).div_ceil(NS / 1_000),
+        };
+        let (r#type, holder, left_ms, readers) = match lock.lock_type {
             LockType::Atomic => {
                 let word = AtomicWord::from_bits(lock.word);
                 let held = word.client() != 0;
-                ("atomic", held.then(|| word.client()), held.then(|| word.timeout()), 0)
+                ("atomic", held.then(|| word.client()), held.then(|| left_ms(word.timeout())), 0)
             }
             LockType::Rw => {
                 let word = RwWord::from_bits(lock.word);
@@ -322,7 +328,7 @@ impl From<LockSnapshot> for LockLine {
             r#type,
             word: lock.word.to_string(),
             holder,
-            deadline_s,
+            left_ms,
             readers,
             refs: lock.refs,
             waiters: lock.waiters,

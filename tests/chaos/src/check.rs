@@ -16,8 +16,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use dlock_core::clock::ServerTime;
-
 use crate::oracle::Oracle;
 use crate::record::{Granted, Record};
 
@@ -55,12 +53,10 @@ pub struct Verdict {
 }
 
 /// When a lease ends on CLOCK_MONOTONIC, at least and at most.
-fn end_of(time_out: Option<u32>, rules: &Rules) -> (u64, u64) {
-    match time_out.map(ServerTime::expiry_of) {
-        None | Some(ServerTime(u64::MAX)) => (u64::MAX, u64::MAX),
-        Some(ServerTime(end)) => {
-            (end.saturating_sub(rules.offset_ns.1), end.saturating_sub(rules.offset_ns.0))
-        }
+fn end_of(until_ns: Option<u64>, rules: &Rules) -> (u64, u64) {
+    match until_ns {
+        None | Some(u64::MAX) => (u64::MAX, u64::MAX),
+        Some(end) => (end.saturating_sub(rules.offset_ns.1), end.saturating_sub(rules.offset_ns.0)),
     }
 }
 
@@ -148,7 +144,7 @@ impl Checker<'_> {
     fn granted(&mut self, granted: &Granted) {
         let Granted { who, lock, mode, after, .. } = *granted;
         self.verdict.grants += 1;
-        let (until, latest) = end_of(granted.time_out, self.rules);
+        let (until, latest) = end_of(granted.until_ns, self.rules);
         if latest <= after {
             // the library has looked after its last answer, and the lease ran then
             match granted.checked != 0 && granted.checked < until {
@@ -203,11 +199,11 @@ mod tests {
     /// The server clock is CLOCK_MONOTONIC here.
     const RULES: Rules = Rules { offset_ns: (0, 0), locks: 2, call_max_ns: 10 * NS };
 
-    fn granted(who: u64, mode: Mode, after: u64, time_out: u32) -> Granted {
+    fn granted(who: u64, mode: Mode, after: u64, time_out: u64) -> Granted {
         let before = after - 1;
         let (lock, asked_s, ticket, checked, epoch) = (0, 1, None, 0, 1);
-        let time_out = Some(time_out);
-        Granted { who, lock, mode, before, after, time_out, asked_s, ticket, checked, epoch }
+        let until_ns = Some((time_out + 1) * NS);
+        Granted { who, lock, mode, before, after, until_ns, asked_s, ticket, checked, epoch }
     }
 
     fn found(records: &[Record]) -> String {

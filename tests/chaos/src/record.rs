@@ -22,8 +22,9 @@ pub struct Granted {
     pub before: u64,
     /// Read right after it returned.
     pub after: u64,
-    /// The end of the lease as it was told, seconds of the server clock; `None`: no lease.
-    pub time_out: Option<u32>,
+    /// The end of the lease as it was told, nanoseconds since 1970 on the server clock; `None`: no
+    /// lease.
+    pub until_ns: Option<u64>,
     /// The lease that was asked for, seconds; 0: none was.
     pub asked_s: u32,
     /// Fair locks, at the first grant: the exclusive tickets that were served before.
@@ -118,14 +119,14 @@ impl Record {
         let fields = fields?;
         let lock = |n: &u64| usize::try_from(*n).ok();
         Some(match (kind, fields.as_slice()) {
-            ("granted", [who, l, x, before, after, time_out, asked, ticket, checked, epoch, 0]) => {
+            ("granted", [who, l, x, before, after, until, asked, ticket, checked, epoch, 0]) => {
                 Self::Granted(Granted {
                     who: *who,
                     lock: lock(l)?,
                     mode: if *x == 1 { Mode::Exclusive } else { Mode::Shared },
                     before: *before,
                     after: *after,
-                    time_out: u32::try_from(*time_out).ok(),
+                    until_ns: Some(*until).filter(|&until| until < u64::MAX),
                     asked_s: u32::try_from(*asked).ok()?,
                     ticket: u16::try_from(*ticket).ok(),
                     checked: *checked,
@@ -160,9 +161,9 @@ impl fmt::Display for Record {
             Self::Granted(g) => {
                 let Granted { who, lock, before, after, asked_s, checked, epoch, .. } = g;
                 let exclusive = u8::from(g.mode == Mode::Exclusive);
-                let time_out = g.time_out.map_or(u64::MAX, u64::from);
+                let until = g.until_ns.unwrap_or(u64::MAX);
                 let ticket = g.ticket.map_or(u64::MAX, u64::from);
-                write!(f, "granted {who} {lock} {exclusive} {before} {after} {time_out} ")?;
+                write!(f, "granted {who} {lock} {exclusive} {before} {after} {until} ")?;
                 write!(f, "{asked_s} {ticket} {checked} {epoch} 0")
             }
             Self::Ended { who, lock, at } => write!(f, "ended {who} {lock} {at} 0"),
@@ -190,7 +191,7 @@ mod tests {
             mode: Mode::Shared,
             before: 3,
             after: 4,
-            time_out: Some(u32::MAX),
+            until_ns: Some(1 << 40),
             asked_s: 5,
             ticket: None,
             checked: 6,
@@ -198,7 +199,7 @@ mod tests {
         };
         let records = [
             Record::Granted(granted),
-            Record::Granted(Granted { time_out: None, ticket: Some(7), ..granted }),
+            Record::Granted(Granted { until_ns: None, ticket: Some(7), ..granted }),
             Record::Ended { who: 8, lock: 9, at: 10 },
             Record::Lost { who: 8, lock: 9, at: 10, unsure_ns: 11 },
             Record::Long { who: 8, lock: 9, before: 10, after: 11 },

@@ -132,7 +132,7 @@ mod tests {
             mode: Mode::Exclusive,
             before: from * MS,
             after: from * MS,
-            time_out: None,
+            until_ns: None,
             asked_s: 0,
             ticket: None,
             checked: 0,

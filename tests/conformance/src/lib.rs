@@ -12,6 +12,7 @@
 //! of verbs, and [`sealed::SealedPrimary`] behind the sealed one.
 #![forbid(unsafe_code)]
 
+use dlock_core::clock::Lease;
 use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::memory::exec::{Executor, LockMemory};
 use dlock_core::memory::word_op::{Word, WordAddr};
@@ -77,7 +78,7 @@ pub trait Fixture: Layout {
         Request::Wait {
             handle: self.handle(n),
             mode: Mode::Exclusive,
-            expire_s: 60,
+            lease: Lease::secs(60),
             wait: WaitNumber(n),
             ticket: None,
         }

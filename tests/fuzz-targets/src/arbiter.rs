@@ -16,7 +16,7 @@ mod hostile;
 
 use std::collections::BTreeMap;
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::limits::{FAIR_DIVERT, FAIR_LANE_END};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
@@ -85,7 +85,6 @@ impl World {
     fn new(choice: u8) -> Self {
         let config = PrimaryConfig {
             epoch: Epoch(1),
-            anchor_s: 1_000,
             tp_mode: 0,
             recovery_clients: 0,
             clients_max: CLIENTS,
@@ -169,8 +168,9 @@ impl World {
                 *grant = Some(result.unwrap_or_else(|status| panic!("there is room: {status}")));
             }
         }
-        let get = ControlRequest::ObjectGet { name: b"o".to_vec(), lease_s: 9 };
-        let create = ControlRequest::ObjectCreate { name: b"o".to_vec(), lease_s: 9, init: 1 };
+        let get = ControlRequest::ObjectGet { name: b"o".to_vec(), lease: Lease::secs(9) };
+        let create =
+            ControlRequest::ObjectCreate { name: b"o".to_vec(), lease: Lease::secs(9), init: 1 };
         self.control(client, create);
         self.control(client, get);
     }
@@ -255,7 +255,7 @@ impl World {
         match tape.below(11) {
             0 | 1 => {
                 let ticket = tape.flip().then_some(ticket);
-                Request::Wait { handle, mode, expire_s: tape.seconds(), wait, ticket }
+                Request::Wait { handle, mode, lease: tape.lease(), wait, ticket }
             }
             2 => Request::Cancel { handle, wait },
             3 => Request::Release { handle, mode, ticket: tape.flip().then_some(ticket) },
@@ -263,11 +263,11 @@ impl World {
                 Request::CountReaders { handle, mode, ticket: (wait.0 == 1).then_some(ticket) }
             }
             4 => Request::Wake { handle },
-            5 => Request::Poll { handle, mode, ticket, expire_s: tape.seconds() },
-            6 => Request::TakeTicket { handle, mode, expire_s: tape.seconds() },
+            5 => Request::Poll { handle, mode, ticket, lease: tape.lease() },
+            6 => Request::TakeTicket { handle, mode, lease: tape.lease() },
             7 => Request::Abandon { handle, mode, ticket },
-            8 => Request::Extend { handle, mode, ticket, expire_s: tape.seconds() },
-            9 => Request::Steal { handle, expire_s: tape.seconds() },
+            8 => Request::Extend { handle, mode, ticket, lease: tape.lease() },
+            9 => Request::Steal { handle, lease: tape.lease() },
             10 if wait.0 == 3 => Request::Confirm { handle, mode },
             _ if tape.flip() => Request::Ping,
             _ => Request::Resolve { handle },
@@ -346,7 +346,7 @@ impl World {
         match which {
             0 => AtomicWord::from_bits(seen)
                 .with_client(me)
-                .with_timeout(self.now.deadline(tape.seconds()))
+                .with_timeout(self.now.deadline(tape.lease()))
                 .into_bits(),
             1 if tape.flip() => RwWord::from_bits(seen).with_client(me).into_bits(),
             1 => RwWord::from_bits(seen).with_client(0).into_bits(),
@@ -359,7 +359,7 @@ impl World {
     fn entry(&self, tape: &mut Tape<'_>) -> LedgerEntry {
         let state = LedgerState::from_bits(tape.u8() & 7);
         let entry = LedgerEntry::new().with_state(state).with_stamp(u32::from(tape.u8() & 3));
-        entry.with_detail(u32::from(tape.u8()))
+        entry.with_deadline(Deadline(Deadline::at_s(1_000).0 + u32::from(tape.u8())))
     }
 
     fn write_ledger(&mut self, tape: &mut Tape<'_>, at: usize) {
@@ -469,7 +469,7 @@ impl World {
                 LockType::Atomic => {
                     let word = AtomicWord::from_bits(lock.word);
                     assert_eq!(word.waiters(), lock.waiters > 0, "{lock:?}");
-                    if word.timeout() == u32::MAX {
+                    if word.timeout().is_never() {
                         self.endless = word.client();
                     } else if word.client() != self.endless {
                         self.endless = 0;

@@ -5,6 +5,7 @@
 //! No call panics or takes longer than its bound; codes are ones the call may give; and what one
 //! instance was told to hold exclusively, the other is not told to hold.
 
+use dlock_core::clock::Lease;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -269,9 +270,9 @@ impl World {
         let object = self.objects[me].unwrap_or(ObjectId(4_711));
         let i = &self.instances[me];
         match tape.below(8) {
-            0 => drop(i.object_create(&name, LEASE_S, 1)),
+            0 => drop(i.object_create(&name, Lease::secs(LEASE_S), 1)),
             1 => {
-                if let Ok(id) = i.object_get(&name, LEASE_S) {
+                if let Ok(id) = i.object_get(&name, Lease::secs(LEASE_S)) {
                     self.objects[me] = Some(id);
                 }
             }
@@ -280,7 +281,7 @@ impl World {
             4 => drop(i.faa(object, tape.u64())),
             5 => drop(i.cas(object, u64::from(tape.u8()), tape.u64())),
             6 => drop(i.snapshot(object)),
-            _ => drop(i.object_create(&name[..tape.below(3)], u32::from(tape.u8()), 1)),
+            _ => drop(i.object_create(&name[..tape.below(3)], Lease(tape.u8().into()), 1)),
         }
     }
 

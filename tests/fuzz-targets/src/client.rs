@@ -5,7 +5,7 @@
 //! Every operation ends within a bounded number of effects; the entry stays usable
 //! and in one of its states; what it tells a recovering primary can be told.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, View};
 use dlock_core::memory::word_op::{Outcome, Values, WordOp, CHAIN_OPS_MAX};
@@ -273,7 +273,7 @@ impl World {
             6 => Reply::Pong { at: self.now.time },
             _ => Reply::Granted {
                 word,
-                deadline_s: tape.seconds(),
+                deadline: Deadline(tape.u32()),
                 at: self.now.time,
                 ticket: tape.flip().then_some(ticket),
                 token: Token(tape.seconds().into()),
@@ -310,9 +310,9 @@ fn status(tape: &mut Tape<'_>) -> Status {
 fn op(tape: &mut Tape<'_>) -> Op {
     let mode = if tape.flip() { Mode::Shared } else { Mode::Exclusive };
     match tape.below(5) {
-        0 | 1 => Op::TryLock { mode, expire_s: tape.seconds() },
-        2 => Op::Lock { mode, expire_s: tape.seconds() },
+        0 | 1 => Op::TryLock { mode, lease: tape.lease() },
+        2 => Op::Lock { mode, lease: tape.lease() },
         3 => Op::Unlock,
-        _ => Op::Extend { mode, expire_s: tape.seconds() },
+        _ => Op::Extend { mode, lease: tape.lease() },
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
 use dlock_core::membership::{Draws, Gone, Joining, Opened, Orphans, Rules, State};
 use dlock_core::memory::words::Ticket;
@@ -67,7 +67,6 @@ impl World {
         let choice = tape.u8();
         let config = PrimaryConfig {
             epoch: Epoch(1),
-            anchor_s: 1_000,
             tp_mode: choice & 1,
             recovery_clients: u32::from(choice >> 1 & 3),
             clients_max: CLIENTS_MAX,
@@ -213,8 +212,8 @@ impl World {
             (_, 0 | 1) => R::GetLocks((0..tape.below(34)).map(|_| desc(tape)).collect()),
             (_, 2) => R::ReleaseLocks((0..tape.below(34)).map(|_| self.lock(tape)).collect()),
             (_, 3) => R::UpdateLocks((0..tape.below(34)).map(|_| self.claim(tape)).collect()),
-            (_, 4) => R::ObjectCreate { name: name(tape), lease_s: tape.seconds(), init: 5 },
-            (_, 5) => R::ObjectGet { name: name(tape), lease_s: tape.seconds() },
+            (_, 4) => R::ObjectCreate { name: name(tape), lease: tape.lease(), init: 5 },
+            (_, 5) => R::ObjectGet { name: name(tape), lease: tape.lease() },
             (_, 6) => R::ObjectRelease(ObjectId(i32::from(tape.u8()))),
             (_, 9) => R::ObjectDestroy(ObjectId(i32::from(tape.u8()))),
             (_, 10) => R::ReinitDone,
@@ -312,7 +311,7 @@ impl World {
             },
             age_ms: tape.seconds(),
             epoch: Epoch(tape.below(3) as u64),
-            deadline_s: tape.seconds(),
+            deadline: Deadline(tape.u32()),
             fair: tape.flip().then(|| {
                 let (tx, ts) = (tape.u16().into(), tape.u16().into());
                 let ticket = Ticket { lap: tape.below(3) as u64, tx, ts };

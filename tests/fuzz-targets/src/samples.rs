@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One frame of every kind and of every request and reply, as bytes.
 
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{Deadline, Lease, ServerTime};
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{LedgerEntry, Ticket};
@@ -78,8 +78,8 @@ fn requests(client: ClientId) -> Vec<Frame> {
         R::GetLocks(vec![desc.clone(), desc]),
         R::ReleaseLocks(vec![LockId(77), LockId(78)]),
         R::UpdateLocks(vec![claim]),
-        R::ObjectCreate { name: b"o".to_vec(), lease_s: 5, init: 6 },
-        R::ObjectGet { name: b"o".to_vec(), lease_s: 5 },
+        R::ObjectCreate { name: b"o".to_vec(), lease: Lease::secs(5), init: 6 },
+        R::ObjectGet { name: b"o".to_vec(), lease: Lease::secs(5) },
         R::ObjectRelease(ObjectId(7)),
         R::ObjectDestroy(ObjectId(7)),
         R::Operate(Act::TakeAway {
@@ -165,19 +165,19 @@ fn replies(client: ClientId) -> Vec<Frame> {
 }
 
 fn data() -> Vec<Frame> {
-    let (handle, mode, expire_s) = (HANDLE, Mode::Exclusive, 30);
+    let (handle, mode, lease) = (HANDLE, Mode::Exclusive, Lease::secs(30));
     let (wait, ticket) = (WaitNumber(4), TICKET);
     let requests = [
-        Q::Wait { handle, mode, expire_s, wait, ticket: Some(ticket) },
-        Q::Wait { handle, mode, expire_s, wait, ticket: None },
+        Q::Wait { handle, mode, lease, wait, ticket: Some(ticket) },
+        Q::Wait { handle, mode, lease, wait, ticket: None },
         Q::Cancel { handle, wait },
         Q::Release { handle, mode, ticket: Some(ticket) },
         Q::Wake { handle },
-        Q::Poll { handle, mode, ticket, expire_s },
-        Q::TakeTicket { handle, mode, expire_s },
+        Q::Poll { handle, mode, ticket, lease },
+        Q::TakeTicket { handle, mode, lease },
         Q::Abandon { handle, mode, ticket },
-        Q::Extend { handle, mode, ticket, expire_s },
-        Q::Steal { handle, expire_s },
+        Q::Extend { handle, mode, ticket, lease },
+        Q::Steal { handle, lease },
         Q::Resolve { handle },
         Q::CountReaders { handle, mode, ticket: Some(ticket) },
         Q::Confirm { handle, mode },
@@ -185,7 +185,7 @@ fn data() -> Vec<Frame> {
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));
     let replies = [
-        Reply::Granted { word, deadline_s: 8, at, ticket: Some(ticket), token: Token(4) },
+        Reply::Granted { word, deadline: Deadline(8), at, ticket: Some(ticket), token: Token(4) },
         Reply::Queued { word, ticket },
         Reply::Denied { status: Status::Fail, word },
         Reply::Cancelled { word },

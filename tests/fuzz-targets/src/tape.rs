@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fuzzer's bytes as a sequence of choices. Past the end every choice is 0.
 
+use dlock_core::clock::Lease;
+
 /// What is left to read.
 #[derive(Debug)]
 pub struct Tape<'a>(&'a [u8]);
@@ -51,6 +53,11 @@ impl<'a> Tape<'a> {
     /// Yes or no.
     pub fn flip(&mut self) -> bool {
         self.u8() & 1 == 1
+    }
+
+    /// A lease of so many seconds.
+    pub fn lease(&mut self) -> Lease {
+        Lease::secs(self.seconds())
     }
 
     /// A number of seconds: short, long, or any.

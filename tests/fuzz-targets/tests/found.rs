@@ -2,7 +2,7 @@
 //! What the fuzzers found, each as small as it gets.
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef};
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Lease, Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
 use dlock_core::memory::exec::LockMemory;
@@ -13,7 +13,7 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_core::wire::status::Status;
 
 const HANDLE: Handle = Handle(0);
-const TRY_SHARED: Op = Op::TryLock { mode: Mode::Shared, expire_s: 5 };
+const TRY_SHARED: Op = Op::TryLock { mode: Mode::Shared, lease: Lease::secs(5) };
 
 /// A single word, and ledgers that are empty.
 struct OneWord(u64);
@@ -72,7 +72,7 @@ fn arbitrate(lock_type: LockType, word: u64, request: Request) -> Vec<Reply> {
     let lock = LockRef { slot: Slot(0), lock_type, tokens: false, refs: &refs };
     let from = Caller { client: client(), handle: HANDLE, seq: Seq(1) };
     let (mut memory, mut out) = (OneWord(word), Vec::new());
-    Arbiter::new(0).request(now().time, &mut memory, lock, from, request, &mut out);
+    Arbiter::new().request(now().time, &mut memory, lock, from, request, &mut out);
     out.iter().map(|sent| sent.reply).collect()
 }
 
@@ -85,7 +85,11 @@ fn a_word_that_counts_all_the_readers_it_can_is_no_panic() {
     let _ = machine.outcome(&mut entry, values(&[0, full]), now());
     let (handle, mode, ticket) = (HANDLE, Mode::Shared, None);
     let wait = dlock_core::wire::message::WaitNumber(1);
-    arbitrate(LockType::Rw, full, Request::Wait { handle, mode, expire_s: 5, wait, ticket });
+    arbitrate(
+        LockType::Rw,
+        full,
+        Request::Wait { handle, mode, lease: Lease::secs(5), wait, ticket },
+    );
 }
 
 /// `arbiter`: requests that a kind of lock does not know were refused even if no caller waits for

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Lease, NS, Now, ServerTime};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::words::{
@@ -82,7 +82,7 @@ struct Primary {
 
 impl Primary {
     fn new(memory: &Shared, lock_type: LockType) -> Self {
-        let (arbiter, memory) = (Arbiter::new(0), memory.clone());
+        let (arbiter, memory) = (Arbiter::new(), memory.clone());
         Self { arbiter, memory, lock_type, seq: 0, sent: Vec::new() }
     }
 
@@ -102,7 +102,7 @@ impl Primary {
 }
 
 fn try_lock(mode: Mode) -> Op {
-    Op::TryLock { mode, expire_s: 30 }
+    Op::TryLock { mode, lease: Lease::secs(30) }
 }
 
 fn held(shared: &Shared, lock_type: LockType, mode: Mode) -> LockEntry {
@@ -113,7 +113,7 @@ fn held(shared: &Shared, lock_type: LockType, mode: Mode) -> LockEntry {
 }
 
 fn lock(mode: Mode) -> Op {
-    Op::Lock { mode, expire_s: 30 }
+    Op::Lock { mode, lease: Lease::secs(30) }
 }
 
 /// Client 1 releases while client 2 comes to lock. No client is left behind.
@@ -209,7 +209,7 @@ fn a_reader_that_comes_while_a_writer_is_let_in_steps_back_or_is_waited_for() {
             asked
         });
         let (handle, wait) = (Handle(0), WaitNumber(1));
-        primary.serve(2, Request::Wait { handle, mode: EX, expire_s: 30, wait, ticket: None });
+        primary.serve(2, Request::Wait { handle, mode: EX, lease: Lease::secs(30), wait, ticket: None });
         for request in reader.join().unwrap() {
             assert!(matches!(request, Request::Wake { .. }), "{request:?}");
             primary.serve(1, request);
@@ -238,7 +238,7 @@ fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
                 At::Asks(_) => 0, // stepped back, and it tells so
             }
         });
-        let mut arbiter = Arbiter::new(0);
+        let mut arbiter = Arbiter::new();
         let mut out = Vec::new();
         let refs = [(client(1), Handle(0))];
         let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, tokens: false, refs: &refs };

@@ -4,7 +4,7 @@
 //! holder did is a data race, which loom reports.
 
 use dlock_core::arbiter::{Arbiter, LockRef};
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Lease, NS, Now, ServerTime};
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::limits::PARK_AFTER_NS;
 use dlock_core::lock::{LockEntry, Op};
@@ -39,7 +39,7 @@ fn run(shared: &Shared, n: u32, entry: &mut LockEntry, op: Op) -> Status {
 }
 
 fn try_lock(mode: Mode) -> Op {
-    Op::TryLock { mode, expire_s: 30 }
+    Op::TryLock { mode, lease: Lease::secs(30) }
 }
 
 /// Two clients try once each, and touch a plain cell while they hold.
@@ -99,7 +99,7 @@ fn parks(n: u32) -> LockEntry {
 
 /// Waits for its turn, and sleeps on the word when it has looked once.
 fn waits(shared: &Shared, n: u32, entry: &mut LockEntry, mode: Mode) -> Status {
-    let op = Op::Lock { mode, expire_s: 30 };
+    let op = Op::Lock { mode, lease: Lease::secs(30) };
     let mut now = now();
     let bounds = Bounds::since(now.local_ns);
     let Started::Running(mut operation) = Operation::begin(entry, op, now, bounds) else {
@@ -166,7 +166,7 @@ fn a_recount_never_takes_a_living_reader_off() {
             let mut entry = entry(1, LockType::Rw);
             run(&shared, 1, &mut entry, try_lock(Mode::Shared))
         });
-        let mut arbiter = Arbiter::new(0);
+        let mut arbiter = Arbiter::new();
         let mut out = Vec::new();
         let refs = [(client(1), Handle(0))];
         let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, tokens: false, refs: &refs };

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dlock_core::arbiter::Sent;
-use dlock_core::clock::{ServerTime, NS};
-use dlock_core::limits::FAIR_GRACE_S;
+use dlock_core::clock::{Deadline, ServerTime, NS};
+use dlock_core::limits::FAIR_GRACE;
 use dlock_core::lock::EntryState;
 use dlock_core::wire::message::{LockType, Reply, Request};
 use stateright::{Model, Property};
@@ -99,8 +99,8 @@ impl LockModel {
     fn next_moment(&self, state: &State) -> Option<ServerTime> {
         let mut moments: Vec<ServerTime> = self.due(state).into_iter().collect();
         for c in state.clients.iter().filter(|c| c.entry.refs() > 0) {
-            if self.setup.lock_type != LockType::Rw && c.entry.deadline_s() != u32::MAX {
-                let expiry = true_time(ServerTime::expiry_of(c.entry.deadline_s()), c.epoch);
+            if self.setup.lock_type != LockType::Rw && c.entry.deadline() != Deadline::NEVER {
+                let expiry = true_time(c.entry.deadline().expiry(), c.epoch);
                 moments.push(expiry);
                 // clients judge expired atomic locks: before it is over for anybody but a clock
                 // that is wrong, and once it is over for all of them
@@ -328,7 +328,7 @@ impl Model for LockModel {
                     state.pauses -= 1;
                     // the arbiter looks often, for a while: a pause is longer than that
                     if next.0 - state.now.0 < NS / 100 {
-                        next = state.now.plus_ns(u64::from(FAIR_GRACE_S) * NS);
+                        next = state.now.plus_ns(FAIR_GRACE.ns());
                     }
                 }
                 state.now = next;

@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::setups::small;
     use crate::state::{HANDLE, START};
+    use dlock_core::clock::Lease;
     use dlock_core::clock::Now;
     use dlock_core::ids::Seq;
     use dlock_core::lock::{Begin, Op};
@@ -146,11 +147,11 @@ mod tests {
     fn is_passed_over(theirs: (Mode, Ticket), granted: (Mode, Ticket)) -> bool {
         let mut state = fair();
         let (mode, ticket) = theirs;
-        let op = Op::Lock { mode, expire_s: 9 };
+        let op = Op::Lock { mode, lease: Lease::secs(9) };
         let begun = state.clients[1].entry.begin(op, Now::exact(START));
         assert!(matches!(begun, Begin::Run(..)));
         let (handle, wait, ticket) = (HANDLE, WaitNumber(1), Some(ticket));
-        let request = Request::Wait { handle, mode, expire_s: 9, wait, ticket };
+        let request = Request::Wait { handle, mode, lease: Lease::secs(9), wait, ticket };
         let seq = Seq(1);
         state.clients[1].doing = Doing::Await { seq, request, cancelled: false };
         overtakes(&mut state, 0, granted.0, granted.1);

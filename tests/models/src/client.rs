@@ -2,7 +2,7 @@
 //! One step of a client: one effect of its operation, or one word operation of a chain.
 //! [`Operation`] decides what they are.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Lease, Now, ServerTime};
 use dlock_core::ids::Seq;
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordOp};
@@ -475,16 +475,16 @@ impl State {
         if op == Op::Unlock && result.status == Status::Fail {
             (around.seen)(Event::LateRelease);
         }
-        let (mode, expire_s) = match op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
-            Op::Extend { mode, expire_s } => (mode, expire_s),
+        let (mode, lease) = match op {
+            Op::TryLock { mode, lease } | Op::Lock { mode, lease } => (mode, lease),
+            Op::Extend { mode, lease } => (mode, lease),
             Op::Unlock => return,
         };
         match result.status {
             Status::Success | Status::AlreadyLocked if c.entry.refs() > 0 => {
                 let until = match around.setup.lock_type {
                     LockType::Rw => ServerTime(u64::MAX),
-                    _ => until.plus_ns(u64::from(expire_s) * NS),
+                    _ => until.plus_ns(lease.ns()),
                 };
                 let until = c.holds.map_or(until, |(_, before)| before.max(until));
                 c.holds = Some((mode, until));
@@ -521,7 +521,7 @@ fn asks(entry: &LockEntry) -> Option<Op> {
         EntryState::SharedLocked => Mode::Shared,
         _ => return None,
     };
-    entry.is_unconfirmed().then_some(Op::Extend { mode, expire_s: 0 })
+    entry.is_unconfirmed().then_some(Op::Extend { mode, lease: Lease::NONE })
 }
 
 fn is_intent(word_op: &WordOp) -> bool {

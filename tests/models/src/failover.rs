@@ -136,7 +136,6 @@ impl Recovery {
         let is_counted = setup.successor == Some(Awaits::Counted);
         let mut primary = Locks::new(PrimaryConfig {
             epoch: Epoch(self.epoch),
-            anchor_s: 0,
             tp_mode: 0,
             recovery_clients: if is_counted { self.known.len() as u32 } else { 0 },
             clients_max: CLIENTS,
@@ -263,7 +262,7 @@ impl State {
         self.recovery = Some(Recovery { epoch, since, known, heard: Vec::new(), due: None });
         self.deaths -= 1;
         self.call = None;
-        self.arbiter = dlock_core::arbiter::Arbiter::new(0);
+        self.arbiter = dlock_core::arbiter::Arbiter::new();
         // nobody reads those of the predecessor any more
         self.ledgers = [LedgerEntry::new(); CLIENTS];
         for c in self.clients.iter_mut().filter(|c| c.known) {
@@ -314,7 +313,7 @@ impl State {
         let epoch = self.epoch();
         assert!(!binding.moves_to(Epoch(epoch), old), "it is another incarnation");
         let c = &mut self.clients[i];
-        if old.is_past_horizon() && c.entry.deadline_s() == u32::MAX {
+        if old.is_past_horizon() && c.entry.deadline().is_never() {
             c.holds = None; // without a lease it relies on its session
         }
         (c.epoch, c.left) = (epoch, None);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The systems whose primary dies: small ones in CI, large ones by command, and one for each bug.
 
+use dlock_core::clock::Lease;
 use dlock_core::lock::Op;
 use dlock_core::wire::message::LockType::{self, Atomic, Fair, Rw};
 use dlock_core::wire::message::Mode::{self, Exclusive as X, Shared as S};
@@ -15,11 +16,11 @@ use crate::state::Setup;
 
 /// For ever.
 fn endless(mode: Mode) -> Vec<Op> {
-    vec![Op::Lock { mode, expire_s: u32::MAX }, Op::Unlock]
+    vec![Op::Lock { mode, lease: Lease::ENDLESS }, Op::Unlock]
 }
 /// The lease is extended once.
 fn extended(mode: Mode) -> Vec<Op> {
-    vec![lock_shortly(mode), Op::Extend { mode, expire_s: 2 }, Op::Unlock]
+    vec![lock_shortly(mode), Op::Extend { mode, lease: Lease::secs(2) }, Op::Unlock]
 }
 /// Holds it twice.
 fn reentered(mode: Mode) -> Vec<Op> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The systems that are explored: small ones in CI, large ones by command, and one for each bug.
 
+use dlock_core::clock::Lease;
 use dlock_core::limits::FAIR_DIVERT;
 use dlock_core::lock::Op;
 use dlock_core::memory::words::{TakenWord, TurnWord};
@@ -20,33 +21,33 @@ const CLAIMED_S: u32 = 60;
 const SHORT_S: u32 = 1;
 
 pub(crate) fn lock(mode: Mode) -> Op {
-    Op::Lock { mode, expire_s: LONG_S }
+    Op::Lock { mode, lease: Lease::secs(LONG_S) }
 }
 pub(crate) fn lock_shortly(mode: Mode) -> Op {
-    Op::Lock { mode, expire_s: SHORT_S }
+    Op::Lock { mode, lease: Lease::secs(SHORT_S) }
 }
 pub(crate) fn try_lock(mode: Mode) -> Op {
-    Op::TryLock { mode, expire_s: LONG_S }
+    Op::TryLock { mode, lease: Lease::secs(LONG_S) }
 }
 pub(crate) fn cycle(mode: Mode) -> Vec<Op> {
     vec![lock(mode), Op::Unlock]
 }
 pub(crate) fn claimed(mode: Mode) -> Vec<Op> {
-    vec![Op::Lock { mode, expire_s: CLAIMED_S }, Op::Unlock]
+    vec![Op::Lock { mode, lease: Lease::secs(CLAIMED_S) }, Op::Unlock]
 }
 pub(crate) fn claimed_twice(mode: Mode) -> Vec<Op> {
     [claimed(mode), claimed(mode)].concat()
 }
 /// For another short time.
-const EXTEND: Op = Op::Extend { mode: X, expire_s: 2 * SHORT_S };
+const EXTEND: Op = Op::Extend { mode: X, lease: Lease::secs(2 * SHORT_S) };
 /// Locks for ever and releases.
 fn endless(mode: Mode) -> Vec<Op> {
-    vec![Op::Lock { mode, expire_s: u32::MAX }, Op::Unlock]
+    vec![Op::Lock { mode, lease: Lease::ENDLESS }, Op::Unlock]
 }
 /// Locks for ever, and asks once more, which tells it who has come.
 fn endless_extended(mode: Mode) -> Vec<Op> {
-    let expire_s = u32::MAX;
-    vec![Op::Lock { mode, expire_s }, Op::Extend { mode, expire_s }, Op::Unlock]
+    let lease = Lease::ENDLESS;
+    vec![Op::Lock { mode, lease }, Op::Extend { mode, lease }, Op::Unlock]
 }
 /// Locks and releases, and tries once more.
 fn claimed_and_try(mode: Mode) -> Vec<Op> {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Now, ServerTime};
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
@@ -313,9 +313,9 @@ impl Clients {
     /// belief.
     pub(crate) fn believe(&mut self, i: usize, op: Op, status: Status) {
         let granted = matches!(status, Status::Success | Status::AlreadyLocked);
-        let (mode, expire_s) = match op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
-            Op::Extend { mode, expire_s } if expire_s > 0 => (mode, expire_s),
+        let (mode, lease) = match op {
+            Op::TryLock { mode, lease } | Op::Lock { mode, lease } => (mode, lease),
+            Op::Extend { mode, lease } if !lease.is_none() => (mode, lease),
             _ => {
                 if matches!(op, Op::Extend { .. }) && !granted {
                     self.list[i].holds = None;
@@ -331,7 +331,7 @@ impl Clients {
         }
         let until = match self.lock_type {
             LockType::Rw => ServerTime(u64::MAX),
-            _ => self.list[i].op_started.plus_ns(u64::from(expire_s) * NS),
+            _ => self.list[i].op_started.plus_ns(lease.ns()),
         };
         let until = self.list[i].holds.map_or(until, |(_, before)| before.max(until));
         self.list[i].holds = Some((mode, until));

@@ -152,7 +152,7 @@ impl World {
                     already: false,
                     tokens: false,
                 };
-                let mut entry = LockEntry::new(id, START.seconds(), lock_type, &grant, desc);
+                let mut entry = LockEntry::new(id, 0, lock_type, &grant, desc);
                 entry.is_by_primary(scenario.by_primary);
                 Client {
                     id,
@@ -184,7 +184,7 @@ impl World {
             violation: None,
             trace: Vec::new(),
         };
-        let mut arbiter = Arbiter::new(START.seconds());
+        let mut arbiter = Arbiter::new();
         for client in clients.list.iter().filter(|_| scenario.by_primary) {
             arbiter.proxy(client.id);
         }

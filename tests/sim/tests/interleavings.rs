@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two clients and the arbiter, at every interleaving; three clients, at many.
 
+use dlock_core::clock::Lease;
 use dlock_core::lock::Op;
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_sim::{explore, sample, Action, Scenario};
@@ -9,13 +10,13 @@ const EX: Mode = Mode::Exclusive;
 const SH: Mode = Mode::Shared;
 
 fn lock(mode: Mode) -> Action {
-    Action::Op(Op::Lock { mode, expire_s: 60 })
+    Action::Op(Op::Lock { mode, lease: Lease::secs(60) })
 }
-fn lock_for(mode: Mode, expire_s: u32) -> Action {
-    Action::Op(Op::Lock { mode, expire_s })
+fn lock_for(mode: Mode, lease: Lease) -> Action {
+    Action::Op(Op::Lock { mode, lease })
 }
 fn try_lock(mode: Mode) -> Action {
-    Action::Op(Op::TryLock { mode, expire_s: 60 })
+    Action::Op(Op::TryLock { mode, lease: Lease::secs(60) })
 }
 const UNLOCK: Action = Action::Op(Op::Unlock);
 
@@ -115,7 +116,7 @@ fn an_expired_hold_is_taken_over_and_its_late_release_changes_nothing() {
         for &a in &modes {
             for &b in &modes {
                 let scripts = vec![
-                    vec![lock_for(a, 1), UNLOCK],
+                    vec![lock_for(a, Lease::secs(1)), UNLOCK],
                     vec![lock(b), UNLOCK],
                     vec![lock(EX), UNLOCK],
                 ];
@@ -138,7 +139,11 @@ fn three_clients_of_any_mode_exclude_each_other() {
                 let scripts = vec![
                     vec![lock(a), UNLOCK, try_lock(b), UNLOCK],
                     vec![lock(b), UNLOCK, lock(a), UNLOCK],
-                    vec![lock(EX), Action::Op(Op::Extend { mode: EX, expire_s: 90 }), UNLOCK],
+                    vec![
+                        lock(EX),
+                        Action::Op(Op::Extend { mode: EX, lease: Lease::secs(90) }),
+                        UNLOCK,
+                    ],
                 ];
                 let s = Scenario { impatient: true, ..scenario(lock_type, scripts) };
                 check(&format!("three {lock_type:?} {a:?} {b:?}"), s);
@@ -159,7 +164,7 @@ fn a_reader_that_steps_back_wakes_whoever_it_kept_waiting() {
 fn ticket_holders_that_keep_asking_are_served() {
     for a in [EX, SH] {
         for b in [EX, SH] {
-            let ask = |mode| Action::Op(Op::TryLock { mode, expire_s: 60 });
+            let ask = |mode| Action::Op(Op::TryLock { mode, lease: Lease::secs(60) });
             let scripts = vec![
                 vec![ask(a), ask(a), ask(a), UNLOCK],
                 vec![ask(b), ask(b), UNLOCK],

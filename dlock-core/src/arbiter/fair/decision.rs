@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::super::Waiter;
 use super::state::{FairState, Has, Head, Passed, Status, View};
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, ServerTime};
 use crate::ids::ClientId;
 use crate::memory::words::{diverts_from, Ticket, TurnWord};
 use crate::planted::{self, Bug};
@@ -40,7 +40,7 @@ pub(super) struct Decision<'a> {
     pub(super) fair: FairState,
     pub(super) queue: VecDeque<Waiter>,
     /// Waiters that are granted the lock, until then; `None`: refused.
-    pub(super) answers: Vec<(Waiter, Option<(u32, Ticket)>)>,
+    pub(super) answers: Vec<(Waiter, Option<(Deadline, Ticket)>)>,
     /// There is more to pass.
     pub(super) is_unfinished: bool,
     /// When to look again.
@@ -201,9 +201,9 @@ impl<'a> Decision<'a> {
                 self.queue.push_back(waiter);
                 continue;
             };
-            let deadline_s = self.view.now.deadline(waiter.expire_s);
-            record.status = Status::Granted { deadline_s };
-            self.answers.push((waiter, Some((deadline_s, record.ticket))));
+            let deadline = self.view.now.deadline(waiter.lease);
+            record.status = Status::Granted { deadline };
+            self.answers.push((waiter, Some((deadline, record.ticket))));
             self.fair.records.insert(client, record);
         }
     }
@@ -252,7 +252,7 @@ impl<'a> Decision<'a> {
             matches!(has, Has::Known { live: true, .. } | Has::Unknown(_)).then_some(entry.until)
         });
         let ends = self.fair.records.values().filter_map(|record| match record.status {
-            Status::Granted { deadline_s } => Some(ServerTime::expiry_of(deadline_s)),
+            Status::Granted { deadline } => Some(deadline.expiry()),
             _ => record.grace_end(),
         });
         let times = ends_of_claims.chain(ends).chain(self.fair.next_look(now));

@@ -21,7 +21,7 @@ mod state;
 use super::confirm::confirm;
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use super::{LedgerEntry, ROUNDS_MAX};
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::{ClientId, Slot};
 use crate::limits::CLIENTS_MAX;
 use crate::memory::exec::LockMemory;
@@ -42,11 +42,11 @@ pub const WORK_MAX: u64 = (LOOKS_MAX * (decision::STEPS_MAX + 2) * 3 * CLIENTS_M
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     state.fair.looks = 0;
     match request {
-        Request::Wait { mode, expire_s, wait, ticket: Some(ticket), .. } => {
-            ask(ctx, state, (from, expire_s, wait), (mode, ticket));
+        Request::Wait { mode, lease, wait, ticket: Some(ticket), .. } => {
+            ask(ctx, state, (from, lease, wait), (mode, ticket));
         }
-        Request::Poll { mode, ticket, expire_s, .. } => {
-            ask(ctx, state, (from, expire_s, WaitNumber(0)), (mode, ticket));
+        Request::Poll { mode, ticket, lease, .. } => {
+            ask(ctx, state, (from, lease, WaitNumber(0)), (mode, ticket));
             return answer_poll(ctx, state, from, ticket);
         }
         Request::Cancel { wait, .. } => {
@@ -71,9 +71,9 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
                 },
             );
         }
-        Request::Extend { mode, ticket, expire_s, .. } => {
+        Request::Extend { mode, ticket, lease, .. } => {
             advance(ctx, state);
-            extend(ctx, state, from, (mode, ticket), expire_s);
+            extend(ctx, state, from, (mode, ticket), lease);
         }
         Request::Resolve { .. } => {
             forget_client(state, from.client);
@@ -117,7 +117,7 @@ fn may_have(
 fn ask(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
-    (from, expire_s, wait): (Caller, u32, WaitNumber),
+    (from, lease, wait): (Caller, Lease, WaitNumber),
     (mode, ticket): (Mode, Ticket),
 ) {
     end_earlier_wait(ctx, state, from.client);
@@ -126,16 +126,16 @@ fn ask(
         return ctx.denied(from, Status::Fail);
     }
     let record = state.fair.record(from.client, mode, ticket);
-    if let Some(Known::Granted { deadline_s }) = record.map(|r| r.status) {
+    if let Some(Known::Granted { deadline }) = record.map(|r| r.status) {
         // asked again: its answer was lost, and the lease asked for may be a longer one by now
-        let deadline_s = match planted::is(Bug::AskedAgainShort) {
-            true => deadline_s,
-            false => deadline_s.max(ctx.now.deadline(expire_s)),
+        let deadline = match planted::is(Bug::AskedAgainShort) {
+            true => deadline,
+            false => deadline.max(ctx.now.deadline(lease)),
         };
-        return grant(ctx, state, from, (mode, ticket), entry, deadline_s);
+        return grant(ctx, state, from, (mode, ticket), entry, deadline);
     }
     state.fair.knows(from.client, (mode, ticket), entry.stamp(), Known::Waiting);
-    state.queue.push_back(Waiter { caller: from, wait, mode, expire_s });
+    state.queue.push_back(Waiter { caller: from, wait, mode, lease });
 }
 
 /// A client tells its ticket, and asks for nothing.
@@ -168,12 +168,12 @@ fn grant(
     to: Caller,
     (mode, ticket): (Mode, Ticket),
     entry: LedgerEntry,
-    deadline_s: u32,
+    deadline: Deadline,
 ) {
-    let status = Known::Granted { deadline_s };
+    let status = Known::Granted { deadline };
     state.fair.knows(to.client, (mode, ticket), entry.stamp(), status);
     let word = ctx.read();
-    ctx.granted(to, mode, word, deadline_s, Some(ticket));
+    ctx.granted(to, mode, word, deadline, Some(ticket));
 }
 
 /// Whether the hold was the client's, and is over now.
@@ -236,7 +236,7 @@ fn extend(
     state: &mut LockState,
     from: Caller,
     (mode, ticket): (Mode, Ticket),
-    expire_s: u32,
+    lease: Lease,
 ) {
     let turn = state::turn(ctx);
     let entry = ctx.ledger(from.client, from.handle);
@@ -249,12 +249,12 @@ fn extend(
         return ctx.denied(from, Status::Fail);
     }
     let granted = state.fair.granted_until(from.client, entry.stamp());
-    let old_s = granted.max(Some(entry.deadline_s(ctx.anchor_s))).unwrap_or(0);
-    let deadline_s = match expire_s {
-        0 => old_s,
-        _ => old_s.max(ctx.now.deadline(expire_s)),
+    let old = granted.max(Some(entry.deadline())).unwrap_or_default();
+    let deadline = match lease {
+        Lease::NONE => old,
+        _ => old.max(ctx.now.deadline(lease)),
     };
-    grant(ctx, state, from, (mode, ticket), entry, deadline_s);
+    grant(ctx, state, from, (mode, ticket), entry, deadline);
 }
 
 /// The client has given its place up, as its ledger says.
@@ -336,8 +336,8 @@ fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
     let word = turn.into_bits();
     for (waiter, grant) in answers {
         match grant {
-            Some((deadline_s, ticket)) => {
-                ctx.granted(waiter.caller, waiter.mode, word, deadline_s, Some(ticket));
+            Some((deadline, ticket)) => {
+                ctx.granted(waiter.caller, waiter.mode, word, deadline, Some(ticket));
             }
             None => ctx.answer(waiter.caller, Reply::Denied { status: Status::Fail, word }),
         }
@@ -441,10 +441,10 @@ pub(super) fn claimed(
     client: ClientId,
     (mode, ticket): (Mode, Ticket),
     entry: LedgerEntry,
-    held_until_s: Option<u32>,
+    held_until: Option<Deadline>,
 ) {
-    let status = match held_until_s {
-        Some(deadline_s) => Known::Granted { deadline_s },
+    let status = match held_until {
+        Some(deadline) => Known::Granted { deadline },
         None => Known::Kept,
     };
     fair.knows(client, (mode, ticket), entry.stamp(), status);
@@ -456,11 +456,11 @@ pub(super) fn has(
     fair: &FairState,
     from: Caller,
     mode: Mode,
-) -> Option<(Ticket, Option<u32>)> {
+) -> Option<(Ticket, Option<Deadline>)> {
     let record = fair.records.get(&from.client).filter(|r| r.mode == mode)?;
     may_have(ctx, fair, from, (mode, record.ticket)).then_some(())?;
     match record.status {
-        Known::Granted { deadline_s } => Some((record.ticket, Some(deadline_s))),
+        Known::Granted { deadline } => Some((record.ticket, Some(deadline))),
         Known::Over => None,
         Known::Issued | Known::Kept | Known::Waiting => Some((record.ticket, None)),
     }
@@ -470,7 +470,7 @@ pub(super) fn has(
 pub(super) enum Hold {
     Nothing,
     /// Until then.
-    Claimed(u32),
+    Claimed(Deadline),
     /// A place in the queue.
     Place,
 }
@@ -481,25 +481,25 @@ pub(super) fn hold(
     fair: &FairState,
     client: ClientId,
     entry: LedgerEntry,
-    (now, anchor_s): (ServerTime, u32),
+    now: ServerTime,
     is_proxied: bool,
 ) -> Hold {
     let record = fair.records.get(&client);
     let record = record.filter(|r| r.stamp == entry.stamp() && entry.claims() == Some(r.mode));
-    let noted_s = entry.claims().map(|_| entry.deadline_s(anchor_s));
-    let running_s = noted_s.filter(|&noted_s| now < ServerTime::expiry_of(noted_s));
+    let noted = entry.claims().map(|_| entry.deadline());
+    let running = noted.filter(|&noted| now < noted.expiry());
     match record.map(|r| r.status) {
         None if is_proxied => Hold::Nothing,
-        None => noted_s.map_or(Hold::Nothing, Hold::Claimed),
+        None => noted.map_or(Hold::Nothing, Hold::Claimed),
         Some(Known::Over) => Hold::Nothing,
-        Some(Known::Granted { deadline_s: u32::MAX }) => {
-            Hold::Claimed(running_s.unwrap_or(u32::MAX))
+        Some(Known::Granted { deadline: Deadline::NEVER }) => {
+            Hold::Claimed(running.unwrap_or(Deadline::NEVER))
         }
-        Some(Known::Granted { deadline_s }) => {
-            Hold::Claimed(noted_s.map_or(deadline_s, |noted_s| noted_s.max(deadline_s)))
+        Some(Known::Granted { deadline }) => {
+            Hold::Claimed(noted.map_or(deadline, |noted| noted.max(deadline)))
         }
-        Some(Known::Issued) => noted_s.map_or(Hold::Place, Hold::Claimed),
-        Some(Known::Kept | Known::Waiting) => running_s.map_or(Hold::Place, Hold::Claimed),
+        Some(Known::Issued) => noted.map_or(Hold::Place, Hold::Claimed),
+        Some(Known::Kept | Known::Waiting) => running.map_or(Hold::Place, Hold::Claimed),
     }
 }
 
@@ -509,12 +509,12 @@ pub(super) fn turn_until(
     mem: &mut dyn LockMemory,
     slot: Slot,
     client: ClientId,
-) -> Option<u32> {
+) -> Option<Deadline> {
     let turn = TurnWord::from_bits(mem.read(WordAddr::new(slot, Word::W1)));
     let record = fair.records.get(&client)?;
     match record.status {
-        Known::Granted { deadline_s } if record.mode == Mode::Exclusive => {
-            (!turn.is_past(record.ticket)).then_some(deadline_s)
+        Known::Granted { deadline } if record.mode == Mode::Exclusive => {
+            (!turn.is_past(record.ticket)).then_some(deadline)
         }
         _ => None,
     }

@@ -12,16 +12,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Caller, Ctx};
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Deadline, ServerTime, NS};
 use crate::ids::ClientId;
-use crate::limits::{FAIR_GRACE_S, HINDRANCE_S};
+use crate::limits::{FAIR_GRACE, HINDRANCE_S};
 use crate::memory::word_op::{Word, WordAddr};
 use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
 use crate::wire::message::Mode;
 
 /// For so long a ticket keeps its turn whose client does not ask for it.
-const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
+const GRACE_NS: u64 = FAIR_GRACE.ns();
 /// A client whose entry is over may stand in the way of the next lap for so long.
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
 /// Times between looks by the timer while a client waits, or something was undone, nanoseconds.
@@ -37,7 +37,7 @@ pub(super) enum Status {
     /// Its client sleeps.
     Waiting,
     /// It was granted, or extended, here.
-    Granted { deadline_s: u32 },
+    Granted { deadline: Deadline },
     /// Its client has released it, or given it up.
     Over,
 }
@@ -60,7 +60,7 @@ impl Record {
             Status::Waiting => true,
             Status::Kept => self.grace_end().is_none_or(|end| now < end) || entry.runs,
             Status::Issued => entry.runs,
-            Status::Granted { deadline_s } => now < ServerTime::expiry_of(deadline_s) || entry.runs,
+            Status::Granted { deadline } => now < deadline.expiry() || entry.runs,
             Status::Over => false,
         }
     }
@@ -190,10 +190,14 @@ impl FairState {
     }
 
     /// The deadline of what was granted to the client last, as far as this arbiter remembers.
-    pub(in crate::arbiter) fn granted_until(&self, client: ClientId, stamp: u32) -> Option<u32> {
+    pub(in crate::arbiter) fn granted_until(
+        &self,
+        client: ClientId,
+        stamp: u32,
+    ) -> Option<Deadline> {
         let record = self.records.get(&client).filter(|r| r.stamp == stamp)?;
         match record.status {
-            Status::Granted { deadline_s } => Some(deadline_s),
+            Status::Granted { deadline } => Some(deadline),
             _ => None,
         }
     }
@@ -296,7 +300,7 @@ impl View {
         let (turn, lap) = (turn(ctx), lap(ctx));
         let entry = |ctx: &mut Ctx<'_>, &(client, handle)| {
             let entry = ctx.ledger(client, handle);
-            (client, Entry::of(entry, ctx.anchor_s, ctx.now, ctx.is_proxied(client)))
+            (client, Entry::of(entry, ctx.now, ctx.is_proxied(client)))
         };
         let clients = refs.iter().map(|who| entry(ctx, who)).collect();
         Self { now: ctx.now, taken, turn, lap, clients }
@@ -337,9 +341,9 @@ impl View {
 }
 
 impl Entry {
-    pub(super) fn of(entry: LedgerEntry, anchor_s: u32, now: ServerTime, is_proxied: bool) -> Self {
+    pub(super) fn of(entry: LedgerEntry, now: ServerTime, is_proxied: bool) -> Self {
         let until = match entry.claims() {
-            Some(_) => ServerTime::expiry_of(entry.deadline_s(anchor_s)),
+            Some(_) => entry.deadline().expiry(),
             None => ServerTime(0),
         };
         Self { entry, runs: now < until, until, is_proxied }

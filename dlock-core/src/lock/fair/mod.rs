@@ -31,8 +31,8 @@ mod view;
 
 use super::machine::Phase;
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
-use crate::clock::Now;
-use crate::limits::{CLAIM_LEASE_S_MAX, PARK_AFTER_NS, TRIES_MAX, TRY_SAME_HOLD_NS_MAX};
+use crate::clock::{Deadline, Lease, Now};
+use crate::limits::{CLAIM_LEASE_MAX, PARK_AFTER_NS, TRIES_MAX, TRY_SAME_HOLD_NS_MAX};
 use crate::memory::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
@@ -53,13 +53,13 @@ pub(super) struct Fair {
     /// Both words as they were seen last.
     pub(super) taken: TakenWord,
     pub(super) turn: TurnWord,
-    /// What the ledger claims at least: until when, 0: nothing; and by which clock.
-    claim_s: u32,
+    /// What the ledger claims at least: until when, and by which clock.
+    claim_until: Deadline,
     claim_clock: u64,
     /// Tickets come from the arbiter until it says otherwise.
     diverted: bool,
-    /// The end of the claim of a ticket that was tried for, seconds since 1970.
-    tried_until_s: u32,
+    /// The end of the claim of a ticket that was tried for.
+    tried_until: Deadline,
     /// The place of the ticket, if it was taken at an earlier incarnation.
     pub(super) place: Option<Place>,
     /// Clients that sleep on the word are to be woken.
@@ -80,17 +80,17 @@ pub enum Half {
 pub(super) enum At {
     /// A ticket is being taken.
     Taking,
-    /// The turn is looked for. The ledger claimed it until `held_s` before the chain, and does
-    /// until `claim_s` after it.
-    Looking { held_s: u32, claim_s: u32 },
+    /// The turn is looked for. The ledger claimed it until `held_until` before the chain, and does
+    /// until `claim_until` after it.
+    Looking { held_until: Deadline, claim_until: Deadline },
     /// It is the ticket's turn, and the lease is longer than what was claimed.
-    Lengthening { until_s: u32 },
+    Lengthening { until: Deadline },
     /// The word is to say that this client sleeps on it.
     Parking { expect: TurnWord },
     /// It sleeps there.
     Parked,
     /// The lease is to end later.
-    Extending { until_s: u32 },
+    Extending { until: Deadline },
     /// The turn is passed on. `had_turn`: an earlier compare-and-swap found it while the lease ran,
     /// and its chain has said none.
     Releasing { expect: TurnWord, had_turn: bool },
@@ -105,12 +105,12 @@ pub(super) enum At {
 #[inline(always)]
 pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<At> {
     match op {
-        Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => {
+        Op::TryLock { lease, .. } | Op::Lock { lease, .. } => {
             let is_new = matches!(e.state, EntryState::Initialized | EntryState::Unlocked);
             if !is_new || e.fair.diverted {
                 return None;
             }
-            claims_ticket(e, expire_s, *now);
+            claims_ticket(e, lease, *now);
             Some(At::Taking)
         }
         Op::Unlock if e.state.is_held() => release::passes(e, held_mode(e), false, *now),
@@ -137,17 +137,17 @@ pub(super) fn ends(
     (begun, now): (&Now, &Now),
 ) -> Option<OpResult> {
     match (at, op) {
-        (At::Taking, Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s }) => {
+        (At::Taking, Op::TryLock { mode, lease } | Op::Lock { mode, lease }) => {
             let (taken, turn, ticket) = ticket_in(values)?;
-            let until_s = e.fair.claim_s;
+            let until = e.fair.claim_until;
             let is_ticket = !taken.is_high() || planted::is(Bug::HighIsTicket);
             let is_turn = is_ticket && is_turn_of(turn, mode, ticket);
-            if !is_turn || expire_s > CLAIM_LEASE_S_MAX || !claim_runs(e, until_s, *now) {
+            if !is_turn || lease > CLAIM_LEASE_MAX || !claim_runs(e, until, *now) {
                 return None;
             }
             has_ticket(e, mode, ticket, *begun);
             e.fair.turn = turn;
-            Some(granted(e, mode, until_s, *begun))
+            Some(granted(e, mode, until, *begun))
         }
         (At::Releasing { expect, .. }, Op::Unlock) => release::ends(e, expect, values, *now),
         _ => None,
@@ -157,15 +157,15 @@ pub(super) fn ends(
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     use EntryState as S;
     match m.op {
-        Op::Extend { mode, expire_s } => extend(m, e, mode, expire_s, now),
+        Op::Extend { mode, lease } => extend(m, e, mode, lease, now),
         Op::Unlock => match e.state {
             S::ExclusiveTicketed => give_up(m, e, Mode::Exclusive),
             S::SharedTicketed => give_up(m, e, Mode::Shared),
             S::SharedLocked => release(m, e, Mode::Shared, false, now),
             _ => release(m, e, Mode::Exclusive, false, now),
         },
-        Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => match e.state {
-            S::ExclusiveLocked | S::SharedLocked => extend(m, e, mode, expire_s, now),
+        Op::TryLock { mode, lease } | Op::Lock { mode, lease } => match e.state {
+            S::ExclusiveLocked | S::SharedLocked => extend(m, e, mode, lease, now),
             S::ExclusiveTicketed | S::SharedTicketed => go_on(m, e, now),
             _ => take(m, e),
         },
@@ -176,8 +176,8 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 fn go_on(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     // the arbiter's answers do not tell the tickets taken
     let may_look = e.means.may_try || e.means.asks_readers && !m.waits();
-    let is_running = may_look && claim_runs(e, e.fair.claim_s, now);
-    let is_new = m.waits() || !now.maybe_expired(e.fair.tried_until_s);
+    let is_running = may_look && claim_runs(e, e.fair.claim_until, now);
+    let is_new = m.waits() || !now.maybe_expired(e.fair.tried_until);
     match is_running && is_new {
         true => look(m, e, now),
         false => asks(m, e),
@@ -186,11 +186,11 @@ fn go_on(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 
 /// The arbiter decides.
 fn asks(m: &mut Machine, e: &mut LockEntry) -> Step {
-    let (mode, expire_s, ticket) = (m.mode(), m.expire_s(), e.fair.ticket);
+    let (mode, lease, ticket) = (m.mode(), m.lease(), e.fair.ticket);
     e.state = ticketed(mode);
     match m.waits() {
         true => m.wait(e, Some(ticket)),
-        false => ask(m, Request::Poll { handle: e.handle, mode, ticket, expire_s }),
+        false => ask(m, Request::Poll { handle: e.handle, mode, ticket, lease }),
     }
 }
 
@@ -208,28 +208,28 @@ fn ticketed(mode: Mode) -> EntryState {
 
 /// The end of what is claimed for a lease that begins now.
 #[inline]
-fn claim_for(expire_s: u32, now: Now) -> u32 {
+fn claim_for(lease: Lease, now: Now) -> Deadline {
     match planted::is(Bug::ClaimShort) {
-        true => now.time.seconds(),
-        false => now.deadline(expire_s.min(CLAIM_LEASE_S_MAX)),
+        true => now.time.tick(),
+        false => now.deadline(lease.min(CLAIM_LEASE_MAX)),
     }
 }
 
 #[inline]
-fn claim(e: &LockEntry, mode: Mode, until_s: u32) -> LedgerEntry {
-    LedgerEntry::claim(mode, e.stamp).with_deadline_s(until_s, e.anchor_s)
+fn claim(e: &LockEntry, mode: Mode, until: Deadline) -> LedgerEntry {
+    LedgerEntry::claim(mode, e.stamp).with_deadline(until)
 }
 
 #[inline]
-fn claim_op(e: &LockEntry, mode: Mode, until_s: u32) -> WordOp {
-    WordOp::WriteLedger { handle: e.handle, value: claim(e, mode, until_s).into_bits() }
+fn claim_op(e: &LockEntry, mode: Mode, until: Deadline) -> WordOp {
+    WordOp::WriteLedger { handle: e.handle, value: claim(e, mode, until).into_bits() }
 }
 
-/// Whether what the ledger claims until `until_s` surely runs.
+/// Whether what the ledger claims until `until` surely runs.
 #[inline]
-fn claim_runs(e: &LockEntry, until_s: u32, now: Now) -> bool {
+fn claim_runs(e: &LockEntry, until: Deadline, now: Now) -> bool {
     let is_same_clock = e.fair.claim_clock == now.discontinuities;
-    is_same_clock && !now.maybe_expired(until_s) || planted::is(Bug::ClaimOverTrusted)
+    is_same_clock && !now.maybe_expired(until) || planted::is(Bug::ClaimOverTrusted)
 }
 
 impl LockEntry {
@@ -238,20 +238,20 @@ impl LockEntry {
     }
 
     /// A ledger entry that claims this until then, by this clock.
-    fn claims(&mut self, until_s: u32, now: Now) {
-        (self.fair.claim_s, self.fair.claim_clock) = (until_s, now.discontinuities);
+    fn claims(&mut self, until: Deadline, now: Now) {
+        (self.fair.claim_until, self.fair.claim_clock) = (until, now.discontinuities);
     }
 
     /// The ledger says that nothing is claimed.
     pub(super) fn claims_nothing(&mut self) {
-        self.fair.claim_s = 0;
+        self.fair.claim_until = Deadline::NONE;
         self.clear_ledger_entry();
     }
 
     /// The claim as it is to be written on a new channel: nothing is claimed that was not.
     pub(super) fn claimed_entry(&self, mode: Mode) -> LedgerEntry {
-        let held_s = if self.state.is_held() { self.lease.time_s } else { 0 };
-        claim(self, mode, self.fair.claim_s.max(held_s))
+        let held_until = if self.state.is_held() { self.lease.time } else { Deadline::NONE };
+        claim(self, mode, self.fair.claim_until.max(held_until))
     }
 
     /// Whether the tickets taken are read beside the turn: where that costs nothing, or where views
@@ -286,30 +286,36 @@ impl LockEntry {
 
 /// It is the ticket's turn, as an operation has shown that was posted while the claim ran; the
 /// claim lasts until then.
-fn has_turn(m: &mut Machine, e: &mut LockEntry, until_s: u32) -> Step {
+fn has_turn(m: &mut Machine, e: &mut LockEntry, until: Deadline) -> Step {
     m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
-    if m.expire_s() <= CLAIM_LEASE_S_MAX {
-        return Step::Done(granted(e, m.mode(), until_s, m.started));
+    if m.lease() <= CLAIM_LEASE_MAX {
+        return Step::Done(granted(e, m.mode(), until, m.started));
     }
-    let until_s = m.started.deadline(m.expire_s());
-    m.phase = Phase::Fair(At::Lengthening { until_s });
-    Step::Chain(e.then_look(Some(Chain::one(claim_op(e, m.mode(), until_s)))))
+    let until = m.started.deadline(m.lease());
+    m.phase = Phase::Fair(At::Lengthening { until });
+    Step::Chain(e.then_look(Some(Chain::one(claim_op(e, m.mode(), until)))))
 }
 
-fn lengthened(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, now: Now) -> Step {
+fn lengthened(
+    m: &mut Machine,
+    e: &mut LockEntry,
+    values: Values,
+    until: Deadline,
+    now: Now,
+) -> Step {
     let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
-    let is_in_time = claim_runs(e, e.fair.claim_s, now);
-    e.claims(until_s, m.started);
+    let is_in_time = claim_runs(e, e.fair.claim_until, now);
+    e.claims(until, m.started);
     match is_of_lap && is_in_time && e.fair.turn.nx() == e.fair.ticket.tx {
-        true => Step::Done(granted(e, m.mode(), until_s, m.started)),
+        true => Step::Done(granted(e, m.mode(), until, m.started)),
         false => asks(m, e),
     }
 }
 
 /// `clock`: the one by which the lease counts.
 #[inline]
-fn granted(e: &mut LockEntry, mode: Mode, until_s: u32, clock: Now) -> OpResult {
-    e.lease.time_s = until_s;
+fn granted(e: &mut LockEntry, mode: Mode, until: Deadline, clock: Now) -> OpResult {
+    e.lease.time = until;
     if e.desc.tokens && !e.state.is_held() {
         e.token = Token::of_fair(mode, e.fair.ticket); // of a hold that begins
     }
@@ -333,10 +339,10 @@ fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step 
     if !is_new {
         return asks(m, e); // the arbiter may pass others whose time is over
     }
-    if e.fair.tried_until_s < e.fair.claim_s {
+    if e.fair.tried_until < e.fair.claim_until {
         // a program that does not come back keeps the turn for a grace at most
-        e.fair.claim_s = e.fair.tried_until_s;
-        e.write(claim(e, mode, e.fair.claim_s));
+        e.fair.claim_until = e.fair.tried_until;
+        e.write(claim(e, mode, e.fair.claim_until));
     }
     Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
 }
@@ -344,15 +350,15 @@ fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step 
 /// Is it my turn? A claim that is over is not renewed: the arbiter may be just about to pass the
 /// turn, by what it has read before.
 fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    if !claim_runs(e, e.fair.claim_s, now) && !planted::is(Bug::LapsedClaimRenewed) {
+    if !claim_runs(e, e.fair.claim_until, now) && !planted::is(Bug::LapsedClaimRenewed) {
         return asks(m, e);
     }
     m.started = now;
-    let (held_s, claim_s) = (e.fair.claim_s, claim_for(m.expire_s(), now));
-    m.phase = Phase::Fair(At::Looking { held_s, claim_s });
-    let note = (claim_s != held_s).then(|| claim_op(e, m.mode(), claim_s));
+    let (held_until, claim_until) = (e.fair.claim_until, claim_for(m.lease(), now));
+    m.phase = Phase::Fair(At::Looking { held_until, claim_until });
+    let note = (claim_until != held_until).then(|| claim_op(e, m.mode(), claim_until));
     // if the outcome is lost, the ledger may say either
-    e.fair.claim_s = held_s.min(claim_s);
+    e.fair.claim_until = held_until.min(claim_until);
     Step::Chain(e.then_look(note.map(Chain::one)))
 }
 
@@ -360,13 +366,13 @@ fn looked(
     m: &mut Machine,
     e: &mut LockEntry,
     values: Values,
-    (held_s, claim_s): (u32, u32),
+    (held_until, claim_until): (Deadline, Deadline),
     now: Now,
 ) -> Step {
     let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
-    let is_in_time = claim_runs(e, held_s, now) && claim_runs(e, claim_s, now);
+    let is_in_time = claim_runs(e, held_until, now) && claim_runs(e, claim_until, now);
     if is_in_time || planted::is(Bug::LapsedClaimRenewed) {
-        e.claims(claim_s, m.started);
+        e.claims(claim_until, m.started);
     }
     let (turn, ticket) = (e.fair.turn, e.fair.ticket);
     if !is_of_lap || turn.is_past(ticket) {
@@ -374,7 +380,7 @@ fn looked(
     }
     let is_turn = turn.serves(m.mode(), ticket);
     match is_turn && is_in_time {
-        true => has_turn(m, e, claim_s),
+        true => has_turn(m, e, claim_until),
         false => not_yet(m, e, is_turn, now),
     }
 }
@@ -472,44 +478,44 @@ fn sleep(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
     Step::Park { addr: e.turn_addr(), half, value, limit_ns }
 }
 
-fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
+fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, lease: Lease, now: Now) -> Step {
     // what the arbiter has granted beyond the claim is for the arbiter to extend
-    let is_arbiters = expire_s > 0 && e.fair.claim_s < e.lease.time_s;
+    let is_arbiters = !lease.is_none() && e.fair.claim_until < e.lease.time;
     if e.maybe_over(now) || is_arbiters {
-        return ask_extend(m, e, mode, expire_s);
+        return ask_extend(m, e, mode, lease);
     }
-    let until_s = later_deadline(e, expire_s, m.started);
-    m.phase = Phase::Fair(At::Extending { until_s });
-    let note = (expire_s > 0).then(|| claim_op(e, mode, until_s));
+    let until = later_deadline(e, lease, m.started);
+    m.phase = Phase::Fair(At::Extending { until });
+    let note = (!lease.is_none()).then(|| claim_op(e, mode, until));
     Step::Chain(e.then_look(note.map(Chain::one)))
 }
 
-fn later_deadline(e: &LockEntry, expire_s: u32, now: Now) -> u32 {
-    match expire_s {
-        0 => e.lease.time_s,
-        _ if planted::is(Bug::ExtendShortens) => now.deadline(expire_s),
-        _ => e.lease.time_s.max(now.deadline(expire_s)),
+fn later_deadline(e: &LockEntry, lease: Lease, now: Now) -> Deadline {
+    match lease {
+        Lease::NONE => e.lease.time,
+        _ if planted::is(Bug::ExtendShortens) => now.deadline(lease),
+        _ => e.lease.time.max(now.deadline(lease)),
     }
 }
 
-fn ask_extend(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Step {
-    ask(m, Request::Extend { handle: e.handle, mode, ticket: e.fair.ticket, expire_s })
+fn ask_extend(m: &mut Machine, e: &LockEntry, mode: Mode, lease: Lease) -> Step {
+    ask(m, Request::Extend { handle: e.handle, mode, ticket: e.fair.ticket, lease })
 }
 
-fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until_s: u32, now: Now) -> Step {
+fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until: Deadline, now: Now) -> Step {
     let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
-    let (mode, expire_s) = (m.mode(), m.expire_s());
+    let (mode, lease) = (m.mode(), m.lease());
     if e.maybe_over(now) && !planted::is(Bug::LateExtendCounts) {
-        return ask_extend(m, e, mode, expire_s); // the write may have come too late
+        return ask_extend(m, e, mode, lease); // the write may have come too late
     }
     if !is_of_lap || e.fair.turn.nx() != e.fair.ticket.tx {
         e.claims_nothing();
         return Step::Done(e.lost_by(m));
     }
-    if expire_s > 0 {
-        e.claims(until_s, m.started);
+    if !lease.is_none() {
+        e.claims(until, m.started);
     }
-    e.goes_on(until_s, expire_s, &m.started);
+    e.goes_on(until, lease, &m.started);
     goes_on(m, e, mode)
 }
 
@@ -531,10 +537,12 @@ pub(super) fn outcome(
 ) -> Step {
     match at {
         At::Taking => taken(m, e, values, now),
-        At::Looking { held_s, claim_s } => looked(m, e, values, (held_s, claim_s), now),
-        At::Lengthening { until_s } => lengthened(m, e, values, until_s, now),
+        At::Looking { held_until, claim_until } => {
+            looked(m, e, values, (held_until, claim_until), now)
+        }
+        At::Lengthening { until } => lengthened(m, e, values, until, now),
         At::Parking { expect } => parking(m, e, expect, values, now),
-        At::Extending { until_s } => extended(m, e, values, until_s, now),
+        At::Extending { until } => extended(m, e, values, until, now),
         At::Releasing { expect, had_turn } => {
             releasing(m, e, (expect, had_turn), values.as_slice(), now)
         }
@@ -579,7 +587,7 @@ impl LockEntry {
         self.fair.ticket = ticket;
         self.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
         self.fair.turn = TurnWord::from_bits(turn);
-        (self.fair.claim_s, self.stamp) = (0, 0); // as the recovery has set the entry
+        (self.fair.claim_until, self.stamp) = (Deadline::NONE, 0); // as the recovery has set the entry
     }
 
     /// A primary has refused an addition: numbers come from the arbiter.

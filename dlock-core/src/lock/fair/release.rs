@@ -3,8 +3,8 @@
 
 use super::view::released_view;
 use super::{At, EntryState, Half, LockEntry, Machine, OpResult, Phase, Step};
-use crate::clock::Now;
-use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S};
+use crate::clock::{Deadline, Now};
+use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE};
 use crate::memory::word_op::{Chain, WordOp};
 use crate::memory::words::{LedgerEntry, TakenWord, TurnWord};
 use crate::planted::{self, Bug};
@@ -176,9 +176,9 @@ pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> OpRe
 /// The same if the ledger says *none* already.
 #[inline]
 fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
-    e.fair.claim_s = 0;
+    e.fair.claim_until = Deadline::NONE;
     // as long as the next in line has to claim its turn
-    e.lease.time_s = now.deadline(FAIR_GRACE_S);
+    e.lease.time = now.deadline(FAIR_GRACE);
     let view = released_view(e, mode);
     e.released(view)
 }

@@ -29,9 +29,9 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
             e.claims_nothing();
             Step::Done(e.lost())
         }
-        (Op::Extend { mode, expire_s }, Reply::Granted { word, deadline_s, .. }) => {
+        (Op::Extend { mode, lease }, Reply::Granted { word, deadline, .. }) => {
             e.fair.turn = TurnWord::from_bits(word);
-            e.goes_on(deadline_s, expire_s, &now);
+            e.goes_on(deadline, lease, &now);
             goes_on(m, e, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
@@ -47,14 +47,14 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
 
 fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, now: Now) -> Step {
     match reply {
-        Reply::Granted { word, deadline_s, ticket, .. } => {
+        Reply::Granted { word, deadline, ticket, .. } => {
             e.fair.turn = TurnWord::from_bits(word);
             if m.is_reentry(e) {
-                e.goes_on(deadline_s, m.expire_s(), &now);
+                e.goes_on(deadline, m.lease(), &now);
                 return goes_on(m, e, mode);
             }
             e.fair.ticket = ticket.unwrap_or(e.fair.ticket);
-            Step::Done(granted(e, m.mode(), deadline_s, now))
+            Step::Done(granted(e, m.mode(), deadline, now))
         }
         Reply::Queued { .. } | Reply::Cancelled { .. } if m.is_reentry(e) => m.lose_track(e),
         Reply::Queued { word, ticket } => {

@@ -6,17 +6,17 @@ use super::{
     ask, claim, claim_for, claim_op, claim_runs, ends, has_turn, not_yet, At, EntryState,
     LockEntry, Machine, Phase, Step,
 };
-use crate::clock::Now;
-use crate::limits::FAIR_GRACE_S;
+use crate::clock::{Lease, Now};
+use crate::limits::FAIR_GRACE;
 use crate::memory::word_op::{Chain, Values, WordOp};
-use crate::memory::words::{TakenWord, Ticket, TurnWord};
+use crate::memory::words::{TakenWord, Ticket, TurnWord, STAMP_MAX};
 use crate::planted::{self, Bug};
 use crate::wire::message::{Mode, Request};
 
 pub(super) fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
-    claims_ticket(e, m.expire_s(), m.started);
+    claims_ticket(e, m.lease(), m.started);
     if e.fair.diverted {
-        e.write(claim(e, m.mode(), e.fair.claim_s));
+        e.write(claim(e, m.mode(), e.fair.claim_until));
         return take_from_arbiter(m, e);
     }
     m.phase = Phase::Fair(At::Taking);
@@ -25,18 +25,18 @@ pub(super) fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
 
 /// A ticket is to be taken, for a lease that begins at `started`.
 #[inline]
-pub(super) fn claims_ticket(e: &mut LockEntry, expire_s: u32, started: Now) {
+pub(super) fn claims_ticket(e: &mut LockEntry, lease: Lease, started: Now) {
     // no two claims look the same
-    e.stamp = e.stamp.wrapping_add(1);
-    e.claims(claim_for(expire_s, started), started);
-    e.fair.tried_until_s = started.deadline(FAIR_GRACE_S);
+    e.stamp = e.stamp.wrapping_add(1) & STAMP_MAX;
+    e.claims(claim_for(lease, started), started);
+    e.fair.tried_until = started.deadline(FAIR_GRACE);
 }
 
 #[inline]
 pub(super) fn taking(e: &LockEntry, mode: Mode) -> Chain {
     let add = WordOp::Faa { addr: e.w0(), add: TakenWord::addend(mode) };
     let look = WordOp::ReadPair { addr: e.turn_addr() };
-    let claim = claim_op(e, mode, e.fair.claim_s);
+    let claim = claim_op(e, mode, e.fair.claim_until);
     match planted::is(Bug::ClaimAfterTicket) {
         true => Chain::one(add).then(claim).then(look),
         false => Chain::one(claim).then(add).then(look),
@@ -60,8 +60,8 @@ pub(super) fn is_turn_of(turn: TurnWord, mode: Mode, ticket: Ticket) -> bool {
 
 pub(super) fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
     e.fair.diverted = true;
-    let (mode, expire_s) = (m.mode(), m.expire_s());
-    ask(m, Request::TakeTicket { handle: e.handle, mode, expire_s })
+    let (mode, lease) = (m.mode(), m.lease());
+    ask(m, Request::TakeTicket { handle: e.handle, mode, lease })
 }
 
 /// After a place was lost, or where the lanes have started again.
@@ -82,12 +82,12 @@ pub(super) fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now
     if taken.is_high() && !planted::is(Bug::HighIsTicket) {
         return take_from_arbiter(m, e); // the arbiter alone gives such a number out
     }
-    let (mode, until_s) = (m.mode(), e.fair.claim_s);
+    let (mode, until) = (m.mode(), e.fair.claim_until);
     has_ticket(e, mode, ticket, m.started);
     e.fair.turn = turn;
     let is_turn = is_turn_of(turn, mode, ticket);
-    match is_turn && claim_runs(e, until_s, now) {
-        true => has_turn(m, e, until_s),
+    match is_turn && claim_runs(e, until, now) {
+        true => has_turn(m, e, until),
         false => not_yet(m, e, is_turn, now),
     }
 }
@@ -96,6 +96,6 @@ pub(super) fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now
 pub(super) fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
     e.fair.ticket = ticket;
     e.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
-    e.lease.time_s = started.time.seconds();
+    e.lease.time = started.time.tick();
     e.doubt = Doubt::None;
 }

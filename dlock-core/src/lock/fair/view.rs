@@ -14,7 +14,7 @@ fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
         ns: numbers.ns(),
         mx: numbers.mx(),
         ms: numbers.ms(),
-        time_out: e.lease.time_s,
+        time_out: e.shown(e.lease.time),
         t_value: Some(readers.min(u32::from(FAIR_READERS_MAX)) << 26),
     }
 }

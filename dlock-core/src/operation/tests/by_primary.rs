@@ -2,6 +2,7 @@
 //! Operations whose chains the primary executes, and notes in the ledger.
 
 use super::*;
+use crate::clock::Lease;
 use crate::memory::words::RwWord;
 
 fn noted(lock_type: LockType) -> LockEntry {
@@ -14,7 +15,7 @@ fn noted(lock_type: LockType) -> LockEntry {
 #[test]
 fn a_reader_that_is_not_inside_is_not_taken_for_one() {
     let mut e = noted(LockType::Rw);
-    let mut o = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 });
+    let mut o = begin(&mut e, Op::TryLock { mode: S, lease: Lease::secs(5) });
     let _ = posted(o.next(&mut e));
     o.outcome(&mut e, values(&[0, RwWord::new().with_client(8).into_bits()]), at(1));
     let posted = posted(o.next(&mut e));
@@ -46,10 +47,10 @@ fn held_at_once(lock_type: LockType, by_primary: bool) -> LockEntry {
 
 /// The word of a lock that it holds, while others wait.
 fn waited_for(lock_type: LockType) -> u64 {
-    let deadline_s = at(0).deadline(5);
+    let deadline = at(0).deadline(Lease::secs(5));
     match lock_type {
         LockType::Atomic => {
-            let word = AtomicWord::new().with_client(7).with_timeout(deadline_s);
+            let word = AtomicWord::new().with_client(7).with_timeout(deadline);
             word.with_waiters(true).into_bits()
         }
         LockType::Rw => RwWord::new().with_client(7).with_waiters(true).into_bits(),

@@ -2,6 +2,7 @@
 //! What is counted for the primary, and the readers that it is asked for.
 
 use super::*;
+use crate::clock::{Deadline, Lease};
 use crate::memory::words::Ticket;
 use crate::token::Token;
 
@@ -28,7 +29,7 @@ fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Sta
 #[test]
 fn what_the_client_decides_by_itself_is_counted_for_the_primary_once() {
     let mine = |e: &mut LockEntry, op, old| counted(e, op, values(&[old]));
-    let extend = Op::Extend { mode: X, expire_s: 5 };
+    let extend = Op::Extend { mode: X, lease: Lease::secs(5) };
     let fail = |counter| (Some(counter), Status::Fail);
     let e = &mut entry(LockType::Atomic);
     assert_eq!(mine(e, TAKE, others_word()), fail(Counter::AtomicTryLockFail));
@@ -39,7 +40,7 @@ fn what_the_client_decides_by_itself_is_counted_for_the_primary_once() {
     assert_eq!(mine(e, extend, others_word()), fail(Counter::AtomicExtendFail));
     let e = &mut entry(LockType::Rw);
     assert_eq!(mine(e, TAKE, 1), fail(Counter::RwTryLockExFail));
-    let shared = Op::TryLock { mode: S, expire_s: 5 };
+    let shared = Op::TryLock { mode: S, lease: Lease::secs(5) };
     let owned = values(&[0, 8 << 32]);
     assert_eq!(counted(e, shared, owned), fail(Counter::RwTryLockShFail));
     let queued = values(&[0, TakenWord::new().with_mx(1).into_bits(), 0, 0]);
@@ -49,7 +50,8 @@ fn what_the_client_decides_by_itself_is_counted_for_the_primary_once() {
 
 #[test]
 fn what_the_arbiter_decides_it_counts_itself() {
-    let waiters = AtomicWord::new().with_client(8).with_timeout(9_999).with_waiters(true);
+    let waiters =
+        AtomicWord::new().with_client(8).with_timeout(Deadline::at_s(9_999)).with_waiters(true);
     let e = &mut entry(LockType::Atomic);
     assert_eq!(counted(e, LOCK, values(&[waiters.into_bits()])), (None, Status::Fail));
     let e = &mut held(LockType::Atomic);
@@ -66,7 +68,7 @@ fn readers(effect: Effect) -> u32 {
 
 /// A shared ticket behind a writer, behind whom two shares were taken.
 fn behind_a_writer(e: &mut LockEntry) -> Operation {
-    let mut o = begin(e, Op::TryLock { mode: S, expire_s: 5 });
+    let mut o = begin(e, Op::TryLock { mode: S, lease: Lease::secs(5) });
     let _ = posted(o.next(e));
     let taken = TakenWord::new().with_mx(1).with_ms(2).into_bits();
     o.outcome(e, values(&[0, taken, 0, 0]), at(1));
@@ -128,10 +130,10 @@ fn readers_are_not_asked_for_when_the_time_is_up() {
 fn what_the_arbiter_was_asked_for_twice_it_counts_itself() {
     let mut e = entry(LockType::Atomic);
     let (mut o, _) = waiting(&mut e, Bounds::waiting(START, 100 * NS));
-    let word = AtomicWord::new().with_client(7).with_timeout(1_005).into_bits();
+    let word = AtomicWord::new().with_client(7).with_timeout(Deadline::at_s(1_005)).into_bits();
     let late = Reply::Granted {
         word,
-        deadline_s: 1_005,
+        deadline: Deadline::at_s(1_005),
         at: ServerTime(START),
         ticket: None,
         token: Token::NONE,

@@ -2,7 +2,8 @@
 //! The fair lock: the client's side.
 
 use super::*;
-use crate::limits::{CLAIM_LEASE_S_MAX, FAIR_DIVERT, FAIR_GRACE_S};
+use crate::clock::{Deadline, Lease};
+use crate::limits::{CLAIM_LEASE_MAX, FAIR_DIVERT, FAIR_GRACE};
 use crate::lock::Half;
 use crate::memory::word_op::WordAddr;
 use crate::memory::words::{LedgerEntry, Ticket};
@@ -33,8 +34,8 @@ fn claim(word_op: WordOp) -> LedgerEntry {
     }
 }
 
-fn try_for(mode: Mode, expire_s: u32) -> Op {
-    Op::TryLock { mode, expire_s }
+fn try_for(mode: Mode, lease: Lease) -> Op {
+    Op::TryLock { mode, lease }
 }
 
 /// The first chain of an acquire has found these words.
@@ -47,9 +48,9 @@ fn takes(e: &mut LockEntry, op: Op, found: [u64; 3], ns: u64) -> Operation {
 }
 
 /// Held since the start, with the first ticket.
-fn holds(mode: Mode, expire_s: u32) -> LockEntry {
+fn holds(mode: Mode, lease: Lease) -> LockEntry {
     let mut e = fair();
-    let mut o = takes(&mut e, try_for(mode, expire_s), [0; 3], 1);
+    let mut o = takes(&mut e, try_for(mode, lease), [0; 3], 1);
     assert_eq!(done(o.next(&mut e)), Status::Success);
     e
 }
@@ -58,10 +59,10 @@ fn holds(mode: Mode, expire_s: u32) -> LockEntry {
 #[test]
 fn a_ticket_that_lapsed_is_undone_before_another_one_is_taken() {
     let mut e = fair();
-    let mut o = takes(&mut e, try_for(X, 1), [taken(1, 0), 0, 0], 1);
+    let mut o = takes(&mut e, try_for(X, Lease::secs(1)), [taken(1, 0), 0, 0], 1);
     while !matches!(o.next(&mut e), Effect::Done(OpResult { status: Status::Again, .. })) {}
     assert!(e.lapse() && e.in_doubt());
-    let mut o = begin(&mut e, try_for(X, 1));
+    let mut o = begin(&mut e, try_for(X, Lease::secs(1)));
     assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Resolve { .. }, .. }));
 }
 
@@ -72,12 +73,12 @@ fn finally(o: &mut Operation, e: &mut LockEntry) -> Status {
 }
 
 /// It is held until then.
-fn ends(effect: Effect) -> u32 {
+fn ends(effect: Effect) -> Deadline {
     match effect {
         Effect::Done(OpResult {
             status: Status::Success,
             view: Some(View::Fair { time_out, .. }),
-        }) => time_out,
+        }) => time_out.at,
         other => panic!("{other:?}"),
     }
 }
@@ -93,14 +94,14 @@ fn asked(effect: Effect) -> Request {
 fn a_free_lock_is_taken_and_released_by_one_chain_each() {
     for mode in [X, S] {
         let mut e = fair();
-        let mut o = begin(&mut e, try_for(mode, 5));
+        let mut o = begin(&mut e, try_for(mode, Lease::secs(5)));
         let chain = posted(o.next(&mut e));
         let add = TakenWord::addend(mode);
         let [ledger, WordOp::Faa { addr: W0, add: added }, LOOK] = chain[..] else {
             panic!("{chain:?}")
         };
         assert_eq!((claim(ledger).claims(), added), (Some(mode), add));
-        assert_eq!(claim(ledger).deadline_s(0), at(0).deadline(5));
+        assert_eq!(claim(ledger).deadline(), at(0).deadline(Lease::secs(5)));
         o.outcome(&mut e, values(&[0, taken(7, 3), turn(7, 3).into_bits(), 9]), at(1));
         assert_eq!(done(o.next(&mut e)), Status::Success);
         let mut o = begin(&mut e, Op::Unlock);
@@ -125,7 +126,7 @@ fn a_free_lock_is_taken_and_released_by_one_chain_each() {
 
 #[test]
 fn each_ticket_has_a_stamp_of_its_own() {
-    let mut e = holds(X, 5);
+    let mut e = holds(X, Lease::secs(5));
     let mut stamps = vec![];
     for round in 1..4 {
         let word = turn(round - 1, 0).into_bits();
@@ -155,11 +156,11 @@ fn a_turn_that_is_seen_after_the_claim_is_over_is_asked_for() {
 /// The arbiter may be just about to pass the ticket, by what it has read while the claim was over.
 #[test]
 fn a_claim_that_is_over_is_not_renewed_by_its_client() {
-    let op = Op::Lock { mode: X, expire_s: 1 };
-    let claimed_s = at(0).deadline(1);
-    let is_over = |ns: &u64| at(*ns).maybe_expired(claimed_s);
-    let end = (1..5).map(|s| s * NS).find(is_over).expect("a claim of a second");
-    assert!(!is_over(&(end - 1_000)));
+    let op = Op::Lock { mode: X, lease: Lease::secs(1) };
+    let claimed = at(0).deadline(Lease::secs(1));
+    let is_over = |ns: &u64| at(*ns).maybe_expired(claimed);
+    let end = claimed.expiry().0 - START;
+    assert!(is_over(&end) && !is_over(&(end - 1_000)));
     // the first chain comes late, or a look
     for (first, looks) in [(end, 0), (end - 1_000, 1)] {
         let mut e = fair();
@@ -185,14 +186,14 @@ fn a_ticket_behind_others_is_kept_for_a_grace_if_its_client_does_not_wait() {
     let mut e = fair();
     let mut o = takes(&mut e, TAKE, [taken(1, 0), 0, 0], 1);
     let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!() };
-    assert_eq!(entry.deadline_s(0), at(0).deadline(FAIR_GRACE_S));
+    assert_eq!(entry.deadline(), at(0).deadline(FAIR_GRACE));
     assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
     assert_eq!(done(o.next(&mut e)), Status::Again);
     // the second call looks; if it is not its turn, the arbiter decides
     let mut o = begins(&mut e, TAKE, NS);
     let chain = posted(o.next(&mut e));
     let [ledger, LOOK] = chain[..] else { panic!("{chain:?}") };
-    assert_eq!(claim(ledger).deadline_s(0), at(NS).deadline(5));
+    assert_eq!(claim(ledger).deadline(), at(NS).deadline(Lease::secs(5)));
     o.outcome(&mut e, values(&[0, 0, 0]), at(NS + 1));
     assert!(matches!(asked(o.next(&mut e)), Request::Poll { .. }));
 }
@@ -215,20 +216,20 @@ fn a_turn_that_comes_is_relied_on_until_the_new_claim_ends() {
                 all[at_turn] = word.into_bits();
                 o.outcome(&mut e, values(&all), at(NS + looks));
             }
-            done => break assert_eq!(ends(done), at(NS).deadline(5)),
+            done => break assert_eq!(ends(done), at(NS).deadline(Lease::secs(5))),
         }
     }
 }
 
 #[test]
 fn a_long_lease_is_claimed_once_the_turn_is_there() {
-    let long_s = CLAIM_LEASE_S_MAX + 1;
-    for (after_ns, held) in [(2, true), (u64::from(CLAIM_LEASE_S_MAX + 1) * NS, false)] {
+    let long_s = Lease(CLAIM_LEASE_MAX.0 + 1);
+    for (after_ns, held) in [(2, true), (CLAIM_LEASE_MAX.ns() + NS, false)] {
         let mut e = fair();
         let mut o = takes(&mut e, try_for(X, long_s), [0; 3], 1);
         let chain = posted(o.next(&mut e));
         let [ledger, LOOK] = chain[..] else { panic!("{chain:?}") };
-        assert_eq!(claim(ledger).deadline_s(0), at(0).deadline(long_s));
+        assert_eq!(claim(ledger).deadline(), at(0).deadline(long_s));
         o.outcome(&mut e, values(&[0, 0, 0]), at(after_ns));
         match held {
             true => assert_eq!(done(o.next(&mut e)), Status::Success),
@@ -240,21 +241,23 @@ fn a_long_lease_is_claimed_once_the_turn_is_there() {
 /// The write may have come after the turn was passed.
 #[test]
 fn an_extend_whose_outcome_is_late_is_for_the_arbiter_to_confirm() {
-    let extend = Op::Extend { mode: X, expire_s: 9 };
-    let mut e = holds(X, 5);
+    let extend = Op::Extend { mode: X, lease: Lease::secs(9) };
+    let mut e = holds(X, Lease::secs(5));
     let mut o = begins(&mut e, extend, NS);
     let chain = posted(o.next(&mut e));
     assert!(matches!(chain[..], [WordOp::WriteLedger { .. }, LOOK]), "{chain:?}");
     o.outcome(&mut e, values(&[0, 0, 0]), at(2 * NS));
-    assert_eq!(ends(o.next(&mut e)), at(NS).deadline(9));
-    let mut e = holds(X, 5);
+    assert_eq!(ends(o.next(&mut e)), at(NS).deadline(Lease::secs(9)));
+    let mut e = holds(X, Lease::secs(5));
     let mut o = begins(&mut e, extend, NS);
     let _ = posted(o.next(&mut e));
     o.outcome(&mut e, values(&[0, 0, 0]), at(6 * NS));
-    assert!(matches!(asked(o.next(&mut e)), Request::Extend { expire_s: 9, .. }));
+    assert!(
+        matches!(asked(o.next(&mut e)), Request::Extend { lease, .. } if lease == Lease::secs(9))
+    );
     // passed, or of another lap
     for [word, lap] in [[turn(1, 0).into_bits(), 0], [0, 7]] {
-        let mut e = holds(X, 5);
+        let mut e = holds(X, Lease::secs(5));
         let mut o = begins(&mut e, extend, NS);
         let _ = posted(o.next(&mut e));
         o.outcome(&mut e, values(&[0, word, lap]), at(2 * NS));
@@ -272,7 +275,7 @@ fn first_of_release(e: &mut LockEntry, ns: u64) -> (Operation, Effect) {
 #[test]
 fn a_hold_that_may_be_over_is_released_by_the_arbiter() {
     for mode in [X, S] {
-        let mut e = holds(mode, 5);
+        let mut e = holds(mode, Lease::secs(5));
         let (mut o, effect) = first_of_release(&mut e, 6 * NS);
         assert!(matches!(asked(effect), Request::Release { .. }));
         o.reply(&mut e, Ok(Reply::Denied { status: Status::Fail, word: 0 }), at(6 * NS));
@@ -287,7 +290,7 @@ fn a_release_that_found_its_turn_is_a_success_if_a_second_chain_does_not() {
     let parked = turn(0, 0).with_parked(true).into_bits();
     let past = turn(1, 0).into_bits();
     for second in [values(&[past, 0]), Outcome::Refused(Status::Invalid)] {
-        let mut e = holds(X, 5);
+        let mut e = holds(X, Lease::secs(5));
         let (mut o, effect) = first_of_release(&mut e, 2);
         assert_eq!(posted(effect).len(), 2, "and none");
         o.outcome(&mut e, values(&[parked, 0]), at(3));
@@ -316,7 +319,7 @@ fn a_turn_that_is_awaited_at_the_arbiter_is_passed_on_by_it() {
         Reply::Denied { status: Status::Fail, word: turn(1, 0).into_bits() },
     ] {
         for (ns, mode) in [(3, X), (3, S), (6 * NS, X), (6 * NS, S)] {
-            let mut e = holds(mode, 5);
+            let mut e = holds(mode, Lease::secs(5));
             let (mut o, effect) = first_of_release(&mut e, 2);
             let chain = posted(effect);
             o.outcome(&mut e, values(&vec![told; chain.len()]), at(ns));
@@ -332,7 +335,7 @@ fn a_turn_that_is_awaited_at_the_arbiter_is_passed_on_by_it() {
 
 #[test]
 fn a_share_is_released_from_what_others_have_left() {
-    let mut e = holds(S, 5);
+    let mut e = holds(S, Lease::secs(5));
     let (mut o, effect) = first_of_release(&mut e, 2);
     let _ = posted(effect);
     o.outcome(&mut e, values(&[turn(0, 1).into_bits()]), at(3));
@@ -343,7 +346,7 @@ fn a_share_is_released_from_what_others_have_left() {
     assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
     assert_eq!(done(o.next(&mut e)), Status::Success);
     // the turn is another one's
-    let mut e = holds(S, 5);
+    let mut e = holds(S, Lease::secs(5));
     let (mut o, effect) = first_of_release(&mut e, 2);
     let _ = posted(effect);
     o.outcome(&mut e, values(&[turn(1, 1).into_bits()]), at(3));
@@ -354,7 +357,7 @@ fn a_share_is_released_from_what_others_have_left() {
 #[test]
 fn a_release_in_doubt_is_resolved_without_being_asked() {
     for mode in [X, S] {
-        let mut e = holds(mode, 5);
+        let mut e = holds(mode, Lease::secs(5));
         let mut o = begin(&mut e, Op::Unlock);
         let _ = posted(o.next(&mut e));
         o.outcome(&mut e, Outcome::Unknown, at(1));
@@ -386,7 +389,7 @@ fn a_high_number_is_no_ticket() {
     let chain = posted(o.next(&mut e));
     assert!(matches!(chain[..], [_, WordOp::Faa { .. }, LOOK]), "{chain:?}");
     o.outcome(&mut e, values(&[0, 0, 0, 77]), at(NS + 1));
-    assert_eq!(ends(o.next(&mut e)), at(NS).deadline(5));
+    assert_eq!(ends(o.next(&mut e)), at(NS).deadline(Lease::secs(5)));
     // or the arbiter has given one out
     let mut e = fair();
     let mut o = takes(&mut e, LOCK, [taken(FAIR_DIVERT, 0), 0, 0], 1);
@@ -457,7 +460,7 @@ fn chain_of(ops: &[WordOp]) -> Chain {
 #[test]
 fn who_passes_the_turn_on_wakes_those_that_sleep() {
     for (mode, half, clears) in [(X, Half::High, true), (S, Half::Low, false)] {
-        let mut e = holds(mode, 5);
+        let mut e = holds(mode, Lease::secs(5));
         parks(&mut e);
         let (mut o, effect) = first_of_release(&mut e, 2);
         let chain = posted(effect);

@@ -4,6 +4,7 @@
 
 use super::super::{needs_clock, First, Follows};
 use super::*;
+use crate::clock::Lease;
 use crate::memory::words::RwWord;
 use crate::wire::message::Reply;
 
@@ -228,9 +229,9 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
         for _ in 0..4 {
             let mode = draw.of(&[X, S]);
             let op = match draw.below(6) {
-                0 | 1 => Op::TryLock { mode, expire_s: 5 },
-                2 => Op::Lock { mode, expire_s: 1 },
-                3 => Op::Extend { mode, expire_s: 7 },
+                0 | 1 => Op::TryLock { mode, lease: Lease::secs(5) },
+                2 => Op::Lock { mode, lease: Lease::secs(1) },
+                3 => Op::Extend { mode, lease: Lease::secs(7) },
                 _ => Op::Unlock,
             };
             w.word = meddled(&mut draw, lock_type, w.word);

@@ -2,17 +2,18 @@
 //! Leases that the library renews: when it posts, what ends that, and when it gives a hold up.
 
 use super::*;
+use crate::clock::{Deadline, Lease};
 use crate::ids::{Epoch, LockId};
 use crate::lock::{Due, Heard, Listening, Loss, LOST_AHEAD_NS};
 use crate::wire::control::LockGrant;
 
 /// A hold of 5 s: over for sure at the end of the sixth.
-const END_NS: u64 = 6 * NS;
+const END_NS: u64 = 5 * NS + TICK_NS;
 const DUE_NS: u64 = 5 * NS / 3;
 
 fn renewed(lock_type: LockType) -> LockEntry {
     let mut e = held(lock_type);
-    e.renews(5, u64::MAX, at(0));
+    e.renews(Lease::secs(5), u64::MAX, at(0));
     e
 }
 
@@ -52,7 +53,7 @@ fn own(e: &LockEntry) -> Outcome {
 }
 
 fn word(e: &LockEntry) -> u64 {
-    let (client, timeout) = (e.client().get(), e.deadline_s());
+    let (client, timeout) = (e.client().get(), e.deadline());
     AtomicWord::new().with_client(client).with_timeout(timeout).into_bits()
 }
 
@@ -64,7 +65,7 @@ fn a_lease_is_renewed_after_a_third_of_it_and_again_after_a_third_of_the_next() 
         let o = renewal(&mut e, DUE_NS);
         let outcome = own(&e);
         assert_eq!(ends(&mut e, o, outcome, DUE_NS + 5), Status::Success, "{lock_type:?}");
-        assert_eq!(e.deadline_s(), 1_006);
+        assert_eq!(e.deadline(), at(DUE_NS).deadline(Lease::secs(5)));
         assert_eq!(e.due(false, at(DUE_NS + 6)), Due::At(START + 2 * DUE_NS + 5));
     }
 }
@@ -155,7 +156,7 @@ fn a_renewal_that_finds_the_lock_anothers_tells_its_program_by_the_next_call() {
         };
         assert_eq!(ends(&mut e, o, others, DUE_NS), Status::Fail);
         assert!(e.is_lost() && e.state().is_held(), "{lock_type:?}: it was not told yet");
-        assert_eq!(call(&mut e, Op::Extend { mode: X, expire_s: 5 }, 0), Status::Fail);
+        assert_eq!(call(&mut e, Op::Extend { mode: X, lease: Lease::secs(5) }, 0), Status::Fail);
         assert!(!e.state().is_held());
     }
 }
@@ -163,11 +164,11 @@ fn a_renewal_that_finds_the_lock_anothers_tells_its_program_by_the_next_call() {
 #[test]
 fn a_renewal_has_the_bound_that_its_program_sets() {
     let mut e = held(LockType::Atomic);
-    e.renews(5, 2 * NS, at(0));
+    e.renews(Lease::secs(5), 2 * NS, at(0));
     let o = renewal(&mut e, DUE_NS);
     let own = own(&e);
     assert_eq!(ends(&mut e, o, own, DUE_NS), Status::Success);
-    let lost_ns = START + END_NS + NS - LOST_AHEAD_NS;
+    let lost_ns = at(DUE_NS).deadline(Lease::secs(5)).expiry().0 - LOST_AHEAD_NS;
     assert_eq!(e.due(false, at(2 * DUE_NS)), Due::At(lost_ns));
 }
 
@@ -190,7 +191,7 @@ fn nothing_is_posted_past_the_horizon() {
 fn a_hold_without_an_end_is_not_renewed() {
     let mut e = renewed(LockType::Atomic);
     let own = word(&e);
-    let for_ever = Op::Extend { mode: X, expire_s: u32::MAX };
+    let for_ever = Op::Extend { mode: X, lease: Lease::ENDLESS };
     assert_eq!(call(&mut e, for_ever, own), Status::Success);
     assert_eq!(e.due(false, at(DUE_NS)), Due::Over);
 }
@@ -207,12 +208,19 @@ fn a_renewal_goes_on_at_a_successor() {
     let confirm = Request::Confirm { handle, mode: X };
     assert!(matches!(o.next(&mut e), Effect::Ask { request, .. } if request == confirm));
     let (time, word) = (ServerTime(START + DUE_NS), word(&e));
-    let confirmed =
-        Reply::Granted { word, deadline_s: 1_005, at: time, ticket: None, token: Token::NONE };
+    let confirmed = Reply::Granted {
+        word,
+        deadline: Deadline::at_s(1_005),
+        at: time,
+        ticket: None,
+        token: Token::NONE,
+    };
     o.reply(&mut e, Ok(confirmed), at(DUE_NS));
     let outcome = values(&[word]);
     assert_eq!(ends(&mut e, o, outcome, DUE_NS), Status::Success);
-    assert!(e.deadline_s() >= 1_006 && matches!(e.due(false, at(DUE_NS)), Due::At(_)));
+    assert!(
+        e.deadline() >= Deadline::at_s(1_006) && matches!(e.due(false, at(DUE_NS)), Due::At(_))
+    );
 }
 
 /// All that is to be told now.

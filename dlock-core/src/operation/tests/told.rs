@@ -2,12 +2,13 @@
 //! What a caller is told: not past the horizon, and of readers that the word does not show.
 
 use super::*;
+use crate::clock::Lease;
 
 /// The horizon is the end of what has no lease; a lease outlasts it.
 #[test]
 fn a_hold_without_a_lease_is_not_told_past_the_horizon() {
     let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
-    let endless = Op::TryLock { mode: X, expire_s: u32::MAX };
+    let endless = Op::TryLock { mode: X, lease: Lease::ENDLESS };
     let told = [(LockType::Rw, TAKE), (LockType::Atomic, endless), (LockType::Atomic, TAKE)];
     for (lock_type, op) in told {
         let mut e = entry(lock_type);
@@ -31,7 +32,7 @@ fn a_hold_without_a_lease_is_not_told_past_the_horizon() {
 fn a_share_whose_ledger_write_lasts_past_the_horizon_is_given_back() {
     let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
     let mut e = entry(LockType::Rw);
-    let share = Op::TryLock { mode: S, expire_s: 5 };
+    let share = Op::TryLock { mode: S, lease: Lease::secs(5) };
     let Started::Running(mut o) = Operation::begin(&mut e, share, until(0), bounds()) else {
         panic!("it begins")
     };
@@ -49,7 +50,7 @@ fn a_share_whose_ledger_write_lasts_past_the_horizon_is_given_back() {
 fn a_share_of_a_session_that_has_ended_is_given_back() {
     for (horizon_ns, status) in [(u64::MAX, Status::Success), (0, Status::Fail)] {
         let mut e = entry(LockType::Rw);
-        let mut o = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 });
+        let mut o = begin(&mut e, Op::TryLock { mode: S, lease: Lease::secs(5) });
         let _ = posted(o.next(&mut e));
         o.outcome(&mut e, values(&[0, 0]), at(1));
         assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
@@ -81,7 +82,7 @@ fn a_batch_gives_back_what_the_horizon_has_ended_meanwhile() {
 fn an_unlock_is_of_the_mode_that_is_held() {
     for mode in [X, S] {
         let mut e = entry(LockType::Fair);
-        let op = Op::TryLock { mode, expire_s: 5 };
+        let op = Op::TryLock { mode, lease: Lease::secs(5) };
         let taken = finish(&mut e, op, 0);
         assert_eq!(taken.status, Status::Success);
         assert_eq!(mode_of(Op::Unlock, &e), mode);
@@ -105,9 +106,9 @@ fn what_is_given_up_twice_was_given_up_for_the_first_reason() {
 fn a_hold_is_told_later_only_while_its_lease_or_its_session_lasts() {
     use crate::operation::lease::may_be_told;
     let read = Now { horizon_ns: START + 50 * NS, ..at(0) };
-    let deadline_s = read.deadline(5);
-    assert!(may_be_told(Some(deadline_s), read, read.local_ns));
-    assert!(!may_be_told(Some(deadline_s), read, read.local_ns + 6 * NS));
+    let deadline = read.deadline(Lease::secs(5));
+    assert!(may_be_told(Some(deadline), read, read.local_ns));
+    assert!(!may_be_told(Some(deadline), read, read.local_ns + 6 * NS));
     assert!(may_be_told(None, read, START + 49 * NS));
     assert!(!may_be_told(None, read, START + 50 * NS));
 }
@@ -147,7 +148,7 @@ fn a_late_grant_is_waited_for_anew_only_while_there_is_time() {
 #[test]
 fn an_extension_that_is_given_up_before_it_is_told_leaves_the_hold() {
     let mut e = held(LockType::Atomic);
-    let mut o = begin(&mut e, Op::Extend { mode: X, expire_s: 9 });
+    let mut o = begin(&mut e, Op::Extend { mode: X, lease: Lease::secs(9) });
     let WordOp::Cas { expect, .. } = posted(o.next(&mut e))[0] else { panic!("it moves the end") };
     o.outcome(&mut e, values(&[expect]), at(3));
     assert_eq!(done(o.next(&mut e)), Status::Success);
@@ -190,7 +191,7 @@ fn what_a_batch_has_taken_anew_and_cannot_tell_is_undone_at_once() {
 #[test]
 fn a_read_write_lock_that_a_batch_has_taken_exclusively_is_taken() {
     for mode in [X, S] {
-        let again = Op::TryLock { mode, expire_s: 5 };
+        let again = Op::TryLock { mode, lease: Lease::secs(5) };
         let (mut batch, mut rig) = batch(vec![entry(LockType::Rw)], &[(TAKE, 0), (again, 0)]);
         let Some((0, Effect::Post { .. })) = batch.next(&mut rig) else { panic!("it posts") };
         batch.outcome(0, rig.entry(0), values(&[0]), at(1));

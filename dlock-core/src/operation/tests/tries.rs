@@ -2,13 +2,14 @@
 //! Who finds the lock held tries again before it queues, and for how long.
 
 use super::*;
+use crate::clock::{Deadline, Lease};
 use crate::limits::{
     TRIES_AT_ONCE_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX, TRY_PAUSE_NS_MAX,
     TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
 };
 use crate::memory::words::RwWord;
 
-const LOCK_SHARED: Op = Op::Lock { mode: S, expire_s: 5 };
+const LOCK_SHARED: Op = Op::Lock { mode: S, lease: Lease::secs(5) };
 
 fn trying(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
@@ -20,7 +21,10 @@ fn trying(lock_type: LockType) -> LockEntry {
 fn hold(lock_type: LockType, number: u64) -> u64 {
     match lock_type {
         LockType::Rw => RwWord::new().with_client(8 + number as u32).into_bits(),
-        _ => AtomicWord::new().with_client(8).with_timeout(9_999 + number as u32).into_bits(),
+        _ => AtomicWord::new()
+            .with_client(8)
+            .with_timeout(Deadline::at_s(9_999 + number as u32))
+            .into_bits(),
     }
 }
 

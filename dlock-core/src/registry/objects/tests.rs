@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
+use crate::clock::{Lease, NS};
 use crate::memory::word_op::Word;
 use crate::registry::tests::Memory;
 use crate::registry::{Registry, STALE_HANDLES_MAX};
@@ -29,10 +30,10 @@ impl World {
     }
     fn create(&mut self, raw: u32, name: &str, init: u64) -> Result<ObjectId, Status> {
         let name = name.as_bytes();
-        self.with(|t, o, now| o.create(t, now, client(raw), name, LEASE_S, init))
+        self.with(|t, o, now| o.create(t, now, client(raw), name, Lease::secs(LEASE_S), init))
     }
     fn get(&mut self, raw: u32, name: &str) -> Result<ObjectGrant, Status> {
-        self.with(|t, o, now| o.get(t, now, client(raw), name.as_bytes(), LEASE_S))
+        self.with(|t, o, now| o.get(t, now, client(raw), name.as_bytes(), Lease::secs(LEASE_S)))
     }
     fn release(&mut self, raw: u32, id: ObjectId) -> Result<(), Status> {
         self.with(|t, o, now| o.release(t, now, client(raw), id))

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dice, Memory};
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Lease, ServerTime, NS};
 use crate::ids::{ClientId, LockId, ObjectId, Slot};
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
@@ -259,7 +259,7 @@ impl ObjectWorld {
         let expected = self.expected_create(who, name, lease, init);
         let now = self.time();
         let (mut t, _, objects) = self.reg.split(&mut self.mem);
-        let result = objects.create(&mut t, now, who, name, lease as u32, init);
+        let result = objects.create(&mut t, now, who, name, Lease::secs(lease as u32), init);
         assert_eq!(result.map(|o| o.0), expected);
     }
 
@@ -275,7 +275,7 @@ impl ObjectWorld {
         };
         let now = self.time();
         let (mut t, _, objects) = self.reg.split(&mut self.mem);
-        let result = objects.get(&mut t, now, who, name, lease as u32);
+        let result = objects.get(&mut t, now, who, name, Lease::secs(lease as u32));
         assert_eq!(result.map(|g| g.object.0), expected);
         if let Ok(grant) = result {
             self.grants.insert((who, grant.object), grant);

@@ -2,6 +2,7 @@
 //! Releases that no primary has carried out.
 
 use super::*;
+use crate::clock::Lease;
 
 #[test]
 fn a_release_that_finds_no_primary_is_one_all_the_same() {
@@ -31,7 +32,7 @@ fn a_release_that_finds_no_primary_is_one_all_the_same() {
 #[test]
 fn a_release_that_finds_no_primary_fails_once_the_lease_or_the_horizon_may_be_over() {
     let refused = Status::BadResponse;
-    let lease_end = 1_006 * NS; // through the whole second of its deadline
+    let lease_end = Deadline::at_s(1_005).expiry().0;
     let told = |mut held: LockEntry, now| held.release_unheard(refused, now).unwrap().status;
     for lock_type in [LockType::Atomic, LockType::Fair, LockType::Rw] {
         let held = || held(lock_type);
@@ -59,7 +60,7 @@ fn a_claim_that_is_not_confirmed_is_released_by_what_was_sure_when_it_was_claime
     let horizon_ns = 1_004 * NS;
     let old = |ns| Now { horizon_ns, ..Now::within(ServerTime(ns), 5) };
     let new = |ns| Now { local_ns: ns, ..Now::exact(ServerTime(7_000 * NS + ns)) };
-    let sure_ns = 1_006 * NS - 5;
+    let sure_ns = Deadline::at_s(1_005).expiry().0 - 5;
     for lock_type in [LockType::Atomic, LockType::Fair, LockType::Rw] {
         let claimed = |at_ns| {
             let mut held = held(lock_type);
@@ -93,7 +94,7 @@ fn a_hold_that_was_entered_again_is_not_said_to_be_held_still_past_the_horizon()
     let now = Now::exact(ServerTime(1_001 * NS));
     for (horizon_ns, part) in [(u64::MAX, Status::AlreadyLocked), (0, Status::Fail)] {
         let mut held = held(LockType::Rw);
-        let _ = held.begin(Op::TryLock { mode: Mode::Exclusive, expire_s: 5 }, now);
+        let _ = held.begin(Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(5) }, now);
         let now = Now { horizon_ns, ..now };
         let told = held.release_unheard(Status::BadResponse, now);
         assert_eq!(told.map(|result| result.status), Some(part));

@@ -3,7 +3,7 @@
 
 use super::wire::{Reader, Writer};
 use super::FrameError;
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::Epoch;
 use crate::token::Token;
 use crate::wire::control::{
@@ -45,8 +45,8 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
         5 => R::GetLocks(list(r, DESC_BYTES_MIN, desc)?),
         6 => R::ReleaseLocks(list(r, 4, Reader::lock)?),
         7 => R::UpdateLocks(list(r, CLAIM_BYTES_MIN, claim)?),
-        8 => R::ObjectCreate { name: r.name()?, lease_s: lease(r)?, init: r.u64()? },
-        9 => R::ObjectGet { name: r.name()?, lease_s: lease(r)? },
+        8 => R::ObjectCreate { name: r.name()?, lease: lease(r)?, init: r.u64()? },
+        9 => R::ObjectGet { name: r.name()?, lease: lease(r)? },
         10 => R::ObjectRelease(r.object()?),
         11 => R::ObjectDestroy(r.object()?),
         12 => R::Operate(act(r)?),
@@ -82,16 +82,16 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
             w.u8(7);
             w.list(claims, put_claim);
         }
-        R::ObjectCreate { name, lease_s, init } => {
+        R::ObjectCreate { name, lease, init } => {
             w.u8(8);
             w.name(name);
-            w.u32(*lease_s);
+            w.u32(lease.0);
             w.u64(*init);
         }
-        R::ObjectGet { name, lease_s } => {
+        R::ObjectGet { name, lease } => {
             w.u8(9);
             w.name(name);
-            w.u32(*lease_s);
+            w.u32(lease.0);
         }
         R::ObjectRelease(object) => {
             w.u8(10);
@@ -285,10 +285,10 @@ fn put_desc(w: &mut Writer<'_>, desc: &LockDesc) {
 }
 
 /// The lease of an object.
-fn lease(r: &mut Reader<'_>) -> Read<u32> {
+fn lease(r: &mut Reader<'_>) -> Read<Lease> {
     match r.u32()? {
         0 => Err(FrameError::Invalid("lease")),
-        lease_s => Ok(lease_s),
+        ticks => Ok(Lease(ticks)),
     }
 }
 
@@ -306,7 +306,7 @@ fn held_claim(r: &mut Reader<'_>) -> Read<HeldClaim> {
         left_ns: r.u64()?,
         age_ms: r.u32()?,
         epoch: Epoch(r.u64()?),
-        deadline_s: r.u32()?,
+        deadline: Deadline(r.u32()?),
         fair: r.option("place", place)?,
         token: Token(r.u64()?),
     })
@@ -325,7 +325,7 @@ fn put_claim(w: &mut Writer<'_>, claim: &Claim) {
         w.u64(held.left_ns);
         w.u32(held.age_ms);
         w.u64(held.epoch.0);
-        w.u32(held.deadline_s);
+        w.u32(held.deadline.0);
         w.option(held.fair, |w, place| {
             w.u64(place.epoch.0);
             w.ticket(place.ticket);

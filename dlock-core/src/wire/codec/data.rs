@@ -3,12 +3,11 @@
 
 use super::wire::{Reader, Writer};
 use super::FrameError;
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::Seq;
 use crate::memory::word_op::{
     Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX, CHAIN_VALUES_MAX,
 };
-use crate::memory::words::DETAIL_MAX;
 use crate::token::Token;
 use crate::wire::message::{Reply, Request, WaitNumber};
 use crate::wire::status::Status;
@@ -167,22 +166,24 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
         0 => Request::Wait {
             handle,
             mode: r.mode()?,
-            expire_s: r.u32()?,
-            wait: wait(r)?,
+            lease: Lease(r.u32()?),
+            wait: WaitNumber(r.u32()?),
             ticket: r.option("ticket", Reader::ticket)?,
         },
-        1 => Request::Cancel { handle, wait: wait(r)? },
+        1 => Request::Cancel { handle, wait: WaitNumber(r.u32()?) },
         2 => Request::Release {
             handle,
             mode: r.mode()?,
             ticket: r.option("ticket", Reader::ticket)?,
         },
         3 => Request::Wake { handle },
-        4 => Request::Poll { handle, mode: r.mode()?, ticket: r.ticket()?, expire_s: r.u32()? },
-        5 => Request::TakeTicket { handle, mode: r.mode()?, expire_s: r.u32()? },
+        4 => Request::Poll { handle, mode: r.mode()?, ticket: r.ticket()?, lease: Lease(r.u32()?) },
+        5 => Request::TakeTicket { handle, mode: r.mode()?, lease: Lease(r.u32()?) },
         6 => Request::Abandon { handle, mode: r.mode()?, ticket: r.ticket()? },
-        7 => Request::Extend { handle, mode: r.mode()?, ticket: r.ticket()?, expire_s: r.u32()? },
-        8 => Request::Steal { handle, expire_s: r.u32()? },
+        7 => {
+            Request::Extend { handle, mode: r.mode()?, ticket: r.ticket()?, lease: Lease(r.u32()?) }
+        }
+        8 => Request::Steal { handle, lease: Lease(r.u32()?) },
         9 => Request::Resolve { handle },
         11 => Request::CountReaders {
             handle,
@@ -215,9 +216,9 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         w.handle(handle);
     }
     match *request {
-        Request::Wait { handle: _, mode, expire_s, wait, ticket } => {
+        Request::Wait { handle: _, mode, lease, wait, ticket } => {
             w.mode(mode);
-            w.u32(expire_s);
+            w.u32(lease.0);
             w.u32(wait.0);
             w.option(ticket, Writer::ticket);
         }
@@ -227,31 +228,23 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
             w.mode(mode);
             w.option(ticket, Writer::ticket);
         }
-        Request::Poll { handle: _, mode, ticket, expire_s }
-        | Request::Extend { handle: _, mode, ticket, expire_s } => {
+        Request::Poll { handle: _, mode, ticket, lease }
+        | Request::Extend { handle: _, mode, ticket, lease } => {
             w.mode(mode);
             w.ticket(ticket);
-            w.u32(expire_s);
+            w.u32(lease.0);
         }
-        Request::TakeTicket { handle: _, mode, expire_s } => {
+        Request::TakeTicket { handle: _, mode, lease } => {
             w.mode(mode);
-            w.u32(expire_s);
+            w.u32(lease.0);
         }
         Request::Abandon { handle: _, mode, ticket } => {
             w.mode(mode);
             w.ticket(ticket);
         }
-        Request::Steal { handle: _, expire_s } => w.u32(expire_s),
+        Request::Steal { handle: _, lease } => w.u32(lease.0),
         Request::Confirm { handle: _, mode } => w.mode(mode),
         Request::Wake { .. } | Request::Resolve { .. } | Request::Ping => {}
-    }
-}
-
-/// Reads a wait number, which has the bits of a ledger entry's detail.
-fn wait(r: &mut Reader<'_>) -> Read<WaitNumber> {
-    match r.u32()? {
-        wait if wait <= DETAIL_MAX => Ok(WaitNumber(wait)),
-        _ => Err(FrameError::Invalid("wait number")),
     }
 }
 
@@ -259,7 +252,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<Reply> {
     Ok(match r.u8()? {
         0 => Reply::Granted {
             word: r.u64()?,
-            deadline_s: r.u32()?,
+            deadline: Deadline(r.u32()?),
             at: ServerTime(r.u64()?),
             ticket: r.option("ticket", Reader::ticket)?,
             token: Token(r.u64()?),
@@ -275,10 +268,10 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<Reply> {
 
 pub(super) fn put_reply(w: &mut Writer<'_>, reply: &Reply) {
     match *reply {
-        Reply::Granted { word, deadline_s, at, ticket, token } => {
+        Reply::Granted { word, deadline, at, ticket, token } => {
             w.u8(0);
             w.u64(word);
-            w.u32(deadline_s);
+            w.u32(deadline.0);
             w.u64(at.0);
             w.option(ticket, Writer::ticket);
             w.u64(token.0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
-use crate::clock::ServerTime;
+use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::*;
 use crate::limits::*;
 use crate::memory::word_op::*;
@@ -36,8 +36,8 @@ fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
         5 => R::GetLocks(g.list(Gen::desc)),
         6 => R::ReleaseLocks(g.list(|g| LockId(g.u32() as i32))),
         7 => R::UpdateLocks(g.list(Gen::claim)),
-        8 => R::ObjectCreate { name: g.name(), lease_s: g.lease_s(), init: g.next() },
-        9 => R::ObjectGet { name: g.name(), lease_s: g.lease_s() },
+        8 => R::ObjectCreate { name: g.name(), lease: g.lease(), init: g.next() },
+        9 => R::ObjectGet { name: g.name(), lease: g.lease() },
         10 => R::ObjectRelease(ObjectId(g.u32() as i32)),
         11 => R::ObjectDestroy(ObjectId(g.u32() as i32)),
         _ => R::Operate(g.act()),
@@ -81,19 +81,19 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
 }
 
 fn request(g: &mut Gen, variant: usize) -> Request {
-    let (handle, mode, expire_s) = (g.handle(), g.mode(), g.u32());
+    let (handle, mode, lease) = (g.handle(), g.mode(), Lease(g.u32()));
     let (wait, ticket) = (g.wait(), g.ticket());
     let maybe = g.bool().then(|| g.ticket());
     match variant {
-        0 => Request::Wait { handle, mode, expire_s, wait, ticket: maybe },
+        0 => Request::Wait { handle, mode, lease, wait, ticket: maybe },
         1 => Request::Cancel { handle, wait },
         2 => Request::Release { handle, mode, ticket: maybe },
         3 => Request::Wake { handle },
-        4 => Request::Poll { handle, mode, ticket, expire_s },
-        5 => Request::TakeTicket { handle, mode, expire_s },
+        4 => Request::Poll { handle, mode, ticket, lease },
+        5 => Request::TakeTicket { handle, mode, lease },
         6 => Request::Abandon { handle, mode, ticket },
-        7 => Request::Extend { handle, mode, ticket, expire_s },
-        8 => Request::Steal { handle, expire_s },
+        7 => Request::Extend { handle, mode, ticket, lease },
+        8 => Request::Steal { handle, lease },
         9 => Request::Resolve { handle },
         10 => Request::CountReaders { handle, mode, ticket: maybe },
         11 => Request::Confirm { handle, mode: g.mode() },
@@ -106,7 +106,7 @@ fn reply(g: &mut Gen, variant: usize) -> Reply {
     match variant {
         0 => Reply::Granted {
             word,
-            deadline_s: g.u32(),
+            deadline: Deadline(g.u32()),
             at: ServerTime(g.next()),
             ticket: g.bool().then(|| g.ticket()),
             token: Token(g.next()),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Word, WordAddr};
@@ -18,9 +18,14 @@ pub const START_S: u32 = 5_000;
 pub const WAKE: Request = Request::Wake { handle: HANDLE };
 pub const RESOLVE: Request = Request::Resolve { handle: HANDLE };
 
+/// The deadline so many seconds after the start.
+pub fn until(seconds: u32) -> Deadline {
+    Deadline::at_s(seconds.saturating_add(START_S))
+}
+
 /// The moment at which a lease ends whose deadline is so many seconds after the start.
-pub fn expiry(deadline_s: u32) -> u64 {
-    ServerTime::expiry_of(START_S + deadline_s).0
+pub fn expiry(seconds: u32) -> u64 {
+    until(seconds).expiry().0
 }
 
 #[derive(Default)]
@@ -98,7 +103,7 @@ impl World {
     pub fn new(lock_type: LockType, clients: u32) -> Self {
         Self {
             lock_type,
-            arbiter: Arbiter::new(START_S),
+            arbiter: Arbiter::new(),
             memory: Memory::default(),
             refs: (1..=clients).map(|n| (id(n), HANDLE)).collect(),
             now: ServerTime(u64::from(START_S) * NS),
@@ -167,7 +172,9 @@ impl World {
 
     /// A client claims a turn until so many seconds after the start. A new stamp: of a new ticket.
     pub fn claims(&mut self, n: u32, mode: Mode, stamp: u32, until_s: u32) {
-        self.memory.ledgers.insert(id(n), LedgerEntry::claim(mode, stamp).with_detail(until_s));
+        self.memory
+            .ledgers
+            .insert(id(n), LedgerEntry::claim(mode, stamp).with_deadline(until(until_s)));
     }
 
     /// A claim, and then a ticket by fetch-and-add.
@@ -191,21 +198,21 @@ impl World {
     }
 
     /// The deadline that the arbiter says an extended hold has; `None`: it is refused.
-    pub fn extend(&mut self, n: u32, mode: Mode, ticket: Ticket, expire_s: u32) -> Option<u32> {
-        let out = self.ask(n, Request::Extend { handle: HANDLE, mode, ticket, expire_s });
+    pub fn extend(&mut self, n: u32, mode: Mode, ticket: Ticket, lease: Lease) -> Option<Deadline> {
+        let out = self.ask(n, Request::Extend { handle: HANDLE, mode, ticket, lease });
         match out[0].reply {
-            Reply::Granted { deadline_s, .. } => Some(deadline_s - START_S),
+            Reply::Granted { deadline, .. } => Some(deadline),
             _ => None,
         }
     }
 
     pub fn poll(&mut self, n: u32, mode: Mode, ticket: Ticket) -> Vec<Sent> {
-        self.ask(n, Request::Poll { handle: HANDLE, mode, ticket, expire_s: 30 })
+        self.ask(n, Request::Poll { handle: HANDLE, mode, ticket, lease: Lease::secs(30) })
     }
 
     pub fn wait(&mut self, n: u32, mode: Mode, ticket: Ticket) -> Vec<Sent> {
         let (wait, ticket) = (WaitNumber(1), Some(ticket));
-        self.ask(n, Request::Wait { handle: HANDLE, mode, expire_s: 30, wait, ticket })
+        self.ask(n, Request::Wait { handle: HANDLE, mode, lease: Lease::secs(30), wait, ticket })
     }
 }
 

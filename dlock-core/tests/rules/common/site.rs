@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent};
 use dlock_core::membership::{
@@ -69,7 +69,6 @@ impl Site {
     pub fn with(grace_s: Option<u64>, orphans: Orphans, clients_max: usize) -> Self {
         let config = PrimaryConfig {
             epoch: Epoch(1),
-            anchor_s: START.seconds(),
             tp_mode: 0,
             recovery_clients: 0,
             clients_max,
@@ -351,7 +350,7 @@ impl Site {
     /// Takes an atomic lock with a lease of so many seconds.
     pub fn take_lease(&mut self, peer: Peer, lease_s: u32) {
         let grant = self.get(peer, "leased", LockType::Atomic);
-        let timeout = self.now.deadline(lease_s);
+        let timeout = self.now.deadline(Lease::secs(lease_s));
         let word = AtomicWord::new().with_client(peer.id.get()).with_timeout(timeout);
         let cas = WordOp::Cas { addr: w0(&grant), expect: 0, swap: word.into_bits() };
         self.execute(peer, &Chain::one(cas));

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every program uses a part of it")]
 
 use dlock_core::budget::work::ITEM_WORK_MAX;
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::locks::{Locks, PrimaryConfig, Sent, Step};
@@ -41,7 +41,6 @@ impl World {
     pub fn recovering_as(clients_max: usize, recovery_clients: u32, epoch: u64) -> Self {
         let config = PrimaryConfig {
             epoch: Epoch(epoch),
-            anchor_s: 5_000,
             tp_mode: 0,
             recovery_clients,
             clients_max,
@@ -98,7 +97,7 @@ impl World {
         let swap = match lock_type {
             LockType::Atomic => AtomicWord::new()
                 .with_client(client.get())
-                .with_timeout(NOW.seconds() + LEASE_S)
+                .with_timeout(NOW.deadline(Lease::secs(LEASE_S)))
                 .into_bits(),
             _ => RwWord::new().with_client(client.get()).into_bits(),
         };
@@ -108,8 +107,13 @@ impl World {
     pub fn wait(&mut self, client: ClientId, grant: &LockGrant, mode: Mode) -> Seq {
         self.seq += 1;
         let (seq, wait) = (Seq(self.seq), WaitNumber(1));
-        let request =
-            Request::Wait { handle: grant.handle, mode, expire_s: LEASE_S, wait, ticket: None };
+        let request = Request::Wait {
+            handle: grant.handle,
+            mode,
+            lease: Lease::secs(LEASE_S),
+            wait,
+            ticket: None,
+        };
         let before = self.out.len();
         self.primary.command(NOW, &mut self.memory, client, seq, request, &mut self.out);
         assert_eq!(self.out.len(), before, "it has to wait");

@@ -184,7 +184,7 @@ pub unsafe extern "C" fn dlock_hold_get_info(
         if guard.is_known_lost() {
             return Err(Error::Lost.into());
         }
-        let lease_end_s = guard.lease_end_s().unwrap_or(0);
+        let lease_end_unix_ms = guard.lease_end_ms().unwrap_or(0);
         let found = dlock_hold_info {
             mode: match guard.mode() {
                 Mode::Exclusive => DLOCK_EXCLUSIVE,
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn dlock_hold_get_info(
             },
             token: token(guard),
             generation: guard.generation(),
-            lease_end_unix_ms: u64::from(lease_end_s) * 1_000,
+            lease_end_unix_ms,
             ..Plain::zeroed()
         };
         // SAFETY: a struct of this size.

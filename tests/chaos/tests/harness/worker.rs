@@ -18,7 +18,7 @@ use std::time::Duration;
 use dlock_chaos::faults::{checked_ns, take_unsure_ns, Faulty, Rates};
 use dlock_chaos::record::{Granted, Record};
 use dlock_chaos::rng::Rng;
-use dlock_client::raw::{AsyncOp, Instance, OpResult, View};
+use dlock_client::raw::{AsyncOp, Instance, OpResult, TimeOut, View};
 use dlock_client::{ClientConfig, LockDesc, LockId, LockType, Mode, Status};
 use dlock_fabric::os::clock::boot_ns;
 
@@ -579,20 +579,26 @@ impl<'a> Client<'a> {
     ) {
         let (who, lock) = (self.who(), self.job.locks.0 + n);
         let lock_type = type_of(self.job.style, lock);
-        let (time_out, ticket) = match view {
-            Some(View::Atomic { time_out, .. }) => (Some(time_out), None),
+        let (until_ns, ticket) = match view {
+            Some(View::Atomic { time_out, .. }) => (Some(end_ns(time_out)), None),
             // the exclusive tickets that are done: where the queue has come to
-            Some(View::Fair { time_out, nx, .. }) => (Some(time_out), Some(nx)),
+            Some(View::Fair { time_out, nx, .. }) => (Some(end_ns(time_out)), Some(nx)),
             Some(View::Rw { .. }) => (None, None),
             None if lock_type == LockType::Rw => (None, None),
             None => return, // told without the end of the lease: nothing more to rely on
         };
         // it is a number of one incarnation
         let ticket = ticket.filter(|_| is_first && epoch.is_some());
-        let asked_s = if time_out.is_some() { asked_s } else { 0 };
+        let asked_s = if until_ns.is_some() { asked_s } else { 0 };
         let epoch = epoch.unwrap_or(0);
         let grant =
-            Granted { who, lock, mode, before, after, time_out, asked_s, ticket, checked, epoch };
+            Granted { who, lock, mode, before, after, until_ns, asked_s, ticket, checked, epoch };
         self.write(Record::Granted(grant));
     }
+}
+
+/// When a lease ends, in nanoseconds since 1970; `u64::MAX`: never.
+fn end_ns(time_out: TimeOut) -> u64 {
+    let anchor_ns = u64::from(time_out.anchor_s) * dlock_core::clock::NS;
+    anchor_ns.saturating_add(time_out.at.expiry().0)
 }

@@ -3,14 +3,12 @@
 //! waits for it. With all that the third does, the hold lasts, no client is let in beside it, and
 //! when it is released and the third is gone the second gets the lock.
 
-use dlock_core::clock::NS;
+use dlock_core::clock::{Deadline, Lease, NS};
 use dlock_core::ids::Seq;
 use dlock_core::locks::Sent;
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::memory::words::{
-    AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord, DETAIL_MAX,
-};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, Ticket, TurnWord};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 use super::{World, TYPES};
@@ -50,7 +48,7 @@ impl World {
         let me = self.clients[HOLDER].as_ref().map_or(0, |known| known.client.get());
         let ticket = match (lock_type, mode) {
             (LockType::Atomic, _) => {
-                let mine = AtomicWord::new().with_client(me).with_timeout(u32::MAX);
+                let mine = AtomicWord::new().with_client(me).with_timeout(Deadline::NEVER);
                 self.honest(HOLDER, WordOp::Cas { addr, expect: 0, swap: mine.into_bits() });
                 Ticket::default()
             }
@@ -73,10 +71,10 @@ impl World {
             return;
         };
         let wait = WaitNumber(9);
-        let (handle, mode_wanted, expire_s) = (grant.handle, Mode::Exclusive, u32::MAX);
+        let (handle, mode_wanted, lease) = (grant.handle, Mode::Exclusive, Lease::ENDLESS);
         self.victim = Some(Victim { lock_type, mode, ticket, waits });
         let ticket = waiters;
-        self.command(WAITER, Request::Wait { handle, mode: mode_wanted, expire_s, wait, ticket });
+        self.command(WAITER, Request::Wait { handle, mode: mode_wanted, lease, wait, ticket });
         self.check_victim();
     }
 
@@ -92,7 +90,7 @@ impl World {
     }
 
     fn take_ticket(&mut self, at: usize, addr: WordAddr, mode: Mode) -> Ticket {
-        let entry = LedgerEntry::claim(mode, 1).with_detail(DETAIL_MAX);
+        let entry = LedgerEntry::claim(mode, 1).with_deadline(Deadline::NEVER);
         let handle = self.handle(at, LockType::Fair as usize);
         self.honest(at, WordOp::WriteLedger { handle, value: entry.into_bits() });
         let old = self.honest(at, WordOp::Faa { addr, add: TakenWord::addend(mode) });

@@ -110,9 +110,7 @@ impl Sys {
         let mut items = Vec::new();
         for place in (0..locks.len()).chain(again) {
             let op = match op {
-                Op::TryLock { expire_s, .. } => {
-                    Op::TryLock { mode: self.mode(locks[place]), expire_s }
-                }
+                Op::TryLock { lease, .. } => Op::TryLock { mode: self.mode(locks[place]), lease },
                 op => op,
             };
             items.push((place, op));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The claims of a client at a successor, and the places that it gets.
 
-use dlock_core::clock::{Now, ServerTime};
+use dlock_core::clock::{Deadline, Now};
 use dlock_core::ids::Epoch;
 use dlock_core::session::Binding;
 use dlock_core::wire::control::{Claim, LockGrant};
@@ -9,7 +9,7 @@ use dlock_core::wire::message::LockType;
 use dlock_core::wire::status::Status;
 
 use super::clock::Clock;
-use super::state::{Ask, Doing, Sys};
+use super::state::{Ask, Doing, Sys, ANCHOR_S};
 
 impl Sys {
     pub(super) fn claims(&mut self, c: usize) -> Vec<(u8, Claim)> {
@@ -31,7 +31,7 @@ impl Sys {
     /// Handles the places from the successor; a hold that it refuses is lost, and the lock is
     /// claimed again without it.
     pub(super) fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
-        let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
+        let (epoch, who) = (self.clients[c].epoch, self.who(c));
         let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
         let (new, at) = (self.client_now(c), self.now);
         let dead_offsets = self.dead_offsets.clone();
@@ -48,13 +48,13 @@ impl Sys {
             match grant {
                 Ok(grant) => {
                     let was_left = entry.has_left();
-                    let has_lease = entry.state().is_held() && entry.deadline_s() < u32::MAX;
+                    let has_lease = entry.state().is_held() && entry.deadline() < Deadline::NEVER;
                     let end = (has_lease && entry.lock_type() != LockType::Rw).then(|| {
                         let offset = dead_offsets.iter().find(|(epoch, _)| *epoch == t.epoch);
-                        let end = ServerTime::expiry_of(entry.deadline_s()).0 as i64;
+                        let end = entry.deadline().expiry().0 as i64;
                         (end - offset.map_or(0, |(_, offset)| *offset)).max(0) as u64
                     });
-                    let place = (Epoch(epoch.into()), anchor_s);
+                    let place = (Epoch(epoch.into()), ANCHOR_S);
                     binding.bind(entry, &grant, place, false, new);
                     let has_token = entry.token().is_some();
                     let write = entry.take_ledger_write();

@@ -18,7 +18,7 @@ use dlock_core::wire::status::Status;
 
 use super::coverage::Action;
 use super::plan::Fabric;
-use super::state::{Ask, Doing, Ev, Life, Sys};
+use super::state::{Ask, Doing, Ev, Life, Sys, ANCHOR_S};
 use super::tokens::wants;
 
 const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
@@ -45,7 +45,6 @@ pub(crate) enum Answer {
         id: ClientId,
         secret: Secret,
         epoch: u32,
-        anchor_s: u32,
         now: ServerTime,
         terms: Terms,
         recovering: bool,
@@ -322,8 +321,8 @@ impl Sys {
             return;
         }
         if let Some((o, action, request)) = self.clients[c].object_asks.pop_front() {
-            if let ControlRequest::ObjectGet { lease_s, .. } = request {
-                self.clients[c].object_lease_end = now + u64::from(lease_s) * NS;
+            if let ControlRequest::ObjectGet { lease, .. } = request {
+                self.clients[c].object_lease_end = now + lease.ns();
             }
             self.cover(action, c);
             return self.ask(c, Ask::Object(o, request));
@@ -433,8 +432,7 @@ impl Sys {
     }
 
     pub(super) fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
-        let Answer::Joined { id, secret, epoch, anchor_s, now, terms, recovering, gen } = answer
-        else {
+        let Answer::Joined { id, secret, epoch, now, terms, recovering, gen } = answer else {
             return;
         };
         let Terms { horizon_s, until, lapses } = terms;
@@ -459,7 +457,7 @@ impl Sys {
             client.clock.tracked = None;
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
-        (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
+        (client.epoch, client.seq) = (epoch, 0);
         client.session_conn = client.conn;
         self.has_channel(c);
         self.leaves_stragglers(c);
@@ -521,7 +519,7 @@ impl Sys {
 
     fn got(&mut self, c: usize, grants: Vec<(u8, Result<LockGrant, Status>)>) {
         let client = &self.clients[c];
-        let (Some(id), anchor_s, epoch) = (client.id, client.anchor_s, client.epoch) else {
+        let (Some(id), epoch) = (client.id, client.epoch) else {
             return;
         };
         let (gen, fabric) = (client.gen, client.fabric);
@@ -536,13 +534,13 @@ impl Sys {
             let t = self.thread(c, l);
             let is_new = match &mut t.entry {
                 None => {
-                    t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
+                    t.entry = Some(LockEntry::new(id, ANCHOR_S, lock_type, &grant, desc));
                     t.listener = Default::default();
                     true
                 }
                 Some(entry) => {
                     let mut binding = Binding::new(Epoch(t.epoch.into()));
-                    let at = (Epoch(epoch.into()), anchor_s);
+                    let at = (Epoch(epoch.into()), ANCHOR_S);
                     binding.adopt(entry, id, &grant, &desc, at) == Some(true)
                 }
             };

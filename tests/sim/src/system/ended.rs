@@ -22,7 +22,7 @@ impl Sys {
         if t.operation.is_some() || begins {
             let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
             t.lapse |= has || begins;
-            if has && entry.deadline_s() == u32::MAX {
+            if has && entry.deadline().is_never() {
                 self.oracle.ended(l, who);
             }
         } else if entry.lapse() {

@@ -2,6 +2,7 @@
 //! The next operation of a thread: any while there are faults; then those that prove that nothing
 //! is stuck and nothing is left behind.
 
+use dlock_core::clock::{Lease, TICKS_PER_S};
 use dlock_core::lock::{EntryState, LockEntry, Op};
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
@@ -63,18 +64,20 @@ impl Sys {
         }
     }
 
-    fn lease(&mut self) -> u32 {
+    fn lease(&mut self) -> Lease {
         match self.rng.chance(self.plan.endless) {
-            true => u32::MAX,
-            false if self.rng.below(100) == 0 => 0,
-            false => self.rng.range(1, self.plan.lease_max_s.into()) as u32,
+            true => Lease::ENDLESS,
+            false if self.rng.below(100) == 0 => Lease::NONE,
+            // also shorter ones than the C API has
+            false if self.rng.below(4) == 0 => Lease(self.rng.range(1, TICKS_PER_S.into()) as u32),
+            false => Lease::secs(self.rng.range(1, self.plan.lease_max_s.into()) as u32),
         }
     }
 
-    fn acquire(&mut self, mode: Mode, expire_s: u32) -> Op {
+    fn acquire(&mut self, mode: Mode, lease: Lease) -> Op {
         match self.rng.chance(self.plan.wait) {
-            true => Op::Lock { mode, expire_s },
-            false => Op::TryLock { mode, expire_s },
+            true => Op::Lock { mode, lease },
+            false => Op::TryLock { mode, lease },
         }
     }
 
@@ -106,7 +109,7 @@ impl Sys {
                 }
                 match self.rng.below(100) {
                     0 => Op::Unlock,
-                    1 => Op::Extend { mode: self.mode(l), expire_s: 1 },
+                    1 => Op::Extend { mode: self.mode(l), lease: Lease::secs(1) },
                     _ => {
                         let (mode, lease) = (self.mode(l), self.lease());
                         self.acquire(mode, lease)
@@ -122,7 +125,7 @@ impl Sys {
             },
             Has::Hold(mode) => {
                 if self.rng.chance(self.plan.extend) {
-                    Op::Extend { mode, expire_s: self.lease() }
+                    Op::Extend { mode, lease: self.lease() }
                 } else if self.rng.chance(self.plan.reentry) {
                     let lease = self.lease();
                     self.acquire(mode, lease)
@@ -224,7 +227,7 @@ impl Sys {
         if self.clients[c].life != Life::Up {
             return self.step_after(c, l, 100_000_000);
         }
-        let lock = |mode| Op::Lock { mode, expire_s: 30 };
+        let lock = |mode| Op::Lock { mode, lease: Lease::secs(30) };
         match goal {
             Goal::Any => {}
             Goal::Drain | Goal::Free => match has {

@@ -9,7 +9,7 @@
 //! (ARCHITECTURE.md, "Clocks"). After it the clock is within its uncertainty, or off by less than
 //! the two estimates could show; and no call that begins then reports a lease that is over.
 
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::Deadline;
 
 use super::plan::Fabric;
 use super::state::Sys;
@@ -70,18 +70,18 @@ impl Sys {
         &self,
         c: usize,
         l: usize,
-        time_out: Option<u32>,
+        time_out: Option<Deadline>,
     ) -> Result<(), String> {
         let t = &self.clients[c].threads[l];
         let is_right = t.is_right == Some(self.clients[c].clock.jumped);
         let (epoch, _) = t.called;
-        let Some(time_out) = time_out.filter(|&time_out| time_out < u32::MAX) else {
+        let Some(time_out) = time_out.filter(|&time_out| time_out < Deadline::NEVER) else {
             return Ok(());
         };
-        let end = ServerTime::expiry_of(time_out);
+        let end = time_out.expiry();
         if is_right && epoch == self.epoch && self.server_now() >= end {
             return Err(format!(
-                "jump: client {c} is told that it holds lock {l} until {time_out}: it is {:?}",
+                "jump: client {c} is told that it holds lock {l} until {time_out:?}: it is {:?}",
                 self.server_now()
             ));
         }

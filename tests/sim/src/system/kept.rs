@@ -3,7 +3,7 @@
 //! client can hold it.
 
 use dlock_core::clock::NS;
-use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
+use dlock_core::limits::{FAIR_GRACE, LOOK_S};
 use dlock_core::lock::EntryState;
 use dlock_core::memory::words::{Ticket, TurnWord};
 use dlock_core::wire::message::LockType;
@@ -14,7 +14,7 @@ use super::World;
 
 /// The time to the primary's next look, and a margin: an unclaimed ticket before this one costs a
 /// grace.
-const KEPT_NS_MAX: u64 = (LOOK_S as u64 + FAIR_GRACE_S as u64) * NS;
+const KEPT_NS_MAX: u64 = LOOK_S as u64 * NS + FAIR_GRACE.ns();
 
 /// A waiting ticket that has its turn: since when, its client, and the ticket.
 pub type Kept = Option<(u64, usize, Ticket)>;

@@ -2,7 +2,7 @@
 //! Clients that find the successor of their primary by themselves: `dlock_core::session::Failover`
 //! decides their next step, as in the library (`dlock-client/src/driver/failover.rs`).
 
-use dlock_core::clock::{Now, NS};
+use dlock_core::clock::{Lease, Now, NS};
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::session::{Failover, Heard, Task};
@@ -128,7 +128,7 @@ impl Sys {
 
     fn confirm(&mut self, c: usize, l: usize) {
         if let Some(operation) = self.of_the_library(c, l, Operation::confirm) {
-            self.thread(c, l).op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 }; // no release
+            self.thread(c, l).op = Op::Extend { mode: Mode::Exclusive, lease: Lease::NONE }; // no release
             self.started(c, l, Started::Running(operation));
         }
     }

@@ -400,7 +400,6 @@ impl World {
             id,
             secret: admitted.secret,
             epoch: sys.epoch,
-            anchor_s: self.primary.as_ref().map_or(0, |one| one.locks().config().anchor_s),
             now: sys.server_now(),
             terms: admitted.terms,
             recovering: admitted.recovering,

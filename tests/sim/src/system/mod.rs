@@ -58,7 +58,7 @@ mod unfenced;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Deadline, Now, ServerTime, NS};
 use dlock_core::lock::Op;
 use dlock_core::memory::word_op::Outcome;
 use dlock_core::memory::word_op::{Word, WordAddr};
@@ -193,7 +193,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         old_clock: None,
         gen: 0,
-        law: (0, 0),
+        law: (0, Deadline::NONE),
         is_right: None,
         horizon_ns: u64::MAX,
         doing: Doing::Nothing,
@@ -244,7 +244,6 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         claims_open: false,
         is_mute: false,
         epoch: 0,
-        anchor_s: 0,
         lapses: 0,
         cut: (0, u64::MAX),
         session_conn: 0,

@@ -11,7 +11,7 @@
 //! The threads of objects are numbered after those of the locks. The control thread sends their
 //! requests.
 
-use dlock_core::clock::NS;
+use dlock_core::clock::{Lease, NS};
 use dlock_core::ids::ObjectId;
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
@@ -151,15 +151,15 @@ impl Sys {
     }
 
     fn object_does_anything(&mut self, c: usize, o: usize) {
-        let (seen, lease_s) = (self.object(c, o).seen, self.rng.range(1, 4) as u32);
+        let (seen, lease) = (self.object(c, o).seen, Lease(self.rng.range(1, 64) as u32));
         let got = self.object(c, o).got.is_some();
         let pick = match self.rng.chance(self.plan.churn) {
             true => self.rng.range(5, 19),
             false => self.rng.below(100),
         };
         match (got, pick) {
-            (false, 0..=39) => self.object_creates(c, o, lease_s),
-            (false, 40..=89) | (true, 0..=4) => self.object_gets(c, o, lease_s),
+            (false, 0..=39) => self.object_creates(c, o, lease),
+            (false, 40..=89) | (true, 0..=4) => self.object_gets(c, o, lease),
             (false, _) | (true, 5..=9) => self.object_destroys(c, o),
             (true, 10..=19) => match self.may_release_object(c, o) {
                 true => self.object_releases(c, o),
@@ -188,8 +188,8 @@ impl Sys {
         match (goal, got) {
             (Goal::Any, _) => {}
             (Goal::Acquire, _) if o >= self.plan.objects_max => self.object(c, o).goal = goal,
-            (Goal::Acquire, None) if !made => self.object_creates(c, o, 30),
-            (Goal::Acquire, None) => self.object_gets(c, o, 30),
+            (Goal::Acquire, None) if !made => self.object_creates(c, o, Lease::secs(30)),
+            (Goal::Acquire, None) => self.object_gets(c, o, Lease::secs(30)),
             (Goal::Acquire, Some(_)) if read => self.object(c, o).goal = goal,
             (Goal::Acquire, Some(_)) => {
                 let add = self.rng.bits() | 1;
@@ -201,7 +201,7 @@ impl Sys {
             (_, Some(_)) if !made && id.is_some() => self.object_destroys(c, o),
             (_, Some(_)) => self.object_releases(c, o),
             (_, None) if self.object(c, o).owes && id.is_some() => self.object_releases(c, o),
-            (_, None) => self.object_gets(c, o, 1),
+            (_, None) => self.object_gets(c, o, Lease::secs(1)),
         }
     }
 
@@ -209,15 +209,15 @@ impl Sys {
         !self.object(c, o).unflushed || self.bugs.object_in_doubt
     }
 
-    fn object_creates(&mut self, c: usize, o: usize, lease_s: u32) {
+    fn object_creates(&mut self, c: usize, o: usize, lease: Lease) {
         let init = self.rng.bits();
         self.oracle.objects.creating(o, init);
-        let request = ControlRequest::ObjectCreate { name: name(o), lease_s, init };
+        let request = ControlRequest::ObjectCreate { name: name(o), lease, init };
         self.object_asks(c, o, Action::ObjectCreate, request);
     }
 
-    fn object_gets(&mut self, c: usize, o: usize, lease_s: u32) {
-        let request = ControlRequest::ObjectGet { name: name(o), lease_s };
+    fn object_gets(&mut self, c: usize, o: usize, lease: Lease) {
+        let request = ControlRequest::ObjectGet { name: name(o), lease };
         self.object_asks(c, o, Action::ObjectGet, request);
     }
 

@@ -120,7 +120,7 @@ impl Sys {
     pub(super) fn is_drained(&self, c: usize, l: usize, status: Status) -> Result<(), String> {
         let t = &self.clients[c].threads[l];
         let asks = match t.op {
-            Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => expire_s > 0,
+            Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
             Op::Extend { .. } | Op::Unlock => false,
         };
         let is_new = t.entry.as_ref().is_some_and(|entry| entry.refs() == 1);

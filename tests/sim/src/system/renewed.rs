@@ -11,7 +11,7 @@
 //! its lease loses no hold. A hold is renewed only if its program has asked for that, has not asked
 //! for its end, and has set no bound that has passed. No lease ends before its client knows.
 
-use dlock_core::clock::NS;
+use dlock_core::clock::Lease;
 use dlock_core::lock::{Due, LockEntry, Op, OpResult};
 use dlock_core::operation::{lease, Operation, Started};
 use dlock_core::wire::message::LockType;
@@ -33,8 +33,8 @@ const DECLINED: u32 = 20;
 pub(crate) struct Asked {
     /// Whether the hold is to be renewed.
     is_wanted: bool,
-    /// The new lease, seconds.
-    lease_s: u32,
+    /// The new lease.
+    lease: Lease,
     /// When no further renewal begins, on the client's own clock.
     until_ns: u64,
     /// Whether a look is scheduled.
@@ -61,32 +61,26 @@ impl Asked {
 impl Sys {
     /// A client has got the lock: its program may have the lease renewed.
     pub(super) fn may_renew(&mut self, c: usize, l: usize, op: Op) {
-        let (Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. }) = op else { return };
-        let has_lease = self.plan.locks[l] != LockType::Rw && expire_s < u32::MAX && expire_s > 0;
+        let (Op::TryLock { lease, .. } | Op::Lock { lease, .. }) = op else { return };
+        let has_lease =
+            self.plan.locks[l] != LockType::Rw && !lease.is_endless() && !lease.is_none();
         let is_wanted = self.plan.renewed > 0 && self.goal == Goal::Any && has_lease;
         if !is_wanted || !self.rng.chance(self.plan.renewed) {
             return self.looks_in_time(c, l);
         }
         let max_ns = match self.rng.chance(BOUNDED) {
-            true => self.rng.below(2 * NS * u64::from(expire_s)),
+            true => self.rng.below(2 * lease.ns()),
             false => u64::MAX,
         };
         let (now, at) = (self.thread_now(c, l), self.now);
         let t = self.thread(c, l);
         let Some(entry) = t.entry.as_mut() else { return };
-        entry.renews(expire_s, max_ns, now);
+        entry.renews(lease, max_ns, now);
         let until_ns = now.local_ns.saturating_add(max_ns);
         let is_looked_at = t.renewed.is_looked_at;
         let resumes = t.renewed.resumes;
-        t.renewed = Asked {
-            is_wanted: true,
-            lease_s: expire_s,
-            until_ns,
-            is_looked_at,
-            looked: at,
-            ill: at,
-            resumes,
-        };
+        t.renewed =
+            Asked { is_wanted: true, lease, until_ns, is_looked_at, looked: at, ill: at, resumes };
         self.log(|| format!("client {c} lock {l} is to be renewed until {until_ns}"));
         self.begins_to_look(c, l);
     }
@@ -147,7 +141,7 @@ impl Sys {
         let (now, listens) = (self.unheard_now(c, l), self.plan.listens);
         let Some(entry) = self.thread(c, l).entry.as_mut() else { return self.looks_again(c, l) };
         let was_held = entry.state().is_held() && !entry.is_lost();
-        if entry.deadline_s() == u32::MAX {
+        if entry.deadline().is_never() {
             self.renewal_unwanted(c, l); // the hold has no end to renew
         }
         let Some(entry) = self.thread(c, l).entry.as_mut() else { return };
@@ -196,7 +190,7 @@ impl Sys {
         let (who, now, at) = (self.who(c), self.thread_now(c, l), self.now);
         self.log(|| format!("client {c} could not renew lock {l}"));
         let renewed = self.thread(c, l).renewed;
-        let half_ns = u64::from(renewed.lease_s) * NS / 2;
+        let half_ns = renewed.lease.ns() / 2;
         let is_bounded = now.local_ns.saturating_add(half_ns) >= renewed.until_ns;
         // where programs listen, answers may take seconds without a fault
         let is_timely = !self.plan.listens;

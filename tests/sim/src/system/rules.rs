@@ -9,6 +9,7 @@
 //!    └ SIGHUP now and then; none at the end    and a quota is neither passed nor cut short
 //! ```
 
+use dlock_core::clock::Deadline;
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::lock::Op;
 use dlock_core::membership::{Ending, State};
@@ -150,15 +151,15 @@ impl Sys {
     pub(super) fn called_under(&mut self, c: usize, l: usize) {
         let version = self.law.version;
         let t = self.thread(c, l);
-        t.law = (version, t.entry.as_ref().map_or(0, |entry| entry.deadline_s()));
+        t.law = (version, t.entry.as_ref().map_or(Deadline::NONE, |entry| entry.deadline()));
     }
 
     /// Checks a client's result against the rules, if they have not changed since the call.
     pub(super) fn is_lawful(&self, c: usize, l: usize, status: Status) -> Result<(), String> {
         let t = &self.clients[c].threads[l];
-        let (mode, expire_s, extends) = match t.op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s, false),
-            Op::Extend { mode, expire_s } => (mode, expire_s, true),
+        let (mode, lease, extends) = match t.op {
+            Op::TryLock { mode, lease } | Op::Lock { mode, lease } => (mode, lease, false),
+            Op::Extend { mode, lease } => (mode, lease, true),
             Op::Unlock if status == Status::Denied => {
                 return Err(format!("rights: client {c} is not allowed to give lock {l} back"));
             }
@@ -170,9 +171,9 @@ impl Sys {
         }
         let may = self.law.gives(c, Right::to_lock(mode), &desc(self, c, l).name);
         let refs = t.entry.as_ref().map_or(0, |e| e.refs());
-        let deadline_s = t.entry.as_ref().map_or(0, |e| e.deadline_s());
-        let is_new = if extends { deadline_s > t.law.1 } else { refs == 1 };
-        let is_granted = status == Status::Success && expire_s > 0 && is_new;
+        let deadline = t.entry.as_ref().map_or(Deadline::NONE, |e| e.deadline());
+        let is_new = if extends { deadline > t.law.1 } else { refs == 1 };
+        let is_granted = status == Status::Success && !lease.is_none() && is_new;
         match (may, status) {
             (true, Status::Denied) => {
                 Err(format!("rights: client {c} may take lock {l} ({mode:?}), and is denied it"))

@@ -7,7 +7,7 @@
 
 use dlock_core::clock::NS;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
-use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
+use dlock_core::limits::{FAIR_GRACE, LOOK_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::membership::{Ending, Exit, Orphans, Rules, State};
 use dlock_core::memory::word_op::{Chain, Values, WordOp};
@@ -59,7 +59,7 @@ pub(crate) struct World {
 
 /// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
 /// no client claims, and a margin.
-const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
+const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE.ns() + NS / 2;
 
 /// A client that sleeps at its turn gets its wake-up from the client that has handed the lock on,
 /// not from the arbiter's next look.
@@ -129,14 +129,13 @@ impl World {
         let sys = &self.sys;
         let config = PrimaryConfig {
             epoch: Epoch(sys.epoch.into()),
-            anchor_s: sys.server_now().anchor_s(),
             tp_mode: 0,
             recovery_clients,
             clients_max: sys.plan.clients_max,
             locks_max: sys.plan.locks_max,
             objects_max: sys.plan.objects_max,
             absent_grace_ns: Some(sys.plan.grace_ns),
-            tokens: TokenFloor::new(sys.server_now(), self.kept_tokens),
+            tokens: TokenFloor::new(sys.server_now(), sys.server_now().0 / NS, self.kept_tokens),
         };
         Primary::new(config, rules(sys))
     }

@@ -4,7 +4,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Deadline, NS};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState};
 use dlock_core::primary::Event;
 use dlock_core::wire::message::LockType;
@@ -241,13 +241,13 @@ impl World {
                 let Some(id) = self.sys.clients[c].id else { continue };
                 let until = match self.sys.plan.locks[l] {
                     LockType::Fair => primary.locks().arbiter().turn_until(&mut self.sys, slot, id),
-                    LockType::Rw => (word != 0).then_some(u32::MAX), // it may be a reader
+                    LockType::Rw => (word != 0).then_some(Deadline::NEVER), // it may be a reader
                     LockType::Atomic => {
                         let word = AtomicWord::from_bits(word);
                         (word.client() == id.get()).then_some(word.timeout())
                     }
                 };
-                if until.is_some_and(|until| ServerTime::expiry_of(until) > now) {
+                if until.is_some_and(|until| until.expiry() > now) {
                     let why = format!("liveness: client {c} has given lock {l} up, and keeps it");
                     return self.sys.fail(format!("{why}: {word:#x}"));
                 }

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use dlock_core::clock::{Now, ServerTime};
+use dlock_core::clock::{Deadline, Now, ServerTime};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
@@ -24,6 +24,9 @@ use super::oracle::Oracle;
 use super::plan::{Fabric, Plan};
 use super::rng::Rng;
 use super::Bugs;
+
+/// What the primaries' clocks count from, which only their answers to programs tell.
+pub(crate) const ANCHOR_S: u32 = 0;
 
 /// What a client sends on its command channel.
 #[derive(Clone, Copy, Debug)]
@@ -218,7 +221,7 @@ pub(crate) struct Thread {
     /// still.
     pub is_right: Option<u64>,
     /// When the call began: how often the rules had changed, and the deadline of the hold.
-    pub law: (u32, u32),
+    pub law: (u32, Deadline),
     /// The last reading of the client's clock.
     pub last_now: Now,
     /// The deadline of the present wait, on the client's own clock.
@@ -303,7 +306,6 @@ pub(crate) struct Client {
     /// Whether it reports nothing to a recovering primary in this session, except that it lives.
     pub is_mute: bool,
     pub epoch: u32,
-    pub anchor_s: u32,
     /// How often the primary has ended its holds without a lease.
     pub lapses: u32,
     /// A connection that the primary has lost, and when the primary ends its holds without a lease.

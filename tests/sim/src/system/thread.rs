@@ -146,13 +146,11 @@ impl Sys {
         t.renewed.ends(is_release);
         t.listener.ends(is_release);
         self.oracle.called(l, who, self.now, is_release);
-        let (Op::TryLock { expire_s, .. }
-        | Op::Lock { expire_s, .. }
-        | Op::Extend { expire_s, .. }) = op
+        let (Op::TryLock { lease, .. } | Op::Lock { lease, .. } | Op::Extend { lease, .. }) = op
         else {
             return;
         };
-        if expire_s == u32::MAX {
+        if lease.is_endless() {
             self.oracle.asked_for_ever(l, who);
         }
     }

@@ -2,7 +2,7 @@
 //! The results that a caller gets, and what the checker does with them: it judges by the request,
 //! the result, the time, and the client's own clock alone.
 
-use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
+use dlock_core::clock::{Deadline, Lease, Now, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::memory::word_op::{Outcome, Word, WordAddr};
 use dlock_core::memory::words::RwWord;
@@ -99,18 +99,18 @@ impl Sys {
                 "queue: client {c} saw that somebody waits for lock {l}, and took it"
             ));
         }
-        let (mode, expire_s) = match op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
-            Op::Extend { mode, expire_s } => (mode, expire_s),
+        let (mode, lease) = match op {
+            Op::TryLock { mode, lease } | Op::Lock { mode, lease } => (mode, lease),
+            Op::Extend { mode, lease } => (mode, lease),
             Op::Unlock => return self.told_release(c, l, (result.status, refs)),
         };
         if self.is_by_a_wrong_clock(c, l) {
             return self.oracle.untold(l, who);
         }
-        if expire_s > 0 {
+        if !lease.is_none() {
             self.oracle.asked_anew(l, who); // even if the answer is lost
         }
-        let is_query = expire_s == 0 && !matches!(op, Op::Extend { .. });
+        let is_query = lease.is_none() && !matches!(op, Op::Extend { .. });
         if !granted || is_query {
             if refs == 0 {
                 self.oracle.untold(l, who); // a success from the cache is no grant
@@ -120,14 +120,14 @@ impl Sys {
         let goes_on = matches!(op, Op::Extend { .. }) || result.status == Status::AlreadyLocked;
         let had_it = if goes_on { self.judged_had_it(l, who) } else { Ok(()) };
         let time_out = match result.view {
-            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
+            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out.at),
             _ => None,
         };
         let verdict = had_it
             .and_then(|()| self.is_within_horizon(c, l, time_out))
             .and_then(|()| self.runs(c, l, time_out))
             .and_then(|()| self.runs_truly(c, l, time_out))
-            .and_then(|()| self.lasts_as_asked(c, l, time_out, expire_s))
+            .and_then(|()| self.lasts_as_asked(c, l, time_out, lease))
             .and_then(|()| self.relies(c, l, op, mode, time_out))
             .and_then(|()| self.token_told(c, l, mode, !goes_on));
         if let Err(why) = verdict {
@@ -187,9 +187,14 @@ impl Sys {
 
     /// Checks that a client reports a hold without a lease only within its horizon, by its own
     /// clock.
-    fn is_within_horizon(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
+    fn is_within_horizon(
+        &self,
+        c: usize,
+        l: usize,
+        time_out: Option<Deadline>,
+    ) -> Result<(), String> {
         let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
-        let has_lease = time_out.is_some_and(|time_out| time_out < u32::MAX);
+        let has_lease = time_out.is_some_and(|time_out| time_out < Deadline::NEVER);
         match !has_lease && now.local_ns >= t.horizon_ns {
             true => Err(format!(
                 "horizon: client {c} is told at {} that it holds lock {l}, and its horizon was {}",
@@ -201,8 +206,8 @@ impl Sys {
 
     /// Checks that success means a running lease, by the client's own bounded clock now: by its
     /// present estimate of the server clock, or by the last reading.
-    fn runs(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
-        let Some(time_out) = time_out.filter(|&time_out| time_out < u32::MAX) else {
+    fn runs(&self, c: usize, l: usize, time_out: Option<Deadline>) -> Result<(), String> {
+        let Some(time_out) = time_out.filter(|&time_out| time_out < Deadline::NEVER) else {
             return Ok(());
         };
         let (now, before) = (self.thread_now(c, l), self.clients[c].threads[l].last_now);
@@ -211,7 +216,7 @@ impl Sys {
         let later = Now::within(before.time.plus_ns(passed_ns), before.uncertainty_ns + drift_ns);
         match now.maybe_expired(time_out) && later.maybe_expired(time_out) {
             true => Err(format!(
-                "lease: client {c} is told that it holds lock {l} until {time_out}, at {now:?}"
+                "lease: client {c} is told that it holds lock {l} until {time_out:?}, at {now:?}"
             )),
             false => Ok(()),
         }
@@ -223,15 +228,15 @@ impl Sys {
         &self,
         c: usize,
         l: usize,
-        time_out: Option<u32>,
-        expire_s: u32,
+        time_out: Option<Deadline>,
+        lease: Lease,
     ) -> Result<(), String> {
         let (epoch, at) = self.clients[c].threads[l].called;
-        let asked = at.seconds().saturating_add(expire_s);
+        let asked = at.tick().0.saturating_add(lease.0);
         match time_out {
             // a successor has a clock of its own
-            Some(time_out) if time_out < asked && epoch == self.epoch && expire_s > 0 => {
-                Err(format!("lease: client {c} asked for lock {l} until {asked}: {time_out}"))
+            Some(time_out) if time_out.0 < asked && epoch == self.epoch && !lease.is_none() => {
+                Err(format!("lease: client {c} asked for lock {l} until {asked}: {time_out:?}"))
             }
             _ => Ok(()),
         }
@@ -250,12 +255,12 @@ impl Sys {
         l: usize,
         op: Op,
         mode: Mode,
-        time_out: Option<u32>,
+        time_out: Option<Deadline>,
     ) -> Result<(), String> {
         let who = self.who(c);
         self.oracle.not_revived(l, who, (self.now, CLAIM_MARGIN_NS))?;
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
-        let expiry = time_out.map(ServerTime::expiry_of);
+        let expiry = time_out.map(Deadline::expiry);
         let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
         // a successor's clock does not tell when a lease of its predecessor ends
         let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;

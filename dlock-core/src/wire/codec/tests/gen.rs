@@ -2,6 +2,7 @@
 //! Values of everything that frames carry.
 
 use super::*;
+use crate::clock::{Deadline, Lease};
 
 /// A small generator of values (splitmix64): the same on every run.
 pub(super) struct Gen(pub(super) u64);
@@ -56,13 +57,13 @@ impl Gen {
         Ticket { lap: self.next(), tx: self.u32(), ts: self.u32() }
     }
     pub(super) fn wait(&mut self) -> WaitNumber {
-        WaitNumber(self.u32() & DETAIL_MAX)
+        WaitNumber(self.u32())
     }
     pub(super) fn handle(&mut self) -> Handle {
         Handle(self.u32())
     }
-    pub(super) fn lease_s(&mut self) -> u32 {
-        self.u32() | 1
+    pub(super) fn lease(&mut self) -> Lease {
+        Lease(self.u32() | 1)
     }
     pub(super) fn desc(&mut self) -> LockDesc {
         let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][self.below(3)];
@@ -89,7 +90,7 @@ impl Gen {
             left_ns: self.next(),
             age_ms: self.u32(),
             epoch: Epoch(self.next()),
-            deadline_s: self.u32(),
+            deadline: Deadline(self.u32()),
             fair: self.bool().then(|| self.place()),
             token: Token(self.next()),
         });

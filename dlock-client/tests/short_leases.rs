@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Leases shorter than a second, on real fabrics, also on a lock that others take by the C API,
+//! whose leases are whole seconds.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::mem;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{client, eventually, fabrics, got, join, server, status, X};
+use dlock_client::raw::OpResult;
+use dlock_client::{Client, Config, Error, FabricChoice, Lock, LockType, Renew, Wait};
+use dlock_client::{LEASE_MIN, WAIT_DEFAULT};
+use dlock_core::wire::status::Status;
+
+const LEASED: [LockType; 2] = [LockType::Atomic, LockType::Fair];
+const SHORT: Duration = Duration::from_millis(300);
+
+fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
+    match lock_type {
+        LockType::Fair => client.fair_lock(name),
+        _ => client.atomic_lock(name),
+    }
+    .unwrap()
+}
+
+/// The ends of two leases differ by as much as the leases do, and less only by what passes between
+/// the two acquires: rounded to seconds they would be 59 s apart.
+#[test]
+fn a_lease_is_not_rounded_to_seconds() {
+    let server = server();
+    for fabric in fabrics() {
+        let mine = client(&server, fabric);
+        for lock_type in LEASED {
+            let [short, long] = ["short", "long"].map(|name| lock(&mine, name, lock_type));
+            let held = |lock: &Lock, ms| lock.acquire(X).lease(Duration::from_millis(ms)).owned();
+            let mut first = held(&short, 250).unwrap();
+            let second = held(&long, 60_000).unwrap();
+            let apart_ms = second.lease_end_ms().unwrap() - first.lease_end_ms().unwrap();
+            assert!(apart_ms >= 59_750 - 63, "{fabric:?} {lock_type:?}: {apart_ms}");
+            // by half a second more, of which seconds know nothing
+            let before_ms = first.lease_end_ms().unwrap();
+            first.extend(Duration::from_millis(750)).unwrap();
+            assert!(first.lease_end_ms().unwrap() >= before_ms + 500 - 63);
+        }
+        let lock = lock(&mine, "short", LockType::Atomic);
+        let refused = lock.acquire(X).lease(LEASE_MIN / 2).guard();
+        assert!(matches!(refused, Err(Error::Invalid(_))));
+    }
+}
+
+/// A machine may be too busy for one of such leases; then the hold is lost, and taken anew.
+#[test]
+fn a_short_lease_is_renewed_many_times() {
+    let server = server();
+    for fabric in fabrics() {
+        let mine = client(&server, fabric);
+        for (lock_type, ms) in [(LockType::Atomic, 300), (LockType::Fair, 500)] {
+            let lease = Duration::from_millis(ms);
+            let lock = lock(&mine, "renewed", lock_type);
+            eventually(60, "a hold that lasts for five leases", || {
+                let guard = lock.acquire(X).lease(lease).renew(Renew::new()).guard().unwrap();
+                thread::sleep(5 * lease);
+                !guard.is_known_lost()
+            });
+        }
+    }
+}
+
+/// Holds the lock that its parent names, until it is killed.
+#[test]
+fn child_that_holds() {
+    let Ok(job) = std::env::var("DLOCK_TEST_HOLD") else { return };
+    let (addr, lock_type) = job.split_once(' ').unwrap();
+    let addr: SocketAddr = addr.parse().unwrap();
+    let config = Config::new().port(addr.port()).fabric(FabricChoice::Tcp);
+    let client = Client::with_config(&config, &addr.ip().to_string()).unwrap();
+    let lock_type = if lock_type == "fair" { LockType::Fair } else { LockType::Atomic };
+    let lock = lock(&client, "killed", lock_type);
+    loop {
+        let renewed = lock.acquire(X).lease(SHORT).renew(Renew::new()).guard().unwrap();
+        println!("\nheld");
+        while !renewed.is_known_lost() {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A connection that ends proves nothing of its process: what is waited for is the lease.
+#[test]
+fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
+    let server = server();
+    for lock_type in LEASED {
+        let name = if lock_type == LockType::Fair { "fair" } else { "atomic" };
+        let mut holder = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_holds", "--nocapture"])
+            .env("DLOCK_TEST_HOLD", format!("{} {name}", server.local_addr()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "held"));
+        let other = client(&server, FabricChoice::Tcp);
+        let lock = lock(&other, "killed", lock_type);
+        assert!(matches!(lock.acquire(X).lease(SHORT).wait(Wait::No).guard(), Err(Error::Held)));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let guard = lock.acquire(X).lease(SHORT).wait(Wait::Forever).guard();
+                guard.map(|_| Instant::now())
+            });
+            thread::sleep(3 * SHORT); // it is renewed meanwhile
+            let killed = Instant::now();
+            holder.kill().unwrap();
+            holder.wait().unwrap();
+            let took = waits.join().unwrap().unwrap().saturating_duration_since(killed);
+            println!("{name}: taken over {} ms after the kill", took.as_millis());
+            assert!(took < WAIT_DEFAULT, "{took:?}");
+        });
+    }
+}
+
+/// Some of the holders vanish, so that their lease ends the hold.
+#[test]
+fn clients_with_leases_of_seconds_and_shorter_ones_exclude_each_other() {
+    const ROUNDS: usize = 12;
+    let server = server();
+    for fabric in fabrics() {
+        for lock_type in LEASED {
+            let is_inside = AtomicBool::new(false);
+            let works = || {
+                assert!(!is_inside.swap(true, Ordering::SeqCst), "{fabric:?} {lock_type:?}");
+                thread::sleep(Duration::from_millis(1));
+                is_inside.store(false, Ordering::SeqCst);
+            };
+            let by_seconds = join(&server, fabric);
+            let id = got(&by_seconds, "mixed", lock_type);
+            let mine = client(&server, fabric);
+            let lock = lock(&mine, "mixed", lock_type);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        let taken: OpResult = by_seconds.lock(id, X, 60);
+                        if status(taken) == Status::Success {
+                            works();
+                            assert_eq!(status(by_seconds.unlock(id)), Status::Success);
+                        }
+                    }
+                });
+                for round in 0..ROUNDS {
+                    if round % 4 == 3 {
+                        let vanishes = client(&server, fabric);
+                        let lock = self::lock(&vanishes, "mixed", lock_type);
+                        mem::forget(lock.acquire(X).lease(SHORT).owned().unwrap());
+                        continue;
+                    }
+                    let guard = lock.acquire(X).lease(Duration::from_millis(2_500)).owned();
+                    let guard = guard.unwrap();
+                    works();
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    }
+}
