@@ -161,6 +161,8 @@ pub unsafe fn finish_item(op: OpResult, results: *mut c_void, index: usize) {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::clock::Deadline;
+    use dlock_core::lock::TimeOut;
     use dlock_core::wire::status::Status;
 
     use super::*;

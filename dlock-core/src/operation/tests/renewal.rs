@@ -71,6 +71,36 @@ fn a_lease_is_renewed_after_a_third_of_it_and_again_after_a_third_of_the_next() 
 }
 
 #[test]
+fn a_lease_of_half_a_second_is_renewed_in_time_too() {
+    let half = Lease(8);
+    let mut e = entry(LockType::Atomic);
+    assert_eq!(call(&mut e, Op::TryLock { mode: X, lease: half }, 0), Status::Success);
+    e.renews(half, u64::MAX, at(0));
+    let mut ns = half.ns() / 3;
+    assert_eq!(e.due(false, at(0)), Due::At(START + ns));
+    let o = renewal(&mut e, ns);
+    let outcome = own(&e);
+    assert_eq!(ends(&mut e, o, outcome, ns), Status::Success);
+    let end_ns = at(ns).deadline(half).expiry().0 - START;
+    assert_eq!(e.deadline().expiry().0 - START, end_ns);
+    // and tried again, without an answer, up to the end
+    let mut tries = 0;
+    loop {
+        match e.due(false, at(ns)) {
+            Due::Renew => {
+                let o = renewal(&mut e, ns);
+                assert_eq!(ends(&mut e, o, Outcome::Unknown, ns), Status::BadResponse);
+                tries += 1;
+            }
+            Due::At(next_ns) => ns = next_ns - START,
+            due => break assert_eq!(due, Due::Lost),
+        }
+    }
+    assert_eq!(ns, end_ns - LOST_AHEAD_NS);
+    assert!(tries >= 5, "{tries}");
+}
+
+#[test]
 fn a_renewal_without_an_answer_is_tried_again_up_to_the_end_and_then_the_hold_is_lost() {
     let (mut e, mut ns, mut tries) = (renewed(LockType::Atomic), DUE_NS, 0);
     loop {

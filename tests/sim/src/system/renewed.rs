@@ -181,7 +181,12 @@ impl Sys {
         let is_heard = listens && t.entry.as_ref().is_some_and(|entry| entry.hold().is_some());
         t.renewed.is_looked_at = t.renewed.is_wanted || is_renewed || is_heard;
         if t.renewed.is_looked_at {
-            self.looks_after(c, l, LOOK_NS);
+            // a short lease is looked at often enough to be renewed in time
+            let ns = match t.renewed.lease {
+                Lease::NONE => LOOK_NS,
+                lease => LOOK_NS.min(lease.ns() / 16),
+            };
+            self.looks_after(c, l, ns);
         }
     }
 
@@ -194,7 +199,8 @@ impl Sys {
         let is_bounded = now.local_ns.saturating_add(half_ns) >= renewed.until_ns;
         // where programs listen, answers may take seconds without a fault
         let is_timely = !self.plan.listens;
-        if at - renewed.ill > half_ns && renewed.is_wanted && !is_bounded && is_timely {
+        if at - renewed.ill > half_ns + 2 * LOOK_NS && renewed.is_wanted && !is_bounded && is_timely
+        {
             let ill = renewed.ill;
             self.fail(format!("renewal: client {c} loses lock {l}, and was well since {ill}"));
         }
