@@ -33,6 +33,21 @@ bugs! {
     LossUntold =
         "loss-untold",
         "a loss is told before the next grant";
+    ContendedUntold =
+        "contended-untold",
+        "a client that listens is told when others come to wait for its lock";
+    ContendedLate =
+        "contended-late",
+        "what was asked about one hold is not told of the next";
+    QuestionKept =
+        "question-kept",
+        "what a client has asked on one channel is not answered on the next";
+    QuestionLost =
+        "question-lost",
+        "a question without an answer is asked again";
+    DeadlineUntold =
+        "deadline-untold",
+        "a client that listens is told by when an operator wants its lock back";
     LostUndeclared =
         "lost-undeclared",
         "a hold that cannot be renewed is given up before its lease ends";

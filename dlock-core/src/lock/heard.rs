@@ -16,6 +16,7 @@
 //! after its call has given up is released before it is told, and an end that the program has not
 //! asked for is a loss.
 
+use super::contended::Question;
 use super::{Doubt, LockEntry};
 use crate::clock::Now;
 use crate::planted::{self, Bug};
@@ -48,6 +49,14 @@ pub enum Heard {
         /// The end of the lease.
         until_ns: u64,
     },
+    /// It keeps others waiting.
+    Contended {
+        /// How many wait for the lock.
+        waiters: u32,
+        /// If the program has not released the lock by this time of the client's own clock, an
+        /// operator has the client removed.
+        until_ns: Option<u64>,
+    },
 }
 
 /// What the listeners of one lock were told.
@@ -58,6 +67,8 @@ pub struct Listening {
     /// Until when its lease ran for sure, when it was looked at last.
     until_ns: u64,
     is_failing: bool,
+    /// What was asked about it.
+    pub(super) question: Question,
 }
 
 impl Listening {
@@ -74,7 +85,7 @@ impl Listening {
         let Some(known) = self.hold else {
             let hold = has?;
             let until_ns = entry.runs_until_ns(now);
-            *self = Self { hold: Some(hold), until_ns, is_failing: false };
+            *self = Self { hold: Some(hold), until_ns, is_failing: false, ..*self };
             return Some((hold, Heard::Granted));
         };
         if has == Some(known) {

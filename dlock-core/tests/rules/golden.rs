@@ -180,6 +180,7 @@ fn message_frames() -> Vec<Frame> {
         Request::Ping,
         Request::CountReaders { handle, mode, ticket: Some(ticket) },
         Request::Confirm { handle, mode },
+        Request::Listen { handle, knows: true, until: ServerTime(4) },
     ];
     let at = ServerTime(3);
     let replies = [
@@ -189,6 +190,7 @@ fn message_frames() -> Vec<Frame> {
         Reply::Cancelled { word },
         Reply::Done { word },
         Reply::Pong { at },
+        Reply::Contended { waiters: 9, until: at },
     ];
     let requests = requests.into_iter().map(|r| Frame::Request(Seq(6), r));
     requests.chain(replies.into_iter().map(|r| Frame::Reply(Seq(6), r))).collect()
@@ -251,6 +253,7 @@ const GOLDEN: &str = "
 444c010509000000|06000000000000000a
 444c01051f000000|06000000000000000b0300000001010e000000000000000b0a00000d0c0000
 444c01050e000000|06000000000000000c0300000001
+444c010516000000|06000000000000000d03000000010400000000000000
 444c018536000000|0600000000000000000100000000000000020000000300000000000000010e000000000000000b0a0\
 0000d0c00000600000000000000
 444c018521000000|06000000000000000101000000000000000e000000000000000b0a00000d0c0000
@@ -258,6 +261,7 @@ const GOLDEN: &str = "
 444c018511000000|0600000000000000030100000000000000
 444c018511000000|0600000000000000040100000000000000
 444c018511000000|0600000000000000050300000000000000
+444c018515000000|060000000000000006090000000300000000000000
 ";
 
 #[test]

@@ -181,6 +181,7 @@ fn data() -> Vec<Frame> {
         Q::Resolve { handle },
         Q::CountReaders { handle, mode, ticket: Some(ticket) },
         Q::Confirm { handle, mode },
+        Q::Listen { handle, knows: true, until: ServerTime(9) },
         Q::Ping,
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));
@@ -191,6 +192,7 @@ fn data() -> Vec<Frame> {
         Reply::Cancelled { word },
         Reply::Done { word },
         Reply::Pong { at },
+        Reply::Contended { waiters: 3, until: at },
     ];
     let addr = WordAddr::new(Slot(2), Word::W0);
     let entry = LedgerEntry::claim(Mode::Shared, 7).with_detail(9);
