@@ -62,6 +62,15 @@ pub enum HoldEvent {
         /// The rest of the lease.
         left: Duration,
     },
+    /// It keeps others waiting. Told at most once a second, and when the number changes; and at
+    /// once when an operator wants the lock back.
+    Contended {
+        /// How many wait for the lock, as the primary has counted them.
+        waiters: u32,
+        /// An operator has the client removed after this time, if it has not released the lock by
+        /// then; `None`: no operator wants it back.
+        until: Option<Duration>,
+    },
 }
 
 /// The events of a client, or of one of its locks, in order for each lock.
@@ -175,6 +184,12 @@ impl Feeds {
         (Events(receiver), number)
     }
 
+    /// Whether any of them hears of this lock.
+    pub(crate) fn hears_of(&self, lock: LockId) -> bool {
+        self.is_any()
+            && self.all.lock().feeds.iter().any(|feed| feed.lock.is_none_or(|its| its == lock))
+    }
+
     /// Tells one listener.
     pub(crate) fn tell_one(&self, number: FeedNumber, event: Event) {
         let mut all = self.all.lock();
@@ -186,6 +201,13 @@ impl Feeds {
         all.feeds.retain_mut(|feed| feed.tell(event));
         if all.feeds.is_empty() {
             self.is_any.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the driver look again at a hold that it looks after.
+    pub(crate) fn look_again(&self, lock: LockId) {
+        if let Some((_, tasks)) = &self.all.lock().keeper {
+            tasks.look_again(lock);
         }
     }
 

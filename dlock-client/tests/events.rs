@@ -14,7 +14,7 @@ use common::{client, fabrics, name, named, server, signal, S, X};
 use dlock_client::{
     Client, Config, Error, Event, Events, HoldEvent, Lock, LockType, Loss, Mode, Renew, Wait,
 };
-use HoldEvent::{Granted, Lost, RenewalFailing};
+use HoldEvent::{Contended, Granted, Lost, RenewalFailing};
 
 const LEASE: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(30);
@@ -87,6 +87,40 @@ fn a_read_write_lock_tells_its_grants_and_nothing_else_while_its_session_lasts()
         assert_eq!(events.wait_for(2 * LEASE), None);
         guard.unlock().unwrap();
         assert_eq!(events.try_next(), None);
+    }
+}
+
+/// The holder hears that it is waited for, gives the lock back, and the other has it.
+#[test]
+fn a_holder_that_listens_hears_that_others_wait_and_one_that_does_not_is_sent_nothing() {
+    let server = server();
+    for fabric in fabrics() {
+        for (lock_type, mode) in
+            [KINDS[0], KINDS[1], KINDS[2], (LockType::Rw, X), (LockType::Rw, S)]
+        {
+            let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+            let name = format!("contended {fabric:?} {lock_type:?} {mode:?}");
+            let held = lock(&mine, &name, lock_type);
+            let events = held.events(100);
+            for begins_late in [false, true] {
+                let guard = held.acquire(mode).guard().unwrap();
+                let of = (&held, guard.generation());
+                assert_eq!(next(&events, of), Granted);
+                // the question may come before the waiter, or after it
+                let all = begins_late.then(|| mine.events(100));
+                thread::scope(|threads| {
+                    let its = threads.spawn(|| {
+                        let lock = lock(&other, &name, lock_type);
+                        lock.acquire(X).wait(SOON).guard().map(|guard| guard.unlock())
+                    });
+                    assert_eq!(next(&events, of), Contended { waiters: 1, until: None }, "{name}");
+                    guard.unlock().unwrap();
+                    assert_eq!(its.join().unwrap(), Ok(Ok(())));
+                });
+                assert_eq!(events.try_next(), None, "{name}");
+                drop(all);
+            }
+        }
     }
 }
 

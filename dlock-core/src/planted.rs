@@ -446,6 +446,8 @@ pub const OF_LAPS: &[Bug] = &[Bug::HighIsTicket, Bug::LapOverEntries];
 
 /// Rules that unit tests alone find broken: no schedule of the simulator comes to what they need.
 pub const OF_UNITS: &[Bug] = &[
+    Bug::QuestionKept,
+    Bug::DeadlineUntold,
     Bug::RemovedReturns,
     Bug::GraceIgnored,
     Bug::GivenBackRemoved,

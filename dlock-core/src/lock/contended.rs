@@ -82,8 +82,9 @@ impl Listening {
         entry: &LockEntry,
         now: Now,
     ) -> Option<(u64, Heard)> {
-        let question = &mut self.question;
-        if question.hold != hold && !planted::is(Bug::ContendedLate) {
+        let (question, known) = (&mut self.question, self.hold);
+        let is_of = |has| has == hold || planted::is(Bug::ContendedLate);
+        if !is_of(question.hold) {
             return None;
         }
         let again_ns = now.local_ns.saturating_add(ASK_AGAIN_NS);
@@ -101,7 +102,7 @@ impl Listening {
             0 => {}
             _ => question.aware_until_ns = again_ns,
         }
-        let hold = entry.hold().filter(|&hold| self.hold() == Some(hold))?;
+        let hold = entry.hold().filter(|&has| is_of(has) && known == Some(has))?;
         let until_ns = (until != ServerTime(0)).then(|| local_ns(until, now));
         is_new.then_some((hold, Heard::Contended { waiters, until_ns }))
     }

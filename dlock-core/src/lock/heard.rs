@@ -63,7 +63,7 @@ pub enum Heard {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Listening {
     /// The number of the hold that they know.
-    hold: Option<u64>,
+    pub(super) hold: Option<u64>,
     /// Until when its lease ran for sure, when it was looked at last.
     until_ns: u64,
     is_failing: bool,

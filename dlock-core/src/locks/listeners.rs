@@ -111,7 +111,8 @@ impl Listeners {
         &self,
         has: impl Fn(ClientId, Slot) -> bool,
     ) -> Result<(), String> {
-        let mut all = self.of.iter().flat_map(|(client, of)| of.keys().map(|slot| (*client, *slot)));
+        let mut all =
+            self.of.iter().flat_map(|(client, of)| of.keys().map(|slot| (*client, *slot)));
         match all.find(|&(client, slot)| !has(client, slot)) {
             Some((client, slot)) => Err(format!("{client:?} listens to {slot:?}, and is gone")),
             None => Ok(()),

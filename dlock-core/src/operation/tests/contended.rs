@@ -72,6 +72,8 @@ fn an_answer_about_an_earlier_hold_is_dropped() {
     release(&mut e);
     assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
     while l.next(&e, at(2)).is_some() {}
+    let mut unasked = l;
+    assert_eq!(unasked.answered(1, contended(1, 0), &e, at(2)), None);
     assert_eq!(l.asks(&e, at(2)), Some((2, listen(false, 0))), "the next one is asked about");
     assert_eq!(l.answered(1, contended(1, 0), &e, at(3)), None);
     assert_eq!(l.asks(&e, at(3)), None, "its own question is out");
