@@ -13,10 +13,10 @@ use dlock_core::wire::message::Reply;
 use dlock_core::wire::status::Status;
 
 use super::server::World;
-use super::state::Sys;
+use super::state::{Arrived, Sys};
 
-/// A client that is well hears within this time that others wait for its lock: a question may be
-/// asked again after a second.
+/// A client that is well, and none of whose messages is under way, hears within this time that
+/// others wait for its lock: a question may be asked again after a second.
 const HEARS_NS_MAX: u64 = 3 * NS;
 
 /// What the program of a thread has heard.
@@ -138,6 +138,7 @@ impl Sys {
         let listener = &self.clients[c].threads[l].listener;
         let holds = listener.known.is_some() && !listener.is_ended;
         let is_unaware = holds && listener.contended != listener.known;
+        let is_well = is_well && !self.has_messages_under_way(c);
         if !self.plan.listens || !is_well || !others_wait || !is_unaware {
             return self.thread(c, l).listener.unaware_since = None;
         }
@@ -145,6 +146,15 @@ impl Sys {
         if at > since + HEARS_NS_MAX {
             self.fail(format!("events: client {c} does not hear that others wait for lock {l}"));
         }
+    }
+
+    fn has_messages_under_way(&self, c: usize) -> bool {
+        let client = &self.clients[c];
+        let is_its = |one: &Arrived| match *one {
+            Arrived::Unit { client, .. } => usize::from(client) == c,
+            _ => false,
+        };
+        !client.up.is_empty() || !client.down.is_empty() || self.inbox.iter().any(is_its)
     }
 }
 
