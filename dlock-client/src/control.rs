@@ -258,7 +258,7 @@ impl Control {
         let (stream, peer) = connected(address, patience.connect_deadline(), level)?;
         let unreached = |level, what, why| {
             log::log!(level, "no {what} to the primary at {peer}: {why}");
-            Unreached { status: Status::Error, why }
+            Unreached { why, ..Status::Error.into() }
         };
         stream
             .set_nodelay(true)

@@ -158,6 +158,46 @@ fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
     }
 }
 
+/// A holder that gives the lock back in time stays; one that does not hears that it has lost it.
+#[test]
+fn an_operator_who_wants_a_lock_back_is_heard_and_so_is_what_was_taken_away() {
+    const GRACE: Duration = Duration::from_secs(2);
+    for fabric in fabrics() {
+        let site = Site::new(&format!("taken-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+        let mine = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+            let name = format!("{lock_type:?}");
+            let held = lock(&mine, &name, lock_type);
+            let events = held.events(100);
+            let guard = held.acquire(X).guard().unwrap();
+            let of = (&held, guard.generation());
+            assert_eq!(next(&events, of), Granted);
+            let name: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+            let wanted = |more| format!(r#"{{"cmd":"break","name_hex":"{name}",{more}}}"#);
+            let answer = site.operate(&wanted(r#""grace_s":2"#));
+            let asked = Instant::now();
+            match next(&events, of) {
+                Contended { waiters: 0, until: Some(left) } if left <= GRACE => {}
+                other => panic!("{other:?}, after {answer}"),
+            }
+            assert!(asked.elapsed() < GRACE);
+            guard.unlock().unwrap();
+            thread::sleep((GRACE + GRACE / 4).saturating_sub(asked.elapsed()));
+            let guard = held.acquire(X).guard().expect("its client stays");
+            let of = (&held, guard.generation());
+            assert_eq!(next(&events, of), Granted);
+            site.operate(&wanted(r#""now":true"#));
+            assert_eq!(next(&events, of), Lost(Loss::TakenAway), "over {}", fabric.name());
+            assert!(matches!(guard.unlock(), Err(Error::Lost | Error::Disconnected)));
+            let again = held.acquire(X).wait(SOON).guard().unwrap();
+            assert_eq!(next(&events, (&held, again.generation())), Granted, "it has begun anew");
+            again.unlock().unwrap();
+        }
+    }
+}
+
 const PORT: &str = "DLOCK_TEST_EVENTS_PORT";
 
 /// Does nothing but in a child of the test below, which stops it.

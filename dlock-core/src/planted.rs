@@ -48,6 +48,9 @@ bugs! {
     DeadlineUntold =
         "deadline-untold",
         "a client that listens is told by when an operator wants its lock back";
+    TakenAwayUntold =
+        "taken-away-untold",
+        "a hold that an operator has taken away is told as such";
     LostUndeclared =
         "lost-undeclared",
         "a hold that cannot be renewed is given up before its lease ends";
@@ -448,6 +451,7 @@ pub const OF_LAPS: &[Bug] = &[Bug::HighIsTicket, Bug::LapOverEntries];
 pub const OF_UNITS: &[Bug] = &[
     Bug::QuestionKept,
     Bug::DeadlineUntold,
+    Bug::TakenAwayUntold,
     Bug::RemovedReturns,
     Bug::GraceIgnored,
     Bug::GivenBackRemoved,

@@ -29,10 +29,12 @@ pub enum Loss {
     Expired,
     /// The session is over that it depended on.
     Session,
+    /// An operator has taken it away.
+    TakenAway,
     /// A successor of the primary has refused it.
     Conflict,
     /// The lock was found to be another client's, or no one's, while the lease ran by this client's
-    /// clock: an operator may have taken it away, or the clock was wrong.
+    /// clock: the clock was wrong, or the client has not heard yet of what an operator has done.
     Unknown,
 }
 
