@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 use std::time::Duration;
 
 use dlock_core::ids::LockId;
@@ -77,12 +78,23 @@ pub enum HoldEvent {
 ///
 /// Dropping it ends them.
 #[derive(Debug)]
-pub struct Events(Receiver<Event>);
+pub struct Events(Receiver<Event>, Wakes);
+
+/// What is woken for each event that is put into the channel.
+type Wakes = Arc<Mutex<Option<Waker>>>;
 
 impl Events {
     /// The next event, if there is one now.
     pub fn try_next(&self) -> Option<Event> {
         self.0.try_recv().ok()
+    }
+
+    /// Has the waker woken for each event that comes from now on, in place of an earlier one. It is
+    /// woken on any thread of this library or of the program, in the middle of an operation: it
+    /// must not block, and must not call this library.
+    pub fn wakes(&self, waker: Waker) {
+        let before = self.1.lock().replace(waker);
+        drop(before);
     }
 
     /// The next event; `None`: the client is gone, and no more will come.
@@ -107,6 +119,7 @@ struct Feed {
     /// `None`: all locks, and the primary.
     lock: Option<LockId>,
     sender: SyncSender<Event>,
+    wakes: Wakes,
     missed: u64,
 }
 
@@ -131,7 +144,11 @@ impl Feed {
             }
         }
         match self.sender.try_send(event) {
-            Ok(()) => true,
+            Ok(()) => {
+                let waker = self.wakes.lock().clone();
+                waker.into_iter().for_each(Waker::wake);
+                true
+            }
             Err(TrySendError::Full(_)) => {
                 self.missed += 1;
                 true
@@ -178,10 +195,11 @@ impl Feeds {
         let mut all = self.all.lock();
         all.count += 1;
         let number = FeedNumber(all.count);
-        all.feeds.push(Feed { number, lock, sender, missed: 0 });
+        let wakes = Wakes::default();
+        all.feeds.push(Feed { number, lock, sender, wakes: Arc::clone(&wakes), missed: 0 });
         all.keeper = Some(keeper);
         self.is_any.store(true, Ordering::Relaxed);
-        (Events(receiver), number)
+        (Events(receiver, wakes), number)
     }
 
     /// Whether any of them hears of this lock.
@@ -224,6 +242,9 @@ impl Feeds {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
     use super::*;
 
     fn granted(hold: u64) -> Event {
@@ -247,6 +268,27 @@ mod tests {
         drop(events);
         feeds.tell(granted(7));
         assert!(!feeds.is_any(), "nobody listens");
+    }
+
+    struct Counts(AtomicUsize);
+
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_waker_is_woken_for_each_event_that_is_put_into_the_channel() {
+        let feeds = Feeds::default();
+        let (events, _) = feeds.add(None, 2, (Weak::new(), Arc::new(Tasks::new())));
+        let woken = Arc::new(Counts(AtomicUsize::new(0)));
+        feeds.tell(granted(1));
+        events.wakes(Arc::clone(&woken).into());
+        for hold in 2..=5 {
+            feeds.tell(granted(hold));
+        }
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the others had no room");
     }
 
     #[test]

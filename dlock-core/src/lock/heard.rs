@@ -17,7 +17,7 @@
 //! asked for is a loss.
 
 use super::contended::Question;
-use super::{Doubt, LockEntry};
+use super::{Doubt, LockEntry, OpResult};
 use crate::clock::Now;
 use crate::planted::{self, Bug};
 
@@ -115,6 +115,12 @@ impl LockEntry {
         let is_doubtful =
             matches!(self.doubt, Doubt::Lost | Doubt::Release | Doubt::Acquire | Doubt::Left);
         (self.state.is_held() && !is_doubtful).then_some(self.hold)
+    }
+
+    /// The release of a hold that is known to be lost needs no primary: its program is told. `None`:
+    /// the hold is not lost, or that was told.
+    pub fn loss_told(&mut self) -> Option<OpResult> {
+        (self.doubt == Doubt::Lost).then(|| self.lost())
     }
 
     /// How many holds have begun: the number of the last one, by which its guard is known.
