@@ -117,8 +117,8 @@ impl LockEntry {
         (self.state.is_held() && !is_doubtful).then_some(self.hold)
     }
 
-    /// The release of a hold that is known to be lost needs no primary: its program is told. `None`:
-    /// the hold is not lost, or that was told.
+    /// The release of a hold that is known to be lost needs no primary: its program is told.
+    /// `None`: the hold is not lost, or that was told.
     pub fn loss_told(&mut self) -> Option<OpResult> {
         (self.doubt == Doubt::Lost).then(|| self.lost())
     }

@@ -4,7 +4,8 @@
 //! Every request carries a [`Seq`](crate::ids::Seq) and is answered by exactly one reply with the
 //! same number, except [`Request::Wake`] and [`Request::Abandon`], which have no reply. The reply
 //! to [`Request::Wait`] comes when the lock is granted or the wait is cancelled, however long that
-//! takes, and that to [`Request::Listen`] when there is something to tell, or never. A request that is sent again with the same number is not executed again.
+//! takes, and that to [`Request::Listen`] when there is something to tell, or never. A request that
+//! is sent again with the same number is not executed again.
 
 use crate::clock::ServerTime;
 use crate::ids::Handle;
