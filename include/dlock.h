@@ -384,7 +384,7 @@ enum {
     DLOCK_EVENT_LOST = 65,            /* it is over, and was not released: reason; DLOCK_E_LOST */
     DLOCK_EVENT_CONTENDED = 66,       /* it keeps others waiting: count, left_ms */
     DLOCK_EVENT_RENEWAL_FAILING = 67, /* a renewal was not answered: left_ms */
-    DLOCK_EVENT_RECOVERING = 68,      /* the client has come to a primary that recovers */
+    DLOCK_EVENT_RECOVERING = 68,      /* the client is at a primary that recovers: count, of */
     DLOCK_EVENT_SERVING = 69,         /* the client has a primary that serves again */
     DLOCK_EVENT_MISSED = 70           /* so many events had no room: count */
 };
@@ -410,9 +410,10 @@ typedef struct dlock_event {
     uint64_t token;      /* as in dlock_hold_info */
     int32_t lock_id;     /* the number of the lock, as `dlock locks` prints it, of kinds from 64 */
     uint32_t reason;
-    uint64_t count;      /* clients that wait, or events that are missing */
+    uint64_t count;      /* clients that wait, or have told what they hold; or missing events */
     uint64_t left_ms;    /* until the hold is lost, or an operator has the client removed;
                           * DLOCK_FOREVER: no operator wants the lock back */
+    uint64_t of;         /* clients that a recovery waits for; 0: that is not known yet */
 } dlock_event;
 
 /* Makes a queue.

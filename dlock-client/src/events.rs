@@ -41,8 +41,14 @@ pub enum Event {
         what: HoldEvent,
     },
     /// The client has come to a primary that recovers: nothing is granted until all its clients
-    /// have told what they hold, or its time for that is over.
-    Recovering,
+    /// have told what they hold, or its time for that is over. Told again, a few times a second at
+    /// most, when the numbers change.
+    Recovering {
+        /// So many clients have told everything; 0 of 0: the client has not heard of that yet.
+        told: u32,
+        /// Of so many.
+        of: u32,
+    },
     /// The client has a primary that serves again.
     Serving,
     /// So many events had no room in the channel.

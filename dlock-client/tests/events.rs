@@ -148,7 +148,9 @@ fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
         })
         .collect();
         heard.retain(|event| !matches!(event, Event::Hold { .. }));
-        assert_eq!(heard, [Event::Recovering], "over {}", fabric.name());
+        let is_recovering = |event: &Event| matches!(event, Event::Recovering { .. });
+        assert!(heard.iter().all(is_recovering), "over {}: {heard:?}", fabric.name());
+        assert_eq!(heard.first(), Some(&Event::Recovering { told: 0, of: 0 }));
         assert_eq!(its.wait_for(2 * LEASE), None, "it is renewed again");
         site.stop();
         let failing = |what: &HoldEvent| matches!(what, RenewalFailing { .. });
@@ -195,6 +197,35 @@ fn an_operator_who_wants_a_lock_back_is_heard_and_so_is_what_was_taken_away() {
             assert_eq!(next(&events, (&held, again.generation())), Granted, "it has begun anew");
             again.unlock().unwrap();
         }
+    }
+}
+
+/// One of two clients has told what it holds, and the other does not come back by itself.
+#[test]
+fn who_waits_for_a_recovery_hears_how_far_it_is() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("far-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+        let config = config.silence(Duration::from_millis(200)).horizon(Duration::from_secs(60));
+        let mine = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        let held = lock(&mine, "held", LockType::Fair);
+        let _guard = held.acquire(X).guard().unwrap();
+        let horizon = Duration::from_secs(60);
+        let stays_away = Config::new().port(at.port()).fabric(fabric).horizon(horizon);
+        let other = Client::with_config(&stays_away, &at.ip().to_string()).unwrap();
+        let its = lock(&other, "its", LockType::Fair);
+        let _its_guard = its.acquire(X).guard().unwrap();
+        let events = mine.events(100);
+        site.stop();
+        site.start();
+        let heard: Vec<_> = std::iter::from_fn(|| events.wait_for(SOON))
+            .filter(|event| matches!(event, Event::Recovering { .. }))
+            .take(2)
+            .collect();
+        let far = [(0, 0), (1, 2)].map(|(told, of)| Event::Recovering { told, of });
+        assert_eq!(heard, far, "over {}", fabric.name());
+        assert_eq!(events.wait_for(LEASE), None, "it is told when it changes");
     }
 }
 

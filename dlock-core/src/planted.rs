@@ -48,6 +48,9 @@ bugs! {
     DeadlineUntold =
         "deadline-untold",
         "a client that listens is told by when an operator wants its lock back";
+    ProgressUntold =
+        "progress-untold",
+        "a recovering primary says how many clients have told what they hold";
     TakenAwayUntold =
         "taken-away-untold",
         "a hold that an operator has taken away is told as such";
@@ -452,6 +455,7 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::QuestionKept,
     Bug::DeadlineUntold,
     Bug::TakenAwayUntold,
+    Bug::ProgressUntold,
     Bug::RemovedReturns,
     Bug::GraceIgnored,
     Bug::GivenBackRemoved,

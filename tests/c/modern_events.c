@@ -142,8 +142,11 @@ static void failover(dlock_client client, struct primary_process *primary, int p
     dlock_event event = of_kind(queue, DLOCK_EVENT_RENEWAL_FAILING, generation);
     CHECK(event.left_ms > 0 && event.left_ms <= 31000);
     *primary = spawn_primary(port, 2);
-    of_kind(queue, DLOCK_EVENT_RECOVERING, 0);
-    of_kind(queue, DLOCK_EVENT_SERVING, 0);
+    event = of_kind(queue, DLOCK_EVENT_RECOVERING, 0);
+    CHECK(event.count == 0 && event.of == 0); /* it is not known yet */
+    while ((event = next(queue)).kind == DLOCK_EVENT_RECOVERING)
+        CHECK(event.count <= event.of && event.of == 2);
+    CHECK(event.kind == DLOCK_EVENT_SERVING);
     OK(dlock_hold_check(hold, AMPLE, NONE));
     OK(dlock_release(hold, AMPLE, NONE));
     OK(dlock_queue_close(queue));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::Heard;
+use dlock_core::wire::control::Told;
 use dlock_core::wire::message::Reply;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
@@ -167,6 +168,12 @@ impl Instance {
             true => self.feeds.look_again(held.id), // it may be asked about from now on
             false => self.feeds.look_after(held.id, hold),
         }
+    }
+
+    /// How far the recovery of the primary is, as it has said last.
+    pub(crate) fn recovery(&self) -> Told {
+        let control = self.control.try_lock();
+        control.and_then(|control| control.as_ref().map(|one| one.recovery)).unwrap_or_default()
     }
 
     /// Tells something of the primary, if there are listeners.

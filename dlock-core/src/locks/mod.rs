@@ -307,7 +307,8 @@ impl Locks {
             }
             R::Heartbeat => {
                 let (until, asked) = (ServerTime(0), ServerTime(0)); // the membership tells them
-                ControlReply::Alive { now, recovering: self.recovering, until, asked }
+                let (recovering, recovery) = (self.recovering, self.have_told());
+                ControlReply::Alive { now, recovering, until, asked, recovery }
             }
             R::GetLocks(descs) => {
                 mem.visited(self.quota_work(client));

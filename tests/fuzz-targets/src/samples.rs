@@ -9,7 +9,7 @@ use dlock_core::token::Token;
 use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{
     Act, Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
-    LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, Terms, VerbsAttach,
+    LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, Terms, Told, VerbsAttach,
     VerbsAttached, VerbsEndpoint, VerbsRegion, Whose, VERSION,
 };
 use dlock_core::wire::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
@@ -136,6 +136,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
             recovering: true,
             until: ServerTime(9),
             asked: ServerTime(9),
+            recovery: Told { told: 1, of: 2 },
         },
         C::Locks(vec![Ok(grant), Err(Status::ServerNoResource)]),
         C::Statuses(vec![Status::Success, Status::Fail]),

@@ -197,6 +197,7 @@ structs! {
         pub reason: u32,
         pub count: u64,
         pub left_ms: u64,
+        pub of: u64,
     }
     pub struct dlock_object_options {
         pub size: u32,

@@ -92,7 +92,10 @@ impl Listener {
                 (told.lock_id, told.generation) = (lock.0, generation);
                 of_hold(&mut told, what)?
             }
-            Event::Recovering => DLOCK_EVENT_RECOVERING,
+            Event::Recovering { told: clients, of } => {
+                (told.count, told.of) = (clients.into(), of.into());
+                DLOCK_EVENT_RECOVERING
+            }
             Event::Serving => DLOCK_EVENT_SERVING,
             Event::Missed(count) => {
                 told.count = count;
