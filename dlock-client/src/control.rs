@@ -26,7 +26,7 @@ use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
 use dlock_core::wire::codec::{self, Frame};
-use dlock_core::wire::control::{ControlReply, ControlRequest};
+use dlock_core::wire::control::{ControlReply, ControlRequest, Told};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fds::is_open;
@@ -97,6 +97,8 @@ pub(crate) struct Control {
     pub(crate) heard: Option<(Seq, Heard)>,
     /// Until when an operator wants something of the client back, as the log has said.
     asked: ServerTime,
+    /// How far the primary's recovery is, as it has said last.
+    pub(crate) recovery: Told,
 }
 
 /// The beginning of what a peer that speaks TLS answers to plain frames: an alert (RFC 8446).
@@ -258,7 +260,7 @@ impl Control {
         let (stream, peer) = connected(address, patience.connect_deadline(), level)?;
         let unreached = |level, what, why| {
             log::log!(level, "no {what} to the primary at {peer}: {why}");
-            Unreached { status: Status::Error, why }
+            Unreached { why, ..Status::Error.into() }
         };
         stream
             .set_nodelay(true)
@@ -288,6 +290,7 @@ impl Control {
             beats,
             heard: None,
             asked: ServerTime(0),
+            recovery: Told::default(),
         })
     }
 
@@ -439,9 +442,11 @@ impl Control {
         }
     }
 
-    /// Tells in the log, once, that an operator wants something back.
+    /// Records how far the recovery is, and tells in the log, once, that an operator wants something
+    /// back.
     fn tell_of_operator(&mut self, reply: &ControlReply) {
-        let ControlReply::Alive { now, asked, .. } = *reply else { return };
+        let ControlReply::Alive { now, asked, recovery, .. } = *reply else { return };
+        self.recovery = recovery;
         if std::mem::replace(&mut self.asked, asked) != asked && asked > now {
             log::warn!(
                 "an operator wants back what this client holds: it is removed in {} s unless it \
@@ -684,7 +689,13 @@ mod tests {
         let now = dlock_core::clock::ServerTime(1);
         let alive = reply(
             1,
-            ControlReply::Alive { now, recovering: false, until: now, asked: ServerTime(0) },
+            ControlReply::Alive {
+                now,
+                recovering: false,
+                until: now,
+                asked: ServerTime(0),
+                recovery: Told::default(),
+            },
         );
         let refused = ControlReply::Error(Status::Error); // extends nothing
         let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);

@@ -269,6 +269,9 @@ impl World {
             8 => Request::Extend { handle, mode, ticket, lease: tape.lease() },
             9 => Request::Steal { handle, lease: tape.lease() },
             10 if wait.0 == 3 => Request::Confirm { handle, mode },
+            10 if wait.0 == 2 => {
+                Request::Listen { handle, knows: tape.flip(), until: ServerTime(0) }
+            }
             _ if tape.flip() => Request::Ping,
             _ => Request::Resolve { handle },
         }

@@ -108,6 +108,7 @@ fn request(request: &Q) -> usize {
         Q::Ping => 10,
         Q::CountReaders { .. } => 11,
         Q::Confirm { .. } => 12,
+        Q::Listen { .. } => 13,
     }
 }
 
@@ -119,6 +120,7 @@ fn reply(reply: &Reply) -> usize {
         Reply::Cancelled { .. } => 3,
         Reply::Done { .. } => 4,
         Reply::Pong { .. } => 5,
+        Reply::Contended { .. } => 6,
     }
 }
 

@@ -55,6 +55,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
             recovering: g.bool(),
             until: ServerTime(g.next()),
             asked: ServerTime(g.next()),
+            recovery: Told { told: g.u32(), of: g.u32() },
         },
         4 => R::Locks(g.list(|g| {
             let grant = LockGrant {
