@@ -108,8 +108,6 @@ enum Ends {
     Grace,
     Horizon,
     Lease,
-    /// The end of the lease of a place in a queue: that of its claim, which is over.
-    Claim,
     /// Not before the client's process has ended, or has unmapped the memory: it cannot be fenced.
     Unmapped,
     Never,
@@ -124,7 +122,6 @@ fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
         (SilentWithHorizon, _) if is_mapped => Ends::Unmapped,
         (Removed | RemovedWithHorizon | RemovedNow, _) if is_mapped => Ends::Unmapped,
         (Died, _) if is_mapped => Ends::Now,
-        (Removed, _) if hold == FairTicket => Ends::Claim,
         (Left | RemovedNow, _) | (Removed, false) => Ends::Now,
         (ClosedOrphansGrace, _) => Ends::Grace,
         (Closed | Died | ClosedWithHorizon | SilentWithHorizon, true) => Ends::Lease,
@@ -219,7 +216,6 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
         Ends::Grace => at(GRACE_S),
         Ends::Horizon => at(HORIZON_S.into()),
         Ends::Lease => START.deadline(Lease::secs(LEASE_S)).expiry(),
-        Ends::Claim => START.deadline(Lease::NONE).expiry(),
         Ends::Unmapped | Ends::Never => at(100_000),
     };
     let name = format!("{what:?} over {fabric:?}, {cause:?}: {expected:?}");
