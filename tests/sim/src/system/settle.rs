@@ -242,7 +242,8 @@ impl World {
                 let Some(id) = self.sys.clients[c].id else { continue };
                 let until = match self.sys.plan.locks[l] {
                     LockType::Fair => primary.locks().arbiter().turn_until(&mut self.sys, slot, id),
-                    LockType::Rw => (word != 0).then_some(Deadline::NEVER), // it may be a reader of these
+                    // it may be a reader of these
+                    LockType::Rw => (word != 0).then_some(Deadline::NEVER),
                     LockType::Atomic => {
                         let word = AtomicWord::from_bits(word);
                         (word.client() == id.get()).then_some(word.timeout())
