@@ -215,7 +215,8 @@ impl Guard<'_> {
         self.0.number()
     }
 
-    /// Moves the end of the lease to `lease` from now, never back; rounded up as [`lease`](crate::Acquire::lease) is.
+    /// Moves the end of the lease to `lease` from now, never back; it is rounded up as that of the
+    /// [acquire](crate::Acquire::lease).
     ///
     /// # Errors
     /// `Lost` (the lock has another holder, or none), `Invalid` (a read-write lock has no lease),

@@ -115,7 +115,7 @@ impl LockState {
 }
 
 /// The arbiter of one primary.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arbiter {
     /// Boxed, so that what a tree moves when it grows is little.
     locks: BTreeMap<Slot, Box<LockState>>,
@@ -130,7 +130,7 @@ pub struct Arbiter {
 }
 
 /// What the last call took: no part of the state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Work(u64);
 
 impl PartialEq for Work {
@@ -242,18 +242,6 @@ impl Ctx<'_> {
 }
 
 impl Arbiter {
-    /// An arbiter with empty queues.
-    pub fn new() -> Self {
-        Self {
-            locks: BTreeMap::new(),
-            due: BTreeSet::new(),
-            proxied: Proxied::default(),
-            waits: BTreeMap::new(),
-            hindered: BTreeSet::new(),
-            work: Work(0),
-        }
-    }
-
     /// What the last call took, in the units of [`FAIR_WORK_MAX`].
     pub fn work(&self) -> u64 {
         self.work.0

@@ -129,7 +129,7 @@ impl Locks {
         registry.locks.starts_above(config.tokens.start());
         Self {
             registry,
-            arbiter: Arbiter::new(),
+            arbiter: Arbiter::default(),
             last_seq: BTreeMap::new(),
             one_sided: BTreeSet::new(),
             recovering: config.recovery_clients > 0,

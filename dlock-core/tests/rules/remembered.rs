@@ -101,7 +101,7 @@ fn a_client_that_goes_while_its_locks_are_told_leaves_nothing_to_tell() {
 /// As above, of what the arbiter itself keeps.
 #[test]
 fn the_arbiter_forgets_that_a_client_was_changing_when_it_is_gone() {
-    let (mut arbiter, client) = (Arbiter::new(), ClientId::new(7).unwrap());
+    let (mut arbiter, client) = (Arbiter::default(), ClientId::new(7).unwrap());
     arbiter.proxy(client);
     assert!(!arbiter.is_changing(client), "it has nothing that a lock knows");
     arbiter.unproxy(client);

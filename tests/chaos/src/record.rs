@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use dlock_core::clock::NS;
+use dlock_core::lock::TimeOut;
 use dlock_core::wire::message::Mode;
 
 /// A client was told that it holds a lock, or that its hold goes on.
@@ -177,6 +179,12 @@ impl fmt::Display for Record {
             Self::Gone { who, at } => write!(f, "gone {who} {at} 0"),
         }
     }
+}
+
+/// When a lease ends, in nanoseconds since 1970; `u64::MAX`: never.
+pub fn end_ns(time_out: TimeOut) -> u64 {
+    let anchor_ns = u64::from(time_out.anchor_s) * NS;
+    anchor_ns.saturating_add(time_out.at.expiry().0)
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ fn arbitrate(lock_type: LockType, word: u64, request: Request) -> Vec<Reply> {
     let lock = LockRef { slot: Slot(0), lock_type, tokens: false, refs: &refs };
     let from = Caller { client: client(), handle: HANDLE, seq: Seq(1) };
     let (mut memory, mut out) = (OneWord(word), Vec::new());
-    Arbiter::new().request(now().time, &mut memory, lock, from, request, &mut out);
+    Arbiter::default().request(now().time, &mut memory, lock, from, request, &mut out);
     out.iter().map(|sent| sent.reply).collect()
 }
 

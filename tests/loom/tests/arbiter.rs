@@ -82,7 +82,7 @@ struct Primary {
 
 impl Primary {
     fn new(memory: &Shared, lock_type: LockType) -> Self {
-        let (arbiter, memory) = (Arbiter::new(), memory.clone());
+        let (arbiter, memory) = (Arbiter::default(), memory.clone());
         Self { arbiter, memory, lock_type, seq: 0, sent: Vec::new() }
     }
 
@@ -209,7 +209,8 @@ fn a_reader_that_comes_while_a_writer_is_let_in_steps_back_or_is_waited_for() {
             asked
         });
         let (handle, wait) = (Handle(0), WaitNumber(1));
-        primary.serve(2, Request::Wait { handle, mode: EX, lease: Lease::secs(30), wait, ticket: None });
+        let lease = Lease::secs(30);
+        primary.serve(2, Request::Wait { handle, mode: EX, lease, wait, ticket: None });
         for request in reader.join().unwrap() {
             assert!(matches!(request, Request::Wake { .. }), "{request:?}");
             primary.serve(1, request);
@@ -238,7 +239,7 @@ fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
                 At::Asks(_) => 0, // stepped back, and it tells so
             }
         });
-        let mut arbiter = Arbiter::new();
+        let mut arbiter = Arbiter::default();
         let mut out = Vec::new();
         let refs = [(client(1), Handle(0))];
         let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, tokens: false, refs: &refs };

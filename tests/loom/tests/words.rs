@@ -166,7 +166,7 @@ fn a_recount_never_takes_a_living_reader_off() {
             let mut entry = entry(1, LockType::Rw);
             run(&shared, 1, &mut entry, try_lock(Mode::Shared))
         });
-        let mut arbiter = Arbiter::new();
+        let mut arbiter = Arbiter::default();
         let mut out = Vec::new();
         let refs = [(client(1), Handle(0))];
         let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, tokens: false, refs: &refs };

@@ -262,7 +262,7 @@ impl State {
         self.recovery = Some(Recovery { epoch, since, known, heard: Vec::new(), due: None });
         self.deaths -= 1;
         self.call = None;
-        self.arbiter = dlock_core::arbiter::Arbiter::new();
+        self.arbiter = dlock_core::arbiter::Arbiter::default();
         // nobody reads those of the predecessor any more
         self.ledgers = [LedgerEntry::new(); CLIENTS];
         for c in self.clients.iter_mut().filter(|c| c.known) {

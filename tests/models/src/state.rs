@@ -298,7 +298,7 @@ impl State {
     }
 
     pub(crate) fn new(setup: &Setup) -> Self {
-        let mut arbiter = Arbiter::new();
+        let mut arbiter = Arbiter::default();
         if setup.by_primary {
             (0..CLIENTS).for_each(|i| arbiter.proxy(id(i)));
         }

@@ -184,7 +184,7 @@ impl World {
             violation: None,
             trace: Vec::new(),
         };
-        let mut arbiter = Arbiter::new();
+        let mut arbiter = Arbiter::default();
         for client in clients.list.iter().filter(|_| scenario.by_primary) {
             arbiter.proxy(client.id);
         }

@@ -587,7 +587,8 @@ impl LockEntry {
         self.fair.ticket = ticket;
         self.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
         self.fair.turn = TurnWord::from_bits(turn);
-        (self.fair.claim_until, self.stamp) = (Deadline::NONE, 0); // as the recovery has set the entry
+        // as the recovery has set the entry
+        (self.fair.claim_until, self.stamp) = (Deadline::NONE, 0);
     }
 
     /// A primary has refused an addition: numbers come from the arbiter.

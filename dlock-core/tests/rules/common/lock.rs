@@ -103,7 +103,7 @@ impl World {
     pub fn new(lock_type: LockType, clients: u32) -> Self {
         Self {
             lock_type,
-            arbiter: Arbiter::new(),
+            arbiter: Arbiter::default(),
             memory: Memory::default(),
             refs: (1..=clients).map(|n| (id(n), HANDLE)).collect(),
             now: ServerTime(u64::from(START_S) * NS),

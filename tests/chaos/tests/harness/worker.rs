@@ -16,9 +16,9 @@ use std::thread;
 use std::time::Duration;
 
 use dlock_chaos::faults::{checked_ns, take_unsure_ns, Faulty, Rates};
-use dlock_chaos::record::{Granted, Record};
+use dlock_chaos::record::{end_ns, Granted, Record};
 use dlock_chaos::rng::Rng;
-use dlock_client::raw::{AsyncOp, Instance, OpResult, TimeOut, View};
+use dlock_client::raw::{AsyncOp, Instance, OpResult, View};
 use dlock_client::{ClientConfig, LockDesc, LockId, LockType, Mode, Status};
 use dlock_fabric::os::clock::boot_ns;
 
@@ -595,10 +595,4 @@ impl<'a> Client<'a> {
             Granted { who, lock, mode, before, after, until_ns, asked_s, ticket, checked, epoch };
         self.write(Record::Granted(grant));
     }
-}
-
-/// When a lease ends, in nanoseconds since 1970; `u64::MAX`: never.
-fn end_ns(time_out: TimeOut) -> u64 {
-    let anchor_ns = u64::from(time_out.anchor_s) * dlock_core::clock::NS;
-    anchor_ns.saturating_add(time_out.at.expiry().0)
 }

@@ -68,8 +68,8 @@ impl Sys {
         match self.rng.chance(self.plan.endless) {
             true => Lease::ENDLESS,
             false if self.rng.below(100) == 0 => Lease::NONE,
-            // also shorter ones than the C API has
-            false if self.rng.below(4) == 0 => Lease(self.rng.range(1, TICKS_PER_S.into()) as u32),
+            // also shorter ones than the C API has, down to the shortest of the others
+            false if self.rng.below(4) == 0 => Lease(self.rng.range(2, TICKS_PER_S.into()) as u32),
             false => Lease::secs(self.rng.range(1, self.plan.lease_max_s.into()) as u32),
         }
     }

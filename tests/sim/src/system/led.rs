@@ -128,7 +128,8 @@ impl Sys {
 
     fn confirm(&mut self, c: usize, l: usize) {
         if let Some(operation) = self.of_the_library(c, l, Operation::confirm) {
-            self.thread(c, l).op = Op::Extend { mode: Mode::Exclusive, lease: Lease::NONE }; // no release
+            let no_release = Op::Extend { mode: Mode::Exclusive, lease: Lease::NONE };
+            self.thread(c, l).op = no_release;
             self.started(c, l, Started::Running(operation));
         }
     }
