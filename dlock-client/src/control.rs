@@ -415,10 +415,7 @@ impl Control {
             match self.next_reply() {
                 Ok(Some((seq, reply))) => self.late(seq, &reply),
                 Ok(None) => return,
-                Err(_) => {
-                    self.broken = true;
-                    return;
-                }
+                Err(_) => return self.broken = true,
             }
         }
     }
@@ -442,7 +439,7 @@ impl Control {
         }
     }
 
-    /// Records how far the recovery is, and tells in the log, once, that an operator wants something
+    /// Records how far the recovery is, and tells once in the log that an operator wants something
     /// back.
     fn tell_of_operator(&mut self, reply: &ControlReply) {
         let ControlReply::Alive { now, asked, recovery, .. } = *reply else { return };

@@ -217,8 +217,7 @@ pub(crate) struct Thread {
     pub called: (u32, ServerTime),
     /// The lap of the fair lock's place when the call began.
     pub lap: u64,
-    /// If the clock was right again when the call began: when it had last gone on after standing
-    /// still.
+    /// When the clock had last gone on after a stand, if it was right again when the call began.
     pub is_right: Option<u64>,
     /// When the call began: how often the rules had changed, and the deadline of the hold.
     pub law: (u32, Deadline),
