@@ -42,7 +42,7 @@ fn a_guard_whose_lease_ended_says_that_the_lock_is_lost() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("lost").unwrap(), b.atomic_lock("lost").unwrap());
         let mut guard =
-            mine.acquire(Exclusive).lease(Duration::from_millis(1)).wait(No).guard().unwrap();
+            mine.acquire(Exclusive).lease(Duration::from_millis(500)).wait(No).guard().unwrap();
         let taken = other.acquire(Exclusive).wait(LEASE).guard().unwrap();
         assert_eq!(guard.check(), Err(Error::Lost));
         assert_eq!(guard.extend(LEASE), Err(Error::Lost));

@@ -37,7 +37,9 @@ fn a_lease_is_not_rounded_to_seconds() {
     for fabric in fabrics() {
         let mine = client(&server, fabric);
         for lock_type in LEASED {
-            let [short, long] = ["short", "long"].map(|name| lock(&mine, name, lock_type));
+            let [short, long] = ["short", "long"].map(|name| {
+                lock(&mine, &format!("{name} {lock_type:?}"), lock_type)
+            });
             let held = |lock: &Lock, ms| lock.acquire(X).lease(Duration::from_millis(ms)).owned();
             let mut first = held(&short, 250).unwrap();
             let second = held(&long, 60_000).unwrap();
@@ -48,7 +50,7 @@ fn a_lease_is_not_rounded_to_seconds() {
             first.extend(Duration::from_millis(750)).unwrap();
             assert!(first.lease_end_ms().unwrap() >= before_ms + 500 - 63);
         }
-        let lock = lock(&mine, "short", LockType::Atomic);
+        let lock = lock(&mine, "refused", LockType::Atomic);
         let refused = lock.acquire(X).lease(LEASE_MIN / 2).guard();
         assert!(matches!(refused, Err(Error::Invalid(_))));
     }
@@ -62,7 +64,7 @@ fn a_short_lease_is_renewed_many_times() {
         let mine = client(&server, fabric);
         for (lock_type, ms) in [(LockType::Atomic, 300), (LockType::Fair, 500)] {
             let lease = Duration::from_millis(ms);
-            let lock = lock(&mine, "renewed", lock_type);
+            let lock = lock(&mine, &format!("renewed {lock_type:?}"), lock_type);
             eventually(60, "a hold that lasts for five leases", || {
                 let guard = lock.acquire(X).lease(lease).renew(Renew::new()).guard().unwrap();
                 thread::sleep(5 * lease);
@@ -81,7 +83,7 @@ fn child_that_holds() {
     let config = Config::new().port(addr.port()).fabric(FabricChoice::Tcp);
     let client = Client::with_config(&config, &addr.ip().to_string()).unwrap();
     let lock_type = if lock_type == "fair" { LockType::Fair } else { LockType::Atomic };
-    let lock = lock(&client, "killed", lock_type);
+    let lock = lock(&client, &job, lock_type);
     loop {
         let renewed = lock.acquire(X).lease(SHORT).renew(Renew::new()).guard().unwrap();
         println!("\nheld");
@@ -97,16 +99,17 @@ fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
     let server = server();
     for lock_type in LEASED {
         let name = if lock_type == LockType::Fair { "fair" } else { "atomic" };
+        let job = format!("{} {name}", server.local_addr());
         let mut holder = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_holds", "--nocapture"])
-            .env("DLOCK_TEST_HOLD", format!("{} {name}", server.local_addr()))
+            .env("DLOCK_TEST_HOLD", &job)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "held"));
         let other = client(&server, FabricChoice::Tcp);
-        let lock = lock(&other, "killed", lock_type);
+        let lock = lock(&other, &job, lock_type);
         assert!(matches!(lock.acquire(X).lease(SHORT).wait(Wait::No).guard(), Err(Error::Held)));
         thread::scope(|scope| {
             let waits = scope.spawn(|| {
@@ -137,10 +140,11 @@ fn clients_with_leases_of_seconds_and_shorter_ones_exclude_each_other() {
                 thread::sleep(Duration::from_millis(1));
                 is_inside.store(false, Ordering::SeqCst);
             };
+            let name = format!("mixed {lock_type:?}");
             let by_seconds = join(&server, fabric);
-            let id = got(&by_seconds, "mixed", lock_type);
+            let id = got(&by_seconds, &name, lock_type);
             let mine = client(&server, fabric);
-            let lock = lock(&mine, "mixed", lock_type);
+            let lock = lock(&mine, &name, lock_type);
             thread::scope(|scope| {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
@@ -154,7 +158,7 @@ fn clients_with_leases_of_seconds_and_shorter_ones_exclude_each_other() {
                 for round in 0..ROUNDS {
                     if round % 4 == 3 {
                         let vanishes = client(&server, fabric);
-                        let lock = self::lock(&vanishes, "mixed", lock_type);
+                        let lock = self::lock(&vanishes, &name, lock_type);
                         mem::forget(lock.acquire(X).lease(SHORT).owned().unwrap());
                         continue;
                     }
