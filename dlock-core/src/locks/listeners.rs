@@ -164,7 +164,9 @@ impl Locks {
     /// An operator wants something of the client back by then.
     pub(crate) fn wants_back(&mut self, client: ClientId, until: ServerTime, lock: Option<LockId>) {
         self.listeners.wanted.insert(client, (until, lock));
-        self.listeners.telling.insert(client, None);
+        if self.listeners.of.contains_key(&client) {
+            self.listeners.telling.insert(client, None);
+        }
     }
 
     /// The client is judged: it is not told of a deadline any more.
