@@ -37,9 +37,8 @@ fn a_lease_is_not_rounded_to_seconds() {
     for fabric in fabrics() {
         let mine = client(&server, fabric);
         for lock_type in LEASED {
-            let [short, long] = ["short", "long"].map(|name| {
-                lock(&mine, &format!("{name} {lock_type:?}"), lock_type)
-            });
+            let [short, long] = ["short", "long"]
+                .map(|name| lock(&mine, &format!("{name} {lock_type:?}"), lock_type));
             let held = |lock: &Lock, ms| lock.acquire(X).lease(Duration::from_millis(ms)).owned();
             let mut first = held(&short, 250).unwrap();
             let second = held(&long, 60_000).unwrap();

@@ -131,6 +131,7 @@ impl FrameBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dlock_core::clock::Lease;
     use dlock_core::ids::{Handle, Seq};
     use dlock_core::memory::words::LedgerEntry;
     use dlock_core::wire::codec::{encode, Frame};
@@ -141,8 +142,7 @@ mod tests {
         for n in 0..50u64 {
             encode(&Frame::Note(Handle(n as u32), LedgerEntry::from_bits(n)), &mut bytes);
             let name = vec![b'x'; 500];
-            let request =
-                ControlRequest::ObjectGet { name, lease: dlock_core::clock::Lease::secs(1) };
+            let request = ControlRequest::ObjectGet { name, lease: Lease(1) };
             encode(&Frame::Control(Seq(n + 1), request), &mut bytes);
         }
         (bytes, 100)
