@@ -95,10 +95,8 @@ pub(crate) struct Control {
     beats: VecDeque<(Seq, u64)>,
     /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
-    /// Until when an operator wants something of the client back, as the log has said.
-    asked: ServerTime,
-    /// How far the primary's recovery is, as it has said last.
-    pub(crate) recovery: Told,
+    asked: ServerTime, // by when an operator wants something back, as the log has said
+    pub(crate) recovery: Told, // as the primary has said last
 }
 
 /// The beginning of what a peer that speaks TLS answers to plain frames: an alert (RFC 8446).
@@ -683,17 +681,9 @@ mod tests {
 
     #[test]
     fn a_call_sends_the_heartbeat_that_is_due_before_its_own_request() {
-        let now = dlock_core::clock::ServerTime(1);
-        let alive = reply(
-            1,
-            ControlReply::Alive {
-                now,
-                recovering: false,
-                until: now,
-                asked: ServerTime(0),
-                recovery: Told::default(),
-            },
-        );
+        let (now, asked, recovery) = (ServerTime(1), ServerTime(0), Told::default());
+        let alive =
+            reply(1, ControlReply::Alive { now, recovering: false, until: now, asked, recovery });
         let refused = ControlReply::Error(Status::Error); // extends nothing
         let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
         let mut control = connect(addr).unwrap();

@@ -231,7 +231,9 @@ impl World {
         self.primary.command(self.now, &mut self.memory, client, seq, request, &mut out);
         self.take(out);
         let Some(known) = &mut self.clients[at] else { return };
-        let waits = waits(&request) || matches!(request, Request::Resolve { .. });
+        let listens = |request: &Request| matches!(request, Request::Listen { .. });
+        let waits = waits(&request) || listens(&request);
+        let waits = waits || matches!(request, Request::Resolve { .. });
         if !request.has_reply() {
             known.unanswered.remove(&seq);
         }
@@ -240,7 +242,8 @@ impl World {
         if matches!(request, Request::Resolve { .. }) {
             // its waits for this lock are undone without an answer
             let handle = request.handle();
-            known.unanswered.retain(|_, r| r.handle() != handle || *r == request);
+            let stays = |r: &Request| r.handle() != handle || *r == request || listens(r);
+            known.unanswered.retain(|_, r| stays(r));
         }
     }
 
