@@ -47,6 +47,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const ENDS_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long the files of a hold without a record stay: its `dlock hold` may be about to read them.
+const LEFT_AFTER: Duration = Duration::from_secs(60);
 /// Time between two looks of `role held` whether its files are there.
 const PUT_BACK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -135,6 +137,7 @@ pub fn hold(args: &HoldArgs) -> Result<u8, Failure> {
 
 fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
     let files = Files::of(&format!("{:x}-{:x}", now_ms(), std::process::id()))?;
+    sweep(&files.folder);
     let log = fs::File::create(files.at("log")).map_err(Failure::plain)?;
     let mut command = own_program()?;
     let program = command.get_program().to_owned();
@@ -172,6 +175,21 @@ fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
     let mut failed = Failure::plain(said);
     failed.code = if code == failure::OK { failure::FAILED } else { code };
     Err(failed)
+}
+
+/// Removes what is left of holds whose `dlock hold` was killed before they had a record.
+fn sweep(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".end")) else { continue };
+        let files = Files { folder: folder.to_path_buf(), id: id.to_string() };
+        let ended = entry.metadata().and_then(|found| found.modified());
+        let is_old = ended.is_ok_and(|at| at.elapsed().is_ok_and(|since| since > LEFT_AFTER));
+        if is_old && !files.at("json").exists() {
+            files.remove();
+        }
+    }
 }
 
 /// Writes the record of a hold, and prints its id.

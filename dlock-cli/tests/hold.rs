@@ -126,6 +126,34 @@ fn a_hold_whose_folder_was_removed_can_be_released() {
     assert_eq!(user.try_lock(), 0);
 }
 
+/// As by `timeout`: the process in the background ends when it has the lock and nothing reads it.
+#[test]
+fn what_is_left_of_a_hold_whose_command_was_killed_is_removed_by_a_later_one() {
+    let user = User::new("left");
+    let first = user.hold(&[]);
+    let mut waits = Command::new(DLOCK);
+    waits.args(["hold", "lock"]).env("DLOCK_ADDRESS", &user.primary.address);
+    waits.env("XDG_RUNTIME_DIR", &user.folder).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut waits = waits.stderr(Stdio::null()).spawn().unwrap();
+    let holds = user.folder.join("dlock/holds");
+    let counted = |end: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&holds).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.extension().is_some_and(|found| found == end)).collect()
+    };
+    eventually("it is begun", || counted("log").len() == 2);
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    drop(waits); // nothing reads its output
+    assert_eq!(code(&user.dlock(&["release", &first])), 0);
+    eventually("it has given up", || counted("end").len() == 1);
+    let end = std::fs::File::options().write(true).open(&counted("end")[0]).unwrap();
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3_600);
+    end.set_modified(long_ago).unwrap();
+    let last = user.hold(&[]);
+    assert_eq!((counted("end").len(), counted("log").len(), counted("sock").len()), (0, 1, 1));
+    assert_eq!(code(&user.dlock(&["release", &last])), 0);
+}
+
 /// No other command can know its id.
 #[test]
 fn a_hold_that_cannot_be_told_of_is_given_back() {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::denied;
+use rustix::io::Errno;
 
 /// All went well.
 pub const OK: u8 = 0;
@@ -48,13 +50,26 @@ impl Failure {
                 "raise it (ulimit -u, TasksMax= of the unit, pids.max of the cgroup), or end \
                  other programs of this user",
             ),
-            _ => Self::plain(format_args!("cannot start {what}: {error}")),
+            _ => Self::of_system(format_args!("cannot start {what}: {error}"), error),
         }
     }
 
     /// The failure of `what`, because the system has refused a call.
-    pub fn of_call(call: &str, what: &str, error: impl fmt::Display) -> Self {
-        Self::plain(format_args!("{what}: {call}: {error}"))
+    pub fn of_call(call: &str, what: &str, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        Self::of_system(format_args!("{what}: {call}: {error}"), &error)
+    }
+
+    /// The failure with this cause, and the remedy for the system's error where one is known.
+    fn of_system(cause: impl fmt::Display, error: &io::Error) -> Self {
+        let is_limit = [Errno::MFILE, Errno::NFILE]
+            .map(|limit| Some(limit.raw_os_error()))
+            .contains(&error.raw_os_error());
+        let of_files = is_limit.then_some("raise the limit of open files (ulimit -n)");
+        match denied(error).or(of_files) {
+            Some(remedy) => Self::new(FAILED, cause, remedy),
+            None => Self::plain(cause),
+        }
     }
 
     /// A failure without a remedy beyond what the cause says.
@@ -92,5 +107,20 @@ pub const DENIED: &str = "use a certificate that has this right, or give it one:
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_the_system_refuses_has_a_remedy() {
+        let said = |errno: Errno| Failure::of_call("socketpair", "no signals", errno).to_string();
+        assert!(said(Errno::PERM).contains("remedy: a seccomp filter"), "{}", said(Errno::PERM));
+        assert!(said(Errno::NOSYS).contains("permit it"), "{}", said(Errno::NOSYS));
+        assert!(said(Errno::MFILE).contains("ulimit -n"), "{}", said(Errno::MFILE));
+        let started = Failure::not_started("the keeper", &Errno::PERM.into()).to_string();
+        assert!(started.contains("permit it"), "{started}");
     }
 }
