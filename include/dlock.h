@@ -375,11 +375,27 @@ typedef struct dlock_queue {
     uint64_t id;
 } dlock_queue;
 
-/* dlock_event.kind. Completions of requests are below 64; what a queue may tell beyond them in
- * later versions of the library is above, and only if it was asked for. */
+/* dlock_event.kind. Completions of requests are below 64; above is what dlock_listen_lock() and
+ * dlock_listen_client() ask for. Later versions may have more of these. */
 enum {
-    DLOCK_EVENT_ACQUIRED = 1, /* a dlock_acquire_start() is over: hold and token, or the status */
-    DLOCK_EVENT_RELEASED = 2  /* a dlock_release_start() is over */
+    DLOCK_EVENT_ACQUIRED = 1,         /* a dlock_acquire_start() is over: hold and token, or status */
+    DLOCK_EVENT_RELEASED = 2,         /* a dlock_release_start() is over */
+    DLOCK_EVENT_GRANTED = 64,         /* a hold has begun: generation */
+    DLOCK_EVENT_LOST = 65,            /* it is over, and was not released: reason; DLOCK_E_LOST */
+    DLOCK_EVENT_CONTENDED = 66,       /* it keeps others waiting: count, left_ms */
+    DLOCK_EVENT_RENEWAL_FAILING = 67, /* a renewal was not answered: left_ms */
+    DLOCK_EVENT_RECOVERING = 68,      /* the client is at a primary that recovers: count, of */
+    DLOCK_EVENT_SERVING = 69,         /* the client has a primary that serves again */
+    DLOCK_EVENT_MISSED = 70           /* so many events had no room: count */
+};
+
+/* dlock_event.reason of DLOCK_EVENT_LOST */
+enum {
+    DLOCK_LOST_EXPIRED = 1,    /* the lease is over, or is about to be */
+    DLOCK_LOST_SESSION = 2,    /* the session is over that the hold depended on */
+    DLOCK_LOST_TAKEN_AWAY = 3, /* an operator has taken it away */
+    DLOCK_LOST_CONFLICT = 4,   /* a successor of the primary has refused it */
+    DLOCK_LOST_UNKNOWN = 5     /* the lock was found to be held by another, or free */
 };
 
 typedef struct dlock_event {
@@ -388,10 +404,16 @@ typedef struct dlock_event {
     dlock_error status;
     uint32_t reserved;
     void *user_data;     /* as it was given with the request */
-    dlock_lock lock;     /* the lock that was named in dlock_acquire_start(), else {0} */
+    dlock_lock lock;     /* the lock that was named in the call that asked for the event, else {0} */
     dlock_hold hold;     /* of a hold that was acquired, and of the one that was released */
     uint64_t generation; /* as in dlock_hold_info */
     uint64_t token;      /* as in dlock_hold_info */
+    int32_t lock_id;     /* the number of the lock, as `dlock locks` prints it, of kinds from 64 */
+    uint32_t reason;
+    uint64_t count;      /* clients that wait, or have told what they hold; or missing events */
+    uint64_t left_ms;    /* until the hold is lost, or an operator has the client removed;
+                          * DLOCK_FOREVER: no operator wants the lock back */
+    uint64_t of;         /* clients that a recovery waits for; 0: that is not known yet */
 } dlock_event;
 
 /* Makes a queue.
@@ -415,6 +437,16 @@ dlock_error dlock_acquire_start(dlock_queue queue, dlock_lock lock,
  *   DLOCK_E_BUSY      another call with the same hold has taken 5 s: the hold stays
  *   DLOCK_E_TOO_MANY  the hold stays */
 dlock_error dlock_release_start(dlock_queue queue, dlock_hold hold, void *user_data);
+
+/* Has the queue tell what becomes of the holds of this lock, from now on until the queue is closed;
+ * a hold that there is already is told as granted. Up to 1024 such events wait. While a queue is
+ * told, holds are given up shortly before their leases end, so that the loss is told in time, and
+ * the client asks its primary once for each hold whether others wait.
+ *   DLOCK_E_TOO_MANY  the queue listens 1024 times already */
+dlock_error dlock_listen_lock(dlock_queue queue, dlock_lock lock, void *user_data);
+
+/* The same of all locks of this client, and of its primary. */
+dlock_error dlock_listen_client(dlock_queue queue, dlock_client client, void *user_data);
 
 /* Takes the next event; event->size is set by the caller.
  *   DLOCK_E_TIMED_OUT, DLOCK_E_CANCELLED  no event was taken */

@@ -190,7 +190,8 @@ impl Client {
     /// counted ([`Event::Missed`](crate::Event::Missed)).
     ///
     /// While there are listeners, a hold is given up shortly before its lease ends, so that its
-    /// loss is told in time; one without a lease, before the horizon of the session.
+    /// loss is told in time; one without a lease, before the horizon of the session. The client
+    /// asks its primary once for each hold whether others wait for the lock.
     pub fn events(&self, bound: usize) -> Events {
         self.references.shared().events(None, bound, self.references.tasks())
     }

@@ -26,7 +26,7 @@ use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
 use dlock_core::wire::codec::{self, Frame};
-use dlock_core::wire::control::{ControlReply, ControlRequest};
+use dlock_core::wire::control::{ControlReply, ControlRequest, Told};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fds::is_open;
@@ -95,8 +95,8 @@ pub(crate) struct Control {
     beats: VecDeque<(Seq, u64)>,
     /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
-    /// Until when an operator wants something of the client back, as the log has said.
-    asked: ServerTime,
+    asked: ServerTime, // by when an operator wants something back, as the log has said
+    pub(crate) recovery: Told, // as the primary has said last
 }
 
 /// The beginning of what a peer that speaks TLS answers to plain frames: an alert (RFC 8446).
@@ -258,7 +258,7 @@ impl Control {
         let (stream, peer) = connected(address, patience.connect_deadline(), level)?;
         let unreached = |level, what, why| {
             log::log!(level, "no {what} to the primary at {peer}: {why}");
-            Unreached { status: Status::Error, why }
+            Unreached { why, ..Status::Error.into() }
         };
         stream
             .set_nodelay(true)
@@ -288,6 +288,7 @@ impl Control {
             beats,
             heard: None,
             asked: ServerTime(0),
+            recovery: Told::default(),
         })
     }
 
@@ -439,9 +440,10 @@ impl Control {
         }
     }
 
-    /// Tells in the log, once, that an operator wants something back.
+    /// Records how far the recovery is; logs once that an operator wants something back.
     fn tell_of_operator(&mut self, reply: &ControlReply) {
-        let ControlReply::Alive { now, asked, .. } = *reply else { return };
+        let ControlReply::Alive { now, asked, recovery, .. } = *reply else { return };
+        self.recovery = recovery;
         if std::mem::replace(&mut self.asked, asked) != asked && asked > now {
             log::warn!(
                 "an operator wants back what this client holds: it is removed in {} s unless it \
@@ -681,11 +683,9 @@ mod tests {
 
     #[test]
     fn a_call_sends_the_heartbeat_that_is_due_before_its_own_request() {
-        let now = dlock_core::clock::ServerTime(1);
-        let alive = reply(
-            1,
-            ControlReply::Alive { now, recovering: false, until: now, asked: ServerTime(0) },
-        );
+        let (now, asked, recovery) = (ServerTime(1), ServerTime(0), Told::default());
+        let alive =
+            reply(1, ControlReply::Alive { now, recovering: false, until: now, asked, recovery });
         let refused = ControlReply::Error(Status::Error); // extends nothing
         let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
         let mut control = connect(addr).unwrap();

@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 use std::time::Duration;
 
 use dlock_core::ids::LockId;
@@ -40,8 +41,14 @@ pub enum Event {
         what: HoldEvent,
     },
     /// The client has come to a primary that recovers: nothing is granted until all its clients
-    /// have told what they hold, or its time for that is over.
-    Recovering,
+    /// have told what they hold, or its time for that is over. Told again, a few times a second at
+    /// most, when the numbers change.
+    Recovering {
+        /// So many clients have told everything; 0 of 0: the client has not heard of that yet.
+        told: u32,
+        /// Of so many.
+        of: u32,
+    },
     /// The client has a primary that serves again.
     Serving,
     /// So many events had no room in the channel.
@@ -62,18 +69,38 @@ pub enum HoldEvent {
         /// The rest of the lease.
         left: Duration,
     },
+    /// It keeps others waiting. Told at most once a second, and when the number changes; and at
+    /// once when an operator wants the lock back.
+    Contended {
+        /// How many wait for the lock, as the primary has counted them.
+        waiters: u32,
+        /// An operator has the client removed after this time, if it has not released the lock by
+        /// then; `None`: no operator wants it back.
+        until: Option<Duration>,
+    },
 }
 
 /// The events of a client, or of one of its locks, in order for each lock.
 ///
 /// Dropping it ends them.
 #[derive(Debug)]
-pub struct Events(Receiver<Event>);
+pub struct Events(Receiver<Event>, Wakes);
+
+/// What is woken for each event that is put into the channel.
+type Wakes = Arc<Mutex<Option<Waker>>>;
 
 impl Events {
     /// The next event, if there is one now.
     pub fn try_next(&self) -> Option<Event> {
         self.0.try_recv().ok()
+    }
+
+    /// Has the waker woken for each event that comes from now on, in place of an earlier one. It is
+    /// woken on any thread of this library or of the program, in the middle of an operation: it
+    /// must not block, and must not call this library.
+    pub fn wakes(&self, waker: Waker) {
+        let before = self.1.lock().replace(waker);
+        drop(before);
     }
 
     /// The next event; `None`: the client is gone, and no more will come.
@@ -98,6 +125,7 @@ struct Feed {
     /// `None`: all locks, and the primary.
     lock: Option<LockId>,
     sender: SyncSender<Event>,
+    wakes: Wakes,
     missed: u64,
 }
 
@@ -122,7 +150,11 @@ impl Feed {
             }
         }
         match self.sender.try_send(event) {
-            Ok(()) => true,
+            Ok(()) => {
+                let waker = self.wakes.lock().clone();
+                waker.into_iter().for_each(Waker::wake);
+                true
+            }
             Err(TrySendError::Full(_)) => {
                 self.missed += 1;
                 true
@@ -169,10 +201,17 @@ impl Feeds {
         let mut all = self.all.lock();
         all.count += 1;
         let number = FeedNumber(all.count);
-        all.feeds.push(Feed { number, lock, sender, missed: 0 });
+        let wakes = Wakes::default();
+        all.feeds.push(Feed { number, lock, sender, wakes: Arc::clone(&wakes), missed: 0 });
         all.keeper = Some(keeper);
         self.is_any.store(true, Ordering::Relaxed);
-        (Events(receiver), number)
+        (Events(receiver, wakes), number)
+    }
+
+    /// Whether any of them hears of this lock.
+    pub(crate) fn hears_of(&self, lock: LockId) -> bool {
+        self.is_any()
+            && self.all.lock().feeds.iter().any(|feed| feed.lock.is_none_or(|its| its == lock))
     }
 
     /// Tells one listener.
@@ -189,6 +228,13 @@ impl Feeds {
         }
     }
 
+    /// Has the driver look again at a hold that it looks after.
+    pub(crate) fn look_again(&self, lock: LockId) {
+        if let Some((_, tasks)) = &self.all.lock().keeper {
+            tasks.look_again(lock);
+        }
+    }
+
     /// Has the driver look after a hold that has begun.
     pub(crate) fn look_after(&self, lock: LockId, hold: u64) {
         let keeper = self.all.lock().keeper.clone();
@@ -202,6 +248,9 @@ impl Feeds {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
     use super::*;
 
     fn granted(hold: u64) -> Event {
@@ -225,6 +274,27 @@ mod tests {
         drop(events);
         feeds.tell(granted(7));
         assert!(!feeds.is_any(), "nobody listens");
+    }
+
+    struct Counts(AtomicUsize);
+
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_waker_is_woken_for_each_event_that_is_put_into_the_channel() {
+        let feeds = Feeds::default();
+        let (events, _) = feeds.add(None, 2, (Weak::new(), Arc::new(Tasks::new())));
+        let woken = Arc::new(Counts(AtomicUsize::new(0)));
+        feeds.tell(granted(1));
+        events.wakes(Arc::clone(&woken).into());
+        for hold in 2..=5 {
+            feeds.tell(granted(hold));
+        }
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the others had no room");
     }
 
     #[test]

@@ -195,6 +195,8 @@ pub(crate) struct Unreached {
     pub(crate) status: Status,
     /// The cause, without the address.
     pub(crate) why: String,
+    /// An operator has removed the client.
+    pub(crate) is_taken_away: bool,
 }
 
 impl From<Unreached> for Status {
@@ -205,7 +207,7 @@ impl From<Unreached> for Status {
 
 impl From<Status> for Unreached {
     fn from(status: Status) -> Self {
-        Self { status, why: status.to_string() }
+        Self { status, why: status.to_string(), is_taken_away: false }
     }
 }
 
@@ -218,7 +220,8 @@ pub(crate) fn connected(
     deadline: Instant,
     level: log::Level,
 ) -> Result<(TcpStream, SocketAddr), Unreached> {
-    let mut unreached = Unreached { status: Status::Error, why: "it has no address".into() };
+    let why = "it has no address".to_owned();
+    let mut unreached = Unreached { why, ..Status::Error.into() };
     let peers = match address.resolve(deadline) {
         Ok(peers) => peers,
         Err(error) => {

@@ -14,7 +14,7 @@ use common::{client, fabrics, name, named, server, signal, S, X};
 use dlock_client::{
     Client, Config, Error, Event, Events, HoldEvent, Lock, LockType, Loss, Mode, Renew, Wait,
 };
-use HoldEvent::{Granted, Lost, RenewalFailing};
+use HoldEvent::{Contended, Granted, Lost, RenewalFailing};
 
 const LEASE: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(30);
@@ -90,6 +90,40 @@ fn a_read_write_lock_tells_its_grants_and_nothing_else_while_its_session_lasts()
     }
 }
 
+/// The holder hears that it is waited for, gives the lock back, and the other has it.
+#[test]
+fn a_holder_that_listens_hears_that_others_wait_and_one_that_does_not_is_sent_nothing() {
+    let server = server();
+    for fabric in fabrics() {
+        for (lock_type, mode) in
+            [KINDS[0], KINDS[1], KINDS[2], (LockType::Rw, X), (LockType::Rw, S)]
+        {
+            let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+            let name = format!("contended {fabric:?} {lock_type:?} {mode:?}");
+            let held = lock(&mine, &name, lock_type);
+            let events = held.events(100);
+            for begins_late in [false, true] {
+                let guard = held.acquire(mode).guard().unwrap();
+                let of = (&held, guard.generation());
+                assert_eq!(next(&events, of), Granted);
+                // the question may come before the waiter, or after it
+                let all = begins_late.then(|| mine.events(100));
+                thread::scope(|threads| {
+                    let its = threads.spawn(|| {
+                        let lock = lock(&other, &name, lock_type);
+                        lock.acquire(X).wait(SOON).guard().map(|guard| guard.unlock())
+                    });
+                    assert_eq!(next(&events, of), Contended { waiters: 1, until: None }, "{name}");
+                    guard.unlock().unwrap();
+                    assert_eq!(its.join().unwrap(), Ok(Ok(())));
+                });
+                assert_eq!(events.try_next(), None, "{name}");
+                drop(all);
+            }
+        }
+    }
+}
+
 /// The primary is gone for a while, and for good.
 #[test]
 fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
@@ -114,13 +148,84 @@ fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
         })
         .collect();
         heard.retain(|event| !matches!(event, Event::Hold { .. }));
-        assert_eq!(heard, [Event::Recovering], "over {}", fabric.name());
+        let is_recovering = |event: &Event| matches!(event, Event::Recovering { .. });
+        assert!(heard.iter().all(is_recovering), "over {}: {heard:?}", fabric.name());
+        assert_eq!(heard.first(), Some(&Event::Recovering { told: 0, of: 0 }));
         assert_eq!(its.wait_for(2 * LEASE), None, "it is renewed again");
         site.stop();
         let failing = |what: &HoldEvent| matches!(what, RenewalFailing { .. });
         let end = std::iter::repeat_with(|| next(&its, of)).find(|what| !failing(what));
         assert_eq!(end, Some(Lost(Loss::Expired)));
         assert!(guard.is_known_lost());
+    }
+}
+
+/// A holder that gives the lock back in time stays; one that does not hears that it has lost it.
+#[test]
+fn an_operator_who_wants_a_lock_back_is_heard_and_so_is_what_was_taken_away() {
+    const GRACE: Duration = Duration::from_secs(2);
+    for fabric in fabrics() {
+        let site = Site::new(&format!("taken-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+        let mine = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+            let name = format!("{lock_type:?}");
+            let held = lock(&mine, &name, lock_type);
+            let events = held.events(100);
+            let guard = held.acquire(X).guard().unwrap();
+            let of = (&held, guard.generation());
+            assert_eq!(next(&events, of), Granted);
+            let name: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+            let wanted = |more| format!(r#"{{"cmd":"break","name_hex":"{name}",{more}}}"#);
+            let answer = site.operate(&wanted(r#""grace_s":2"#));
+            let asked = Instant::now();
+            match next(&events, of) {
+                Contended { waiters: 0, until: Some(left) } if left <= GRACE => {}
+                other => panic!("{other:?}, after {answer}"),
+            }
+            assert!(asked.elapsed() < GRACE);
+            guard.unlock().unwrap();
+            thread::sleep((GRACE + GRACE / 4).saturating_sub(asked.elapsed()));
+            let guard = held.acquire(X).guard().expect("its client stays");
+            let of = (&held, guard.generation());
+            assert_eq!(next(&events, of), Granted);
+            site.operate(&wanted(r#""now":true"#));
+            assert_eq!(next(&events, of), Lost(Loss::TakenAway), "over {}", fabric.name());
+            assert_eq!(guard.unlock(), Err(Error::Lost));
+            let again = held.acquire(X).wait(SOON).guard().unwrap();
+            assert_eq!(next(&events, (&held, again.generation())), Granted, "it has begun anew");
+            again.unlock().unwrap();
+        }
+    }
+}
+
+/// One of two clients has told what it holds, and the other does not come back by itself.
+#[test]
+fn who_waits_for_a_recovery_hears_how_far_it_is() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("far-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+        let config = config.silence(Duration::from_millis(200)).horizon(Duration::from_secs(60));
+        let mine = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        let held = lock(&mine, "held", LockType::Fair);
+        let _guard = held.acquire(X).guard().unwrap();
+        let horizon = Duration::from_secs(60);
+        let stays_away = Config::new().port(at.port()).fabric(fabric).horizon(horizon);
+        let other = Client::with_config(&stays_away, &at.ip().to_string()).unwrap();
+        let its = lock(&other, "its", LockType::Fair);
+        let _its_guard = its.acquire(X).guard().unwrap();
+        let events = mine.events(100);
+        site.stop();
+        site.start();
+        let heard: Vec<_> = std::iter::from_fn(|| events.wait_for(SOON))
+            .filter(|event| matches!(event, Event::Recovering { .. }))
+            .take(2)
+            .collect();
+        let far = [(0, 0), (1, 2)].map(|(told, of)| Event::Recovering { told, of });
+        assert_eq!(heard, far, "over {}", fabric.name());
+        assert_eq!(events.wait_for(LEASE), None, "it is told when it changes");
     }
 }
 

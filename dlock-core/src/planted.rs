@@ -33,6 +33,27 @@ bugs! {
     LossUntold =
         "loss-untold",
         "a loss is told before the next grant";
+    ContendedUntold =
+        "contended-untold",
+        "a client that listens is told when others come to wait for its lock";
+    ContendedLate =
+        "contended-late",
+        "what was asked about one hold is not told of the next";
+    QuestionKept =
+        "question-kept",
+        "what a client has asked on one channel is not answered on the next";
+    QuestionLost =
+        "question-lost",
+        "a question without an answer is asked again";
+    DeadlineUntold =
+        "deadline-untold",
+        "a client that listens is told by when an operator wants its lock back";
+    ProgressUntold =
+        "progress-untold",
+        "a recovering primary says how many clients have told what they hold";
+    TakenAwayUntold =
+        "taken-away-untold",
+        "a hold that an operator has taken away is told as such";
     LostUndeclared =
         "lost-undeclared",
         "a hold that cannot be renewed is given up before its lease ends";
@@ -431,6 +452,10 @@ pub const OF_LAPS: &[Bug] = &[Bug::HighIsTicket, Bug::LapOverEntries];
 
 /// Rules that unit tests alone find broken: no schedule of the simulator comes to what they need.
 pub const OF_UNITS: &[Bug] = &[
+    Bug::QuestionKept,
+    Bug::DeadlineUntold,
+    Bug::TakenAwayUntold,
+    Bug::ProgressUntold,
     Bug::RemovedReturns,
     Bug::GraceIgnored,
     Bug::GivenBackRemoved,

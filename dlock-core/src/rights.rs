@@ -95,6 +95,7 @@ impl Right {
             | Request::Resolve { .. }
             | Request::CountReaders { .. }
             | Request::Confirm { .. }
+            | Request::Listen { .. }
             | Request::Ping => None,
         }
     }

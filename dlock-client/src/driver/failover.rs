@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ids::Seq;
 use dlock_core::session::{Failover, Heard, Task, ADMISSION_NS};
+use dlock_core::wire::control::Told;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fork::Owner;
@@ -252,6 +253,8 @@ struct Seeker {
     /// A control connection that has ended already: it is not watched again.
     ended: Option<LineMark>,
     asked: Option<Asked>,
+    /// How far the recovery of the primary is, as listeners know.
+    recovery: Told,
 }
 
 /// A heartbeat whose answer is awaited.
@@ -324,7 +327,15 @@ impl Seeker {
         let seed = boot_ns() ^ u64::from(std::process::id()) << 40;
         let failover = Failover::new(boot_ns(), addresses.len(), silence_ns, seed);
         let reasons = vec![None; addresses.len()];
-        Self { failover, away: None, reasons, watched: None, ended: None, asked: None }
+        Self {
+            failover,
+            away: None,
+            reasons,
+            watched: None,
+            ended: None,
+            asked: None,
+            recovery: Told::default(),
+        }
     }
 
     fn next(&mut self, watch: &Watch) -> Task {
@@ -415,6 +426,11 @@ impl Seeker {
             watch.change(|state| state.answered = state.asked);
         }
         self.failover.heard(boot_ns(), heard);
+        let recovery = if heard == Heard::Recovers { client.recovery() } else { Told::default() };
+        let Told { told, of } = recovery;
+        if std::mem::replace(&mut self.recovery, recovery) != recovery && of > 0 {
+            client.tells_of_primary(Event::Recovering { told, of });
+        }
         if heard == Heard::Recovers && !client.has_told() {
             self.failover.broken(boot_ns()); // the program has come back to this one itself
         }
@@ -501,7 +517,7 @@ fn carry_out(
             let came = came.map_err(|unreached| unreached.status);
             failover.came(boot_ns(), came);
             if came == Ok(true) {
-                client.tells_of_primary(Event::Recovering);
+                client.tells_of_primary(Event::Recovering { told: 0, of: 0 });
             }
             if matches!(task, Task::Anew { .. }) && came.is_ok() && client.may_have_lost() {
                 watch.refused(); // other clients may have the locks already

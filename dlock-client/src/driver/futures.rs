@@ -32,6 +32,7 @@ use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fork::Owner;
 use parking_lot::Mutex;
 
+use crate::driver::asked::Questions;
 use crate::driver::heartbeat::Pulse;
 use crate::driver::renewals::{Renewed, Timers};
 use crate::driver::{self, aside, register, Handle, Next, Source};
@@ -64,6 +65,8 @@ struct State {
     submitted: Vec<Work>,
     /// Holds that are to be renewed from now on.
     renewed: HashMap<LockId, Renewed>,
+    /// Holds that are looked after, and are to be looked at now.
+    looked: Vec<LockId>,
     /// The numbers of acquires submitted and not over, and of releases submitted and not over.
     acquires: usize,
     releases: usize,
@@ -221,6 +224,15 @@ impl Tasks {
         Ok(())
     }
 
+    /// Has the driver look now at a hold that it looks after.
+    pub(crate) fn look_again(&self, lock: LockId) {
+        let mut state = self.state.lock();
+        if let Some(work) = &state.work {
+            work.call();
+            state.looked.push(lock);
+        }
+    }
+
     /// Wakes the driver, or starts it, for work that the caller adds to `state` next.
     fn is_carried_out(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         if let Some(work) = &state.work {
@@ -235,6 +247,7 @@ impl Tasks {
                 call: Arc::new(move || call.call()),
                 all: Vec::new(),
                 timers: Timers::default(),
+                questions: Questions::default(),
                 session: None,
             })
         });
@@ -275,6 +288,8 @@ struct Futures {
     all: Vec<Work>,
     /// The holds that are renewed, and not just now.
     timers: Timers,
+    /// What was asked about holds whose programs listen.
+    questions: Questions,
     /// The session whose answers the driver listens to.
     session: Option<Arc<dyn Executor>>,
 }
@@ -284,9 +299,16 @@ impl driver::Work for Futures {
         let mut state = self.tasks.state.lock();
         self.all.append(&mut state.submitted);
         let renewed = std::mem::take(&mut state.renewed);
+        let looked = std::mem::take(&mut state.looked);
         drop(state);
         for renewed in renewed.into_values() {
             self.timers.put(0, renewed);
+        }
+        for lock in looked {
+            self.timers.sooner(lock, 0);
+        }
+        for (lock, at_ns) in self.questions.take_answers() {
+            self.timers.sooner(lock, at_ns);
         }
         self.begin_renewals();
         let mut waiting = Vec::with_capacity(self.all.len());
@@ -301,7 +323,7 @@ impl driver::Work for Futures {
         for renewed in ended {
             self.timers.put(0, renewed);
         }
-        if self.all.is_empty() && self.timers.next_ns().is_none() {
+        if self.all.is_empty() && self.timers.next_ns().is_none() && self.questions.is_empty() {
             self.listens_to(None);
             let mut state = self.tasks.state.lock();
             if state.submitted.is_empty() && state.renewed.is_empty() {
@@ -320,8 +342,12 @@ impl Futures {
         while let Some(renewed) = self.timers.take_due(now_ns) {
             let Some(instance) = renewed.instance.upgrade() else { continue };
             match instance.look_after_hold(&renewed) {
-                Due::Over | Due::Lost => {}
-                Due::At(at_ns) => self.timers.put(at_ns.max(now_ns + 1), renewed),
+                Due::Over | Due::Lost => self.questions.forget(renewed.lock),
+                Due::At(at_ns) => {
+                    let (asked, asks_at_ns) = instance.asks_of(&renewed);
+                    asked.into_iter().for_each(|asked| self.questions.put(asked));
+                    self.timers.put(at_ns.min(asks_at_ns).max(now_ns + 1), renewed);
+                }
                 Due::Renew => {
                     let wait = GuardWait::renewal(renewed.lock, renewed.hold);
                     let (keeps, slot) = (Keeps::Instance(instance), Where::Renewal(renewed));
@@ -340,6 +366,13 @@ impl Futures {
             let Some(exec) = exec else { continue };
             if session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec)) {
                 earliest = earliest.min(LOOK_AGAIN); // poll the session before a reinit
+            }
+            session = Some(Arc::clone(exec));
+        }
+        for (is_soon, exec) in self.questions.sessions() {
+            let is_other = session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec));
+            if is_soon || is_other {
+                earliest = earliest.min(LOOK_AGAIN);
             }
             session = Some(Arc::clone(exec));
         }

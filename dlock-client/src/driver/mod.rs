@@ -10,6 +10,7 @@
 //! that may take long is given to a thread of bounded life ([`aside`]). A forked child has no
 //! driver, and makes its own with its first work.
 
+pub(crate) mod asked;
 pub(crate) mod failover;
 pub(crate) mod futures;
 pub(crate) mod heartbeat;

@@ -124,6 +124,16 @@ impl Timers {
         self.of.remove(&lock).map(|(_, renewed)| renewed)
     }
 
+    /// Has the hold of this lock looked at by then, if not before.
+    pub(super) fn sooner(&mut self, lock: LockId, at_ns: u64) {
+        if self.of.get(&lock).is_some_and(|&(before_ns, _)| at_ns < before_ns) {
+            if let Some((before_ns, renewed)) = self.of.remove(&lock) {
+                self.by_time.remove(&(before_ns, lock));
+                self.put(at_ns, renewed);
+            }
+        }
+    }
+
     /// When the next hold is to be looked at.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.by_time.first().map(|&(at_ns, _)| at_ns)

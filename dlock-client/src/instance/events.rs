@@ -7,11 +7,18 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::Heard;
+use dlock_core::wire::control::Told;
+use dlock_core::wire::message::Reply;
+use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::threads::uncancelled;
 
+use super::renewals::has_hold;
+use super::waits::LOOK_AGAIN;
 use super::Instance;
+use crate::driver::asked::Asked;
 use crate::driver::futures::Tasks;
+use crate::driver::renewals::Renewed;
 use crate::events::{Event, Events, FeedNumber, HoldEvent};
 use crate::execute::DATA_WAIT;
 use crate::table::{Busy, ClientLock, LockSlotGuard};
@@ -48,19 +55,85 @@ impl Instance {
     pub(super) fn tells_of(&self, held: &mut ClientLock) {
         let now = held.clock_of_deadline();
         while let Some((hold, heard)) = held.listening.next(&held.entry, now) {
-            let what = match heard {
-                Heard::Granted => HoldEvent::Granted,
-                Heard::Lost(why) => HoldEvent::Lost(why),
-                Heard::RenewalFailing { until_ns } => {
-                    let left_ns = until_ns.saturating_sub(boot_ns());
-                    HoldEvent::RenewalFailing { left: Duration::from_nanos(left_ns) }
-                }
-            };
-            self.feeds.tell(Event::Hold { lock: held.id, generation: hold, what });
+            self.tells_heard(held.id, hold, heard);
             if heard == Heard::Granted {
                 self.looks_after(held, hold);
             }
         }
+    }
+
+    fn tells_heard(&self, lock: LockId, hold: u64, heard: Heard) {
+        let left = |until_ns: u64| Duration::from_nanos(until_ns.saturating_sub(boot_ns()));
+        let what = match heard {
+            Heard::Granted => HoldEvent::Granted,
+            Heard::Lost(why) => HoldEvent::Lost(why),
+            Heard::RenewalFailing { until_ns } => {
+                HoldEvent::RenewalFailing { left: left(until_ns) }
+            }
+            Heard::Contended { waiters, until_ns } => {
+                HoldEvent::Contended { waiters, until: until_ns.map(left) }
+            }
+        };
+        self.feeds.tell(Event::Hold { lock, generation: hold, what });
+    }
+
+    /// Asks the primary whether a hold keeps others waiting, if its program listens and the
+    /// question is due; and until when there is nothing more to ask.
+    pub(crate) fn asks_of(&self, renewed: &Renewed) -> (Option<Asked>, u64) {
+        let later_ns = boot_ns().saturating_add(LOOK_AGAIN.as_nanos() as u64);
+        if !self.feeds.hears_of(renewed.lock) {
+            return (None, u64::MAX);
+        }
+        let asked = self.with_slot(renewed.lock, |held| {
+            if !held.exec.has_room() {
+                return (None, later_ns);
+            }
+            let now = held.clock_of_deadline();
+            let Some((hold, request)) = held.listening.asks(&held.entry, now) else {
+                return (None, held.listening.asks_at_ns());
+            };
+            match held.exec.send(&request) {
+                Ok(seq) => {
+                    let (instance, lock) = (renewed.instance.clone(), renewed.lock);
+                    let exec = Arc::clone(&held.exec);
+                    let asked = Asked { instance, lock, hold, exec, seq, answer: None };
+                    (Some(asked), held.listening.asks_at_ns())
+                }
+                Err(status) => {
+                    held.listening.answered(hold, Err(status), &held.entry, now);
+                    (None, held.listening.asks_at_ns())
+                }
+            }
+        });
+        asked.unwrap_or((None, later_ns))
+    }
+
+    /// Tells the listeners what the primary has answered about a hold; returns when the next
+    /// question is due, or `None` if the lock is in use just now.
+    pub(crate) fn is_answered(&self, asked: &Asked, reply: Result<Reply, Status>) -> Option<u64> {
+        if self.table.find(asked.lock).is_none() {
+            return Some(u64::MAX); // it was given back
+        }
+        self.with_slot(asked.lock, |held| {
+            let now = held.clock_of_deadline();
+            let heard = held.listening.answered(asked.hold, reply, &held.entry, now);
+            if let Some((hold, heard)) = heard {
+                self.tells_heard(held.id, hold, heard);
+            }
+            held.listening.asks_at_ns()
+        })
+    }
+
+    /// Whether the hold that was asked about is over for sure.
+    pub(crate) fn has_ended(&self, asked: &Asked) -> bool {
+        let is_over = |held: &mut ClientLock| !has_hold(held, asked.lock, asked.hold);
+        self.table.find(asked.lock).is_none() || self.with_slot(asked.lock, is_over) == Some(true)
+    }
+
+    /// Of a lock whose mutex is free.
+    fn with_slot<T>(&self, lock: LockId, of: impl FnOnce(&mut ClientLock) -> T) -> Option<T> {
+        let mut guard = self.table.lock_slot(self.table.find(lock)?).try_lock()?;
+        guard.as_mut().filter(|held| held.id == lock).map(of)
     }
 
     /// Tells the listeners what has become of each lock: called after an event that may have
@@ -89,11 +162,18 @@ impl Instance {
         }
     }
 
-    /// Has the driver look after a hold that it does not renew.
+    /// Has the driver look after a hold.
     fn looks_after(&self, held: &ClientLock, hold: u64) {
-        if !held.entry.is_renewed() {
-            self.feeds.look_after(held.id, hold);
+        match held.entry.is_renewed() {
+            true => self.feeds.look_again(held.id), // it may be asked about from now on
+            false => self.feeds.look_after(held.id, hold),
         }
+    }
+
+    /// How far the recovery of the primary is, as it has said last.
+    pub(crate) fn recovery(&self) -> Told {
+        let control = self.control.try_lock();
+        control.and_then(|control| control.as_ref().map(|one| one.recovery)).unwrap_or_default()
     }
 
     /// Tells something of the primary, if there are listeners.

@@ -191,7 +191,8 @@ impl Instance {
 
     /// The same of a lock whose slot is locked.
     pub(super) fn unheard(&self, held: &mut ClientLock, refused: OpResult) -> OpResult {
-        let released = held.release_unheard(refused.status);
+        let told = held.entry.loss_told();
+        let released = told.or_else(|| held.release_unheard(refused.status));
         let Some(watch) = self.watch() else { return refused };
         watch.leaves_in_doubt();
         released.unwrap_or(refused)

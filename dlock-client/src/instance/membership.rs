@@ -102,6 +102,7 @@ impl Instance {
             feeds: Feeds::default(),
             has_told: AtomicBool::new(false),
             has_refused: AtomicBool::new(false),
+            is_taken_away: AtomicBool::new(false),
             said: LoggedOnce::default(),
             watch: None,
         };
@@ -227,13 +228,17 @@ impl Instance {
             secret: link.secret,
         };
         let to = To { peer, patience, level, said: &self.said };
-        join(&self.config, to, request, Some(link.client), self.wrap.as_ref())
+        let joined = join(&self.config, to, request, Some(link.client), self.wrap.as_ref());
+        joined.inspect_err(|unreached| {
+            self.is_taken_away.fetch_or(unreached.is_taken_away, Ordering::Relaxed);
+        })
     }
 
     /// The new session takes the place of the old one. `is_anew`: of another client, with nothing.
     fn move_to(&self, joined: Joined, is_anew: bool) {
         self.forget_async();
         self.said.forget();
+        let is_taken_away = self.is_taken_away.swap(false, Ordering::Relaxed);
         self.has_told.store(false, Ordering::Relaxed);
         let link = Arc::new(joined.link);
         let old = self.link.swap(Arc::clone(&link));
@@ -272,7 +277,7 @@ impl Instance {
                 // its session was ended by a move before this one, which could not tell it
                 let has_ended = held.pulse.horizon_ns() == 0;
                 if is_anew || has_ended && held.entry.client() != link.client {
-                    held.binding.begins_anew(&mut held.entry);
+                    held.binding.begins_anew(&mut held.entry, is_taken_away);
                 } else if has_ended && held.entry.lapse() {
                     log::warn!("lock {id} is lost: it has no lease, and its session had ended");
                 }

@@ -134,6 +134,8 @@ pub struct Instance {
     has_told: AtomicBool,
     /// A hold was lost while claims were made, and the primary was not told yet that all are.
     has_refused: AtomicBool,
+    /// An operator has removed this client, as a primary has said.
+    is_taken_away: AtomicBool,
     /// Why it has not come back.
     said: LoggedOnce,
     /// Of a client that finds the successor of its primary by itself.

@@ -94,7 +94,9 @@ pub(super) fn join(
     let reply = control.call_while_there(request, patience.deadline(), patience.silence);
     let received_ns = boot_ns();
     let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
-    let reply = reply.map_err(|e| Unreached { status: e.status_of_init(), why: control.why(e) })?;
+    let reply =
+        reply.map_err(|e| Unreached { why: control.why(e), ..e.status_of_init().into() })?;
+    let is_taken_away = matches!(reply, ControlReply::Removed { .. });
     if let ControlReply::Error(status) = &reply {
         let peer = control.peer();
         said.log(level, format!("the primary at {peer} refuses this client: {status}"));
@@ -104,7 +106,8 @@ pub(super) fn join(
         let line = format!("client {client} was removed by an operator, {by:?}: {what}");
         said.log(log::Level::Error, line);
     }
-    let session = session::accept(reply, expected)?;
+    let session = session::accept(reply, expected)
+        .map_err(|status| Unreached { is_taken_away, ..status.into() })?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
     let (primary, tls, until_attached) = (control.peer(), tls.as_ref(), patience.until);
     let place = Place { config, session: &session, primary, clock, tls, until: until_attached };

@@ -22,7 +22,7 @@ use crate::driver::renewals::{Renew, Renewed};
 use crate::table::{Busy, ClientLock, LockSlotIndex};
 
 /// Whether the lock slot has the hold of this number still.
-fn has_hold(held: &ClientLock, lock: LockId, hold: u64) -> bool {
+pub(super) fn has_hold(held: &ClientLock, lock: LockId, hold: u64) -> bool {
     held.id == lock && held.entry.holds() == hold && held.entry.refs() > 0
 }
 

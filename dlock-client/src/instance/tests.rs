@@ -63,6 +63,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         feeds: Feeds::default(),
         has_told: AtomicBool::new(false),
         has_refused: AtomicBool::new(false),
+        is_taken_away: AtomicBool::new(false),
         said: LoggedOnce::default(),
         watch: None,
     };

@@ -52,11 +52,16 @@ impl Site {
 
     /// How many clients the primary knows.
     pub fn clients(&self) -> usize {
+        self.operate("{\"cmd\":\"clients\"}").matches("\"client\":").count()
+    }
+
+    /// What the primary answers to a line of its operator.
+    pub fn operate(&self, line: &str) -> String {
         let mut admin = UnixStream::connect(self.folder.join("admin")).unwrap();
-        admin.write_all(b"{\"cmd\":\"clients\"}\n").unwrap();
+        admin.write_all(format!("{line}\n").as_bytes()).unwrap();
         let mut answer = String::new();
         BufReader::new(admin).read_line(&mut answer).unwrap();
-        answer.matches("\"client\":").count()
+        answer
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -485,6 +485,12 @@ impl Arbiter {
         self.locks.get(&slot).map_or(0, |state| state.queue.len())
     }
 
+    /// How many but this client are queued for this lock.
+    pub(crate) fn others_wait(&self, slot: Slot, client: ClientId) -> usize {
+        let is_other = |waiter: &&Waiter| waiter.caller.client != client;
+        self.locks.get(&slot).map_or(0, |state| state.queue.iter().filter(is_other).count())
+    }
+
     fn with(
         &mut self,
         now: ServerTime,

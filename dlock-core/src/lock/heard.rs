@@ -16,7 +16,8 @@
 //! after its call has given up is released before it is told, and an end that the program has not
 //! asked for is a loss.
 
-use super::{Doubt, LockEntry};
+use super::contended::Question;
+use super::{Doubt, LockEntry, OpResult};
 use crate::clock::Now;
 use crate::planted::{self, Bug};
 
@@ -28,10 +29,12 @@ pub enum Loss {
     Expired,
     /// The session is over that it depended on.
     Session,
+    /// An operator has taken it away.
+    TakenAway,
     /// A successor of the primary has refused it.
     Conflict,
     /// The lock was found to be another client's, or no one's, while the lease ran by this client's
-    /// clock: an operator may have taken it away, or the clock was wrong.
+    /// clock: the clock was wrong, or the client has not heard yet of what an operator has done.
     Unknown,
 }
 
@@ -48,16 +51,26 @@ pub enum Heard {
         /// The end of the lease.
         until_ns: u64,
     },
+    /// It keeps others waiting.
+    Contended {
+        /// How many wait for the lock.
+        waiters: u32,
+        /// If the program has not released the lock by this time of the client's own clock, an
+        /// operator has the client removed.
+        until_ns: Option<u64>,
+    },
 }
 
 /// What the listeners of one lock were told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Listening {
     /// The number of the hold that they know.
-    hold: Option<u64>,
+    pub(super) hold: Option<u64>,
     /// Until when its lease ran for sure, when it was looked at last.
     until_ns: u64,
     is_failing: bool,
+    /// What was asked about it.
+    pub(super) question: Question,
 }
 
 impl Listening {
@@ -74,7 +87,7 @@ impl Listening {
         let Some(known) = self.hold else {
             let hold = has?;
             let until_ns = entry.runs_until_ns(now);
-            *self = Self { hold: Some(hold), until_ns, is_failing: false };
+            *self = Self { hold: Some(hold), until_ns, is_failing: false, ..*self };
             return Some((hold, Heard::Granted));
         };
         if has == Some(known) {
@@ -102,6 +115,12 @@ impl LockEntry {
         let is_doubtful =
             matches!(self.doubt, Doubt::Lost | Doubt::Release | Doubt::Acquire | Doubt::Left);
         (self.state.is_held() && !is_doubtful).then_some(self.hold)
+    }
+
+    /// The release of a hold that is known to be lost needs no primary: its program is told.
+    /// `None`: the hold is not lost, or that was told.
+    pub fn loss_told(&mut self) -> Option<OpResult> {
+        (self.doubt == Doubt::Lost).then(|| self.lost())
     }
 
     /// How many holds have begun: the number of the last one, by which its guard is known.

@@ -20,6 +20,7 @@
 
 mod atomic;
 mod claimed;
+mod contended;
 mod fair;
 mod first;
 mod heard;
@@ -33,6 +34,7 @@ mod tries;
 mod validity;
 mod view;
 
+pub use contended::{ASK_AGAIN_NS, ASK_NS_MIN};
 pub use fair::Half;
 pub use first::FirstOp;
 pub use heard::{Heard, Listening, Loss};

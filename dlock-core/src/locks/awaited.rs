@@ -26,7 +26,7 @@ use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Identity};
 use crate::memory::exec::LockMemory;
 use crate::planted::{self, Bug};
-use crate::wire::control::Secret;
+use crate::wire::control::{Secret, Told};
 use crate::wire::status::Status;
 
 /// A client of the predecessor.
@@ -398,15 +398,25 @@ impl Locks {
         let absent = self.awaited.missing.iter().filter(|(&client, _)| !self.is_here(client));
         let missing: Vec<_> =
             absent.map(|(&client, &until)| (client, (until != NEVER).then_some(until))).collect();
-        let told = self.awaited.told.len() as u32;
+        let Told { told, of } = self.have_told();
         let known = self.awaited.missing.len() as u32 + told;
         Some(Progress {
-            expected: known.max(self.config.recovery_clients),
+            expected: of,
             back: known - missing.len() as u32,
             told,
             claims: self.claims.len(),
             missing,
             is_unlisted: self.awaited.is_unlisted,
         })
+    }
+
+    /// How many clients have claimed everything, of those for which a recovery waits or has waited.
+    pub(super) fn have_told(&self) -> Told {
+        let told = self.awaited.told.len() as u32;
+        let known = self.awaited.missing.len() as u32 + told;
+        match self.recovering && !planted::is(Bug::ProgressUntold) {
+            true => Told { told, of: known.max(self.config.recovery_clients) },
+            false => Told::default(),
+        }
     }
 }

@@ -17,6 +17,8 @@ mod chain;
 mod counting;
 mod drain;
 mod holds;
+mod listeners;
+mod objects;
 mod recovery;
 mod rights;
 mod settlement;
@@ -106,6 +108,8 @@ pub struct Locks {
     leaving: Leaving,
     /// No client gets a lock any more.
     drain: Option<drain::Drain>,
+    /// Clients that want to hear when they keep others waiting.
+    listeners: listeners::Listeners,
     /// Waits of ended channels that are still to be dropped.
     deaf: StaleWaits,
     /// Clients whose word operations will be executed by another party (the primary or the client),
@@ -139,6 +143,7 @@ impl Locks {
             claims: BTreeMap::new(),
             leaving: Leaving::default(),
             drain: None,
+            listeners: listeners::Listeners::default(),
             deaf: StaleWaits::default(),
             changing: BTreeMap::new(),
             work: 0,
@@ -234,6 +239,7 @@ impl Locks {
         out: &mut Vec<Sent>,
     ) {
         if self.known(client).is_some() {
+            self.listeners.channel_ended(client);
             self.is_deaf(now, mem, client, out);
         }
     }
@@ -301,7 +307,8 @@ impl Locks {
             }
             R::Heartbeat => {
                 let (until, asked) = (ServerTime(0), ServerTime(0)); // the membership tells them
-                ControlReply::Alive { now, recovering: self.recovering, until, asked }
+                let (recovering, recovery) = (self.recovering, self.have_told());
+                ControlReply::Alive { now, recovering, until, asked, recovery }
             }
             R::GetLocks(descs) => {
                 mem.visited(self.quota_work(client));
@@ -316,47 +323,6 @@ impl Locks {
             | R::ObjectGet { .. }
             | R::ObjectRelease(_)
             | R::ObjectDestroy(_) => self.object(now, mem, client, request),
-        }
-    }
-
-    fn object(
-        &mut self,
-        now: ServerTime,
-        mem: &mut Metered<'_>,
-        client: ClientId,
-        request: ControlRequest,
-    ) -> ControlReply {
-        use ControlRequest as R;
-        // The client's reference is searched for, and the last lease.
-        mem.visited(2 * self.registry.objects.refs_of(&request));
-        if let Err(status) = self.may_use_object(client, &request) {
-            return ControlReply::Error(status);
-        }
-        let (mut t, _, objects) = self.registry.split(mem);
-        let named = |name: &[u8], lease_s| valid_name(name) && lease_s > 0;
-        let done = |result: Result<(), Status>| match result {
-            Ok(()) => ControlReply::Done,
-            Err(status) => ControlReply::Error(status),
-        };
-        match request {
-            R::ObjectCreate { name, lease_s, init } if named(&name, lease_s) => {
-                match objects.create(&mut t, now, client, &name, lease_s, init) {
-                    Ok(object) => {
-                        self.has_created(client, object);
-                        ControlReply::Created(object)
-                    }
-                    Err(status) => ControlReply::Error(status),
-                }
-            }
-            R::ObjectGet { name, lease_s } if named(&name, lease_s) => {
-                match objects.get(&mut t, now, client, &name, lease_s) {
-                    Ok(grant) => ControlReply::Object(grant),
-                    Err(status) => ControlReply::Error(status),
-                }
-            }
-            R::ObjectRelease(object) => done(objects.release(&mut t, now, client, object)),
-            R::ObjectDestroy(object) => done(objects.destroy(&mut t, now, client, object)),
-            _ => ControlReply::Error(Status::Invalid),
         }
     }
 
@@ -464,9 +430,17 @@ impl Locks {
             out.push(Sent { client, seq, reply: Reply::Denied { status, word: 0 } });
             return;
         }
-        let from = Caller { client, handle, seq };
-        mem.visited(1 + self.arbiter.searched(lock.slot)); // the search for the client
-        self.arbiter.request(now, &mut mem, lock, from, request, out);
+        let (from, slot) = (Caller { client, handle, seq }, lock.slot);
+        mem.visited(1 + self.arbiter.searched(slot)); // the search for the client
+        match request {
+            Request::Listen { knows, until, .. } => {
+                self.listens(now, &mut mem, (slot, from), (knows, until), out);
+            }
+            _ => {
+                self.arbiter.request(now, &mut mem, lock, from, request, out);
+                self.may_be_contended(now, &mut mem, slot, out);
+            }
+        }
         self.work = self.work.saturating_add(mem.work());
         for sent in &out[before..] {
             if sent.seq == seq && sent.client == client {
@@ -493,7 +467,7 @@ impl Locks {
 
     pub(crate) fn next_step(&self) -> Option<ServerTime> {
         let is_busy = self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty();
-        match is_busy {
+        match is_busy || self.listeners.is_due() {
             true => Some(ServerTime(0)),
             false => {
                 let others = self.recovery_is_over().into_iter().chain(self.next_drain());
@@ -521,6 +495,8 @@ impl Locks {
             return Err("rights are kept of a client that is gone".to_string());
         }
         let refs = |slot| self.registry.locks.refs(slot);
+        let has = |client, slot| refs(slot).iter().any(|r| r.0 == client);
+        self.listeners.assert_consistent(has)?;
         let is_deaf = |client, slot| self.is_leaving(client) || self.deaf.contains(client, slot);
         self.arbiter.assert_consistent(&refs, &is_deaf)
     }

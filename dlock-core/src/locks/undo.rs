@@ -121,8 +121,9 @@ impl Locks {
             let looked = self.look(now, &mut mem, out);
             let dropped = self.drop_next_deaf_wait(now, &mut mem, out);
             let told = self.tell_next(&mut mem) || self.drain_next(now, &mut mem, out);
+            let heard = self.tell_next_listener(now, &mut mem, out);
             let Some((client, at)) = self.leaving.turn() else {
-                if looked || dropped || told {
+                if looked || dropped || told || heard {
                     continue;
                 }
                 break;
@@ -308,6 +309,7 @@ impl Locks {
         self.last_seq.remove(&client);
         self.one_sided.remove(&client);
         self.access.leave(client);
+        self.listeners.forget(client);
         self.arbiter.gone(client);
     }
 
@@ -325,6 +327,7 @@ impl Locks {
         mem.visited(1 + refs + self.arbiter.searched(released.slot));
         self.claims.remove(&(released.slot, client));
         self.deaf.take(client, released.slot);
+        self.listeners.forget_lock(client, released.slot);
         self.arbiter.waits_no_more(client, released.slot);
         if released.destroyed {
             self.arbiter.destroyed(released.slot);

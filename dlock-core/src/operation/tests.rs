@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 mod by_primary;
+mod contended;
 mod counting;
 mod fair;
 mod first;

@@ -217,6 +217,7 @@ impl Primary {
             }
             Task::Judge { client, asked } => {
                 let has = asked.lock.is_none_or(|lock| locks.has_still(now, mem, client, lock));
+                locks.wants_no_more(client);
                 return members.judged(client, &asked, has || planted::is(Bug::GivenBackRemoved));
             }
             Task::Look { client } => {

@@ -92,6 +92,9 @@ impl Primary {
         let clients: Vec<ClientId> = known.collect();
         for (n, &client) in clients.iter().enumerate() {
             self.members.asks(client, Asked { lock, ..asked.clone() });
+            if asked.until > now {
+                self.locks.wants_back(client, asked.until, lock);
+            }
             if n < JUDGED_AT_ONCE && asked.until <= now {
                 self.members.ask_is_over(now, client);
             }

@@ -49,9 +49,13 @@ impl Binding {
     }
 
     /// Handles that the client has become a new one, without any holds: the hold is lost, and the
-    /// lock is at no incarnation until it is got again.
-    pub fn begins_anew(&mut self, entry: &mut LockEntry) {
-        entry.lose_by(Loss::Session);
+    /// lock is at no incarnation until it is got again. `is_taken_away`: an operator has removed
+    /// the client that it was.
+    pub fn begins_anew(&mut self, entry: &mut LockEntry, is_taken_away: bool) {
+        entry.lose_by(match is_taken_away && !planted::is(Bug::TakenAwayUntold) {
+            true => Loss::TakenAway,
+            false => Loss::Session,
+        });
         *self = Self::new(NOWHERE);
     }
 

@@ -3,7 +3,7 @@ use super::*;
 use crate::clock::{Now, ServerTime, NS};
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::testing::{entry, grant};
-use crate::lock::{Begin, EntryState, LockEntry, Op, OpResult, Step};
+use crate::lock::{Begin, EntryState, Listening, LockEntry, Loss, Op, OpResult, Step};
 use crate::memory::word_op::{Outcome, Values, WordOp};
 use crate::memory::words::AtomicWord;
 use crate::wire::control::{
@@ -527,7 +527,7 @@ fn the_locks_of_a_client_that_begins_anew_are_got_again_and_their_holds_lost() {
     for is_held in [true, false] {
         let mut one = if is_held { held(LockType::Atomic) } else { entry(LockType::Atomic) };
         let mut binding = Binding::new(Epoch(3));
-        binding.begins_anew(&mut one);
+        binding.begins_anew(&mut one, false);
         assert!(!binding.is_at(Epoch(3)) && one.is_lost() == is_held);
         let (me, desc) = (ClientId::new(99).unwrap(), one.desc().clone());
         let grant = LockGrant { slot: Slot(12), ..grant() };
@@ -548,6 +548,20 @@ fn the_locks_of_a_client_that_begins_anew_are_got_again_and_their_holds_lost() {
         let Step::Chain(chain) = step else { panic!("{step:?}") };
         let [WordOp::Cas { swap, .. }] = chain.ops() else { panic!("{chain:?}") };
         assert_eq!(AtomicWord::from_bits(*swap).client(), 99, "held: {is_held}");
+    }
+}
+
+#[test]
+fn a_hold_that_an_operator_has_taken_away_is_told_as_such() {
+    for (is_taken_away, loss) in [(false, Loss::Session), (true, Loss::TakenAway)] {
+        let (mut one, mut listening) = (held(LockType::Atomic), Listening::default());
+        let now = Now::exact(ServerTime(1_000 * NS));
+        assert_eq!(listening.next(&one, now).map(|told| told.1), Some(crate::lock::Heard::Granted));
+        Binding::new(Epoch(3)).begins_anew(&mut one, is_taken_away);
+        assert_eq!(
+            listening.next(&one, now).map(|told| told.1),
+            Some(crate::lock::Heard::Lost(loss))
+        );
     }
 }
 

@@ -287,6 +287,16 @@ pub const HORIZON_FOREVER: u32 = u32::MAX;
 /// A horizon that is never reached.
 pub const UNLIMITED: ServerTime = ServerTime(u64::MAX);
 
+/// How many of how many clients have told a recovering primary what they hold; 0 of 0: it does not
+/// recover, or is not asked by a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Told {
+    /// So many have told everything.
+    pub told: u32,
+    /// The recovery waits for so many, or has waited.
+    pub of: u32,
+}
+
 /// Answers of a primary to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlReply {
@@ -306,6 +316,8 @@ pub enum ControlReply {
         until: ServerTime,
         /// Until when an operator wants something of the client back; 0: nothing.
         asked: ServerTime,
+        /// How far the recovery is.
+        recovery: Told,
     },
     /// One result per lock asked for.
     Locks(Vec<Result<LockGrant, Status>>),

@@ -4,7 +4,8 @@
 //! Every request carries a [`Seq`](crate::ids::Seq) and is answered by exactly one reply with the
 //! same number, except [`Request::Wake`] and [`Request::Abandon`], which have no reply. The reply
 //! to [`Request::Wait`] comes when the lock is granted or the wait is cancelled, however long that
-//! takes. A request that is sent again with the same number is not executed again.
+//! takes, and that to [`Request::Listen`] when there is something to tell, or never. A request that
+//! is sent again with the same number is not executed again.
 
 use crate::clock::ServerTime;
 use crate::ids::Handle;
@@ -163,6 +164,17 @@ pub enum Request {
         /// The mode in which I held the lock, or asked for it.
         mode: Mode,
     },
+    /// I hold the lock, and my program listens: tell it when it keeps others waiting. Answered by
+    /// `Contended` once that is so, or by `Denied(Fail)` if I do not hold the lock then. A later
+    /// one for the same lock takes its place, and the earlier is not answered.
+    Listen {
+        /// The lock.
+        handle: Handle,
+        /// I know that others wait for it: only an operator's deadline is told.
+        knows: bool,
+        /// The operator's deadline that I know; 0: none.
+        until: ServerTime,
+    },
     /// Measure a message round trip, and read the server clock. Answered by `Pong`.
     Ping,
 }
@@ -182,7 +194,8 @@ impl Request {
             | Request::Steal { handle, .. }
             | Request::Resolve { handle }
             | Request::CountReaders { handle, .. }
-            | Request::Confirm { handle, .. } => Some(handle),
+            | Request::Confirm { handle, .. }
+            | Request::Listen { handle, .. } => Some(handle),
             Request::Ping => None,
         }
     }
@@ -232,6 +245,13 @@ pub enum Reply {
     Done {
         /// The lock word.
         word: u64,
+    },
+    /// You hold the lock, and keep others waiting.
+    Contended {
+        /// How many wait for it.
+        waiters: u32,
+        /// Until when an operator wants it back; 0: no operator does.
+        until: ServerTime,
     },
     /// The answer to `Ping`.
     Pong {

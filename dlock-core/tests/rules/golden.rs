@@ -97,7 +97,13 @@ fn control_replies() -> Vec<Frame> {
         R::Error(Status::VersionMismatch),
         R::Session(session),
         R::Done,
-        R::Alive { now: ServerTime(4), recovering: true, until: UNTIL, asked: ServerTime(6) },
+        R::Alive {
+            now: ServerTime(4),
+            recovering: true,
+            until: UNTIL,
+            asked: ServerTime(6),
+            recovery: Told { told: 2, of: 3 },
+        },
         R::Locks(vec![Ok(grant), Err(Status::Error)]),
         R::Statuses(vec![Status::Success, Status::LockNotGet]),
         R::Created(object),
@@ -180,6 +186,7 @@ fn message_frames() -> Vec<Frame> {
         Request::Ping,
         Request::CountReaders { handle, mode, ticket: Some(ticket) },
         Request::Confirm { handle, mode },
+        Request::Listen { handle, knows: true, until: ServerTime(4) },
     ];
     let at = ServerTime(3);
     let replies = [
@@ -189,6 +196,7 @@ fn message_frames() -> Vec<Frame> {
         Reply::Cancelled { word },
         Reply::Done { word },
         Reply::Pong { at },
+        Reply::Contended { waiters: 9, until: at },
     ];
     let requests = requests.into_iter().map(|r| Frame::Request(Seq(6), r));
     requests.chain(replies.into_iter().map(|r| Frame::Reply(Seq(6), r))).collect()
@@ -218,7 +226,8 @@ const GOLDEN: &str = "
 444c01814e000000|010000000000000001010403020130313233343536373839616263646566020000000000000003000\
 000040000000000000000030004736f636b010002000a000000050000000000000001000000
 444c018109000000|010000000000000002
-444c018122000000|01000000000000000304000000000000000108070605040302010600000000000000
+444c01812a000000|0100000000000000030400000000000000010807060504030201060000000000000002000000030\
+00000
 444c018126000000|01000000000000000402004d00000003000000050000000807060504030201010101ffffffff
 444c018112000000|010000000000000005020000000001200000
 444c01810d000000|01000000000000000607000000
@@ -251,6 +260,7 @@ const GOLDEN: &str = "
 444c010509000000|06000000000000000a
 444c01051f000000|06000000000000000b0300000001010e000000000000000b0a00000d0c0000
 444c01050e000000|06000000000000000c0300000001
+444c010516000000|06000000000000000d03000000010400000000000000
 444c018536000000|0600000000000000000100000000000000020000000300000000000000010e000000000000000b0a0\
 0000d0c00000600000000000000
 444c018521000000|06000000000000000101000000000000000e000000000000000b0a00000d0c0000
@@ -258,6 +268,7 @@ const GOLDEN: &str = "
 444c018511000000|0600000000000000030100000000000000
 444c018511000000|0600000000000000040100000000000000
 444c018511000000|0600000000000000050300000000000000
+444c018515000000|060000000000000006090000000300000000000000
 ";
 
 #[test]

@@ -21,6 +21,7 @@ mod hostile;
 mod laggards;
 mod late;
 mod leases;
+mod listeners;
 mod lock_ids;
 mod machine;
 mod membership;

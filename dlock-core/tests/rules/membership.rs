@@ -11,7 +11,7 @@ use dlock_core::memory::words::AtomicWord;
 use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::wire::control::{
-    ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION, VERSION_MIN,
+    ControlReply, ControlRequest, FabricKind, Secret, Terms, Told, UNLIMITED, VERSION, VERSION_MIN,
 };
 use dlock_core::wire::message::LockType;
 use dlock_core::wire::status::Status;
@@ -83,7 +83,8 @@ fn every_answer_that_says_so_extends_the_horizon_and_silence_ends_at_it() {
                 now: site.now,
                 recovering: false,
                 until,
-                asked: dlock_core::clock::ServerTime(0)
+                asked: dlock_core::clock::ServerTime(0),
+                recovery: Told::default(),
             }
         );
     }

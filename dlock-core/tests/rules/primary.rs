@@ -14,7 +14,7 @@ use dlock_core::memory::words::{
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::token::TokenFloor;
 use dlock_core::wire::control::{
-    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret, Told,
     HORIZON_FOREVER,
 };
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -302,7 +302,11 @@ fn recovery_counts_clients_and_not_messages() {
     let late = w.control(a, ControlRequest::UpdateLocks(Vec::new()));
     assert_eq!(late, ControlReply::Error(Status::Error), "it has said that it has told all");
     let heartbeat = w.control(a, ControlRequest::Heartbeat);
-    assert!(matches!(heartbeat, ControlReply::Alive { recovering: true, .. }), "{heartbeat:?}");
+    let told = match heartbeat {
+        ControlReply::Alive { recovering: true, recovery, .. } => recovery,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(told, Told { told: 1, of: 2 }, "who waits is told how far it is");
     assert_eq!(w.admit(&reinit(b, 7)), Ok(b));
     assert_eq!(w.control(b, ControlRequest::ReinitDone), ControlReply::Done);
     assert!(!w.primary.parts().1.is_recovering());

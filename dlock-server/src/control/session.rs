@@ -29,7 +29,7 @@ use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::{CONTROL_WAIT_S, SLOTS_MAX};
 use dlock_core::membership::{gives_lock, Gone};
 use dlock_core::wire::codec::Frame;
-use dlock_core::wire::control::{Attach, ControlReply, ControlRequest};
+use dlock_core::wire::control::{Attach, ControlReply, ControlRequest, Told};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fds::is_open;
@@ -198,7 +198,8 @@ async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
     match mailbox.ask_unless_out(look).await {
         Ok(Some(recovering)) => {
             let none = ServerTime(0);
-            ControlReply::Alive { now: clock.now(), recovering, until: none, asked: none }
+            let (now, recovery) = (clock.now(), Told::default());
+            ControlReply::Alive { now, recovering, until: none, asked: none, recovery }
         }
         Ok(None) | Err(_) => ControlReply::Error(Status::NotReady),
     }

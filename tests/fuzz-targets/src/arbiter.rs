@@ -231,7 +231,9 @@ impl World {
         self.primary.command(self.now, &mut self.memory, client, seq, request, &mut out);
         self.take(out);
         let Some(known) = &mut self.clients[at] else { return };
-        let waits = waits(&request) || matches!(request, Request::Resolve { .. });
+        let listens = |request: &Request| matches!(request, Request::Listen { .. });
+        let waits = waits(&request) || listens(&request);
+        let waits = waits || matches!(request, Request::Resolve { .. });
         if !request.has_reply() {
             known.unanswered.remove(&seq);
         }
@@ -240,7 +242,8 @@ impl World {
         if matches!(request, Request::Resolve { .. }) {
             // its waits for this lock are undone without an answer
             let handle = request.handle();
-            known.unanswered.retain(|_, r| r.handle() != handle || *r == request);
+            let stays = |r: &Request| r.handle() != handle || *r == request || listens(r);
+            known.unanswered.retain(|_, r| stays(r));
         }
     }
 
@@ -269,6 +272,9 @@ impl World {
             8 => Request::Extend { handle, mode, ticket, expire_s: tape.seconds() },
             9 => Request::Steal { handle, expire_s: tape.seconds() },
             10 if wait.0 == 3 => Request::Confirm { handle, mode },
+            10 if wait.0 == 2 => {
+                Request::Listen { handle, knows: tape.flip(), until: ServerTime(0) }
+            }
             _ if tape.flip() => Request::Ping,
             _ => Request::Resolve { handle },
         }

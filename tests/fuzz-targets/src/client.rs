@@ -270,7 +270,8 @@ impl World {
             2 => Reply::Denied { status: status(tape), word },
             3 => Reply::Cancelled { word },
             4 | 5 => Reply::Done { word },
-            6 => Reply::Pong { at: self.now.time },
+            6 if tape.flip() => Reply::Pong { at: self.now.time },
+            6 => Reply::Contended { waiters: 1, until: self.now.time },
             _ => Reply::Granted {
                 word,
                 deadline_s: tape.seconds(),

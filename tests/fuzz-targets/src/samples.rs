@@ -9,7 +9,7 @@ use dlock_core::token::Token;
 use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{
     Act, Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
-    LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, Terms, VerbsAttach,
+    LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, Terms, Told, VerbsAttach,
     VerbsAttached, VerbsEndpoint, VerbsRegion, Whose, VERSION,
 };
 use dlock_core::wire::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
@@ -136,6 +136,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
             recovering: true,
             until: ServerTime(9),
             asked: ServerTime(9),
+            recovery: Told { told: 1, of: 2 },
         },
         C::Locks(vec![Ok(grant), Err(Status::ServerNoResource)]),
         C::Statuses(vec![Status::Success, Status::Fail]),
@@ -181,6 +182,7 @@ fn data() -> Vec<Frame> {
         Q::Resolve { handle },
         Q::CountReaders { handle, mode, ticket: Some(ticket) },
         Q::Confirm { handle, mode },
+        Q::Listen { handle, knows: true, until: ServerTime(9) },
         Q::Ping,
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));
@@ -191,6 +193,7 @@ fn data() -> Vec<Frame> {
         Reply::Cancelled { word },
         Reply::Done { word },
         Reply::Pong { at },
+        Reply::Contended { waiters: 3, until: at },
     ];
     let addr = WordAddr::new(Slot(2), Word::W0);
     let entry = LedgerEntry::claim(Mode::Shared, 7).with_detail(9);

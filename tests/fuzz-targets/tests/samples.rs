@@ -19,8 +19,8 @@ const VARIANTS: [(&str, usize); 8] = [
     ("frame", 9),
     ("control request", 13),
     ("control reply", 10),
-    ("request", 13),
-    ("reply", 6),
+    ("request", 14),
+    ("reply", 7),
     ("word_op", 5),
     ("outcome", 3),
     ("foreign", 3),
@@ -108,6 +108,7 @@ fn request(request: &Q) -> usize {
         Q::Ping => 10,
         Q::CountReaders { .. } => 11,
         Q::Confirm { .. } => 12,
+        Q::Listen { .. } => 13,
     }
 }
 
@@ -119,6 +120,7 @@ fn reply(reply: &Reply) -> usize {
         Reply::Cancelled { .. } => 3,
         Reply::Done { .. } => 4,
         Reply::Pong { .. } => 5,
+        Reply::Contended { .. } => 6,
     }
 }
 

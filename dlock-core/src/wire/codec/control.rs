@@ -8,7 +8,7 @@ use crate::ids::Epoch;
 use crate::token::Token;
 use crate::wire::control::{
     Act, Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Place,
-    Secret, Session, Terms, Whose,
+    Secret, Session, Terms, Told, Whose,
 };
 use crate::wire::fabric::{Offers, OFFERS_MAX};
 use crate::wire::message::LockType;
@@ -137,6 +137,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<ControlReply> {
             recovering: r.bool("recovering")?,
             until: ServerTime(r.u64()?),
             asked: ServerTime(r.u64()?),
+            recovery: Told { told: r.u32()?, of: r.u32()? },
         },
         4 => R::Locks(list(r, 5, lock_result)?),
         5 => R::Statuses(list(r, 4, Reader::status)?),
@@ -167,12 +168,14 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &ControlReply) {
             put_session(w, session);
         }
         R::Done => w.u8(2),
-        R::Alive { now, recovering, until, asked } => {
+        R::Alive { now, recovering, until, asked, recovery } => {
             w.u8(3);
             w.u64(now.0);
             w.bool(*recovering);
             w.u64(until.0);
             w.u64(asked.0);
+            w.u32(recovery.told);
+            w.u32(recovery.of);
         }
         R::Locks(results) => {
             w.u8(4);

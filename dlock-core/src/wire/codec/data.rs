@@ -190,6 +190,7 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
             ticket: r.option("ticket", Reader::ticket)?,
         },
         12 => Request::Confirm { handle, mode: r.mode()? },
+        13 => Request::Listen { handle, knows: r.bool("knows")?, until: ServerTime(r.u64()?) },
         _ => return Err(FrameError::Invalid("request")),
     })
 }
@@ -209,6 +210,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         Request::Ping => 10,
         Request::CountReaders { .. } => 11,
         Request::Confirm { .. } => 12,
+        Request::Listen { .. } => 13,
     };
     w.u8(tag);
     if let Some(handle) = request.handle() {
@@ -243,6 +245,10 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         }
         Request::Steal { handle: _, expire_s } => w.u32(expire_s),
         Request::Confirm { handle: _, mode } => w.mode(mode),
+        Request::Listen { handle: _, knows, until } => {
+            w.bool(knows);
+            w.u64(until.0);
+        }
         Request::Wake { .. } | Request::Resolve { .. } | Request::Ping => {}
     }
 }
@@ -269,6 +275,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<Reply> {
         3 => Reply::Cancelled { word: r.u64()? },
         4 => Reply::Done { word: r.u64()? },
         5 => Reply::Pong { at: ServerTime(r.u64()?) },
+        6 => Reply::Contended { waiters: r.u32()?, until: ServerTime(r.u64()?) },
         _ => return Err(FrameError::Invalid("reply")),
     })
 }
@@ -304,6 +311,11 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &Reply) {
         Reply::Pong { at } => {
             w.u8(5);
             w.u64(at.0);
+        }
+        Reply::Contended { waiters, until } => {
+            w.u8(6);
+            w.u32(waiters);
+            w.u64(until.0);
         }
     }
 }

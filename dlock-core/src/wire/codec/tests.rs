@@ -17,8 +17,8 @@ mod gen;
 
 const CONTROL_REQUESTS: usize = 13;
 const CONTROL_REPLIES: usize = 10;
-const REQUESTS: usize = 12;
-const REPLIES: usize = 6;
+const REQUESTS: usize = 14;
+const REPLIES: usize = 7;
 
 fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
     use ControlRequest as R;
@@ -55,6 +55,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
             recovering: g.bool(),
             until: ServerTime(g.next()),
             asked: ServerTime(g.next()),
+            recovery: Told { told: g.u32(), of: g.u32() },
         },
         4 => R::Locks(g.list(|g| {
             let grant = LockGrant {
@@ -97,6 +98,7 @@ fn request(g: &mut Gen, variant: usize) -> Request {
         9 => Request::Resolve { handle },
         10 => Request::CountReaders { handle, mode, ticket: maybe },
         11 => Request::Confirm { handle, mode: g.mode() },
+        12 => Request::Listen { handle, knows: g.bool(), until: ServerTime(g.next()) },
         _ => Request::Ping,
     }
 }
@@ -115,6 +117,7 @@ fn reply(g: &mut Gen, variant: usize) -> Reply {
         2 => Reply::Denied { status: g.refusal(), word },
         3 => Reply::Cancelled { word },
         4 => Reply::Done { word },
+        5 => Reply::Contended { waiters: g.u32(), until: ServerTime(word) },
         _ => Reply::Pong { at: ServerTime(word) },
     }
 }

@@ -67,6 +67,18 @@ numbers! { u32:
     DLOCK_RENEW = 2;
     DLOCK_EVENT_ACQUIRED = 1;
     DLOCK_EVENT_RELEASED = 2;
+    DLOCK_EVENT_GRANTED = 64;
+    DLOCK_EVENT_LOST = 65;
+    DLOCK_EVENT_CONTENDED = 66;
+    DLOCK_EVENT_RENEWAL_FAILING = 67;
+    DLOCK_EVENT_RECOVERING = 68;
+    DLOCK_EVENT_SERVING = 69;
+    DLOCK_EVENT_MISSED = 70;
+    DLOCK_LOST_EXPIRED = 1;
+    DLOCK_LOST_SESSION = 2;
+    DLOCK_LOST_TAKEN_AWAY = 3;
+    DLOCK_LOST_CONFLICT = 4;
+    DLOCK_LOST_UNKNOWN = 5;
     DLOCK_CREATE = 1;
 }
 
@@ -181,6 +193,11 @@ structs! {
         pub hold: dlock_hold,
         pub generation: u64,
         pub token: u64,
+        pub lock_id: i32,
+        pub reason: u32,
+        pub count: u64,
+        pub left_ms: u64,
+        pub of: u64,
     }
     pub struct dlock_object_options {
         pub size: u32,

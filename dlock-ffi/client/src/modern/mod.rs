@@ -11,6 +11,7 @@
 
 mod abi;
 mod clients;
+mod events;
 mod failure;
 mod handles;
 mod holds;

@@ -5,6 +5,7 @@
 //!   start ─▶ Request: a future, polled once ─▶ Under ── driver wakes it ──▶ listed in the queue
 //!                                      └ over at once ──────────────────▶ listed    │ eventfd
 //!   next  ─▶ takes the first one listed, polls it: its result becomes the event ◀───┘
+//!   listen ─▶ Listener (`events.rs`) ── an event has come ──▶ listed
 //!   fire  ─▶ drops the future of a request that is Under, lists it: DLOCK_E_CANCELLED
 //! ```
 //! The result is taken out of the future when the program takes the event: the future then says
@@ -25,6 +26,7 @@ use ::dlock_client::{Error, Lock, OwnedGuard};
 use parking_lot::{Condvar, Mutex};
 
 use super::abi::*;
+use super::events::Listener;
 use super::failure::{run, Failure};
 use super::handles;
 use super::holds::{abandon, insert, still_held, take, token, Wanted, BUSY_WAIT_NS};
@@ -32,6 +34,9 @@ use super::waiting::{deliver, Registered, Until};
 
 /// The most requests of a queue whose events were not taken.
 const REQUESTS_MAX: usize = 65_536;
+
+/// How often a queue may listen.
+const LISTENERS_MAX: usize = 1_024;
 
 /// What a queue's handle stands for.
 pub(crate) struct Queue {
@@ -45,11 +50,19 @@ struct State {
     is_closed: bool,
     next: u64,
     requests: HashMap<u64, Arc<Request>>,
-    listed: VecDeque<Arc<Request>>,
+    listeners: Vec<Arc<Listener>>,
+    listed: VecDeque<Listed>,
+}
+
+/// What may have an event for the program.
+#[derive(Clone)]
+pub(super) enum Listed {
+    Request(Arc<Request>),
+    Listener(Arc<Listener>),
 }
 
 /// A request from its start until its event is taken.
-struct Request {
+pub(super) struct Request {
     queue: Arc<Queue>,
     number: u64,
     /// The event, but for the result.
@@ -103,8 +116,8 @@ impl Queue {
         };
     }
 
-    /// The next request that may be over; waits for one.
-    fn listed(self: &Arc<Self>, until: &Until) -> Result<Arc<Request>, Failure> {
+    /// The next one that may have an event; waits for it.
+    fn listed(self: &Arc<Self>, until: &Until) -> Result<Listed, Failure> {
         let waker = Waker::from(Arc::new(Sleeper(Arc::clone(self))));
         let mut registered = None;
         let mut state = self.state.lock();
@@ -112,11 +125,11 @@ impl Queue {
             if state.is_closed {
                 return Err(closed());
             }
-            if let Some(request) = state.listed.pop_front() {
+            if let Some(listed) = state.listed.pop_front() {
                 if state.listed.is_empty() {
                     self.set_readable(false);
                 }
-                return Ok(request);
+                return Ok(listed);
             }
             until.goes_on()?;
             if registered.is_none() {
@@ -127,6 +140,32 @@ impl Queue {
             }
             until.sleep(&self.changed, &mut state);
         }
+    }
+
+    /// Lists what may have an event.
+    pub(super) fn list(&self, listed: Listed) {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return;
+        }
+        if state.listed.is_empty() {
+            self.set_readable(true);
+        }
+        state.listed.push_back(listed);
+        self.changed.notify_one();
+    }
+
+    /// The queue is told from now on what this listener hears.
+    pub(super) fn hears(&self, listener: Arc<Listener>) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(closed());
+        }
+        if state.listeners.len() >= LISTENERS_MAX {
+            return Err(Failure::of(DLOCK_E_TOO_MANY));
+        }
+        state.listeners.push(listener);
+        Ok(())
     }
 
     /// A request that has not begun: it has its place in the queue.
@@ -211,15 +250,7 @@ impl Request {
         if self.is_listed.swap(true, Ordering::SeqCst) {
             return;
         }
-        let mut state = self.queue.state.lock();
-        if state.is_closed {
-            return;
-        }
-        if state.listed.is_empty() {
-            self.queue.set_readable(true);
-        }
-        state.listed.push_back(Arc::clone(self));
-        self.queue.changed.notify_one();
+        self.queue.list(Listed::Request(Arc::clone(self)));
     }
 
     fn cancel(self: &Arc<Self>) {
@@ -380,27 +411,35 @@ pub unsafe extern "C" fn dlock_queue_next(
         has_hold(size, offset_of!(dlock_event, generation), "event")?;
         let until = Until::new(timeout_ns, cancel)?;
         let queue = handles::find::<Arc<Queue>>(queue.id)?;
-        let (about, result) = loop {
-            let request = queue.listed(&until)?;
-            if let Some(result) = request.take() {
-                break (request.event, result);
+        let told = loop {
+            let told = match queue.listed(&until)? {
+                Listed::Request(request) => request.take().map(|result| over(&request, result)),
+                Listed::Listener(listener) => listener.take(),
+            };
+            if let Some(told) = told {
+                break told;
             }
         };
-        let Event { kind, user_data, lock, hold } = about;
-        let user_data = user_data as *mut c_void;
-        let mut told = dlock_event { kind, user_data, lock, hold, ..Plain::zeroed() };
-        match result {
-            Ok(None) => {}
-            Ok(Some(guard)) => {
-                (told.token, told.generation) = (token(&guard), guard.generation());
-                told.hold = insert(guard);
-            }
-            Err(failure) => told.status = failure.code,
-        }
         // SAFETY: a struct of this size.
         unsafe { write(event, size, &told) };
         Ok(())
     })
+}
+
+/// The event of a request that is over.
+fn over(request: &Request, result: Result<Option<OwnedGuard>, Failure>) -> dlock_event {
+    let Event { kind, user_data, lock, hold } = request.event;
+    let user_data = user_data as *mut c_void;
+    let mut told = dlock_event { kind, user_data, lock, hold, ..Plain::zeroed() };
+    match result {
+        Ok(None) => {}
+        Ok(Some(guard)) => {
+            (told.token, told.generation) = (token(&guard), guard.generation());
+            told.hold = insert(guard);
+        }
+        Err(failure) => told.status = failure.code,
+    }
+    told
 }
 
 /// `dlock_error dlock_queue_close(dlock_queue queue)`
@@ -408,13 +447,12 @@ pub unsafe extern "C" fn dlock_queue_next(
 pub extern "C" fn dlock_queue_close(queue: dlock_queue) -> dlock_error {
     run("dlock_queue_close", || {
         let queue = handles::remove::<Arc<Queue>>(queue.id)?;
-        let (requests, listed) = {
+        let State { requests, listeners, listed, .. } = {
             let mut state = queue.state.lock();
-            state.is_closed = true;
             queue.changed.notify_all();
-            (std::mem::take(&mut state.requests), std::mem::take(&mut state.listed))
+            std::mem::replace(&mut *state, State { is_closed: true, ..State::default() })
         };
-        drop(listed);
+        drop((listeners, listed)); // nothing is told any more
         for request in requests.into_values() {
             let stage = std::mem::replace(&mut *request.stage.lock(), Stage::Taken);
             match stage {

@@ -19,9 +19,9 @@
 //!   lost 1732174000000000000                  the list of that primary was, until `only` is said
 //! ```
 //! A line counts once it is whole: no client was answered because of a line that a crash has cut
-//! off. The first line says how many bytes are known to be on the disk, and is written after them: a
-//! list with fewer was cut by something else, and clients are missing. Only the owner may read the
-//! file, because it has the proofs of the clients. `owner.rs` says which primary has it.
+//! off. The first line says how many bytes are known to be on the disk, and is written after them:
+//! a list with fewer was cut by something else, and clients are missing. Only the owner may read
+//! the file, because it has the proofs of the clients. `owner.rs` says which primary has it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -84,6 +84,7 @@ impl World {
     /// Checks after every turn of the primary: of words, and of drains.
     pub(super) fn words_and_acts(&mut self) {
         self.nothing_waits_in_a_drain();
+        self.counts_waiters();
         self.waiters_bits();
         self.readers_are_counted();
     }

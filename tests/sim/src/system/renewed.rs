@@ -138,6 +138,8 @@ impl Sys {
             renewed.ill = at;
         }
         renewed.looked = at;
+        let ill = renewed.ill;
+        self.hears_of_waiters(c, l, ill < at);
         if self.clients[c].life == Life::Leaving {
             return self.thread(c, l).renewed = Asked::default(); // it gives all locks up
         }
@@ -180,6 +182,7 @@ impl Sys {
     fn looks_again(&mut self, c: usize, l: usize) {
         if matches!(self.thread(c, l).doing, Doing::Idle) {
             self.hears(c, l);
+            self.asks_about(c, l);
         }
         let listens = self.plan.listens;
         let t = self.thread(c, l);

@@ -397,6 +397,8 @@ pub(crate) struct Sys {
     pub law: super::rules::Law,
     /// The acts of the operators.
     pub operators: super::operators::Operators,
+    /// How many clients are queued for each lock, where programs listen.
+    pub queued: Vec<usize>,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -440,6 +442,7 @@ impl Sys {
             frozen_until: 0,
             put_off_until: 0,
             operators: Default::default(),
+            queued: Vec::new(),
             lanes_set: vec![false; plan.locks.len()],
             law: super::rules::Law::default(),
             active: [0; super::plan::FAULTS.len()],

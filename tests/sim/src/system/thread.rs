@@ -493,6 +493,9 @@ impl Sys {
                     t.pinged = true;
                     return;
                 }
+                if let Some(l) = threads.iter().position(|t| t.listener.has_asked(seq, gen)) {
+                    return self.question_answered(c, l, reply);
+                }
                 let asked =
                     |t: &Thread| t.asked.is_some_and(|asked| (asked.seq, asked.gen) == (seq, gen));
                 let Some(l) = threads.iter().position(asked) else {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the library has asked the primary about holds whose programs listen, and is not answered.
+//!
+//! ```text
+//!   look_after_hold ─▶ Instance::asks_of ─ Listen ─▶ Questions ─ answered ─▶ is_answered ─▶ Events
+//!                                                        └ asked anew: the earlier is forgotten
+//! ```
+//! When a hold is asked about, and what is told, is decided by `dlock_core::lock::Listening`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dlock_core::ids::{LockId, Seq};
+use dlock_core::memory::exec::Executor;
+use dlock_core::wire::message::Reply;
+use dlock_core::wire::status::Status;
+
+use crate::instance::Instance;
+
+/// One question.
+pub(crate) struct Asked {
+    pub(crate) instance: Weak<Instance>,
+    pub(crate) lock: LockId,
+    /// The number of the hold.
+    pub(crate) hold: u64,
+    /// The session in which it was asked.
+    pub(crate) exec: Arc<dyn Executor>,
+    pub(crate) seq: Seq,
+    /// The answer, while the lock is in use.
+    pub(crate) answer: Option<Result<Reply, Status>>,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.exec.forget(self.seq);
+    }
+}
+
+/// The questions of one client: one for each lock.
+#[derive(Default)]
+pub(super) struct Questions(HashMap<LockId, Asked>);
+
+impl Questions {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A question was sent: it takes the place of an earlier one about the lock.
+    pub(super) fn put(&mut self, asked: Asked) {
+        self.0.insert(asked.lock, asked);
+    }
+
+    /// The question about this lock is not wanted any more.
+    pub(super) fn forget(&mut self, lock: LockId) {
+        self.0.remove(&lock);
+    }
+
+    /// Takes the answers that have come; returns the locks that are asked about again, and when.
+    pub(super) fn take_answers(&mut self) -> Vec<(LockId, u64)> {
+        let mut again = Vec::new();
+        self.0.retain(|&lock, asked| {
+            let Some(instance) = asked.instance.upgrade() else { return false };
+            let answer = asked.answer.take();
+            let answer = answer.or_else(|| asked.exec.reply(asked.seq, Duration::ZERO).transpose());
+            let Some(reply) = answer else { return !instance.has_ended(asked) };
+            match instance.is_answered(asked, reply) {
+                Some(at_ns) => again.push((lock, at_ns)),
+                None => asked.answer = Some(reply),
+            }
+            asked.answer.is_some()
+        });
+        again
+    }
+
+    /// The sessions whose answers are waited for, and whether one is to be looked at again soon.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = (bool, &Arc<dyn Executor>)> {
+        self.0.values().map(|asked| (asked.answer.is_some(), &asked.exec))
+    }
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Requests about objects, on the control connection.
+
+use super::{valid_name, Locks};
+use crate::budget::work::Metered;
+use crate::clock::ServerTime;
+use crate::ids::ClientId;
+use crate::wire::control::{ControlReply, ControlRequest};
+use crate::wire::status::Status;
+
+impl Locks {
+    pub(super) fn object(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        client: ClientId,
+        request: ControlRequest,
+    ) -> ControlReply {
+        use ControlRequest as R;
+        // The client's reference is searched for, and the last lease.
+        mem.visited(2 * self.registry.objects.refs_of(&request));
+        if let Err(status) = self.may_use_object(client, &request) {
+            return ControlReply::Error(status);
+        }
+        let (mut t, _, objects) = self.registry.split(mem);
+        let named = |name: &[u8], lease_s| valid_name(name) && lease_s > 0;
+        let done = |result: Result<(), Status>| match result {
+            Ok(()) => ControlReply::Done,
+            Err(status) => ControlReply::Error(status),
+        };
+        match request {
+            R::ObjectCreate { name, lease_s, init } if named(&name, lease_s) => {
+                match objects.create(&mut t, now, client, &name, lease_s, init) {
+                    Ok(object) => {
+                        self.has_created(client, object);
+                        ControlReply::Created(object)
+                    }
+                    Err(status) => ControlReply::Error(status),
+                }
+            }
+            R::ObjectGet { name, lease_s } if named(&name, lease_s) => {
+                match objects.get(&mut t, now, client, &name, lease_s) {
+                    Ok(grant) => ControlReply::Object(grant),
+                    Err(status) => ControlReply::Error(status),
+                }
+            }
+            R::ObjectRelease(object) => done(objects.release(&mut t, now, client, object)),
+            R::ObjectDestroy(object) => done(objects.destroy(&mut t, now, client, object)),
+            _ => ControlReply::Error(Status::Invalid),
+        }
+    }
+}
