@@ -320,9 +320,7 @@ impl driver::Work for Futures {
             }
         }
         self.all = waiting;
-        for renewed in ended {
-            self.timers.put(0, renewed);
-        }
+        ended.into_iter().for_each(|renewed| self.timers.put_back(renewed));
         if self.all.is_empty() && self.timers.next_ns().is_none() && self.questions.is_empty() {
             self.listens_to(None);
             let mut state = self.tasks.state.lock();
