@@ -76,6 +76,20 @@ static void contended(dlock_client client, dlock_client other, const char *name,
     OK(dlock_lock_close(others, AMPLE, NONE));
 }
 
+/* A lock that was given back and is got again: the number of the first hold does not come again. */
+static void anew(dlock_client client)
+{
+    uint64_t generations[2];
+    for (int i = 0; i < 2; ++i) {
+        dlock_lock lock = open_lock(client, "anew", DLOCK_TYPE_ATOMIC);
+        dlock_hold hold = hold_for(lock, 0, 0);
+        generations[i] = generation_of(hold);
+        OK(dlock_release(hold, AMPLE, NONE));
+        OK(dlock_lock_close(lock, AMPLE, NONE));
+    }
+    CHECK(generations[0] != generations[1]);
+}
+
 /* A loss, with its reason; a hold that there is already is told as granted. */
 static void lost(dlock_client client)
 {
@@ -204,6 +218,7 @@ int main(int argc, char **argv)
     contended(clients[0], clients[1], "fair", DLOCK_TYPE_FAIR);
     contended(clients[0], clients[1], "atomic", DLOCK_TYPE_ATOMIC);
     contended(clients[0], clients[1], "read-write", DLOCK_TYPE_READ_WRITE);
+    anew(clients[0]);
     lost(clients[0]);
     late(clients[0], primary);
     missed(clients[0]);
