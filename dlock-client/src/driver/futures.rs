@@ -288,7 +288,7 @@ struct Futures {
     all: Vec<Work>,
     /// The holds that are renewed, and not just now.
     timers: Timers,
-    /// What was asked about holds whose programs listen.
+    /// Questions to the primary about the holds of programs that listen.
     questions: Questions,
     /// The session whose answers the driver listens to.
     session: Option<Arc<dyn Executor>>,
