@@ -7,17 +7,17 @@
 //! An event is put into the channel in one turn with what it tells of, under the mutex of the
 //! lock's slot: so the events of one lock are in order, and a call that comes after a loss does not
 //! return before that is in the channel. Nothing waits for a channel that is full: what has no room
-//! is counted, and the count is the next event that has.
+//! is counted, and the count comes in its place: behind the events that had room, before the next.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::Loss;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::driver::futures::Tasks;
 use crate::driver::renewals::{Renew, Renewed};
@@ -84,22 +84,19 @@ pub enum HoldEvent {
 ///
 /// Dropping it ends them.
 #[derive(Debug)]
-pub struct Events(Receiver<Event>, Wakes);
-
-/// What is woken for each event that is put into the channel.
-type Wakes = Arc<Mutex<Option<Waker>>>;
+pub struct Events(Arc<Channel>);
 
 impl Events {
     /// The next event, if there is one now.
     pub fn try_next(&self) -> Option<Event> {
-        self.0.try_recv().ok()
+        self.0.state.lock().take()
     }
 
     /// Has the waker woken for each event that comes from now on, in place of an earlier one. It is
     /// woken on any thread of this library or of the program, in the middle of an operation: it
     /// must not block, and must not call this library.
     pub fn wakes(&self, waker: Waker) {
-        let before = self.1.lock().replace(waker);
+        let before = self.0.state.lock().waker.replace(waker);
         drop(before);
     }
 
@@ -108,7 +105,7 @@ impl Events {
     /// # Latency
     /// As long as it takes.
     pub fn wait(&self) -> Option<Event> {
-        self.0.recv().ok()
+        self.wait_until(None)
     }
 
     /// The next event; `None`: there was none in this time.
@@ -116,7 +113,65 @@ impl Events {
     /// # Latency
     /// `timeout` at most.
     pub fn wait_for(&self, timeout: Duration) -> Option<Event> {
-        self.0.recv_timeout(timeout).ok()
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    fn wait_until(&self, until: Option<Instant>) -> Option<Event> {
+        let mut state = self.0.state.lock();
+        loop {
+            let event = state.take();
+            if event.is_some() || state.is_over {
+                return event;
+            }
+            match until {
+                None => self.0.changed.wait(&mut state),
+                Some(until) if self.0.changed.wait_until(&mut state, until).timed_out() => {
+                    return state.take();
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        let before =
+            std::mem::replace(&mut *state, Waiting { is_over: true, ..Waiting::default() });
+        drop(state);
+        drop(before);
+    }
+}
+
+/// What a listener has not taken yet.
+#[derive(Debug, Default)]
+struct Channel {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    /// Events that had no room since the last one that had.
+    missed: u64,
+    /// What is woken for each event that is put into the channel.
+    waker: Option<Waker>,
+    /// No one listens any more, or the client is gone.
+    is_over: bool,
+}
+
+impl Waiting {
+    fn take(&mut self) -> Option<Event> {
+        self.events.pop_front().or_else(|| self.take_missed())
+    }
+
+    fn take_missed(&mut self) -> Option<Event> {
+        match std::mem::take(&mut self.missed) {
+            0 => None,
+            missed => Some(Event::Missed(missed)),
+        }
     }
 }
 
@@ -124,43 +179,48 @@ struct Feed {
     number: FeedNumber,
     /// `None`: all locks, and the primary.
     lock: Option<LockId>,
-    sender: SyncSender<Event>,
-    wakes: Wakes,
-    missed: u64,
+    channel: Arc<Channel>,
+    bound: usize,
 }
 
 impl Feed {
     /// Whether its program still listens.
-    fn tell(&mut self, event: Event) -> bool {
-        let is_its = match event {
+    fn is_heard(&self) -> bool {
+        !self.channel.state.lock().is_over
+    }
+
+    fn hears_of(&self, event: Event) -> bool {
+        match event {
             Event::Hold { lock, .. } => self.lock.is_none_or(|its| its == lock),
             _ => self.lock.is_none(),
-        };
-        if !is_its {
+        }
+    }
+
+    /// Returns whether its program still listens.
+    fn tell(&self, event: Event) -> bool {
+        let mut state = self.channel.state.lock();
+        if state.is_over || !self.hears_of(event) {
+            return !state.is_over;
+        }
+        if state.events.len() >= self.bound {
+            state.missed += 1;
             return true;
         }
-        if self.missed > 0 {
-            match self.sender.try_send(Event::Missed(self.missed)) {
-                Ok(()) => self.missed = 0,
-                Err(TrySendError::Full(_)) => {
-                    self.missed += 1;
-                    return true;
-                }
-                Err(TrySendError::Disconnected(_)) => return false,
-            }
-        }
-        match self.sender.try_send(event) {
-            Ok(()) => {
-                let waker = self.wakes.lock().clone();
-                waker.into_iter().for_each(Waker::wake);
-                true
-            }
-            Err(TrySendError::Full(_)) => {
-                self.missed += 1;
-                true
-            }
-            Err(TrySendError::Disconnected(_)) => false,
-        }
+        let missed = state.take_missed();
+        state.events.extend(missed);
+        state.events.push_back(event);
+        let waker = state.waker.clone();
+        drop(state);
+        self.channel.changed.notify_one();
+        waker.into_iter().for_each(Waker::wake);
+        true
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.channel.state.lock().is_over = true;
+        self.channel.changed.notify_all();
     }
 }
 
@@ -197,32 +257,37 @@ impl Feeds {
         bound: usize,
         keeper: (Weak<Instance>, Arc<Tasks>),
     ) -> (Events, FeedNumber) {
-        let (sender, receiver) = sync_channel(bound.clamp(1, EVENTS_MAX));
+        let (channel, bound) = (Arc::<Channel>::default(), bound.clamp(1, EVENTS_MAX));
         let mut all = self.all.lock();
         all.count += 1;
         let number = FeedNumber(all.count);
-        let wakes = Wakes::default();
-        all.feeds.push(Feed { number, lock, sender, wakes: Arc::clone(&wakes), missed: 0 });
+        all.feeds.retain(Feed::is_heard);
+        all.feeds.push(Feed { number, lock, channel: Arc::clone(&channel), bound });
         all.keeper = Some(keeper);
         self.is_any.store(true, Ordering::Relaxed);
-        (Events(receiver, wakes), number)
+        (Events(channel), number)
     }
 
     /// Whether any of them hears of this lock.
     pub(crate) fn hears_of(&self, lock: LockId) -> bool {
         self.is_any()
-            && self.all.lock().feeds.iter().any(|feed| feed.lock.is_none_or(|its| its == lock))
+            && self
+                .all
+                .lock()
+                .feeds
+                .iter()
+                .any(|feed| feed.lock.is_none_or(|its| its == lock) && feed.is_heard())
     }
 
     /// Tells one listener.
     pub(crate) fn tell_one(&self, number: FeedNumber, event: Event) {
         let mut all = self.all.lock();
-        all.feeds.retain_mut(|feed| feed.number != number || feed.tell(event));
+        all.feeds.retain(|feed| feed.number != number || feed.tell(event));
     }
 
     pub(crate) fn tell(&self, event: Event) {
         let mut all = self.all.lock();
-        all.feeds.retain_mut(|feed| feed.tell(event));
+        all.feeds.retain(|feed| feed.tell(event));
         if all.feeds.is_empty() {
             self.is_any.store(false, Ordering::Relaxed);
         }
@@ -266,14 +331,46 @@ mod tests {
             feeds.tell(granted(hold));
         }
         assert_eq!(events.try_next(), Some(granted(1)));
-        assert_eq!(events.try_next(), Some(granted(2)));
-        assert_eq!(events.try_next(), None);
         feeds.tell(granted(6));
+        assert_eq!(events.try_next(), Some(granted(2)));
         assert_eq!(events.try_next(), Some(Event::Missed(3)));
         assert_eq!(events.try_next(), Some(granted(6)));
+        assert_eq!(events.try_next(), None);
         drop(events);
         feeds.tell(granted(7));
         assert!(!feeds.is_any(), "nobody listens");
+    }
+
+    #[test]
+    fn what_has_no_room_is_told_though_nothing_follows() {
+        let feeds = Feeds::default();
+        let (events, _) = feeds.add(None, 1, (Weak::new(), Arc::new(Tasks::new())));
+        for hold in 1..=3 {
+            feeds.tell(granted(hold));
+        }
+        assert_eq!(events.wait(), Some(granted(1)));
+        assert_eq!(events.wait_for(Duration::from_secs(60)), Some(Event::Missed(2)));
+        assert_eq!(events.try_next(), None);
+        feeds.tell(granted(4));
+        assert_eq!(events.wait(), Some(granted(4)));
+        drop(feeds);
+        assert_eq!(events.wait(), None, "the client is gone");
+    }
+
+    #[test]
+    fn of_a_listener_that_is_gone_nothing_is_kept() {
+        let feeds = Feeds::default();
+        let add = |lock| feeds.add(Some(LockId(lock)), 9, (Weak::new(), Arc::new(Tasks::new()))).0;
+        for _ in 0..9 {
+            drop(add(1));
+        }
+        assert!(!feeds.hears_of(LockId(1)));
+        let its = add(2);
+        assert_eq!(feeds.all.lock().feeds.len(), 1);
+        drop(add(1));
+        feeds.tell(Event::Serving);
+        assert_eq!(feeds.all.lock().feeds.len(), 1, "an event of another lock suffices");
+        drop(its);
     }
 
     struct Counts(AtomicUsize);

@@ -281,6 +281,8 @@ struct Map {
     names: HashMap<Vec<u8>, LockId>,
     free: Vec<u32>,
     used: u32,
+    /// The largest number of a hold of a lock that was taken out.
+    holds: u64,
     /// The application's id of a lock by the primary's id. The two are the same unless a recovered
     /// primary has another, or the application knows another lock by that id.
     at_primary: HashMap<LockId, LockId, BuildHasherDefault<IdHasher>>,
@@ -353,6 +355,7 @@ impl Table {
         let mut free = std::iter::once(at_primary).chain(others);
         let id = free.find(|id| !map.index.contains_key(id)).expect("fewer locks than ids");
         held.id = id;
+        held.entry.counts_from(map.holds);
         let index = map.free.pop().unwrap_or_else(|| {
             map.used += 1;
             map.used - 1
@@ -388,6 +391,7 @@ impl Table {
             map.index.remove(&held.id);
             map.names.remove(&held.entry.desc().name);
             map.leaves(held.id, held.entry.lock());
+            map.holds = map.holds.max(held.entry.holds());
             map.free.push(index);
         }
     }

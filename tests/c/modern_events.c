@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* dlock.h: what a queue tells of holds and of the primary, if it was asked for that. */
+#include <poll.h>
+
 #include "modern.h"
 #include "primary_process.h"
 
@@ -74,6 +76,20 @@ static void contended(dlock_client client, dlock_client other, const char *name,
     OK(dlock_lock_close(others, AMPLE, NONE));
 }
 
+/* A lock that was given back and is got again: the number of the first hold does not come again. */
+static void anew(dlock_client client)
+{
+    uint64_t generations[2];
+    for (int i = 0; i < 2; ++i) {
+        dlock_lock lock = open_lock(client, "anew", DLOCK_TYPE_ATOMIC);
+        dlock_hold hold = hold_for(lock, 0, 0);
+        generations[i] = generation_of(hold);
+        OK(dlock_release(hold, AMPLE, NONE));
+        OK(dlock_lock_close(lock, AMPLE, NONE));
+    }
+    CHECK(generations[0] != generations[1]);
+}
+
 /* A loss, with its reason; a hold that there is already is told as granted. */
 static void lost(dlock_client client)
 {
@@ -92,7 +108,35 @@ static void lost(dlock_client client)
     OK(dlock_lock_close(lock, AMPLE, NONE));
 }
 
-/* What has no room is counted, and the count comes before what follows. */
+/* A queue that begins to listen while a renewal is under way is told of the hold, too; its
+ * descriptor is readable while an event is there, and not else. */
+static void late(dlock_client client, struct primary_process primary)
+{
+    struct pollfd its = { .events = POLLIN };
+    dlock_queue first, second;
+    dlock_lock lock = open_lock(client, "late", DLOCK_TYPE_ATOMIC);
+    MUST(dlock_queue_new(&first));
+    MUST(dlock_queue_new(&second));
+    OK(dlock_queue_get_fd(first, &its.fd));
+    OK(dlock_listen_lock(first, lock, NULL));
+    CHECK(poll(&its, 1, 0) == 0);
+    dlock_hold hold = hold_for(lock, DLOCK_RENEW, 3000);
+    CHECK(poll(&its, 1, 0) == 1);
+    of_kind(first, DLOCK_EVENT_GRANTED, generation_of(hold));
+    CHECK(poll(&its, 1, 0) == 0);
+    usleep(900000);
+    stop_primary(primary);
+    usleep(200000); /* a renewal begins after a second */
+    OK(dlock_listen_lock(second, lock, NULL));
+    continue_primary(primary);
+    of_kind(second, DLOCK_EVENT_GRANTED, generation_of(hold));
+    OK(dlock_release(hold, AMPLE, NONE));
+    OK(dlock_queue_close(first));
+    OK(dlock_queue_close(second));
+    OK(dlock_lock_close(lock, AMPLE, NONE));
+}
+
+/* What has no room is counted, and the count comes though nothing follows. */
 static void missed(dlock_client client)
 {
     dlock_queue queue;
@@ -103,8 +147,8 @@ static void missed(dlock_client client)
         OK(dlock_release(hold_for(lock, 0, 0), AMPLE, NONE));
     for (int i = 0; i < WAITING_MAX; ++i)
         CHECK(next(queue).kind == DLOCK_EVENT_GRANTED);
-    dlock_hold hold = hold_for(lock, 0, 0);
     CHECK(of_kind(queue, DLOCK_EVENT_MISSED, 0).count == 3);
+    dlock_hold hold = hold_for(lock, 0, 0);
     of_kind(queue, DLOCK_EVENT_GRANTED, generation_of(hold));
     OK(dlock_release(hold, AMPLE, NONE));
     OK(dlock_queue_close(queue));
@@ -174,7 +218,9 @@ int main(int argc, char **argv)
     contended(clients[0], clients[1], "fair", DLOCK_TYPE_FAIR);
     contended(clients[0], clients[1], "atomic", DLOCK_TYPE_ATOMIC);
     contended(clients[0], clients[1], "read-write", DLOCK_TYPE_READ_WRITE);
+    anew(clients[0]);
     lost(clients[0]);
+    late(clients[0], primary);
     missed(clients[0]);
     refused(clients[0]);
     failover(clients[0], &primary, port);

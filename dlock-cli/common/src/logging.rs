@@ -54,7 +54,7 @@ pub fn to_stderr(verbose: u8) {
     }
 }
 
-/// Calls `act`, and returns what was logged meanwhile instead of printing it.
+/// Calls `act`; returns its result and the lines logged meanwhile, which are not printed.
 pub fn heard<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
     let swap = |with| {
         let mut heard = HEARD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

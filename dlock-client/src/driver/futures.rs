@@ -288,7 +288,7 @@ struct Futures {
     all: Vec<Work>,
     /// The holds that are renewed, and not just now.
     timers: Timers,
-    /// What was asked about holds whose programs listen.
+    /// Questions to the primary about the holds of programs that listen.
     questions: Questions,
     /// The session whose answers the driver listens to.
     session: Option<Arc<dyn Executor>>,
@@ -320,9 +320,7 @@ impl driver::Work for Futures {
             }
         }
         self.all = waiting;
-        for renewed in ended {
-            self.timers.put(0, renewed);
-        }
+        ended.into_iter().for_each(|renewed| self.timers.put_back(renewed));
         if self.all.is_empty() && self.timers.next_ns().is_none() && self.questions.is_empty() {
             self.listens_to(None);
             let mut state = self.tasks.state.lock();

@@ -118,6 +118,14 @@ impl Timers {
         self.by_time.insert((at_ns, lock));
     }
 
+    /// Has a hold that was taken looked at again now. Meanwhile it may have ended, and a later hold
+    /// of the same lock have taken its place.
+    pub(super) fn put_back(&mut self, renewed: Renewed) {
+        if !self.of.contains_key(&renewed.lock) {
+            self.put(0, renewed);
+        }
+    }
+
     /// A hold that is to be looked at now.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Renewed> {
         let &(at_ns, lock) = self.by_time.first().filter(|&&(at_ns, _)| at_ns <= now_ns)?;
@@ -161,5 +169,17 @@ mod tests {
         assert!(timers.take_due(8).is_none(), "the earlier hold is forgotten");
         assert_eq!(timers.take_due(9).map(|due| due.hold), Some(2));
         assert_eq!(timers.next_ns(), None);
+    }
+
+    #[test]
+    fn a_hold_that_is_over_does_not_take_the_place_of_the_next_one() {
+        let mut timers = Timers::default();
+        timers.put(0, renewed(1, 1));
+        let first = timers.take_due(1).unwrap();
+        timers.put(0, renewed(1, 2)); // it has begun while the first was renewed
+        timers.put_back(first);
+        assert_eq!(timers.take_due(1).map(|due| due.hold), Some(2));
+        timers.put_back(renewed(1, 2));
+        assert_eq!(timers.take_due(1).map(|due| due.hold), Some(2));
     }
 }

@@ -147,12 +147,13 @@ impl Instance {
             let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + DATA_WAIT) else {
                 continue; // it is told of by the operation that has it in use
             };
-            let Some(held) = guard.as_mut().filter(|held| held.busy == Busy::No) else { continue };
+            let Some(held) = guard.as_mut() else { continue };
             let known = held.listening.hold();
-            self.tells_of(held);
-            let Some(hold) = held.listening.hold().filter(|&hold| Some(hold) == known) else {
-                continue;
-            };
+            if held.busy == Busy::No {
+                self.tells_of(held); // else the operation that is under way does
+            }
+            let has = held.listening.hold().filter(|&hold| held.entry.hold() == Some(hold));
+            let Some(hold) = has.filter(|_| has == known) else { continue };
             if let Some(new) = new {
                 let event =
                     Event::Hold { lock: held.id, generation: hold, what: HoldEvent::Granted };

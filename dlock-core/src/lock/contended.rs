@@ -6,11 +6,11 @@
 //!   granted ─▶ Listen ─ Contended ─▶ told ─▶ Listen(knows) ─ a second ─▶ Listen ─▶ …
 //!                 └ Denied, no answer: a second ─▶ Listen ─▶ …
 //! ```
-//! A client asks once for each hold, and again when it has an answer, or the session of the
-//! question has ended. An answer is about the hold that was asked about: one that comes after the
-//! end of that hold is dropped, also if the client holds the lock again. The primary answers a
-//! client that knows of waiters only if an operator sets a deadline; so a program hears once in
-//! [`ASK_AGAIN_NS`] how many wait, and of a deadline at once.
+//! A client asks once for each hold, and asks again after an answer, or when the session ends in
+//! which it asked. An answer that comes after the end of its hold is dropped, even if the client
+//! holds the lock again by then. The primary answers a client that knows of waiters only if an
+//! operator sets a deadline; so a program hears once in [`ASK_AGAIN_NS`] how many wait, and of a
+//! deadline at once.
 
 use super::heard::{Heard, Listening};
 use super::LockEntry;

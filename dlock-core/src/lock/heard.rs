@@ -129,6 +129,12 @@ impl LockEntry {
         self.hold
     }
 
+    /// The client has had so many holds of locks that it has given back: those of this one are
+    /// counted from there on, as it may be one of them, got again.
+    pub fn counts_from(&mut self, holds: u64) {
+        self.hold = self.hold.max(holds);
+    }
+
     /// This entry takes the place of `before`: holds go on to be counted.
     pub(crate) fn after(self, before: &Self) -> Self {
         Self { hold: before.hold, loss: before.loss, ..self }

@@ -94,8 +94,8 @@ impl Worker {
         links.chain(channels).collect()
     }
 
-    /// Logs what was refused for lack of a right or because of a quota; returns whether anything
-    /// was.
+    /// Logs the requests that were refused for lack of a right or because of a quota; returns
+    /// whether there were any.
     pub(super) fn tell_of_refusals(&mut self) -> bool {
         let refusals = self.core.primary.take_refusals();
         for refusal in &refusals {

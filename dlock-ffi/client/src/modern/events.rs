@@ -28,10 +28,25 @@ const WAITING_MAX: usize = 1_024;
 pub(super) struct Listener {
     /// A closed queue keeps no listener.
     queue: Weak<Queue>,
-    events: Mutex<Events>,
+    events: Mutex<Coming>,
     user_data: usize,
     lock: dlock_lock,
     is_listed: AtomicBool,
+}
+
+/// The next event, if it was there when it was looked for last, and those behind it.
+struct Coming(Option<Event>, Events);
+
+impl Coming {
+    fn take(&mut self) -> Option<Event> {
+        self.0.take().or_else(|| self.1.try_next())
+    }
+
+    /// Whether there is an event.
+    fn is_there(&mut self) -> bool {
+        self.0 = self.take();
+        self.0.is_some()
+    }
 }
 
 /// The waker of a listener: an event of a client that outlasts the queue wakes nothing.
@@ -54,15 +69,18 @@ impl Listener {
     ) -> Result<(), Failure> {
         let listener = Arc::new(Self {
             queue: Arc::downgrade(queue),
-            events: Mutex::new(events),
+            events: Mutex::new(Coming(None, events)),
             user_data: user_data as usize,
             lock,
             is_listed: AtomicBool::new(false),
         });
         queue.hears(Arc::clone(&listener))?;
         let waker = Waker::from(Arc::new(Comes(Arc::downgrade(&listener))));
-        listener.events.lock().wakes(waker);
-        listener.list(); // a hold that there is already was told before
+        let mut events = listener.events.lock();
+        events.1.wakes(waker);
+        if events.is_there() {
+            listener.list(); // a hold that there is already was told before
+        }
         Ok(())
     }
 
@@ -79,8 +97,12 @@ impl Listener {
     /// The next event; `None`: there is none now.
     pub(super) fn take(self: &Arc<Self>) -> Option<dlock_event> {
         self.is_listed.store(false, Ordering::SeqCst);
-        let event = self.events.lock().try_next()?;
-        self.list(); // there may be more
+        let mut events = self.events.lock();
+        let event = events.take()?;
+        if events.is_there() {
+            self.list(); // else its waker does
+        }
+        drop(events);
         let mut told = dlock_event {
             user_data: self.user_data as *mut c_void,
             lock: self.lock,

@@ -91,7 +91,7 @@ impl Manager {
     }
 
     /// Reports the status of a ready primary when it changes: it recovers, and then serves.
-    /// `status`: what was reported last. Never returns.
+    /// `status` is the text that was reported last. Never returns.
     pub(crate) async fn follows(self, server: &Server, serves: &str, status: &RefCell<String>) {
         loop {
             let recovery = server.recovery().await;

@@ -228,7 +228,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
     let sized = head.strip_prefix(HEAD).and_then(|rest| rest.split_once(' '));
     let sized = sized.and_then(|(whole, home)| Some((whole.parse().ok()?, home)));
     let Some((whole, home)) = sized.or(earlier.map(|home| (0, home))) else {
-        // a primary renames whole files into place: one that is empty, or cut off here, is damaged
+        // a primary renames whole files into place, so a file without a whole first line is damaged
         let heads = [HEAD, HEAD_3, HEAD_2, HEAD_1];
         return Err(damaged(match heads.iter().any(|head| head.starts_with(&text)) {
             true => "it has no first line",
@@ -470,7 +470,7 @@ mod tests {
             assert!(error.contains("restore it"), "{len}: {error}");
         }
         fs::write(&path, &text).unwrap();
-        // one that was cut while its primary had it open
+        // a list that is cut while its primary has it open is refused, too
         let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
         keep(&mut keeper, &mut clients, &[joined(9, 1, 0)]);
         let whole = fs::read_to_string(&path).unwrap().len() as u64;

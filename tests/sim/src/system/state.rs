@@ -390,8 +390,8 @@ pub(crate) struct Sys {
     pub serve_pending: bool,
     pub tick_at: Option<u64>,
     pub frozen_until: u64,
-    /// What was put off until then happens then, even if the primary thaws earlier; the next slice
-    /// as well.
+    /// When events that a frozen primary has put off happen, even if the primary thaws earlier; the
+    /// next slice happens then, too.
     pub put_off_until: u64,
     /// Whether the first occupant of a lock's slot has got its lanes.
     pub lanes_set: Vec<bool>,
