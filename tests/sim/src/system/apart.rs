@@ -4,7 +4,7 @@
 use dlock_core::wire::message::LockType;
 
 use super::plan::{Fabric, Fault};
-use super::scenarios::{Scenario, ANYTHING, CALM, EVERY};
+use super::scenarios::{Scenario, ANYTHING, CALM, EVERY, REMOTE};
 use Fabric::{Shm, Tcp, Verbs};
 use Fault as F;
 use LockType::{Atomic, Fair, Rw};
@@ -222,6 +222,30 @@ pub const APART: &[Scenario] = &[
         ],
         fault_every: 50,
         overstay: 150,
+        renews: 200,
+        ..CALM
+    },
+    // clients that had a long horizon at the predecessor, come to the successor with a short one,
+    // and are not heard there
+    Scenario {
+        name: "heirs",
+        types: &[Rw, Atomic],
+        fabrics: REMOTE,
+        faults: &[
+            F::CrashPrimary,
+            F::CrashPrimary,
+            F::PartitionDown,
+            F::PartitionDown,
+            F::PartitionDown,
+            F::PartitionBoth,
+            F::Pause,
+        ],
+        fault_every: 40,
+        overstay: 600,
+        few: true,
+        horizons: &[9, 12],
+        horizons_vary: 1_000,
+        endless: &[900],
         renews: 200,
         ..CALM
     },
