@@ -26,6 +26,8 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::reference::Reference;
 
+/// The deadline of a lease without end ([`LEASE_MAX`](crate::LEASE_MAX)).
+const NEVER_S: u32 = u32::MAX;
 /// The error for a lease of a read-write lock.
 pub(crate) const RW_HAS_NO_LEASE: Error = Error::Invalid("a read-write lock has no lease");
 
@@ -93,7 +95,9 @@ impl<K: Keep> Hold<K> {
 
     fn lease_end_s(&self) -> Option<u32> {
         match self.view {
-            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
+            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => {
+                Some(time_out).filter(|&end_s| end_s != NEVER_S)
+            }
             Some(View::Rw { .. }) | None => None,
         }
     }
@@ -126,9 +130,9 @@ impl<K: Keep> Hold<K> {
     }
 
     fn extend(&mut self, lease: Duration) -> Result<(), Error> {
-        match self.lease_end_s() {
-            Some(_) => self.extend_by(lease_s(lease)?),
-            None => Err(RW_HAS_NO_LEASE),
+        match self.view {
+            Some(View::Atomic { .. } | View::Fair { .. }) => self.extend_by(lease_s(lease)?),
+            Some(View::Rw { .. }) | None => Err(RW_HAS_NO_LEASE),
         }
     }
 
@@ -187,8 +191,8 @@ impl Guard<'_> {
         self.0.mode
     }
 
-    /// The end of the lease in seconds since 1970 on the server clock, as last granted; `None` for
-    /// a read-write lock, which has no lease.
+    /// The end of the lease in seconds since 1970 on the server clock, as last granted; `None`: the
+    /// lease has no end ([`LEASE_MAX`](crate::LEASE_MAX)), or there is none (read-write locks).
     pub fn lease_end_s(&self) -> Option<u32> {
         self.0.lease_end_s()
     }
@@ -229,16 +233,18 @@ impl Guard<'_> {
 
     /// Checks whether the lock is still held.
     ///
-    /// For a read-write lock the result is what this client knows: that it is held until the
-    /// session's horizon. The primary ends a hold without a lease when it ends the session, and
-    /// says so when the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
+    /// For a hold without a lease, or with one without end, the result is what this client knows:
+    /// that it lasts until the session's horizon, also while a successor recovers that has taken
+    /// the claim of it. The primary ends such a hold when it ends the session, and says so when the
+    /// client comes back ([`Client::reconnect`](crate::Client::reconnect)).
     ///
     /// # Errors
     /// `Lost`, `NotReady` (the lock is not claimed yet at a successor of the primary),
     /// `Disconnected` (or the horizon has passed), `Left`.
     ///
     /// # Latency
-    /// As `extend`. For a read-write lock none, and 5 s at most while another thread uses it.
+    /// As `extend`. For a hold without a lease none, and 5 s at most while another thread uses the
+    /// lock.
     pub fn check(&mut self) -> Result<(), Error> {
         self.0.check()
     }

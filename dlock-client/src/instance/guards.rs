@@ -279,6 +279,7 @@ impl Instance {
             entry if entry.is_lost() => Status::Fail,
             // it goes over to the session once a successor has taken the claim
             _ if !Arc::ptr_eq(&held.pulse, &self.link.load().pulse) => Status::NotReady,
+            entry if entry.is_surely_claimed(self.link.load().exec.now()) => Status::Success,
             entry if entry.in_doubt() => Status::BadResponse,
             _ if held.pulse.horizon_ns() <= boot_ns() => Status::BadResponse,
             _ => Status::Success,

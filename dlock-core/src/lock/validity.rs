@@ -166,6 +166,12 @@ impl LockEntry {
         !may_be_lost && now.local_ns < self.runs_until_ns(now) && !now.is_past_horizon()
     }
 
+    /// Whether a successor has taken the claim of this hold and is still to be asked what it makes
+    /// of it, but no other client can have the lock meanwhile.
+    pub fn is_surely_claimed(&self, now: Now) -> bool {
+        self.is_unconfirmed() && self.surely_has(now)
+    }
+
     /// Until when the lease surely runs, on this host's clock; without a lease: `u64::MAX`. The
     /// lease of a claim ends when it would have ended at the predecessor.
     pub(super) fn runs_until_ns(&self, now: Now) -> u64 {
