@@ -120,6 +120,11 @@ impl<K: Keep> Hold<K> {
         self.keep.instance().token_of_guard(self.lock, self.number)
     }
 
+    /// Whether it is held, and no other client can have it, by what this client knows.
+    pub(crate) fn is_surely_held(&self) -> bool {
+        self.keep.instance().surely_has_guard(self.lock, self.number)
+    }
+
     /// Checks the hold. For a lock without a lease the client does not ask the primary: such a hold
     /// ends only with the session.
     fn check(&mut self) -> Result<(), Error> {

@@ -264,7 +264,7 @@ pub struct AcquireFuture {
 enum Stage {
     New { reference: Arc<Reference>, id: LockId, mode: Mode, expire_s: u32, wait: Duration },
     Refused(Error),
-    Waiting(Acquiring, u32),
+    Waiting(Acquiring),
     Over,
 }
 
@@ -272,26 +272,22 @@ impl Future for AcquireFuture {
     type Output = Result<OwnedGuard, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (mut acquiring, expire_s) = match std::mem::replace(&mut self.stage, Stage::Over) {
+        let mut acquiring = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::New { reference, id, mode, expire_s, wait } => {
                 let wait = GuardWait::new(id, mode, expire_s, wait);
-                (reference.tasks().acquire(Arc::clone(&reference), wait)?, expire_s)
+                let renewal = self.renew.take().map(|terms| (expire_s, terms));
+                reference.tasks().acquire(Arc::clone(&reference), wait, renewal)?
             }
-            Stage::Waiting(acquiring, expire_s) => (acquiring, expire_s),
+            Stage::Waiting(acquiring) => acquiring,
             Stage::Refused(error) => return Poll::Ready(Err(error)),
             Stage::Over => return Poll::Pending, // polled after its end
         };
         let polled = Pin::new(&mut acquiring).poll(context);
         if polled.is_pending() {
-            self.stage = Stage::Waiting(acquiring, expire_s);
+            self.stage = Stage::Waiting(acquiring);
         }
         polled.map(|result| match result {
-            Ok(hold) => {
-                if let Some(terms) = self.renew.take() {
-                    begin(&hold.reference(), &hold, expire_s, terms)?;
-                }
-                Ok(OwnedGuard(hold))
-            }
+            Ok(hold) => Ok(OwnedGuard(hold)),
             Err(Error::TimedOut) if self.wait == Wait::No => Err(Error::Held),
             Err(error) => Err(error),
         })

@@ -166,10 +166,11 @@ impl LockEntry {
         !may_be_lost && now.local_ns < self.runs_until_ns(now) && !now.is_past_horizon()
     }
 
-    /// Whether a successor has taken the claim of this hold and is still to be asked what it makes
-    /// of it, but no other client can have the lock meanwhile.
-    pub fn is_surely_claimed(&self, now: Now) -> bool {
-        self.is_unconfirmed() && self.surely_has(now)
+    /// Whether the lock is held and no other client can have it, also while a successor that has
+    /// taken the claim of it is still to be asked what it makes of that.
+    pub fn is_surely_held(&self, now: Now) -> bool {
+        let is_known = matches!(self.doubt, Doubt::None | Doubt::Claimed { .. });
+        is_known && self.state.is_held() && self.surely_has(now)
     }
 
     /// Until when the lease surely runs, on this host's clock; without a lease: `u64::MAX`. The
