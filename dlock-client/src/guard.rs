@@ -116,19 +116,24 @@ impl<K: Keep> Hold<K> {
         self.keep.instance().token_of_guard(self.lock, self.number)
     }
 
+    /// Whether it is held, and no other client can have it, by what this client knows.
+    pub(crate) fn is_surely_held(&self) -> bool {
+        self.keep.instance().surely_has_guard(self.lock, self.number)
+    }
+
     /// Checks the hold. For a lock without a lease the client does not ask the primary: such a hold
     /// ends only with the session.
     fn check(&mut self) -> Result<(), Error> {
         match self.lease_end() {
-            Some(_) => self.extend_by(Lease::NONE),
-            None => self.known(),
+            Some(end) if !end.at.is_never() => self.extend_by(Lease::NONE),
+            _ => self.known(),
         }
     }
 
     fn extend(&mut self, lease: Duration) -> Result<(), Error> {
-        match self.lease_end() {
-            Some(_) => self.extend_by(ticks(lease)?),
-            None => Err(RW_HAS_NO_LEASE),
+        match self.view {
+            Some(View::Atomic { .. } | View::Fair { .. }) => self.extend_by(ticks(lease)?),
+            Some(View::Rw { .. }) | None => Err(RW_HAS_NO_LEASE),
         }
     }
 
@@ -231,16 +236,18 @@ impl Guard<'_> {
 
     /// Checks whether the lock is still held.
     ///
-    /// For a read-write lock the result is what this client knows: that it is held until the
-    /// session's horizon. The primary ends a hold without a lease when it ends the session, and
-    /// says so when the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
+    /// For a hold without a lease, or with one without end, the result is what this client knows:
+    /// that it lasts until the session's horizon, also while a successor recovers that has taken
+    /// the claim of it. The primary ends such a hold when it ends the session, and says so when the
+    /// client comes back ([`Client::reconnect`](crate::Client::reconnect)).
     ///
     /// # Errors
     /// `Lost`, `NotReady` (the lock is not claimed yet at a successor of the primary),
     /// `Disconnected` (or the horizon has passed), `Left`.
     ///
     /// # Latency
-    /// As `extend`. For a read-write lock none, and 5 s at most while another thread uses it.
+    /// As `extend`. For a hold without a lease none, and 5 s at most while another thread uses the
+    /// lock.
     pub fn check(&mut self) -> Result<(), Error> {
         self.0.check()
     }

@@ -266,7 +266,7 @@ pub struct AcquireFuture {
 enum Stage {
     New { reference: Arc<Reference>, id: LockId, mode: Mode, lease: Lease, wait: Duration },
     Refused(Error),
-    Waiting(Acquiring, Lease),
+    Waiting(Acquiring),
     Over,
 }
 
@@ -274,26 +274,22 @@ impl Future for AcquireFuture {
     type Output = Result<OwnedGuard, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (mut acquiring, lease) = match std::mem::replace(&mut self.stage, Stage::Over) {
+        let mut acquiring = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::New { reference, id, mode, lease, wait } => {
                 let wait = GuardWait::new(id, mode, lease, wait);
-                (reference.tasks().acquire(Arc::clone(&reference), wait)?, lease)
+                let renewal = self.renew.take().map(|terms| (lease, terms));
+                reference.tasks().acquire(Arc::clone(&reference), wait, renewal)?
             }
-            Stage::Waiting(acquiring, lease) => (acquiring, lease),
+            Stage::Waiting(acquiring) => acquiring,
             Stage::Refused(error) => return Poll::Ready(Err(error)),
             Stage::Over => return Poll::Pending, // polled after its end
         };
         let polled = Pin::new(&mut acquiring).poll(context);
         if polled.is_pending() {
-            self.stage = Stage::Waiting(acquiring, lease);
+            self.stage = Stage::Waiting(acquiring);
         }
         polled.map(|result| match result {
-            Ok(hold) => {
-                if let Some(terms) = self.renew.take() {
-                    begin(&hold.reference(), &hold, lease, terms)?;
-                }
-                Ok(OwnedGuard(hold))
-            }
+            Ok(hold) => Ok(OwnedGuard(hold)),
             Err(Error::TimedOut) if self.wait == Wait::No => Err(Error::Held),
             Err(error) => Err(error),
         })

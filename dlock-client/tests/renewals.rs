@@ -4,8 +4,11 @@
 
 mod common;
 
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -188,4 +191,27 @@ fn a_future_that_is_renewed_stays_held() {
         runtime.block_on(guard.unlock_async()).unwrap();
         eventually(60, "it is released", || is_free(&other, &name, LockType::Fair));
     }
+}
+
+#[test]
+fn a_grant_that_its_program_takes_late_is_renewed_from_the_grant_on() {
+    let server = server();
+    each("late", |name, fabric, lock_type, mode| {
+        let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+        let others = lock(&other, name, lock_type);
+        let before = others.acquire(X).lease(LEASE).renew(Renew::new()).guard().unwrap();
+        let held = lock(&mine, name, lock_type);
+        let acquire = held.acquire(mode).lease(LEASE).renew(Renew::new());
+        let mut future = pin!(acquire.into_future());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(future.as_mut().poll(&mut context).is_pending(), "{name}: it waits");
+        before.unlock().unwrap();
+        thread::sleep(2 * LONGER); // the program does something else
+        assert!(!is_free(&other, name, lock_type), "{name}: it is held");
+        let Poll::Ready(guard) = future.as_mut().poll(&mut context) else {
+            panic!("{name}: it was granted long ago");
+        };
+        guard.unwrap_or_else(|error| panic!("{name}: {error}")).unlock().unwrap();
+        eventually(60, "it is released", || is_free(&other, name, lock_type));
+    });
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_client::{Client, Error, Guard, Lock, LockType, Mode, Wait};
+use dlock_client::{Client, Error, Guard, Lock, LockType, Mode, Wait, LEASE_MAX};
 
 use super::keeper_watch::Watch;
 use super::times;
@@ -35,6 +35,8 @@ const QUIET: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(3_600);
 /// How long to wait for a recovering primary if the user set no limit.
 const RECOVERY_MAX: Duration = Duration::from_secs(365 * 86_400);
+/// The fabric of clients on the host of the primary.
+const SHARED_MEMORY: &str = "shm";
 /// How long the primary may take to answer a heartbeat.
 const ALIVE: Duration = Duration::from_secs(5);
 /// Pause between attempts to extend the lock while there is no primary.
@@ -232,21 +234,43 @@ fn try_for<'a>(lock: &'a Lock, exec: &Exec, wait: Duration) -> Result<Guard<'a>,
     .guard()
 }
 
+/// The lease from the first extension on. Only over shared memory it ends: the primary cannot end
+/// the hold of a stopped process that has the memory mapped. Over a network it can, at the
+/// session's horizon; and a hold that ends with that alone outlasts a recovery that waits for other
+/// clients, in which no lease can be extended.
+fn later_lease(client: &Client, lease: Duration) -> Duration {
+    if client.instance().fabric() == SHARED_MEMORY {
+        lease
+    } else {
+        LEASE_MAX
+    }
+}
+
+fn has_lease_that_ends(held: &Guard<'_>) -> bool {
+    held.lease_end_ms().is_some_and(|end_ms| end_ms != u64::MAX)
+}
+
 /// Extends the lease, after a heartbeat that shows that the primary is there: shared memory can be
 /// changed without it, but a successor would not know of the change. Returns until when the lock is
 /// surely held, counted from before the request.
 ///
-/// A read-write lock has no lease: it is held until the session's horizon, unless it was lost while
-/// this client was away. A lease does not count beyond the horizon either, because a successor may
-/// not know of it.
+/// A hold without a lease lasts until the session's horizon, unless it was lost while this client
+/// was away. A lease does not count beyond the horizon either, because a successor may not know of
+/// it.
 fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64, Error> {
-    let has_lease = held.lease_end_ms().is_some();
+    let has_lease = has_lease_that_ends(held);
     let mut asked_ns = times::now_ns();
-    client.heartbeat(ALIVE)?;
+    match client.heartbeat(ALIVE) {
+        // It recovers. Its answers extend the horizon, and once it has taken the claim of a hold
+        // without a lease, that hold lasts until this horizon: `check` below.
+        Err(Error::NotReady) if !has_lease => {}
+        answer => answer?,
+    }
     if has_lease {
         asked_ns = times::now_ns();
-        held.extend(lease)?;
+        held.extend(later_lease(client, lease))?;
     }
+    let has_lease = has_lease_that_ends(held);
     let now_ns = times::now_ns(); // read before the time left, which counts from it
     let horizon_ns = match client.horizon_left() {
         Some(left) => now_ns.saturating_add(times::ns(left)),
@@ -324,7 +348,8 @@ fn keep(
                 pause = times::extend_every(lease(exec));
             }
             // The client library looks for a primary, and may find one before the lease is over.
-            Err(Error::NotReady | Error::Disconnected) if times::now_ns() < end_ns => {
+            Err(error @ (Error::NotReady | Error::Disconnected)) if times::now_ns() < end_ns => {
+                log::debug!("the hold is not extended yet: {error}");
                 pause = AGAIN_EVERY.min(times::extend_every(lease(exec)));
             }
             Err(error) => {

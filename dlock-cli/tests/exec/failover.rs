@@ -120,6 +120,46 @@ fn vanish(mut exec: Exec) {
     exec.code("killed");
 }
 
+/// As if a host had lost its power on which the primary and a client ran: the successor waits for
+/// that client for longer than any lease, and extends none meanwhile.
+#[test]
+fn command_runs_on_while_a_successor_waits_for_a_client_that_died_with_the_primary() {
+    let scene = Scene::new("died-with");
+    let kinds = ["atomic", "rw", "fair"].map(|kind| (kind, Scene::new(&format!("runs-{kind}"))));
+    let mut first = start(&scene, "died-with-1", 0, &[]);
+    let port = free_port();
+    let both = format!("{},{}:{port}", first.address, own_address());
+    let hold = |(kind, scene): &(&'static str, Scene)| {
+        let options =
+            [*kind, "-v", "--type", kind, "--fabric", "tcp", "--lease", "30", "--wait", "300"];
+        scene.exec(&both, &options, "a", "end")
+    };
+    let mut holders: Vec<Exec> = kinds.iter().map(hold).collect();
+    let lost = scene.exec(&first.address, &["lost", "--fabric", "tcp"], "lost", "never");
+    eventually("all run", || {
+        scene.has("begin.lost") && kinds.iter().all(|(_, scene)| scene.has("begin.a"))
+    });
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    vanish(lost);
+    let began = Instant::now();
+    let successor = start(&scene, "died-with-2", port, &["--deadline", "40"]);
+    eventually("the successor serves", || is_ready(&successor));
+    assert!(began.elapsed() > Duration::from_secs(35), "it has waited for the dead client");
+    for ((kind, _), holder) in kinds.iter().zip(&mut holders) {
+        assert!(!holder.has_ended(), "{kind}: it runs on");
+        let third = [kind, "--type", kind, "--fabric", "tcp", "--wait", "0", "--", "true"];
+        let third = successor.exec(&third);
+        assert_eq!(code(&third), 75, "{kind}: it is held: {}", text(&third.stderr));
+    }
+    for ((kind, scene), holder) in kinds.iter().zip(&mut holders) {
+        let said = std::fs::read_to_string(scene.at("stderr.a")).unwrap();
+        assert!(said.contains("3 of 4 clients have told it what they hold"), "{said}");
+        scene.touch("end");
+        assert_eq!(holder.code(kind), Some(0), "{kind}: it has run to its end");
+    }
+}
+
 #[test]
 fn a_primary_that_recovers_is_waited_for_as_for_a_held_lock() {
     let scene = Scene::new("recovers");

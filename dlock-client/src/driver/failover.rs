@@ -421,7 +421,10 @@ impl Seeker {
     /// Handles the answer, or the silence, of the primary; `None`: a connection has ended.
     fn is_heard(&mut self, client: &Instance, watch: &Watch, heard: Option<Heard>) {
         self.asked = None;
-        let Some(heard) = heard else { return self.failover.broken(boot_ns()) };
+        let Some(heard) = heard else {
+            self.recovery = Told::default();
+            return self.failover.broken(boot_ns());
+        };
         if heard != Heard::Nothing {
             watch.change(|state| state.answered = state.asked);
         }
@@ -463,8 +466,12 @@ impl Seeker {
                 if before.said.elapsed() >= SAY_EVERY {
                     before.said = Instant::now();
                     let (id, since) = (client.id(), before.since.elapsed().as_secs());
+                    let Told { told, of } = self.recovery;
                     let known = self.reasons.iter().flatten().map(String::as_str);
                     let why = match known.collect::<Vec<_>>()[..] {
+                        _ if of > 0 => format!(
+                            "one recovers, and {told} of {of} clients have told it what they hold"
+                        ),
                         [] => "none has answered yet".to_owned(),
                         ref known => known.join("; "),
                     };

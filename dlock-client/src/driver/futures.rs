@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::LockId;
 use dlock_core::lock::Due;
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer};
@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 
 use crate::driver::asked::Questions;
 use crate::driver::heartbeat::Pulse;
-use crate::driver::renewals::{Renewed, Timers};
+use crate::driver::renewals::{self, Renew, Renewed, Timers};
 use crate::driver::{self, aside, register, Handle, Next, Source};
 use crate::error::Error;
 use crate::execute::left_ns;
@@ -100,7 +100,8 @@ impl Keeps {
 
 /// The slot in which the result is left.
 enum Where {
-    Acquire(Arc<Slot<Result<Granted, Error>>>),
+    /// With the lease, and the terms by which it is to be renewed.
+    Acquire(Arc<Slot<Result<Granted, Error>>>, Option<(Lease, Renew)>),
     Renewal(Renewed),
     /// `None`: the result is not wanted.
     Release(Option<Arc<Slot<Result<(), Error>>>>),
@@ -113,6 +114,7 @@ struct Granted {
     /// another session has taken its place, the lock may be another client's.
     read: Now,
     pulse: Arc<Pulse>,
+    is_renewed: bool,
 }
 
 impl std::fmt::Debug for Tasks {
@@ -138,16 +140,18 @@ impl Tasks {
         }
     }
 
-    /// Waits for a guard.
+    /// Waits for a guard. `renewal`: the lease, and the terms by which it is renewed from the grant
+    /// on, however late the program takes the guard.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         reference: Arc<Reference>,
         wait: GuardWait,
+        renewal: Option<(Lease, Renew)>,
     ) -> Result<Acquiring, Error> {
         let slot = Arc::new(Slot::new());
         let acquiring = Acquiring { slot: Arc::clone(&slot), tasks: Arc::clone(self) };
         let keeps = Keeps::Reference(reference);
-        match self.begin(Work { keeps, wait, slot: Where::Acquire(slot) }) {
+        match self.begin(Work { keeps, wait, slot: Where::Acquire(slot, renewal) }) {
             Ok(()) => Ok(acquiring),
             Err(refused) => Err(refused.1),
         }
@@ -261,7 +265,7 @@ impl Tasks {
 impl State {
     fn is_new(&mut self, slot: &Where) -> Result<(), Error> {
         let (count, max) = match slot {
-            Where::Acquire(_) => (&mut self.acquires, FUTURES_MAX),
+            Where::Acquire(..) => (&mut self.acquires, FUTURES_MAX),
             Where::Release(_) => (&mut self.releases, RELEASES_MAX),
             Where::Renewal(_) => return Ok(()),
         };
@@ -274,7 +278,7 @@ impl State {
 
     fn is_over(&mut self, slot: &Where) {
         match slot {
-            Where::Acquire(_) => self.acquires -= 1,
+            Where::Acquire(..) => self.acquires -= 1,
             Where::Release(_) => self.releases -= 1,
             Where::Renewal(_) => {}
         }
@@ -410,22 +414,32 @@ impl Work {
     /// Advances the operation; returns whether it is over.
     fn advance(&mut self, tasks: &Arc<Tasks>) -> bool {
         let instance = self.keeps.instance();
-        if matches!(&self.slot, Where::Acquire(slot) if slot.is_dropped()) {
+        if matches!(&self.slot, Where::Acquire(slot, _) if slot.is_dropped()) {
             self.wait.cancel();
         }
         let Some((result, number)) = instance.advance_wait(&mut self.wait, tasks) else {
             return false;
         };
         let (lock, mode) = (self.wait.lock(), self.wait.mode());
-        match &self.slot {
-            Where::Acquire(slot) => {
+        match &mut self.slot {
+            Where::Acquire(slot, renewal) => {
                 let result = match (result.status, self.wait.read()) {
                     _ if self.wait.is_cancelled() => return true,
                     (Status::Success | Status::AlreadyLocked, Some((read, pulse))) => {
                         let Keeps::Reference(reference) = &self.keeps else { return true };
                         let keep = Arc::clone(reference);
                         let hold = Hold::new(keep, lock, mode, number, result.view);
-                        Ok(Granted { hold, read, pulse })
+                        let is_renewed = renewal.is_some();
+                        let begun = renewal.take().map_or(Ok(()), |(lease, terms)| {
+                            renewals::begin(reference, &hold, lease, terms)
+                        });
+                        match begun {
+                            Ok(()) => Ok(Granted { hold, read, pulse, is_renewed }),
+                            Err(error) => {
+                                tasks.release_unwanted(hold);
+                                Err(error)
+                            }
+                        }
                     }
                     (Status::Fail | Status::Again, _) => Err(Error::TimedOut),
                     (status, _) => Err(Error::of(status)),
@@ -449,7 +463,7 @@ impl Work {
     /// Carries the work to its end in this thread: a release, or the end of an acquire that has
     /// failed.
     fn ends_here(mut self, tasks: &Arc<Tasks>) {
-        if let Where::Acquire(slot) = &self.slot {
+        if let Where::Acquire(slot, _) = &self.slot {
             let _ = slot.fill(Err(Error::Other(Status::Error)));
             self.wait.cancel();
         }
@@ -467,7 +481,7 @@ impl Work {
         }
         match self.slot {
             Where::Renewal(renewed) => Some(renewed),
-            Where::Acquire(_) | Where::Release(_) => None,
+            Where::Acquire(..) | Where::Release(_) => None,
         }
     }
 }
@@ -558,8 +572,12 @@ impl Future for Acquiring {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.slot.poll(context).map(|result| {
-            let Granted { hold, read, pulse } = result?;
-            match hold.may_be_told(read, &pulse) {
+            let Granted { hold, read, pulse, is_renewed } = result?;
+            let is_held = match is_renewed {
+                true => hold.is_surely_held(),
+                false => hold.may_be_told(read, &pulse),
+            };
+            match is_held {
                 true => Ok(hold),
                 false => {
                     self.tasks.release_unwanted(hold);

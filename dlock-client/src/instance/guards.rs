@@ -279,10 +279,18 @@ impl Instance {
             entry if entry.is_lost() => Status::Fail,
             // it goes over to the session once a successor has taken the claim
             _ if !Arc::ptr_eq(&held.pulse, &self.link.load().pulse) => Status::NotReady,
-            entry if entry.in_doubt() => Status::BadResponse,
+            entry if entry.in_doubt() && !entry.is_surely_held(held.clock_of_deadline()) => {
+                Status::BadResponse
+            }
             _ if held.pulse.horizon_ns() <= boot_ns() => Status::BadResponse,
             _ => Status::Success,
         }
+    }
+
+    /// Whether the guard with this number holds the lock, and no other client can have it.
+    pub(crate) fn surely_has_guard(&self, lock: LockId, hold: u64) -> bool {
+        let Ok((_lock_slot, guard, _)) = self.of_guard(lock, hold) else { return false };
+        guard.as_ref().is_some_and(|held| held.entry.is_surely_held(held.clock_of_deadline()))
     }
 
     /// The fencing token of this hold, as far as this client knows it; `None`: the hold is over, or

@@ -166,6 +166,13 @@ impl LockEntry {
         !may_be_lost && now.local_ns < self.runs_until_ns(now) && !now.is_past_horizon()
     }
 
+    /// Whether the lock is held and no other client can have it, also while a successor that has
+    /// taken the claim of it is still to be asked what it makes of that.
+    pub fn is_surely_held(&self, now: Now) -> bool {
+        let is_known = matches!(self.doubt, Doubt::None | Doubt::Claimed { .. });
+        is_known && self.state.is_held() && self.surely_has(now)
+    }
+
     /// Until when the lease surely runs, on this host's clock; without a lease: `u64::MAX`. The
     /// lease of a claim ends when it would have ended at the predecessor.
     pub(super) fn runs_until_ns(&self, now: Now) -> u64 {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Threads, CPUs and limits of this process.
 
+use std::ffi::CString;
 use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -120,12 +122,27 @@ pub fn free_memory_as_it_goes() {
     }
 }
 
+/// What a thread runs.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The stack of a thread of the library, bytes: as that of a thread of the standard library.
+const STACK_LEN: usize = 2 << 20;
+
 /// Starts a thread that takes no signals: they go to the program's other threads, as if the library
 /// had none.
 ///
+/// The thread is one of the C library. A thread of the standard library aborts the process if it
+/// has got its stack, but then no memory for a stack of its signal handlers.
+///
 /// # Errors
-/// An error of the system (`EAGAIN`: the limit of threads is reached).
+/// An error of the system (`EAGAIN`: the limit of threads is reached, or there is no memory for the
+/// stack).
 pub fn spawn_without_signals(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let name = name.to_owned();
+    let work: Work = Box::new(move || {
+        let _ = rustix::thread::set_name(&CString::new(name).unwrap_or_default()); // for tools
+        run();
+    });
     // SAFETY: zero is a valid value of a signal set.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -135,10 +152,45 @@ pub fn spawn_without_signals(name: &str, run: impl FnOnce() + Send + 'static) ->
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
     }
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    let started = start(work);
     // SAFETY: `before` was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    spawned.map(drop)
+    started
+}
+
+/// Starts a thread that is not joined.
+fn start(work: Work) -> io::Result<()> {
+    let ok = |code| if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) };
+    // SAFETY: zero is a valid value of attributes, which are initialised before they are used.
+    let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `attributes` is a valid place.
+    ok(unsafe { libc::pthread_attr_init(&mut attributes) })?;
+    let work = Box::into_raw(Box::new(work));
+    let mut thread = 0;
+    // SAFETY: the attributes are initialised; `begin` takes what `work` points to.
+    let started = ok(unsafe {
+        libc::pthread_attr_setstacksize(&mut attributes, STACK_LEN);
+        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_create(&mut thread, &attributes, begin, work.cast())
+    });
+    if started.is_err() {
+        // SAFETY: no thread has begun, so this is the only owner.
+        drop(unsafe { Box::from_raw(work) });
+    }
+    // SAFETY: the attributes are initialised, and not used any more.
+    unsafe { libc::pthread_attr_destroy(&mut attributes) };
+    started
+}
+
+/// What a thread of [`start`] executes.
+extern "C" fn begin(work: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `start` has given up what this points to, for this thread alone.
+    let work = unsafe { Box::from_raw(work.cast::<Work>()) };
+    // A panic ends this thread alone; it was reported when it began.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+        std::mem::forget(payload); // its end might panic again
+    }
+    std::ptr::null_mut()
 }
 
 /// Limits of this process, and its use of them.
@@ -193,6 +245,24 @@ fn may_lock_memory() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_without_signals_has_its_name_and_ends_alone_when_it_panics() {
+        let (tells, told) = std::sync::mpsc::channel();
+        spawn_without_signals("a-name", move || {
+            let name = std::fs::read_to_string("/proc/thread-self/comm");
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+            let blocked = u64::from_str_radix(blocked.unwrap().trim(), 16).unwrap();
+            tells.send((name.unwrap(), blocked)).unwrap();
+            std::panic::resume_unwind(Box::new("the end of this thread"));
+        })
+        .unwrap();
+        let (name, blocked) = told.recv().unwrap();
+        assert_eq!(name, "a-name\n");
+        assert_ne!(blocked & 1 << (libc::SIGTERM - 1), 0, "signals go to the other threads");
+        assert!(told.recv().is_err(), "what the thread had is dropped");
+    }
 
     #[test]
     fn a_thread_can_be_pinned_to_a_cpu_it_may_use_and_to_no_other() {

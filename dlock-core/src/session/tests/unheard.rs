@@ -78,13 +78,20 @@ fn a_claim_that_is_not_confirmed_is_released_by_what_was_sure_when_it_was_claime
             held
         };
         let told = |mut held: LockEntry, at_ns| {
-            held.release_unheard(Status::NotReady, new(at_ns)).unwrap().status
+            let is_sure = held.is_surely_held(new(at_ns));
+            let status = held.release_unheard(Status::NotReady, new(at_ns)).unwrap().status;
+            assert_eq!(is_sure, status == Status::Success, "{lock_type:?}");
+            assert!(!held.is_surely_held(new(at_ns)), "{lock_type:?}: its program has released it");
+            status
         };
         let is_rw = lock_type == LockType::Rw;
         let after_lease = if is_rw { Status::Success } else { Status::Fail };
         assert_eq!(told(claimed(1_003 * NS), sure_ns - 2_000_000), Status::Success);
         assert_eq!(told(claimed(1_003 * NS), sure_ns), after_lease, "{lock_type:?}");
         assert_eq!(told(claimed(horizon_ns), horizon_ns), Status::Fail, "{lock_type:?}");
+        let mut lost = claimed(1_003 * NS);
+        lost.lose();
+        assert!(!lost.is_surely_held(new(1_003 * NS)), "{lock_type:?}");
     }
 }
 
