@@ -10,10 +10,11 @@
 //! ```
 //!
 //! The lease is on CLOCK_BOOTTIME, which also counts the time for which the machine is suspended,
-//! and is counted from before the request that extended it (`times.rs`). A lock over a network and a
-//! read-write lock have none: they are held until the session's horizon, which is no shorter than
-//! `--lease`, and nothing relies on them beyond that. The client library finds the primary again, or a successor at another
-//! address, and claims the lock there; an extension tells whether the lock has survived:
+//! and is counted from before the request that extended it (`times.rs`). A lock over a network and
+//! a read-write lock have none: they are held until the session's horizon, which is no shorter than
+//! `--lease`, and nothing relies on them beyond that. The client library finds the primary again,
+//! or a successor at another address, and claims the lock there; an extension tells whether the
+//! lock has survived:
 //!
 //! ```text
 //!   asked ──────── extends, three attempts ────────▶ SIGTERM ── grace ──▶ SIGKILL ─ reserve ─▶ end

@@ -17,10 +17,9 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use dlock_core::clock::{Lease, Now};
@@ -35,6 +34,7 @@ use parking_lot::Mutex;
 use crate::driver::asked::Questions;
 use crate::driver::heartbeat::Pulse;
 use crate::driver::renewals::{self, Renew, Renewed, Timers};
+use crate::driver::slot::{Slot, SlotState};
 use crate::driver::{self, aside, register, Handle, Next, Source};
 use crate::error::Error;
 use crate::execute::left_ns;
@@ -496,65 +496,6 @@ fn give_back(reference: Arc<Reference>) {
     }
 }
 
-/// The slot in which a result is left for a future.
-struct Slot<T>(Mutex<SlotState<T>>);
-
-enum SlotState<T> {
-    Awaited(Option<Waker>),
-    Filled(T),
-    /// The result was taken, or is not wanted any more.
-    Closed,
-}
-
-impl<T> Slot<T> {
-    fn new() -> Self {
-        Self(Mutex::new(SlotState::Awaited(None)))
-    }
-
-    fn is_dropped(&self) -> bool {
-        matches!(*self.0.lock(), SlotState::Closed)
-    }
-
-    /// Leaves the result; hands it back if it is not wanted.
-    fn fill(&self, result: T) -> Option<T> {
-        let mut state = self.0.lock();
-        match &mut *state {
-            SlotState::Awaited(waker) => {
-                let waker = waker.take();
-                *state = SlotState::Filled(result);
-                drop(state);
-                if let Some(waker) = waker {
-                    // a waker is code of the program: a panic there is reported, and harms no other
-                    // future
-                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-                }
-                None
-            }
-            SlotState::Filled(_) | SlotState::Closed => Some(result),
-        }
-    }
-
-    /// Says that the result is not wanted any more; returns the state before.
-    fn close(&self) -> SlotState<T> {
-        std::mem::replace(&mut *self.0.lock(), SlotState::Closed)
-    }
-
-    fn poll(&self, context: &Context<'_>) -> Poll<T> {
-        let mut state = self.0.lock();
-        if let SlotState::Awaited(waker) = &mut *state {
-            match waker {
-                Some(waker) => waker.clone_from(context.waker()),
-                None => *waker = Some(context.waker().clone()),
-            }
-            return Poll::Pending;
-        }
-        match std::mem::replace(&mut *state, SlotState::Closed) {
-            SlotState::Filled(result) => Poll::Ready(result),
-            SlotState::Awaited(_) | SlotState::Closed => Poll::Pending, // polled after its end
-        }
-    }
-}
-
 /// The future of a guard. Dropped before its end, it leaves nothing held and nothing queued.
 pub(crate) struct Acquiring {
     slot: Arc<Slot<Result<Granted, Error>>>,
@@ -608,29 +549,5 @@ impl Future for Reply {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.slot.poll(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::task::Wake;
-
-    use super::*;
-
-    struct Panics;
-
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("as a program's own code may")
-        }
-    }
-
-    #[test]
-    fn a_waker_that_panics_costs_no_result() {
-        let (slot, waker) = (Slot::new(), Waker::from(Arc::new(Panics)));
-        let context = Context::from_waker(&waker);
-        assert!(slot.poll(&context).is_pending());
-        assert_eq!(slot.fill(5), None);
-        assert_eq!(slot.poll(&context), Poll::Ready(5));
     }
 }

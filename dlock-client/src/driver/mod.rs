@@ -15,6 +15,7 @@ pub(crate) mod failover;
 pub(crate) mod futures;
 pub(crate) mod heartbeat;
 pub(crate) mod renewals;
+mod slot;
 
 use std::io;
 use std::mem;
