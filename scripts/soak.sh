@@ -42,7 +42,8 @@ soak_contention() {
 
 soak_rxe() {
     step "SoftRoCE, the long cases" 1800 \
-        env STOPS=200 FAILOVERS=20 OPERATIONS=1000000 MIXED_S=300 DURATION=60 tests/rxe/run.sh || true
+        env STOPS=200 FAILOVERS=20 OPERATIONS=1000000 MIXED_S=300 DURATION=60 \
+        DLOCK_PAUSES=20 tests/rxe/run.sh || true
 }
 
 # Every stage, kind of lock, direction and end of a network that stops.
@@ -65,7 +66,7 @@ soak_chaos() {
     step "100 stops of the primary" 1200 scripts/chaos.sh frozen 100 || true
     step "clients silent for 10 minutes" 2400 scripts/chaos.sh silent 600 || true
     step "500 writers that stand still past their lease" 1200 \
-        env DLOCK_SOAK=1 cargo test --locked -p dlock-client --test paused_writer || true
+        env DLOCK_PAUSES=100 cargo test --locked -p dlock-client --test paused_writer || true
     step "tokens over 300 failovers" 1200 \
         env DLOCK_SOAK=1 cargo test --locked -p dlock-client --test tokens || true
     step "500 deaths of clients" 1200 scripts/chaos.sh dead 500 || true
