@@ -69,6 +69,7 @@ soak_chaos() {
         env DLOCK_PAUSES=100 cargo test --locked -p dlock-client --test paused_writer || true
     step "tokens over 300 failovers" 1200 \
         env DLOCK_SOAK=1 cargo test --locked -p dlock-client --test tokens || true
+    step "renewals for 10 minutes, a primary killed every 20 s" 2400 scripts/chaos.sh renewed 600 || true
     step "500 deaths of clients" 1200 scripts/chaos.sh dead 500 || true
     step "fair locks without a fault, 10 minutes" 3600 scripts/chaos.sh fair 600 || true
 }
