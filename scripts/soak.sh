@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
 #   scripts/soak.sh            all
-#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, faults, chaos, mutants, planted,
-#                              rxe
+#   scripts/soak.sh NAME...    of: sim, renewals, fuzz, models, contention, exec, faults, chaos,
+#                              mutants, planted, rxe
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
@@ -11,12 +11,22 @@
 # go without progress (lib.sh); some print nothing until their end.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-all=(exec faults planted chaos contention rxe sim fuzz models mutants)
+all=(exec faults planted chaos contention rxe sim renewals fuzz models mutants)
 
 soak_sim() {
     step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
         cargo run -q --release --locked -p dlock-sim --bin sim -- \
         --seed "${SEED:-1}" --schedules "${SCHEDULES:-10000000}" --report || true
+}
+
+# Schedules of an hour of their own time each.
+soak_renewals() {
+    local scenario
+    for scenario in renewals renewals-any; do
+        step "simulator, 1,000 hours of $scenario" 86400 \
+            cargo run -q --release --locked -p dlock-sim --bin sim -- --scenario "$scenario" \
+            --seconds 3600 --seed "${SEED:-1}" --schedules 1000 || true
+    done
 }
 
 soak_fuzz() {
