@@ -14,6 +14,7 @@
 #   scripts/chaos.sh fair SECONDS           fair locks without a fault: no stall
 #   scripts/chaos.sh silent SECONDS         clients that are silent in the midst of a lease
 #   scripts/chaos.sh dead N                 deaths: when is what a dead client held free?
+#   scripts/chaos.sh renewed SECONDS        leases that are renewed under load, the primary killed
 #   ... --fabric shm | tcp | verbs | sealed   on this one alone
 #   ... --tls                               everything speaks TLS (sealed: only with this)
 #   DLOCK_CHAOS_LOG=1     what the libraries log, with the time (ms) and the process

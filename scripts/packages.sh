@@ -84,11 +84,12 @@ hardened() {
     [ ${#bad[@]} = 0 ] || { echo "$file: ${bad[*]}" >&2; return 1; }
 }
 
-# Compiles and runs the users' programs of packaging/tests against an installed prefix, in the three
-# ways that there are, with the server's program PRIMARY: ROOT PREFIX LIBDIR DLOCKD SCRATCH
+# Compiles and runs users' programs against an installed prefix: those of packaging/tests, which have
+# the drop-in calls, and those of examples/ that have dlock.h; in the three ways that there are, with
+# the server's program DLOCKD, beside which `dlock` is: ROOT PREFIX LIBDIR DLOCKD SCRATCH
 use_installed() {
     local at=$1$2 libdir=$3 dlockd=$4 work=$5 sources=$root/packaging/tests port pid=
-    local include=$at/include/ub/umdk/ulock/dlock
+    local include=$at/include/ub/umdk/ulock/dlock name flags
     mkdir -p "$work"
     # The build lines of the original's examples.
     c++ "$sources/program.cpp" -I "$include" -L "$at/$libdir" -ldlockc -ldlockm -lpthread -o "$work/lines"
@@ -98,20 +99,30 @@ use_installed() {
         -DCMAKE_LIBRARY_ARCHITECTURE="$(basename "$libdir")" -DLIB64="${LIB64:-OFF}" >/dev/null
     cmake --build "$work/cmake" >/dev/null
     # The prefix in the files is that of the packages; the root is where they are now.
-    # shellcheck disable=SC2046 # a list of words
-    c++ "$sources/program.cpp" $(PKG_CONFIG_PATH="$at/$libdir/pkgconfig" PKG_CONFIG_LIBDIR='' \
-        PKG_CONFIG_SYSROOT_DIR="$1" pkg-config --cflags --libs libdlockc libdlockm) -o "$work/pkg"
-    "$dlockd" --port 0 --verbs off >"$work/ready" 2>"$work/errors" &
+    flags=$(PKG_CONFIG_PATH="$at/$libdir/pkgconfig" PKG_CONFIG_LIBDIR='' PKG_CONFIG_SYSROOT_DIR="$1" \
+        pkg-config --cflags --libs libdlockc libdlockm)
+    # shellcheck disable=SC2086 # a list of words
+    c++ "$sources/program.cpp" $flags -o "$work/pkg"
+    for name in tour fenced_store; do
+        # shellcheck disable=SC2086
+        cc "$root/examples/$name.c" -std=c11 -D_GNU_SOURCE $flags -o "$work/$name"
+    done
+    "$dlockd" --port 0 --verbs off --admin-socket "$work/admin" >"$work/ready" 2>"$work/errors" &
     pid=$!
     for _ in $(seq 100); do ! grep -q ready "$work/ready" || break; sleep 0.1; done
     port=$(sed -n 's/^dlockd ready: listening on 127.0.0.1:\([0-9]*\),.*/\1/p' "$work/ready")
-    local failed=0 program
+    local failed=0 program dlock=${dlockd%/*}/dlock
     for program in lines pkg cmake/program; do
         LD_LIBRARY_PATH="$at/$libdir" timeout 60 "$work/$program" "$port" || failed=1
     done
     for program in primary cmake/primary; do
         LD_LIBRARY_PATH="$at/$libdir" timeout 60 "$work/$program" || failed=1
     done
+    for program in tour cmake/tour; do
+        LD_LIBRARY_PATH="$at/$libdir" timeout 120 "$work/$program" "$port" "$dlock" "$work/admin" || failed=1
+    done
+    LD_LIBRARY_PATH="$at/$libdir" timeout 120 "$root/tests/c/fenced_store.sh" "$work/fenced_store" \
+        "$port" "$dlock" || failed=1
     kill "$pid"
     wait "$pid" || failed=1
     return "$failed"

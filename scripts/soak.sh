@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
 #   scripts/soak.sh            all
-#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, faults, chaos, mutants, planted,
-#                              rxe
+#   scripts/soak.sh NAME...    of: sim, renewals, fuzz, models, contention, exec, faults, chaos,
+#                              mutants, planted, rxe
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
@@ -11,12 +11,22 @@
 # go without progress (lib.sh); some print nothing until their end.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-all=(exec faults planted chaos contention rxe sim fuzz models mutants)
+all=(exec faults planted chaos contention rxe sim renewals fuzz models mutants)
 
 soak_sim() {
     step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
         cargo run -q --release --locked -p dlock-sim --bin sim -- \
         --seed "${SEED:-1}" --schedules "${SCHEDULES:-10000000}" --report || true
+}
+
+# Schedules of an hour of their own time each.
+soak_renewals() {
+    local scenario
+    for scenario in renewals renewals-any; do
+        step "simulator, 1,000 hours of $scenario" 86400 \
+            cargo run -q --release --locked -p dlock-sim --bin sim -- --scenario "$scenario" \
+            --seconds 3600 --seed "${SEED:-1}" --schedules 1000 || true
+    done
 }
 
 soak_fuzz() {
@@ -42,7 +52,8 @@ soak_contention() {
 
 soak_rxe() {
     step "SoftRoCE, the long cases" 1800 \
-        env STOPS=200 FAILOVERS=20 OPERATIONS=1000000 MIXED_S=300 DURATION=60 tests/rxe/run.sh || true
+        env STOPS=200 FAILOVERS=20 OPERATIONS=1000000 MIXED_S=300 DURATION=60 \
+        DLOCK_PAUSES=20 tests/rxe/run.sh || true
 }
 
 # Every stage, kind of lock, direction and end of a network that stops.
@@ -65,9 +76,10 @@ soak_chaos() {
     step "100 stops of the primary" 1200 scripts/chaos.sh frozen 100 || true
     step "clients silent for 10 minutes" 2400 scripts/chaos.sh silent 600 || true
     step "500 writers that stand still past their lease" 1200 \
-        env DLOCK_SOAK=1 cargo test --locked -p dlock-client --test paused_writer || true
+        env DLOCK_PAUSES=100 cargo test --locked -p dlock-client --test paused_writer || true
     step "tokens over 300 failovers" 1200 \
         env DLOCK_SOAK=1 cargo test --locked -p dlock-client --test tokens || true
+    step "renewals for 10 minutes, a primary killed every 20 s" 2400 scripts/chaos.sh renewed 600 || true
     step "500 deaths of clients" 1200 scripts/chaos.sh dead 500 || true
     step "fair locks without a fault, 10 minutes" 3600 scripts/chaos.sh fair 600 || true
 }

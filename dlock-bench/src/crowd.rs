@@ -167,7 +167,8 @@ fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     Ok(samples.rate_from_mean())
 }
 
-fn message_echo(fabric: FabricKind) -> Result<Echo, Failure> {
+/// What answers raw messages on this fabric.
+pub fn message_echo(fabric: FabricKind) -> Result<Echo, Failure> {
     let bytes = chain_bytes(1);
     match fabric.executes() {
         Executes::Primary | Executes::Device => echo(bytes),

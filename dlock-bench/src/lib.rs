@@ -6,6 +6,7 @@
 //!   sample.rs   samples and their baseline, taken in turns     report.rs  the table, the JSON
 //!   cycles.rs   one client: cycles, batches, objects        c_api.rs   the same through C
 //!   crowd.rs    several clients: contention, hand-over
+//!   told.rs, killed.rs  until a holder hears of waiters; until the lock of a killed one is free
 //!   failover.rs  until clients are served again after the primary was killed
 //!   stopped.rs  verbs while the primary does not run
 //!   secured.rs  what TLS costs: sealed, tcp in TLS, handshakes
@@ -22,12 +23,14 @@ mod crowd;
 mod cycles;
 mod failover;
 mod hostile;
+mod killed;
 mod loads;
 mod neighbours;
 mod report;
 mod sample;
 mod secured;
 mod stopped;
+mod told;
 mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -119,6 +122,8 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         cycles::run(&mut run, fabric)?;
         c_api::run(&mut run, fabric)?;
         crowd::run(&mut run, fabric)?;
+        told::run(&mut run, fabric)?;
+        killed::run(&mut run, fabric)?;
         failover::run(&mut run, fabric)?;
         if fabric == FabricKind::Verbs {
             stopped::run(&mut run, &primary)?;

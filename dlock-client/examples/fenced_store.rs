@@ -5,12 +5,12 @@
 //! dlockd &
 //! mkdir values
 //! cargo run -p dlock-client --example fenced_store serve store.sock values &
-//! cargo run -p dlock-client --example fenced_store write store.sock 127.0.0.1 21616 atomic key
+//! cargo run -p dlock-client --example fenced_store write store.sock 127.0.0.1 21616 atomic key 1
 //! ```
-//! A writer takes the lock `key`, says `holds TOKEN`, and then writes each line of its input. Stop
-//! it (Ctrl-Z), write by a second writer, and let the first one go on (`fg`): its line is refused,
-//! although it has never asked whether its lease still runs. A lease alone cannot prevent that: no
-//! check of a client is the last thing that happens before its write.
+//! A writer takes the lock `key` for a lease of 1 s, says `holds TOKEN`, and then writes each line
+//! of its input. Stop it (Ctrl-Z), write by a second writer, and let the first one go on (`fg`):
+//! its line is refused, although it has never asked whether its lease still runs. A lease alone
+//! cannot prevent that: no check of a client is the last thing that happens before its write.
 //!
 //! The store keeps the largest token of each key beside the value, and compares and writes in one
 //! step. In an SQL database that is
@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -30,7 +31,6 @@ use dlock_client::{Client, Config, LockType, Mode};
 
 /// A request is one line: `KEY TOKEN VALUE`.
 const LINE_MAX: u64 = 4_096;
-const LEASE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Values in files, each with the largest token that has written it.
@@ -120,7 +120,7 @@ fn serve(socket: &str, folder: &str) -> Result<(), Box<dyn Error>> {
 fn write(
     socket: &str,
     (ip, port): (&str, &str),
-    (lock_type, key): (&str, &str),
+    (lock_type, key, lease_s): (&str, &str, &str),
 ) -> Result<(), Box<dyn Error>> {
     let (lock_type, has_lease) = match lock_type {
         "atomic" => (LockType::Atomic, true),
@@ -128,15 +128,18 @@ fn write(
         "fair" => (LockType::Fair, true),
         _ => return Err("a lock is atomic, rw or fair".into()),
     };
-    let mut config = Config::new().port(port.parse()?);
+    let (port, at) = (port.parse()?, ip.parse()?);
+    let lease = Duration::from_secs(lease_s.parse()?);
+    // a client that comes back after its connection broke, and so is told what became of its hold
+    let mut config = Config::new().port(port).primaries([SocketAddr::new(at, port)]);
     if !has_lease {
-        config = config.horizon(LEASE); // a lock without a lease ends with its client's horizon
+        config = config.horizon(lease); // a lock without a lease ends with its client's horizon
     }
     let client = Client::with_config(&config, ip)?;
     let lock = client.lock_with_tokens(key, lock_type)?;
     let mut acquire = lock.acquire(Mode::Exclusive).wait(PATIENCE);
     if has_lease {
-        acquire = acquire.lease(LEASE);
+        acquire = acquire.lease(lease);
     }
     let guard = acquire.guard()?;
     let token = guard.token().ok_or("the primary gave no token")?;
@@ -158,9 +161,11 @@ fn write(
 pub fn run(args: &[&str]) -> Result<(), Box<dyn Error>> {
     match args {
         ["serve", socket, folder] => serve(socket, folder),
-        ["write", socket, ip, port, lock_type, key] => write(socket, (ip, port), (lock_type, key)),
+        ["write", socket, ip, port, lock_type, key, lease_s] => {
+            write(socket, (ip, port), (lock_type, key, lease_s))
+        }
         _ => Err("usage: fenced_store serve SOCKET FOLDER\n\
-                  fenced_store write SOCKET IP PORT atomic|rw|fair KEY"
+                  fenced_store write SOCKET IP PORT atomic|rw|fair KEY LEASE_S"
             .into()),
     }
 }

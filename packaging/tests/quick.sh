@@ -100,6 +100,36 @@ symbols_have_versions() {
     done
 }
 
+# A user's program: it has the packed crates, and else what the workspace was built with.
+a_rust_program_is_built_from_the_crates() {
+    local tour=$scratch/tour crate port pid failed=0
+    scripts/crates.sh || return $?
+    mkdir -p "$scratch/crates" "$tour/src"
+    for crate in core fabric client; do
+        tar -xzf "$(ls -t "$target_dir/package/dlock-$crate"-[0-9]*.crate | head -n 1)" -C "$scratch/crates"
+        mv "$scratch/crates/dlock-$crate"-[0-9]* "$scratch/crates/$crate"
+    done
+    cp dlock-client/examples/tour.rs "$tour/src/main.rs"
+    cp Cargo.lock "$tour"
+    {
+        printf '[package]\nname = "tour"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n'
+        printf '[dependencies]\ndlock-client = { path = "../crates/client" }\n'
+        sed -n '/^tokio = /p' Cargo.toml
+        sed -n '/^\[profile.dev\]/,/^$/p' Cargo.toml
+        printf '[patch.crates-io]\n'
+        for crate in core fabric; do echo "dlock-$crate = { path = \"../crates/$crate\" }"; done
+    } >"$tour/Cargo.toml"
+    CARGO_TARGET_DIR="$target_dir" cargo build --quiet --offline --manifest-path "$tour/Cargo.toml"
+    "$dlockd" --port 0 --verbs off --admin-socket "$scratch/tour.sock" >"$scratch/tour.ready" 2>&1 &
+    pid=$!
+    for _ in $(seq 100); do ! grep -q ready "$scratch/tour.ready" || break; sleep 0.1; done
+    port=$(sed -n 's/^dlockd ready: listening on 127.0.0.1:\([0-9]*\),.*/\1/p' "$scratch/tour.ready")
+    timeout 120 "$target_dir/debug/tour" "$port" "${dlockd%/*}/dlock" "$scratch/tour.sock" || failed=1
+    kill "$pid"
+    wait "$pid" || failed=1
+    return "$failed"
+}
+
 # A program that was linked with libraries without versions: those of the original, and ours of before.
 an_old_program_runs() {
     local name
@@ -249,6 +279,7 @@ check "hardened" libraries_are_hardened
 check "symbols have versions" symbols_have_versions
 check "a program linked before runs" an_old_program_runs
 check "build lines, find_package, pkg-config" use_installed "" "$prefix" lib64 "$dlockd" "$scratch/use"
+check "a Rust program, from the crates" a_rust_program_is_built_from_the_crates
 check "the service is tight" the_unit_is_tight
 check "the unit says what it must" the_unit_says_what_it_must
 check "the rpms' scriptlets" rpm_scriptlets_do_what_they_must

@@ -139,7 +139,7 @@ build_c() { # SOURCE NAME STANDARD
         libraries+=(-lssl -lcrypto)
         ;;
     esac
-    case $2 in modern*) warnings+=(-Wconversion) ;; esac
+    case $2 in modern* | tour | fenced_store) warnings+=(-Wconversion) ;; esac
     gcc -std="$3" -g -O1 -D_GNU_SOURCE "${warnings[@]}" -I"$include" "$1" -o "$built/$2" "${libraries[@]}"
 }
 
@@ -245,7 +245,15 @@ package_version() {
 }
 
 # ---- examples ----
-examples_work() { # PRIMARY CLIENT [MORE...]: programs that take -p PORT
+run_example() { # PROGRAM PORT
+    case $1 in
+    fenced_store) "$here/fenced_store.sh" "$built/$1" "$2" ;;
+    tour) "$built/$1" "$2" ;;
+    *) "$built/$1" -p "$2" ;;
+    esac
+}
+
+examples_work() { # PRIMARY CLIENT [MORE...]
     local port status=0
     port=$((20000 + RANDOM % 12000)) # below the ports that the system hands out
     coproc PRIMARY { exec "$built/$1" -p "$port"; }
@@ -254,7 +262,7 @@ examples_work() { # PRIMARY CLIENT [MORE...]: programs that take -p PORT
     echo "$line"
     shift
     for program in "$@"; do
-        [ $status -eq 0 ] && { "$built/$program" -p "$port" || status=1; }
+        [ $status -eq 0 ] && { run_example "$program" "$port" || status=1; }
     done
     kill -TERM "$pid" 2>/dev/null
     wait "$pid" || status=1
@@ -428,7 +436,7 @@ run_on() { # FABRIC
     test_case "$fabric/loaded" "$built/loaded" "$lib"
     test_case "$fabric/two_process" "$built/two_process" "$built/dlock_primary_test"
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \
-        dlock_client_object_test row_locks work_queue connection_server leader_election
+        dlock_client_object_test row_locks work_queue connection_server leader_election fenced_store tour
     test_case "$fabric/examples_linked_apart" examples_work link_server link_client
     [ "$fabric" = auto ] || [ "$fabric" = verbs ] ||
         test_case "$fabric/options" "$here/options.sh" "$prefix"

@@ -14,8 +14,8 @@
 #   RXE_BIN=FOLDER          built already, by tests/rxe/build.sh FOLDER
 #   PREFIX=FOLDER           dlock is installed there (build.sh)
 #   BUILT=FOLDER            the C and C++ programs are compiled there (build.sh)
-#   STOPS, FAILOVERS, OPERATIONS, MIXED_S, DURATION    how long some cases are (`make soak` has long
-#                           ones); each says its own default
+#   STOPS, FAILOVERS, OPERATIONS, MIXED_S, DURATION, DLOCK_PAUSES    how long some cases are (`make
+#                           soak` has long ones); each says its own default
 #   RXE_VM_DEV, RXE_VM_IP, RXE_VM_GID_INDEX    --here: the device, if it is not the first one
 #                           with a RoCE v2 address of IPv4
 #
@@ -155,7 +155,7 @@ is_alone() {
 
 # A machine with a case of the suite; on a busy one starting takes its time, too.
 machine=("$vm" --timeout inf --boot-timeout "$silence")
-for name in STOPS FAILOVERS OPERATIONS MIXED_S DURATION; do
+for name in STOPS FAILOVERS OPERATIONS MIXED_S DURATION DLOCK_PAUSES; do
     [ -z "${!name:-}" ] || machine+=(--env "$name=${!name}")
 done
 

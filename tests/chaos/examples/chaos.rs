@@ -12,6 +12,7 @@
 //!   chaos fair SECONDS    eight clients on fair locks without a fault: no stall
 //!   chaos silent SECONDS  clients that are silent in the midst of a lease, beside 999 strangers
 //!   chaos dead N          deaths of clients on this host: when is what they held free?
+//!   chaos renewed SECONDS leases that are renewed under load; the primary is killed every 20 s
 //!   options: --seed S (1), --fabric shm | tcp | verbs | sealed (those that a primary here offers)
 //!            --tls: everything speaks TLS
 //!            --stopped N (42): processes that are stopped at the same time, most of the time
@@ -25,9 +26,11 @@ use std::time::Duration;
 
 use dlock_client::FabricChoice;
 use harness::programs::{self, Plan};
-use harness::silent;
+use harness::{renewed, silent};
 
 const STOPPED: u64 = 42;
+/// Between two kills of the primary of leases that are renewed.
+const KILL_EVERY: Duration = Duration::from_secs(20);
 
 struct Arguments {
     program: String,
@@ -66,7 +69,7 @@ fn arguments() -> Result<Arguments, String> {
             }
             "--tls" => {}
             "stops" | "kills" | "frozen" | "failovers" | "itself" | "deposed" | "fair"
-            | "silent" | "dead" => {
+            | "silent" | "dead" | "renewed" => {
                 (all.program, all.number) = (arg, number(args.next())?);
             }
             _ => return Err(format!("{arg}: see the top of {}", file!())),
@@ -133,6 +136,36 @@ fn silence(program: &str, number: u64, fabrics: &[FabricChoice]) -> ExitCode {
     code
 }
 
+/// Leases that are renewed.
+fn renewals(seconds: u64, seed: u64, fabrics: &[FabricChoice]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for &fabric in fabrics {
+        let time = Duration::from_secs(seconds);
+        let outcome = renewed::renewed(fabric, seed, time, KILL_EVERY);
+        println!(
+            "renewed {fabric:?}: {} wrong in {seconds} s with {} kills; {} holds, {} beyond their \
+             first lease, {} beyond a primary; {} locks and unlocks beside them, {} trials \
+             refused; free {:.1?} after the release at the longest; a thread waited {:.1?} to \
+             run at the longest, {} losses by that",
+            outcome.wrong.len(),
+            outcome.kills,
+            outcome.holds,
+            outcome.renewed,
+            outcome.outlasted,
+            outcome.load,
+            outcome.refused,
+            outcome.freed,
+            outcome.gap,
+            outcome.excused
+        );
+        outcome.wrong.iter().take(20).for_each(|wrong| println!("  {wrong}"));
+        if !outcome.wrong.is_empty() || outcome.outlasted == 0 {
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}
+
 fn main() -> ExitCode {
     if harness::obey() {
         return ExitCode::SUCCESS;
@@ -148,6 +181,9 @@ fn main() -> ExitCode {
     };
     if matches!(program.as_str(), "silent" | "dead") {
         return silence(&program, number, &fabrics);
+    }
+    if program == "renewed" {
+        return renewals(number, seed, &fabrics);
     }
     let mut plans: Vec<(FabricChoice, Plan)> = Vec::new();
     let count = fabrics.len() as u64;

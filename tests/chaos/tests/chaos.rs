@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use dlock_client::FabricChoice;
 use harness::programs::{self, Plan};
-use harness::silent;
 use harness::{fabrics, obey};
+use harness::{renewed, silent};
 
 /// A run with faults takes this long, if nothing else is said.
 const SECONDS: u64 = 20;
@@ -126,5 +126,16 @@ fn no_wait_for_a_fair_lock_is_longer_than_what_is_in_front_of_it() {
         let outcome = hold(&programs::fair(fabric, 1, Duration::from_secs(10)));
         assert!(outcome.waits.stalls.is_empty(), "{}", outcome.waits.stalls.join("\n"));
         assert!(outcome.waits.count > 0);
+    }
+}
+
+#[test]
+fn no_renewed_hold_is_lost_with_a_primary_and_none_outlives_its_release() {
+    for fabric in fabrics() {
+        let (time, every) = (Duration::from_secs(24), Duration::from_secs(6));
+        let outcome = renewed::renewed(fabric, 1, time, every);
+        println!("{fabric:?}: {outcome:?}");
+        assert!(outcome.wrong.is_empty(), "{fabric:?}: {outcome:?}");
+        assert!(outcome.outlasted > 0 && outcome.refused > 0 && outcome.load > 0, "{outcome:?}");
     }
 }

@@ -51,6 +51,22 @@ fn no_schedule_of_a_scenario_that_is_run_by_itself_violates_a_property() {
     }
 }
 
+/// Counters and ledgers of one schedule grow as they do in an hour of a real primary.
+#[test]
+fn no_renewed_hold_is_lost_in_an_hour_of_faults_while_its_client_is_well() {
+    for scenario in ["renewals", "renewals-any"] {
+        for seed in 1..=4 {
+            let run = system::run_for(scenario, seed, Bugs::default(), false, 3_600);
+            let run = run.expect("the scenario");
+            assert_eq!(
+                run.violation, None,
+                "sim --scenario {scenario} --seed {seed} --seconds 3600"
+            );
+            assert!(run.lasted_ns >= 3_600_000_000_000 && run.grants > 500, "{}", run.grants);
+        }
+    }
+}
+
 /// Seeds that once led to a violation in the core; the bug of each was fixed.
 const REGRESSIONS: [(&str, u64); 18] = [
     ("atomic", 2513),    // an extend while a release is still on its way

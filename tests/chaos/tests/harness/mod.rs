@@ -10,6 +10,7 @@
 mod certs;
 pub mod job;
 pub mod programs;
+pub mod renewed;
 pub mod secured;
 pub mod silent;
 pub mod successor;

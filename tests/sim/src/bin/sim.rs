@@ -12,10 +12,11 @@ use std::time::Instant;
 use dlock_sim::system::{self, Bugs, Coverage, Run};
 
 const USAGE: &str = "\
-usage: sim [--seed N] [--schedules N] [--scenario NAME|all] [--threads N]
+usage: sim [--seed N] [--schedules N] [--scenario NAME|all] [--seconds N] [--threads N]
            [--report] [--trace] [--keep-going] [--hashes | --digest]
            with the feature `planted`: [--bug NAME [--seen] | --planted-table]
 
+--seconds      each schedule has faults for so many seconds of its own time at least
 --report       how often which action met which fault
 --hashes       one line with the hash of each schedule's trace
 --digest       the digest of tests/sim/hashes.txt
@@ -27,6 +28,7 @@ struct Args {
     seed: u64,
     schedules: u64,
     scenario: String,
+    seconds: u64,
     threads: usize,
     report: bool,
     trace: bool,
@@ -44,6 +46,7 @@ fn parse() -> Option<Args> {
         seed: 1,
         schedules: 10_000,
         scenario: "all".to_string(),
+        seconds: 0,
         threads,
         report: false,
         trace: false,
@@ -60,6 +63,7 @@ fn parse() -> Option<Args> {
             "--seed" => args.seed = given.next()?.parse().ok()?,
             "--schedules" => args.schedules = given.next()?.parse().ok()?,
             "--threads" => args.threads = given.next()?.parse().ok().filter(|&n| n > 0)?,
+            "--seconds" => args.seconds = given.next()?.parse().ok()?,
             "--scenario" => args.scenario = given.next()?,
             "--report" => args.report = true,
             "--trace" => args.trace = true,
@@ -84,6 +88,7 @@ const PROGRESS_SCHEDULES: u64 = 1_000;
 struct Total {
     coverage: Coverage,
     events: u64,
+    lasted_ns: u64,
     grants: u64,
     shortest: u64,
     violations: u64,
@@ -116,10 +121,12 @@ fn main() -> ExitCode {
     let total = total.into_inner().expect("no thread panics while it holds the sum");
     let (done, seconds) = (next.into_inner().min(args.schedules), start.elapsed().as_secs_f64());
     println!(
-        "{}: {done} schedules from seed {}, {} events (at least {} each), {} grants, \
-         {} violations, digest {:016x}; {seconds:.1} s, {:.0} schedules/s, {:.2} million events/s",
+        "{}: {done} schedules from seed {}, {:.1} h of their time, {} events (at least {} each), \
+         {} grants, {} violations, digest {:016x}; {seconds:.1} s, {:.0} schedules/s, {:.2} \
+         million events/s",
         args.scenario,
         args.seed,
+        total.lasted_ns as f64 / 3.6e12,
         total.events,
         total.shortest,
         total.grants,
@@ -146,11 +153,11 @@ fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) 
             break;
         }
         let seed = args.seed.wrapping_add(i);
-        let Some(run) = system::run(&args.scenario, seed, bugs, args.trace) else {
-            break;
-        };
+        let run = system::run_for(&args.scenario, seed, bugs, args.trace, args.seconds);
+        let Some(run) = run else { break };
         mine.coverage.add(&run.coverage);
         mine.events += run.events;
+        mine.lasted_ns += run.lasted_ns;
         mine.grants += run.grants;
         mine.shortest = mine.shortest.min(run.events);
         mine.digest = mine.digest.wrapping_add(run.hash.wrapping_mul(seed | 1));
@@ -172,6 +179,7 @@ fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) 
     let mut total = total.lock().expect("no thread panics while it holds the sum");
     total.coverage.add(&mine.coverage);
     total.events += mine.events;
+    total.lasted_ns += mine.lasted_ns;
     total.grants += mine.grants;
     total.violations += mine.violations;
     total.shortest = total.shortest.min(mine.shortest);
@@ -181,8 +189,8 @@ fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) 
 fn violated(args: &Args, seed: u64, violation: &str, run: &Run) {
     println!(
         "seed {seed} ({} events): {violation}\n  replay: sim --scenario {} --seed {seed} \
-         --schedules 1 --trace",
-        run.events, args.scenario
+         --schedules 1 --seconds {} --trace",
+        run.events, args.scenario, args.seconds
     );
 }
 

@@ -69,6 +69,21 @@ pub const APART: &[Scenario] = &[
         renewed: 700,
         ..CALM
     },
+    // the same under all faults
+    Scenario {
+        name: "renewals-any",
+        types: &[Atomic, Fair],
+        faults: ANYTHING,
+        fault_every: 60,
+        overstay: 100,
+        churn: 50,
+        drift: true,
+        quiet: true,
+        endless: &[0, 100],
+        horizons: &[1, 2, 6],
+        renewed: 700,
+        ..CALM
+    },
     // programs that listen to events of their holds
     Scenario {
         name: "events",

@@ -85,6 +85,8 @@ use state::{Client, Doing, Ev, Goal, Life, Sys, Thread};
 pub struct Run {
     /// Events handled.
     pub events: u64,
+    /// The schedule's time at its end, nanoseconds.
+    pub lasted_ns: u64,
     /// Grants that the checker has counted.
     pub grants: u64,
     /// Operations on objects that were acknowledged.
@@ -104,18 +106,31 @@ const EVENTS_MAX: u64 = 150_000;
 
 /// Runs the schedule of one seed. `None`: there is no such scenario.
 pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
-    run_with(scenario, seed, bugs, trace, false)
+    run_for(scenario, seed, bugs, trace, 0)
+}
+
+/// As [`run`]; faults come for so many seconds of the schedule's time at least.
+pub fn run_for(scenario: &str, seed: u64, bugs: Bugs, trace: bool, lasts_s: u64) -> Option<Run> {
+    run_with(scenario, seed, bugs, trace, lasts_s, false)
 }
 
 /// As [`run`], with a second primary that gets the same events: its effects, its accesses to the
 /// memory and its whole state must be the same.
 pub fn run_twice(scenario: &str, seed: u64) -> Option<Run> {
-    run_with(scenario, seed, Bugs::default(), false, true)
+    run_with(scenario, seed, Bugs::default(), false, 0, true)
 }
 
-fn run_with(scenario: &str, seed: u64, bugs: Bugs, trace: bool, is_twice: bool) -> Option<Run> {
+fn run_with(
+    scenario: &str,
+    seed: u64,
+    bugs: Bugs,
+    trace: bool,
+    lasts_s: u64,
+    is_twice: bool,
+) -> Option<Run> {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bd1_e995);
-    let plan = Plan::draw(scenario, &mut rng)?;
+    let mut plan = Plan::draw(scenario, &mut rng)?;
+    plan.lasts_ns = lasts_s.saturating_mul(NS);
     let mut world = World::new(build(plan, rng, bugs, trace), is_twice);
     let whole = AssertUnwindSafe(|| {
         world.faults_phase();
@@ -131,6 +146,7 @@ fn run_with(scenario: &str, seed: u64, bugs: Bugs, trace: bool, is_twice: bool) 
     let sys = world.sys;
     Some(Run {
         events: sys.events,
+        lasted_ns: sys.now,
         grants: sys.oracle.grants,
         objects: sys.oracle.objects.acknowledged(),
         hash: sys.hash,
@@ -284,7 +300,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
 
 impl World {
     fn faults_phase(&mut self) {
-        while self.sys.events < self.sys.plan.events && self.sys.violation.is_none() {
+        let lasts = |sys: &Sys| sys.events < sys.plan.events || sys.now < sys.plan.lasts_ns;
+        while lasts(&self.sys) && self.sys.violation.is_none() {
             if !self.turn() {
                 break;
             }

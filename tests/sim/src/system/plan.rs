@@ -115,8 +115,10 @@ pub struct Plan {
     pub locks: Vec<LockType>,
     /// The fabric of each client.
     pub fabrics: Vec<Fabric>,
-    /// Events of the fault phase.
+    /// Events of the fault phase, at least.
     pub events: u64,
+    /// How long the fault phase lasts at least, nanoseconds.
+    pub lasts_ns: u64,
     /// The faults that can happen.
     pub faults: &'static [Fault],
     /// A fault happens in one of so many events; 0: none does.
@@ -241,6 +243,7 @@ impl Plan {
             events: rng.range(800, 1_050)
                 + 40 * locks as u64 * u64::from(s.many)
                 + 800 * u64::from(s.shares),
+            lasts_ns: 0,
             faults: s.faults,
             fault_every: s.fault_every,
             lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),
