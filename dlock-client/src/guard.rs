@@ -187,8 +187,9 @@ impl Guard<'_> {
         self.0.mode
     }
 
-    /// The end of the lease in milliseconds since 1970 on the server clock, as last granted;
-    /// `None` for a read-write lock, which has no lease. `u64::MAX`: it does not end.
+    /// The end of the lease in milliseconds since 1970 on the server clock, as last granted: when
+    /// its last sixteenth of a second begins. `None` for a read-write lock, which has no lease.
+    /// `u64::MAX`: it does not end.
     pub fn lease_end_ms(&self) -> Option<u64> {
         self.0.lease_end().map(TimeOut::millis)
     }

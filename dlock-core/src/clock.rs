@@ -227,7 +227,11 @@ impl Now {
     /// Whether a hold with this deadline may have expired.
     #[inline]
     pub fn maybe_expired(self, deadline: Deadline) -> bool {
-        self.time.0.saturating_add(self.uncertainty_ns) >= deadline.expiry().0
+        let end_ns = match planted::is(Bug::EndInSeconds) {
+            true => deadline.expiry().0.div_ceil(NS).saturating_mul(NS),
+            false => deadline.expiry().0,
+        };
+        self.time.0.saturating_add(self.uncertainty_ns) >= end_ns
     }
 }
 

@@ -285,6 +285,12 @@ bugs! {
     FairReleaseUnchecked =
         "fair-release-unchecked",
         "the arbiter checks a release against ledger and records";
+    EndInSeconds =
+        "end-in-seconds",
+        "a hold ends with the tick of its deadline, and not with the second that the tick is in";
+    LocalEndInSeconds =
+        "local-end-in-seconds",
+        "the end of a lease on the client's own clock is as exact as the deadline";
     LeaseShortened = "lease-shortened", "a lease lasts as long as it was asked for";
     FairBarge = "fair-barge", "a fair ticket is served only when those before it are done";
     RetryExecutedTwice = "retry-executed-twice", "a request that arrives twice is executed once";

@@ -8,7 +8,7 @@
 //! ```
 
 use super::{Doubt, EntryState, LockEntry, Loss, Op, OpResult};
-use crate::clock::{Deadline, Lease, Now};
+use crate::clock::{Deadline, Lease, Now, NS};
 use crate::planted::{self, Bug};
 use crate::wire::message::LockType;
 use crate::wire::status::Status;
@@ -177,7 +177,11 @@ impl LockEntry {
         }
         let latest_ns = now.time.0.saturating_add(now.uncertainty_ns);
         let end_ns = self.lease.time.expiry().0;
-        let until_ns = now.local_ns.saturating_add(end_ns.saturating_sub(latest_ns));
+        let left_ns = match planted::is(Bug::LocalEndInSeconds) {
+            true => end_ns.saturating_sub(latest_ns).div_ceil(NS).saturating_mul(NS),
+            false => end_ns.saturating_sub(latest_ns),
+        };
+        let until_ns = now.local_ns.saturating_add(left_ns);
         until_ns.min(self.lease.runs_until_ns)
     }
 

@@ -24,7 +24,7 @@ impl TimeOut {
         self.at.shown_s(self.anchor_s)
     }
 
-    /// Milliseconds since 1970, rounded down; `u64::MAX`: never.
+    /// When the tick begins, in milliseconds since 1970, rounded down; `u64::MAX`: never.
     pub fn millis(self) -> u64 {
         match self.at {
             Deadline::NEVER => u64::MAX,

@@ -108,6 +108,8 @@ enum Ends {
     Grace,
     Horizon,
     Lease,
+    /// The end of the lease of a place in a queue: that of its claim, which is over.
+    Claim,
     /// Not before the client's process has ended, or has unmapped the memory: it cannot be fenced.
     Unmapped,
     Never,
@@ -122,6 +124,7 @@ fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
         (SilentWithHorizon, _) if is_mapped => Ends::Unmapped,
         (Removed | RemovedWithHorizon | RemovedNow, _) if is_mapped => Ends::Unmapped,
         (Died, _) if is_mapped => Ends::Now,
+        (Removed, _) if hold == FairTicket => Ends::Claim,
         (Left | RemovedNow, _) | (Removed, false) => Ends::Now,
         (ClosedOrphansGrace, _) => Ends::Grace,
         (Closed | Died | ClosedWithHorizon | SilentWithHorizon, true) => Ends::Lease,
@@ -156,7 +159,7 @@ fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
         FairExclusiveLeased => fair(Mode::Exclusive, deadline),
         FairSharedLeased => fair(Mode::Shared, deadline),
         FairForEver => fair(Mode::Exclusive, Deadline::NEVER),
-        FairTicket => fair(Mode::Exclusive, Deadline::NONE),
+        FairTicket => fair(Mode::Exclusive, START.tick()),
     };
     for chain in &chains {
         site.execute(peer, chain);
@@ -216,6 +219,7 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
         Ends::Grace => at(GRACE_S),
         Ends::Horizon => at(HORIZON_S.into()),
         Ends::Lease => START.deadline(Lease::secs(LEASE_S)).expiry(),
+        Ends::Claim => START.tick().expiry(),
         Ends::Unmapped | Ends::Never => at(100_000),
     };
     let name = format!("{what:?} over {fabric:?}, {cause:?}: {expected:?}");

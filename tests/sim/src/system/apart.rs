@@ -4,7 +4,7 @@
 use dlock_core::wire::message::LockType;
 
 use super::plan::{Fabric, Fault};
-use super::scenarios::{Scenario, ANYTHING, CALM, EVERY};
+use super::scenarios::{Scenario, ANYTHING, CALM, EVERY, REMOTE};
 use Fabric::{Shm, Tcp, Verbs};
 use Fault as F;
 use LockType::{Atomic, Fair, Rw};
@@ -222,6 +222,27 @@ pub const APART: &[Scenario] = &[
         ],
         fault_every: 50,
         overstay: 150,
+        renews: 200,
+        ..CALM
+    },
+    // clients that had a long horizon at the predecessor, come to the successor with a short one,
+    // and are not heard there
+    Scenario {
+        name: "heirs",
+        types: &[Rw],
+        fabrics: REMOTE,
+        faults: &[
+            F::CrashPrimary,
+            F::CrashPrimary,
+            F::Pause,
+            F::PartitionUp,
+            F::PartitionDown,
+            F::PartitionBoth,
+            F::BreakControl,
+        ],
+        fault_every: 40,
+        few: true,
+        horizons: &[9, 12],
         renews: 200,
         ..CALM
     },

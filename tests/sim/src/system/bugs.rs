@@ -64,7 +64,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("highest-quota", "rules"),
     ("note-needs-right", "rules"),
     ("counted-untold", "jumps"),
-    ("predecessors-promise", "prepared"),
+    ("predecessors-promise", "heirs"),
     ("turn-kept", "flood"),
     ("pace-ignored", "flood"),
     ("debt-paid-twice", "flood"),

@@ -8,7 +8,8 @@
 //!                              └ every 50 ms: is the client well? does the lease run?
 //! ```
 //! The checker knows no pauses and no parts of a lease. A client that was well for the last half of
-//! its lease loses no hold. A hold is renewed only if its program has asked for that, has not asked
+//! its lease, and two looks more, loses no hold: it may have got well as late as the look after the
+//! one that saw it ill, and a renewal that is due is posted by the look that follows. A hold is renewed only if its program has asked for that, has not asked
 //! for its end, and has set no bound that has passed. No lease ends before its client knows.
 
 use dlock_core::clock::Lease;
@@ -47,6 +48,14 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// The time between two looks: a short lease is looked at often enough to be renewed in time.
+    fn look_ns(&self) -> u64 {
+        match self.lease {
+            Lease::NONE => LOOK_NS,
+            lease => LOOK_NS.min(lease.ns() / 16),
+        }
+    }
+
     /// The program asks for the end of its hold.
     pub(super) fn ends(&mut self, is_release: bool) {
         self.is_wanted &= !is_release;
@@ -119,7 +128,7 @@ impl Sys {
         let is_free = client.blocked_up.max(client.blocked_down).max(client.paused_until) <= now;
         // the control thread may have slept beyond the horizon
         let is_within = client.clock.local(now).max(0) as u64 <= client.beats.horizon_ns();
-        let is_heard = self.put_off_until <= now && client.up_last <= now + LOOK_NS;
+        let is_heard = self.put_off_until <= now && client.up_last <= now + t.renewed.look_ns();
         is_served && is_here && is_bound && is_free && is_within && is_heard && !self.was_fenced(c)
     }
 
@@ -184,11 +193,7 @@ impl Sys {
         let is_heard = listens && t.entry.as_ref().is_some_and(|entry| entry.hold().is_some());
         t.renewed.is_looked_at = t.renewed.is_wanted || is_renewed || is_heard;
         if t.renewed.is_looked_at {
-            // a short lease is looked at often enough to be renewed in time
-            let ns = match t.renewed.lease {
-                Lease::NONE => LOOK_NS,
-                lease => LOOK_NS.min(lease.ns() / 16),
-            };
+            let ns = t.renewed.look_ns();
             self.looks_after(c, l, ns);
         }
     }
@@ -199,11 +204,11 @@ impl Sys {
         self.log(|| format!("client {c} could not renew lock {l}"));
         let renewed = self.thread(c, l).renewed;
         let half_ns = renewed.lease.ns() / 2;
+        let well_ns = half_ns + 2 * renewed.look_ns();
         let is_bounded = now.local_ns.saturating_add(half_ns) >= renewed.until_ns;
         // where programs listen, answers may take seconds without a fault
         let is_timely = !self.plan.listens;
-        if at - renewed.ill > half_ns + 2 * LOOK_NS && renewed.is_wanted && !is_bounded && is_timely
-        {
+        if at - renewed.ill > well_ns && renewed.is_wanted && !is_bounded && is_timely {
             let ill = renewed.ill;
             self.fail(format!("renewal: client {c} loses lock {l}, and was well since {ill}"));
         }

@@ -67,7 +67,7 @@ use LockType::{Atomic, Fair, Rw};
 const ALL_TYPES: &[LockType] = &[Atomic, Rw, Fair];
 const LOCAL: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp]];
 pub(super) const EVERY: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp], &[Verbs], &[Verbs, Tcp]];
-const REMOTE: &[&[Fabric]] = &[&[Tcp], &[Verbs], &[Verbs, Tcp]];
+pub(super) const REMOTE: &[&[Fabric]] = &[&[Tcp], &[Verbs], &[Verbs, Tcp]];
 pub(super) const CALM: Scenario = Scenario {
     name: "calm",
     types: ALL_TYPES,
