@@ -176,12 +176,11 @@ impl LockEntry {
             return self.lease.runs_until_ns;
         }
         let latest_ns = now.time.0.saturating_add(now.uncertainty_ns);
-        let end_ns = self.lease.time.expiry().0;
-        let left_ns = match planted::is(Bug::LocalEndInSeconds) {
-            true => end_ns.saturating_sub(latest_ns).div_ceil(NS).saturating_mul(NS),
-            false => end_ns.saturating_sub(latest_ns),
+        let end_ns = match planted::is(Bug::LocalEndInSeconds) {
+            true => self.lease.time.expiry().0.div_ceil(NS).saturating_mul(NS),
+            false => self.lease.time.expiry().0,
         };
-        let until_ns = now.local_ns.saturating_add(left_ns);
+        let until_ns = now.local_ns.saturating_add(end_ns.saturating_sub(latest_ns));
         until_ns.min(self.lease.runs_until_ns)
     }
 

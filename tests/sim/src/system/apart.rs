@@ -229,20 +229,23 @@ pub const APART: &[Scenario] = &[
     // and are not heard there
     Scenario {
         name: "heirs",
-        types: &[Rw],
+        types: &[Rw, Atomic],
         fabrics: REMOTE,
         faults: &[
             F::CrashPrimary,
             F::CrashPrimary,
-            F::Pause,
-            F::PartitionUp,
+            F::PartitionDown,
+            F::PartitionDown,
             F::PartitionDown,
             F::PartitionBoth,
-            F::BreakControl,
+            F::Pause,
         ],
         fault_every: 40,
+        overstay: 600,
         few: true,
         horizons: &[9, 12],
+        horizons_vary: 1_000,
+        endless: &[900],
         renews: 200,
         ..CALM
     },

@@ -87,6 +87,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("renewal-ends-with-session", "renewals"),
     ("renewal-unbounded", "renewals"),
     ("lost-undeclared", "renewals"),
+    ("local-end-in-seconds", "renewals"),
     ("loss-untold", "events"),
     ("contended-untold", "events"),
     ("contended-late", "events"),

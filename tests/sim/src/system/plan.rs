@@ -258,7 +258,7 @@ impl Plan {
             interleave: rng.pick(&[20, 100, 300, 600]),
             grace_ns,
             horizon_s,
-            horizons_vary: horizon_s > 0 && rng.chance(300),
+            horizons_vary: horizon_s > 0 && rng.chance(s.horizons_vary),
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
             locks_max: if s.limits { locks } else { locks.max(8) },

@@ -37,6 +37,8 @@ pub struct Scenario {
     pub(super) quiet: bool,
     /// The possible session horizons; empty: any, or none.
     pub(super) horizons: &'static [u32],
+    /// Of a thousand plans, those in which each session requests another horizon.
+    pub(super) horizons_vary: u32,
     /// Of a thousand leases, the possible numbers of those without an end.
     pub(super) endless: &'static [u32],
     /// Of a thousand operations that do not wait, the possible numbers of asynchronous ones.
@@ -86,6 +88,7 @@ pub(super) const CALM: Scenario = Scenario {
     roams: 0,
     quiet: false,
     horizons: &[],
+    horizons_vary: 300,
     endless: &[10, 10, 10, 500],
     asynchronous: &[0, 0, 0, 100],
     unfenced: 0,
