@@ -9,8 +9,9 @@
 //! ```
 //! The checker knows no pauses and no parts of a lease. A client that was well for the last half of
 //! its lease, and two looks more, loses no hold: it may have got well as late as the look after the
-//! one that saw it ill, and a renewal that is due is posted by the look that follows. A hold is renewed only if its program has asked for that, has not asked
-//! for its end, and has set no bound that has passed. No lease ends before its client knows.
+//! one that saw it ill, and a renewal that is due is posted by the look that follows. A hold is
+//! renewed only if its program has asked for that, has not asked for its end, and has set no bound
+//! that has passed. No lease ends before its client knows.
 
 use dlock_core::clock::Lease;
 use dlock_core::lock::{Due, LockEntry, Op, OpResult};
