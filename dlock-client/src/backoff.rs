@@ -59,7 +59,7 @@ const SHORT_SLEEP: Duration = Duration::from_micros(50);
 /// If a thread has yielded its processor and has it back sooner than this, no other thread wanted
 /// the processor.
 const QUIET_MAX: Duration = Duration::from_micros(5);
-/// The longest pause without a sleep: for a shorter time a timer is not exact enough.
+/// Up to this time a pause is not slept through, because a timer is not exact enough.
 const YIELD_MAX: Duration = Duration::from_micros(100);
 /// The longest pause without a sleep for a waiter with other turns before its own: waking up on a
 /// busy host may take as long, while the others have their turns.

@@ -79,7 +79,7 @@ struct Get<'a> {
 }
 
 /// What was going, and what was kept, when a get began. Giving back waits only for gets that began
-/// earlier: one that had already begun does not wait for this get.
+/// earlier; those keys do not wait for this get.
 #[derive(Default)]
 struct Before {
     going: HashSet<Key>,
