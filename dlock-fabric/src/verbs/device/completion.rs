@@ -84,12 +84,13 @@ impl Completion {
     /// The status in words.
     pub fn status_text(&self) -> String {
         let Ok(lib) = library() else { return format!("status {}", self.0.status) };
-        // SAFETY: any number is answered with a C string that lives for ever.
+        // SAFETY: `ibv_wc_status_str` returns null or a C string that is never freed, for any
+        // number.
         let text = unsafe { (lib.wc_status_str)(self.0.status) };
         if text.is_null() {
             return format!("status {}", self.0.status);
         }
-        // SAFETY: not null, so that string.
+        // SAFETY: not null, so it is a C string that is never freed.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 

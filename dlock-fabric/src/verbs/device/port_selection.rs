@@ -214,14 +214,15 @@ fn devices_text(devices: &[String]) -> String {
     }
 }
 
-/// Chooses a port; an `eid` of zeros is not given.
+/// Chooses the RDMA port to use. `device` is a name, if the user gave one; `eid` is an address
+/// (GID), all zeros if the user gave none.
 ///
-/// An `eid` that no usable port has is ignored if a device is named, or if this host has no usable
-/// port: programs pass the host's address there.
+/// If no usable port has the `eid`, it is ignored where a device was named, and where this host has
+/// no usable port: programs also pass the host's IP address as `eid`.
 ///
 /// # Errors
-/// `NoPort`. Without a device name, and unless it is `NoSuchAddress`, the caller may go on without
-/// RDMA.
+/// The reason why no port can be used. The caller may go on without RDMA if it named no device; but
+/// not after `NoSuchAddress`, which says that the user's `eid` is wrong.
 pub fn choose(
     devices: &[DeviceInfo],
     device: Option<&str>,
