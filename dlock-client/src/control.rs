@@ -12,8 +12,7 @@
 //! With TLS the handshake comes first, and the TLS session encrypts requests and answers. A forked
 //! child has a copy of the connection, and must not use it.
 //!
-//! After a call has timed out the connection is still usable: the number shows that a reply is
-//! late.
+//! A call that times out leaves the connection usable: a late reply is known by its number.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -44,8 +43,7 @@ use crate::refused::{is_retry, level_of, reason, refused, sealed};
 /// The time for a control call, and for a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// The least time for the first connect: the system repeats the first packet after 1 s and after 3
-/// s.
+/// The least time for a first connect: the system repeats its first packet after 1 s and 3 s.
 const ARRIVAL_CONNECT_MIN: Duration = Duration::from_secs(3);
 
 /// Why a call got no answer.
@@ -93,8 +91,7 @@ pub(crate) struct Control {
     pub(crate) why: Option<String>,
     /// The horizon that the answers extend.
     pulse: Option<Arc<Pulse>>,
-    /// Heartbeats of the library without an answer yet: their numbers, and when the client sent
-    /// them.
+    /// Unanswered heartbeats of the library: their numbers, and when the client sent them.
     beats: VecDeque<(Seq, u64)>,
     /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
@@ -510,8 +507,7 @@ impl Control {
         self.why.clone().unwrap_or_else(|| error.status_of_init().to_string())
     }
 
-    /// Marks the connection as broken: it has ended, or a frame is sent in part. It is not used
-    /// again.
+    /// Marks the connection as broken, because it has ended or a frame is sent in part.
     fn broken_by(&mut self, error: CallError) -> CallError {
         self.broken = true;
         error

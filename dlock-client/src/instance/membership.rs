@@ -350,8 +350,8 @@ impl Instance {
 
     /// Tells a recovering primary of all locks and of what this client holds of each, and adopts
     /// the places that it gives them. To tell a lock again changes nothing. A hold is lost if
-    /// another client holds the lock by now; the next operation on the lock says so. A lock for
-    /// which the primary has no room, or which its rules refuse, is not got any more (`LockNotGet`).
+    /// another client holds the lock by now; the next operation on the lock says so. This client no
+    /// longer has a lock that the primary refuses, or has no room for (`LockNotGet`).
     ///
     /// # Errors
     /// `ClientNotInit` (the client has left), `Error` (the primary is not recovering: nothing

@@ -8,7 +8,7 @@
 //! ```
 //! No count is used twice, so the number of a closed handle never stands for another value. A value
 //! that a call has found lives until the call is over, even if the handle is closed meanwhile. A
-//! child never touches its parent's tables, because a thread of the parent may have had them locked.
+//! child never touches its parent's tables, because a thread of the parent may have locked them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
