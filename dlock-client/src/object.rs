@@ -74,6 +74,7 @@ impl Object {
 
     /// Adds modulo 2^64; returns the value before.
     ///
+    /// # Errors
     /// `NoObject` (the object's lease ended and it was destroyed), `NotReady`, `Disconnected` (the
     /// value may or may not have changed), `Left`.
     ///
@@ -110,8 +111,8 @@ impl Object {
 
     /// Destroys the object. A client that has got it can go on using it while its lease lasts.
     ///
+    /// # Errors
     /// `NotOwner`, `Destroyed` (it was destroyed before), `NotReady`, `Disconnected`, `Left`.
-    /// `NotOwner`, `Destroyed` (before), `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One control round trip; 10 s at most.

@@ -148,7 +148,7 @@ impl Instance {
             return code(Status::NoAsync);
         };
         if !pending.exec.is_clock_ready() {
-            return code(Status::AsyncAgain); // the clock judges the answers
+            return code(Status::AsyncAgain); // no clock yet to judge the answer by
         }
         let result = match pending.check(&mut guard) {
             Some(result) => result,

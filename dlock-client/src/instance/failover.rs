@@ -225,7 +225,7 @@ impl Instance {
         let mut status = done(self.call(ControlRequest::Deinit));
         let Some(watch) = self.watch() else { return status };
         while status == Status::NotReady && Instant::now() < until {
-            std::thread::sleep(DEPARTURE_PAUSE); // it knows that this client leaves
+            std::thread::sleep(DEPARTURE_PAUSE); // the primary knows of the leave
             status = done(self.call(ControlRequest::Deinit));
         }
         if status != Status::BadResponse {

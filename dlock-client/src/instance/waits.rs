@@ -529,7 +529,7 @@ impl Instance {
             Purpose::Take | Purpose::Renew(_) => {}
             Purpose::GiveUp(attempt) => {
                 if is_without {
-                    held.release_unheard(result.status); // claimed before, and no more
+                    held.release_unheard(result.status); // the ticket is no longer claimed
                     self.leaves_in_doubt(held);
                 }
                 lock_slot.changed.notify_all();

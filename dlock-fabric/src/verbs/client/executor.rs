@@ -277,8 +277,8 @@ impl VerbsExecutor {
             None => self.pump.wait(until.instant(), ready),
         };
         match done {
-            // a completion that is seen after the deadline counts as lost, because the caller's lease
-            // relies on the deadline
+            // a completion that is seen after the deadline counts as lost, because the caller's
+            // lease relies on the deadline
             Ok(()) if !until.is_over(self.coarse_lag_ns) => return Some(claim),
             Ok(()) | Err(Stop::TimedOut) => self.pump.abandon(claim),
             Err(Stop::Broken) => {
