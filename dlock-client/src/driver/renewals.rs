@@ -109,7 +109,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Has the hold looked at at `at_ns`; an earlier hold of the same lock is forgotten.
+    /// Sets the time to look at the hold, `at_ns`; an earlier hold of the same lock is forgotten.
     pub(super) fn put(&mut self, at_ns: u64, renewed: Renewed) {
         let lock = renewed.lock;
         if let Some((before_ns, _)) = self.of.insert(lock, (at_ns, renewed)) {

@@ -514,8 +514,8 @@ impl Instance {
         }
     }
 
-    /// Leaves: the primary releases what this client holds. Whatever the result, the program can
-    /// use the instance no more.
+    /// Leaves: the primary releases what this client holds. The program cannot use the instance
+    /// afterwards, also not if the result is an error.
     ///
     /// # Errors
     /// `Error` (the client has left before), `NotReady`, `BadResponse`.
