@@ -95,7 +95,7 @@ pub(crate) struct Control {
     beats: VecDeque<(Seq, u64)>,
     /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
-    asked: ServerTime, // by when an operator wants something back; already logged
+    asked: ServerTime, // by when an operator wants something back, as last logged
     pub(crate) recovery: Told, // as last told by the primary
 }
 

@@ -30,7 +30,7 @@ use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 pub(crate) const CLOCK_WAIT: Duration = Duration::from_secs(1);
 /// How long a data-path call may take.
 pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
-/// The same in nanoseconds.
+/// [`DATA_WAIT`] in nanoseconds.
 pub(crate) const DATA_WAIT_NS: u64 = CHAIN_WAIT_NS;
 
 /// How long a call may take.
@@ -64,7 +64,7 @@ impl Limit {
         Self::since(deadline.checked_sub(DATA_WAIT).unwrap_or(deadline).min(Instant::now()))
     }
 
-    /// The same limit; if it has no beginning yet, the call began at `start_ns`.
+    /// This limit; if it has no beginning yet, the call began at `start_ns`.
     pub(crate) fn from(&self, start_ns: u64) -> Self {
         Self { start_ns: self.start_ns.or(Some(start_ns)), ..*self }
     }

@@ -199,7 +199,7 @@ impl Instance {
         }
     }
 
-    /// Forgets the asynchronous operation, if there is one; what the operation did is undone later.
+    /// Forgets the asynchronous operation, if there is one; the arbiter later undoes what it did.
     pub(super) fn forget_async(&self) {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
@@ -304,7 +304,7 @@ impl Pending {
         }
     }
 
-    /// Drops the answer, and has what the operation did undone.
+    /// Drops the answer; the arbiter is to undo what the operation did.
     fn give_up(&mut self, guard: &mut LockSlotGuard<'_>, status: Status) -> OpResult {
         match self.waits_for {
             WaitsFor::Chain(seq) | WaitsFor::Reply(seq) => self.exec.forget(seq),

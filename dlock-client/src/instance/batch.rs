@@ -159,7 +159,7 @@ impl Instance {
     }
 
     /// The slots of these locks, if the batch names each lock once and no thread operates on any of
-    /// them now. No slot is waited for, so the order of locking does not matter.
+    /// them now. This function waits for no slot, so the order of locking does not matter.
     fn idle_now(&self, ids: impl ExactSizeIterator<Item = LockId>) -> Option<Vec<Place<'_>>> {
         let mut places: Vec<Place<'_>> = Vec::with_capacity(ids.len());
         for id in ids {

@@ -49,7 +49,7 @@ impl Instance {
         }
     }
 
-    /// The same, for a caller that knows that there are listeners.
+    /// As [`tells`](Self::tells), for a caller that knows that there are listeners.
     #[cold]
     #[inline(never)]
     pub(super) fn tells_of(&self, held: &mut ClientLock) {

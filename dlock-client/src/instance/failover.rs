@@ -190,7 +190,8 @@ impl Instance {
         result
     }
 
-    /// The same, for a lock whose slot the caller has locked.
+    /// As [`released_unheard`](Self::released_unheard), for a lock whose slot the caller has
+    /// locked.
     pub(super) fn unheard(&self, held: &mut ClientLock, refused: OpResult) -> OpResult {
         let told = held.entry.loss_told();
         let released = told.or_else(|| held.release_unheard(refused.status));
@@ -328,8 +329,8 @@ impl Instance {
         }
     }
 
-    /// Closes the control connection on demand; `None`: there is none, or it is just being
-    /// replaced.
+    /// A handle that closes the control connection; `None`: there is no connection, or it is just
+    /// being replaced.
     pub(crate) fn line(&self) -> Option<ShutdownHandle> {
         self.line.try_lock()?.clone()
     }

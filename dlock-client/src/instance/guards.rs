@@ -93,7 +93,7 @@ impl Instance {
         }
     }
 
-    /// The same, for a lock whose slot the caller has locked.
+    /// As [`give_ticket_up`](Self::give_ticket_up), for a lock whose slot the caller has locked.
     pub(super) fn give_up_in(&self, lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>) {
         if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
             let result = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
@@ -104,7 +104,8 @@ impl Instance {
         }
     }
 
-    /// The same at one primary: if the primary is gone, the client keeps its ticket.
+    /// [`wait_guard`](Self::wait_guard) at one primary: if the primary is gone, the client keeps
+    /// its ticket.
     fn wait_guard_here(
         &self,
         lock: LockId,
@@ -219,9 +220,9 @@ impl Instance {
         }
     }
 
-    /// The same for a lock on which an operation is under way: that of a future that shares the
-    /// lock, or a renewal of the hold. If this hold is over, the caller does not wait for the
-    /// operation.
+    /// As [`of_guard`](Self::of_guard), for a lock on which an operation is under way: that of a
+    /// future that shares the lock, or a renewal of the hold. If this hold is over, the caller does
+    /// not wait for the operation.
     #[cold]
     fn of_guard_in_use(
         &self,
@@ -302,9 +303,9 @@ impl Instance {
     }
 
     /// Ends the hold of a guard. If the primary cannot be asked, the hold ends all the same,
-    /// because no guard could end it later: the client does not claim it. It is undone before the
-    /// next operation on the lock; or, if this client finds the successor by itself, as soon as
-    /// there is a primary.
+    /// because no guard could end it later: the client does not claim the hold. The arbiter undoes
+    /// it before the next operation on the lock; or, if this client finds the successor by itself,
+    /// as soon as there is a primary.
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
         // no guard is left that could release the hold later, so this waits twice

@@ -377,7 +377,7 @@ impl Instance {
         self.tell_all(patience)
     }
 
-    /// The same, for a caller that has the read lock of `lifecycle`.
+    /// As `update_all_locks_within`, for a caller that has the read lock of `lifecycle`.
     fn tell_all(&self, patience: Patience) -> Status {
         let mut result = Status::Success;
         // idle locks come last: a primary that has no room for all locks refuses the last

@@ -228,12 +228,12 @@ impl GuardWait {
         (if self.is_busy { left.min(LOOK_AGAIN) } else { left }, exec)
     }
 
-    /// The operation has begun, and waits for no answer now.
+    /// Records that the operation has begun, and waits for no answer now.
     pub(super) fn is_over(&mut self) {
         self.stage = Stage::Over;
     }
 
-    /// The wait needs something that is in use: it goes on later.
+    /// Records that the wait goes on later, because it needs something that is in use.
     pub(super) fn is_put_off(&mut self) -> Option<Attempt> {
         self.is_busy = true;
         None
@@ -247,7 +247,7 @@ impl Instance {
         self.link.load().pulse.horizon_ns()
     }
 
-    /// The same for holds of the session with this pulse; 0: another session has replaced that one.
+    /// As `horizon_ns`, for the session with this pulse; 0: another session has replaced that one.
     pub(crate) fn horizon_ns_of(&self, pulse: &Pulse) -> u64 {
         match std::ptr::eq(pulse, &*self.link.load().pulse) {
             true => pulse.horizon_ns(),
@@ -286,7 +286,7 @@ impl Instance {
         Some(attempt)
     }
 
-    /// The same at one primary, without looking for a successor.
+    /// [`advance_wait`](Self::advance_wait) at one primary, without looking for a successor.
     fn advance_here(&self, wait: &mut GuardWait, tasks: &Arc<Tasks>) -> Option<Attempt> {
         match wait.stage {
             Stage::New if wait.is_cancelled => {

@@ -23,9 +23,9 @@ use crate::verbs::device::qp::Qp;
 
 /// Poster slots for chains: how many there are, and how many verbs each has room for.
 const SMALL: (usize, u32) = (8, 16);
-/// The same for batches: a batch has up to 31 chains of 4 verbs.
+/// Poster slots for batches: a batch has up to 31 chains of 4 verbs.
 const LARGE: (usize, u32) = (2, 128);
-/// The same for ledger writes.
+/// Poster slots for ledger writes.
 const NOTES: (usize, u32) = (4, 32);
 /// How many verbs of chains that no thread waits for may be under way.
 pub(super) const RING_VERBS: u32 = 256;

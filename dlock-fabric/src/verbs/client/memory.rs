@@ -36,7 +36,7 @@ impl Memory {
         })
     }
 
-    /// The same for an operation with one value; also `None` for any other operation.
+    /// As `remote`, for an operation with one value; also `None` for any other operation.
     #[inline]
     pub(super) fn fetch(&self, word_op: &WordOp) -> Option<RemoteFetch> {
         Some(match *word_op {
