@@ -12,7 +12,6 @@
 //! judges the peer in every handshake, as in the original; libcrypto is loaded when the struct is
 //! read. Without `cert_verify_cb`, peers and keys that OpenSSL accepts are accepted; libcrypto is
 //! loaded when the first of them is met.
-//! OpenSSL accepts are accepted; libcrypto is loaded when the first of them is met.
 
 use std::fs::canonicalize;
 use std::os::raw::{c_char, c_int, c_void};

@@ -73,13 +73,13 @@ pub struct RwState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct FairState {
-    /// Now serving, exclusive.
+    /// The exclusive ticket that the lock serves now.
     pub n_exclusive: u16,
-    /// Now serving, shared.
+    /// The shared ticket that the lock serves now.
     pub n_shared: u16,
-    /// Next ticket, exclusive.
+    /// The next exclusive ticket; while the client is queued, its own.
     pub m_exclusive: u16,
-    /// Next ticket, shared.
+    /// The next shared ticket; while the client is queued, its own.
     pub m_shared: u16,
     /// The end of the lease, seconds since 1970.
     pub time_out: u32,
@@ -207,7 +207,7 @@ pub struct PrimaryCfg {
     pub server_port: c_int,
     /// Not read while `replica_enable` is 0.
     pub replica_port: c_int,
-    /// 0.
+    /// Must be 0: there are no replicas.
     pub replica_enable: u8,
 }
 

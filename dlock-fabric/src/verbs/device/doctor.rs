@@ -52,7 +52,7 @@ pub struct PortOptions {
 /// The meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// In order.
+    /// The finding is in order.
     Good,
     /// Worth knowing.
     Note,

@@ -166,7 +166,7 @@ unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_cha
     unsafe { libc::dlvsym(handle, name, version) }
 }
 
-/// As above, without versions.
+/// The same look-up for other C libraries, which ignores the version.
 #[cfg(not(target_env = "gnu"))]
 unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, _: *const c_char) -> *mut c_void {
     // SAFETY: the caller's promise is that of the function called.

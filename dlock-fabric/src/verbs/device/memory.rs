@@ -252,7 +252,7 @@ impl Pages {
         Ok(Arc::new(pages))
     }
 
-    /// All words.
+    /// All words of the pages.
     #[inline]
     pub fn words(&self) -> &[SharedWord] {
         // SAFETY: page-aligned, of this length, mapped while `self` lives (a forked child, which
