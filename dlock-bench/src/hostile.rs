@@ -17,8 +17,7 @@
 //! |---|---|
 //! | chains and notes | random ones, on words, ledgers and handles that are not its own |
 //! | requests | random ones to the arbiter |
-//! rubbish
-//! bytes that are no frame, after a handshake
+//! | rubbish | bytes that are no frame, after a handshake |
 //! | half-open | 1,000 connections with half a `ClientHello`, made anew when they are closed |
 //! | slow reader | asks, and never reads the answers |
 
@@ -121,7 +120,8 @@ fn attack(kind: &'static str, [here, elsewhere]: [SocketAddr; 2], tls: &Tls) -> 
     }
 }
 
-/// Measures all kinds.
+/// Measures every attack of the table at the top of this file, if `--only` names this group;
+/// otherwise nothing.
 pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     if !run.bench.only.as_ref().is_some_and(|only| only.contains(GROUP)) {
         return Ok(());

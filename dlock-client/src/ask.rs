@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A question to a primary whose client this process is not.
+//! Asks a primary a question without being its client.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use dlock_fabric::tls::Tls;
 use crate::control::{CallError, Control, Patience};
 use crate::host::Address;
 
-/// Asks whether there is a primary at this address, without being its client: connecting and the
+/// Asks, without being a client, whether there is a primary at this address. Connecting and the
 /// answer may take `wait` together.
 ///
 /// # Errors

@@ -2,9 +2,9 @@
 //! Gives a session its data path.
 //!
 //! ```text
-//!   PathSearch (dlock-core: which fabric, and whether another may do if it fails)
+//!   PathSearch (dlock-core: which fabric, and whether another will do if it fails)
 //!     next_kind ─▶ Fabric::attach ─ Ok ──▶ the session's executor
-//!         ▲                       └─ Err ─▶ failed ─▶ the next one, or no session
+//!         ▲                       └─ Err ─▶ failed ─▶ the next kind, or no session
 //!         └──────────────────────────────────┘
 //! ```
 
@@ -26,7 +26,7 @@ pub type Wrap = Arc<dyn Fn(Arc<dyn Executor>) -> Arc<dyn Executor> + Send + Sync
 #[cfg(not(feature = "fault-injection"))]
 pub(crate) type Wrap = std::convert::Infallible;
 
-/// Returns the executor that the session uses: `exec`, or what the test's function made of it.
+/// Returns the executor that the session uses: `exec`, or the one that the test's function returns.
 pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn Executor> {
     match wrap {
         None => exec,
@@ -40,8 +40,9 @@ pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn E
 /// Gives a session its data path.
 ///
 /// # Errors
-/// `NotReady` (the primary recovers, and its clients cannot attach yet), `ServerNoResource` (it has
-/// no room for one more client of the fabric), `Error`; the cause and its remedy are logged.
+/// `NotReady` (the primary recovers, and its clients cannot attach yet), `ServerNoResource` (the
+/// primary has no room for another client of this fabric), `Error`. The log has the cause and its
+/// remedy.
 pub(crate) fn attach(
     place: &Place<'_>,
     choice: FabricChoice,

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pause before another try of a lock that another client holds.
 //!
-//! Where there are more clients than processors, the holder of a lock needs a processor as much as
-//! those that wait for it. If the system stops the holder because its time slice is used up, all
-//! others wait for milliseconds. So a thread that waits gives its processor away: each time, if
-//! others have their turns before it; once in a millisecond, if it may win the lock at any moment,
-//! so that its time slice does not end while it holds the lock.
+//! If there are more clients than processors, the holder of a lock needs a processor as much as its
+//! waiters do. If the system stops the holder because its time slice is used up, all waiters wait
+//! for milliseconds. So a waiting thread yields its processor: between all tries if others have
+//! their turns before it; once in a millisecond if it may win the lock at any moment, so that its
+//! time slice does not end while it holds the lock.
 //!
-//! Over shared memory reading the lock word takes less time than giving the processor away. A
-//! waiter whose turn is next polls without a pause at first, but not where there is one processor
-//! alone. A waiter that may win at any moment waits longer between two tries than an undisturbed
-//! holder needs to release the lock: each try takes the word away from the cache of the processor
-//! on which the holder runs.
+//! Over shared memory, reading the lock word takes less time than yielding. If its turn is next, a
+//! waiter at first polls without a pause, except on a host with a single processor. If it may win
+//! at any moment, it pauses between two tries for longer than an undisturbed holder needs to
+//! release the lock, because each try takes the word away from the cache of the holder's processor.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -45,41 +44,40 @@ impl Trying {
     }
 }
 
-/// The longest pause that a thread spins through: shorter than it takes to give the processor away
-/// and get it back.
+/// The longest pause through which a thread spins: shorter than yielding the processor and getting
+/// it back.
 const SPIN_MAX: Duration = Duration::from_micros(2);
-/// How long a waiter whose turn is next polls without a pause, in memory of this host. With more
+/// How long a waiter whose turn is next polls without a pause, on memory of this host. With more
 /// waiters than processors the others sleep.
 pub(crate) const SPIN_TURN_MAX: Duration = Duration::from_micros(10);
-/// The number of tries of a lock in memory of this host, [`SPIN_MAX`] apart, after which a thread
-/// sleeps between two of them: either the hold is long, or its owner needs a processor. Tries are
-/// counted, as time passes for threads that have no processor, too.
+/// How often a thread tries a lock in memory of this host, [`SPIN_MAX`] apart, before it sleeps
+/// between two tries: the hold is long, or its owner needs a processor. Tries are counted and not
+/// time, because time also passes for threads without a processor.
 const SPUN_MAX: u32 = 256;
-/// The shortest sleep: as long as the system's timers are late.
+/// The shortest sleep: a system's timers are about as late as this.
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
-/// If a thread that gave its processor away has it back sooner than this, no other thread has
-/// wanted the processor.
+/// If a thread has yielded its processor and has it back sooner than this, no other thread wanted
+/// the processor.
 const QUIET_MAX: Duration = Duration::from_micros(5);
-/// Shorter than the timer of a sleep is sure of.
+/// Up to this time a pause is not slept through, because a timer is not exact enough.
 const YIELD_MAX: Duration = Duration::from_micros(100);
-/// The longest pause without a sleep for a waiter with turns before its own: to wake on a busy
-/// machine may take as long, while the others have their turns.
+/// The longest pause without a sleep for a waiter with other turns before its own: waking up on a
+/// busy host may take as long, while the others have their turns.
 const FAR_YIELD_MAX: Duration = Duration::from_micros(500);
-/// The time after which an operation sleeps in its pauses: most holds are shorter.
+/// An operation that has waited for longer sleeps in its pauses: most holds are shorter.
 pub(crate) const AWAKE_MAX: Duration = Duration::from_millis(2);
-/// The time between two calls that give the processor away, of a thread that may win at any moment:
-/// as long as the system lets it run where others wait. Each such call costs as much as several
-/// tries.
+/// How often a thread that may win at any moment yields its processor: the system lets a thread run
+/// about as long if others wait. Each yield costs as much as several tries.
 const RUN_MAX: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// When this thread last gave the processor away.
+    /// When this thread last yielded its processor.
     static GAVE_AWAY: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Lets this time pass, a little more at most where other threads want the processor. It returns
-/// earlier for an operation with turns before its own, if the thread would be back too late for its
-/// turn. The thread sleeps if the operation has tried for long; with turns of others before its
+/// Lets this time pass; a little more if other threads want the processor. If an operation has
+/// other turns before its own, and the thread would come back too late for its turn, this returns
+/// earlier. If the operation has tried for long, the thread sleeps; with other turns before its
 /// own, it sleeps only if no other thread wants the processor.
 pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
     let start = Instant::now();
@@ -106,7 +104,7 @@ pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
         now = Instant::now();
         GAVE_AWAY.set(Some(now));
         let (left, away) = (time.saturating_sub(now - start), now - before);
-        // to give the processor away again would bring the thread back too late for its turn
+        // to yield again would bring the thread back too late for its turn
         if left.is_zero() || is_far && away >= left {
             return;
         }
@@ -116,7 +114,7 @@ pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
     }
 }
 
-/// Processors that this process may use.
+/// How many processors this process may use.
 pub(crate) fn processors() -> u16 {
     static PROCESSORS: OnceLock<u16> = OnceLock::new();
     *PROCESSORS.get_or_init(|| u16::try_from(cpus_of_process()).unwrap_or(u16::MAX))
@@ -131,7 +129,7 @@ fn spin(start: Instant, time: Duration) {
     }
 }
 
-/// Whether this thread has run for [`RUN_MAX`] without giving the processor away.
+/// Whether this thread has run for [`RUN_MAX`] without yielding its processor.
 fn has_run_long(now: Instant) -> bool {
     GAVE_AWAY.get().is_none_or(|gave| now.duration_since(gave) >= RUN_MAX)
 }

@@ -5,9 +5,9 @@
 //!   Client ──atomic_lock("a")──▶ Lock ──acquire(mode)…guard()──▶ Guard ──drop──▶ released
 //!     (clones share one session)   (clones and equal names share one reference)
 //! ```
-//! A lock is held by one guard at a time also among the threads of one client, but for shared
-//! holds. When the last lock object of a name is dropped, the client gives the lock back to the
-//! primary.
+//! Only one guard at a time has a lock, also among the threads of one client; guards of shared
+//! holds can have it together. When the program drops the last lock object of a name, the client
+//! gives the lock back to the primary.
 
 use dlock_core::clock::Lease;
 use std::sync::Arc;
@@ -28,9 +28,11 @@ use crate::mutex::Mutex;
 use crate::options::Config;
 use crate::reference::{Key, References};
 
-/// The shortest lease. A grant whose answer takes longer than that does not count.
+/// The shortest lease. If the answer to an acquire takes longer than the lease, the grant does not
+/// count.
 pub const LEASE_MIN: Duration = Duration::from_millis(100);
-/// The longest lease. It never ends, nor does any beyond 8 years: deadlines saturate.
+/// The longest lease: it never ends. Neither does any other lease beyond 8 years, because deadlines
+/// saturate.
 pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// A client of one primary. Clones share its session.
@@ -63,7 +65,7 @@ impl Client {
     ///
     /// # Errors
     /// `NotReady` (no process listens there), `Recovering`, `NoResource`, `VersionMismatch`,
-    /// `Disconnected`, `Other` (the cause is logged).
+    /// `Disconnected`, `Other` (the client logs the cause).
     ///
     /// # Latency
     /// Two connections and two round trips; at most 10 s each, or [`Config::wait`] in all.
@@ -92,8 +94,9 @@ impl Client {
         self.instance().id()
     }
 
-    /// The instance of this client, with the calls of the C API. A release through it ends the
-    /// holds of this API's objects: their calls then fail with an error, no more.
+    /// The instance of this client, with the calls of the C API. If the program releases a lock
+    /// through the instance, the guard of that hold fails with an error at its next call, and does
+    /// nothing else.
     pub fn instance(&self) -> &Instance {
         self.references.instance()
     }
@@ -139,15 +142,15 @@ impl Client {
 
     /// The lock of this name and type, whose holds have fencing tokens ([`Guard::token`]).
     ///
-    /// A resource that the lock protects keeps the largest token that it has seen, and refuses a
-    /// smaller one: so it refuses a client that writes after its lease has ended, as one does that
-    /// was stopped for that long. Exclusive tokens of a name strictly increase, also over a restart
-    /// of the primary and a failover; clients that share the lock have the same one.
+    /// A resource that the lock protects keeps the largest token that it has seen, and refuses
+    /// smaller ones. So it refuses a client that was stopped until its lease had ended, and then
+    /// writes. Exclusive tokens of a name strictly increase, also over a restart of the primary and
+    /// a failover; clients that share the lock have the same token.
     ///
-    /// Each user of the lock that takes part should get it so: a client that does not separates no
-    /// readers of a read-write lock by its exclusive holds. It costs an atomic lock one more word
-    /// operation for each acquire, a read-write lock one for each acquire and one for the end of
-    /// an exclusive hold, and a fair lock none.
+    /// All users of the lock should get it with tokens. Exclusive holds of a client that gets a
+    /// read-write lock without tokens do not raise the token, so readers before and after have the
+    /// same one. Tokens cost an atomic lock one more word operation for each acquire; a read-write
+    /// lock one for each acquire and one for the end of an exclusive hold; a fair lock none.
     ///
     /// [`Guard::token`]: crate::Guard::token
     ///
@@ -164,8 +167,8 @@ impl Client {
         self.lock_of(name.as_ref(), lock_type, true)
     }
 
-    /// The mutex of this name, for threads: re-entrant, in the order of arrival, with fencing
-    /// tokens. It is the fair lock of this name.
+    /// The mutex of this name, for threads: re-entrant, granted in the order of arrival, with
+    /// fencing tokens. It is the fair lock of this name.
     ///
     /// # Errors
     /// As [`atomic_lock`](Self::atomic_lock).
@@ -188,13 +191,14 @@ impl Client {
         Ok(Lock::new(reference, id, lock_type))
     }
 
-    /// The events of this client from now on: of all its locks, and of its primary. At most
-    /// `bound` of them wait ([`EVENTS_MAX`](crate::EVENTS_MAX) at most); what has no room is
-    /// counted ([`Event::Missed`](crate::Event::Missed)).
+    /// The events of this client from now on: those of all its locks, and those of its primary. At
+    /// most `bound` events wait to be read ([`EVENTS_MAX`](crate::EVENTS_MAX) at most); the client
+    /// counts the events for which there was no room ([`Event::Missed`](crate::Event::Missed)).
     ///
-    /// While there are listeners, a hold is given up shortly before its lease ends, so that its
-    /// loss is told in time; one without a lease, before the horizon of the session. The client
-    /// asks its primary once for each hold whether others wait for the lock.
+    /// While there are listeners, the client gives a hold up shortly before its lease ends, so that
+    /// they learn of the loss in time; a hold without a lease, shortly before the session's
+    /// horizon. For each hold the client asks its primary once whether other clients wait for the
+    /// lock.
     pub fn events(&self, bound: usize) -> Events {
         self.references.shared().events(None, bound, self.references.tasks())
     }
@@ -202,24 +206,24 @@ impl Client {
     /// For a client that finds the successor of its primary by itself ([`Config::primaries`]): the
     /// client's thread calls `act` each time that a successor may have refused a hold of this
     /// client. [`Guard::is_known_lost`](crate::Guard::is_known_lost) says whether a hold is lost; a
-    /// call of another thread may have returned the loss before. Until `act` returns, the successor
-    /// gives locks to no client: so a program can end what relies on the hold. The successor gives
-    /// up a client that takes too long.
+    /// call in another thread may have returned the loss before `act` runs. Until `act` returns,
+    /// the successor grants locks to no client, so that the program can end the work that relies on
+    /// the hold. If `act` takes too long, the successor gives this client up.
     ///
-    /// `act` is also called when no primary knows this client any more. Other clients may have its
-    /// locks then, and do not wait for `act`.
+    /// The thread also calls `act` when no primary knows this client any more. Other clients may
+    /// have its locks by then, and do not wait for `act`.
     ///
-    /// `act` must not wait until a call of this client succeeds: until it returns, locks are not
-    /// served. A later `act` replaces an earlier one.
+    /// `act` must not wait until a call of this client succeeds, because locks are not served
+    /// before `act` returns. A later `act` replaces an earlier one.
     pub fn before_refused(&self, act: impl Fn() + Send + Sync + 'static) {
         self.instance().before_refused(Arc::new(act));
     }
 
-    /// Asks the primary whether it is there and knows this client. `timeout` is rounded up to
-    /// whole seconds, from 1 to 300.
+    /// Asks the primary whether it runs and knows this client. `timeout` is rounded up to whole
+    /// seconds, from 1 to 300.
     ///
     /// # Errors
-    /// `Disconnected`, `NotReady`, `Left`, `Other` (it does not know this client).
+    /// `Disconnected`, `NotReady`, `Left`, `Other` (the primary does not know this client).
     ///
     /// # Latency
     /// One control round trip.
@@ -228,8 +232,8 @@ impl Client {
         Error::check(self.instance().heartbeat(seconds))
     }
 
-    /// How long this client may rely on its holds if no further answer of its primary comes: until
-    /// the session's horizon. `None`: the session has no horizon.
+    /// How long this client may rely on its holds if no further answer of its primary comes, that
+    /// is until the session's horizon. `None`: the session has no horizon.
     pub fn horizon_left(&self) -> Option<Duration> {
         match self.instance().horizon_ns() {
             u64::MAX => None,
@@ -238,9 +242,9 @@ impl Client {
     }
 
     /// Comes back to the primary, or to its successor at `ip`. At the same primary all locks are as
-    /// they were. At a successor call [`Instance::update_all_locks`], which claims them, and
-    /// [`Instance::reinit_done`] once the program does not rely any more on the holds that were
-    /// refused; until then locks are `NotReady`.
+    /// they were. At a successor, call [`Instance::update_all_locks`], which claims the locks, and
+    /// then [`Instance::reinit_done`] as soon as the program no longer relies on holds that the
+    /// successor refused. Until then operations on locks fail with `NotReady`.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); `Removed` (the primary does not know this client).
@@ -253,11 +257,12 @@ impl Client {
         Error::check(status)
     }
 
-    /// Releases everything that this client and its clones hold; returns how many locks that were.
-    /// The guards of these holds fail with an error from then on, no more.
+    /// Releases everything that this client and its clones hold, and returns the number of locks
+    /// that it released. From then on, the guards of these holds fail with an error, and do nothing
+    /// else.
     ///
     /// # Errors
-    /// The first release that failed; the others were released all the same.
+    /// The error of the first release that failed; all other locks were released.
     ///
     /// # Latency
     /// One release for each lock.
@@ -265,11 +270,12 @@ impl Client {
         self.instance().unlock_all().map_err(Error::of)
     }
 
-    /// Leaves: the primary releases all that this client and its clones hold, at once. Dropping
-    /// the last clone without leaving is a disconnect: the primary keeps it for a while.
+    /// Leaves: the primary at once releases all that this client and its clones hold. If the
+    /// program drops the last clone without leaving, the primary sees a disconnect and keeps the
+    /// holds for a while.
     ///
     /// # Errors
-    /// `NotReady`, `Disconnected`, `Other` (it has left before).
+    /// `NotReady`, `Disconnected`, `Other` (the client has left before).
     ///
     /// # Latency
     /// One control round trip; 10 s at most.
@@ -284,7 +290,7 @@ fn whole_seconds(duration: Duration) -> Option<u32> {
     duration.as_secs().checked_add(up).and_then(|s| u32::try_from(s).ok())
 }
 
-/// A lease as the primary counts it.
+/// Rounds a lease up to the ticks (sixteenths of a second) that the primary counts.
 pub(crate) fn ticks(lease: Duration) -> Result<Lease, Error> {
     match (LEASE_MIN..=LEASE_MAX).contains(&lease) {
         true => Ok(Lease::at_least(lease)),

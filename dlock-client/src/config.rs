@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a client reaches its primary, and which devices it may name.
+//! The configuration of a client of the C API: its primary, fabric, devices, and environment
+//! variables.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,17 +18,18 @@ use crate::driver::failover::Plan;
 use crate::host::{addresses, Address};
 use crate::secure::TlsUse;
 
-/// The environment variable that overrides [`FabricChoice::Auto`].
+/// The environment variable that decides where the configuration has [`FabricChoice::Auto`].
 pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
 
-/// The environment variable with the horizon of sessions whose configuration names none.
+/// The environment variable with the horizon of sessions whose configuration has none.
 pub const HORIZON_VARIABLE: &str = "DLOCK_HORIZON_S";
-/// The horizon in seconds of a [`Client`](crate::Client) for which none is named.
+/// The horizon in seconds of a [`Client`](crate::Client) for which neither the configuration nor
+/// the environment has one.
 pub const HORIZON_S_DEFAULT: u32 = 10;
 
-/// The environment variable with the primaries of clients whose configuration names none:
-/// addresses with commas between them, `host` or `host:port` or `[ip]:port`. A host is an IP
-/// address, or a name that is looked up at each connect.
+/// The environment variable with the primaries of clients whose configuration names none: addresses
+/// with commas between them, `host` or `host:port` or `[ip]:port`. A host is an IP address, or a
+/// name that the client looks up at each connect.
 pub const PRIMARIES_VARIABLE: &str = "DLOCK_PRIMARIES";
 /// The environment variable with the milliseconds of silence after which a client that knows
 /// several primaries looks for another, from 100 to 60,000; 1,000 if it is not set.
@@ -41,36 +43,37 @@ pub(crate) const SILENCE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 pub struct ClientConfig {
     /// The primary's control port; 0 stands for the default, 21616.
     pub port: u16,
-    /// The fabric wanted.
+    /// The fabric of the client's data path.
     pub fabric: FabricChoice,
-    /// `trans_mode_t` of the C API, 0 or 1: must be the primary's.
+    /// `trans_mode_t` of the C API, 0 or 1; the primary must have the same.
     pub tp_mode: u8,
-    /// An RDMA device by name, if `eid` names no port; one that does not exist is an error,
-    /// unless `fabric` or the environment demands one that needs no device. `None`: any.
+    /// An RDMA device by name, used if `eid` names no port; `None`: any. A device that does not
+    /// exist is an error, unless `fabric` or the environment demands a fabric that needs no device.
     pub device: Option<String>,
-    /// An RDMA port by its GID, network order; all zero: any. One that no port has is an error
-    /// if this host has ports that can be used and no device is named, with the same exception.
+    /// An RDMA port by its GID, network order; all zero: any. A GID that no port has is an error if
+    /// this host has usable ports and no device is named, unless the demanded fabric needs no
+    /// device.
     pub eid: [u8; 16],
-    /// The session's horizon in seconds, at most a day; 0: none. A client that had no answer for so
-    /// long neither operates on locks nor believes that it holds any, and the primary may end its
-    /// holds without a lease. The library sends the heartbeats. `None`: the value of the
-    /// environment variable `DLOCK_HORIZON_S` (a number, or `forever` for none), else the primary
-    /// decides: 30 s if it recovers by itself, none otherwise.
+    /// The session's horizon in seconds, at most a day; 0: none. If the client has had no answer of
+    /// its primary for this long, it neither operates on locks nor believes that it holds any, and
+    /// the primary may end its holds without a lease. The library sends the heartbeats. `None`: the
+    /// value of the environment variable `DLOCK_HORIZON_S` (a number, or `forever` for none);
+    /// without it the primary decides: 30 s if it recovers by itself, none otherwise.
     pub horizon_s: Option<u32>,
-    /// Whether views of fair locks have the number of readers inside even where the primary has to
-    /// be asked for it (another round trip, only when readers and writers are queued), as those of
-    /// the C API do. Without it such a view has the number in the lock word.
+    /// Whether views of fair locks have the exact number of readers inside, as those of the C API
+    /// do. If readers and writers are queued, the client must ask the primary for it, which takes
+    /// another round trip. If false, such a view has the number in the lock word.
     pub exact_views: bool,
-    /// Where a client that was shared
-    /// ([`Instance::init_shared`](crate::raw::Instance::init_shared)) looks for the successor of
-    /// its primary, besides the address that it is given. `None`: the addresses in
-    /// `DLOCK_PRIMARIES`; if it is not set, the client does not look for a successor.
+    /// Where a client made by [`Instance::init_shared`](crate::raw::Instance::init_shared) looks
+    /// for the successor of its primary, besides the address that it is given. `None`: the
+    /// addresses in `DLOCK_PRIMARIES`; if that is not set, the client does not look for a
+    /// successor.
     pub primaries: Option<Vec<Address>>,
     /// How the connections to a primary's port are secured.
     pub tls: TlsUse,
-    /// How long becoming a client may take in all, if it was shared: every address, every phase,
-    /// and the wait for a primary that recovers. `None`: the client does not wait for a recovery,
-    /// and each phase has its own bound.
+    /// How long becoming a client by `init_shared` may take in all: every address, every phase, and
+    /// the wait for a primary that recovers. `None`: the client does not wait for a recovery, and
+    /// each phase has its own limit.
     pub wait: Option<Duration>,
     /// How long the primary may be silent before the client looks for its successor. `None`: the
     /// value of `DLOCK_SILENCE_MS`.
@@ -95,13 +98,12 @@ impl Default for ClientConfig {
     }
 }
 
-/// Where Linux lists RDMA devices.
+/// The directory in which Linux lists RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
 impl ClientConfig {
-    /// Checks what can be checked without a primary: `tp_mode`, device, `DLOCK_FABRIC` and
-    /// the files of TLS.
-    /// [`Instance::init`](crate::raw::Instance::init) does so, too.
+    /// Checks what can be checked without a primary: `tp_mode`, device, `DLOCK_FABRIC` and the TLS
+    /// files. [`Instance::init`](crate::raw::Instance::init) does so, too.
     ///
     /// # Errors
     /// `Error`; the cause and its remedy are logged.
@@ -134,8 +136,8 @@ impl ClientConfig {
         Ok(())
     }
 
-    /// Whether an eid, or else the device, names one of this host's ports; without a port that
-    /// can be used an eid does not matter.
+    /// Checks that the eid, or else the device, names one of this host's ports. If this host has no
+    /// usable port, the eid is ignored.
     fn check_ports(
         &self,
         find: impl Fn(Option<&str>, &[u8; 16]) -> Result<PortSelection, FabricError>,
@@ -153,7 +155,7 @@ impl ClientConfig {
         }
     }
 
-    /// The fabric wanted: that of the configuration, or for `Auto` that of the environment.
+    /// The fabric to use: that of the configuration, or for `Auto` that of the environment.
     pub(crate) fn effective_fabric(&self) -> Result<FabricChoice, Status> {
         let variable = dlock_fabric::os::environment::variable(FABRIC_VARIABLE);
         let variable = variable.as_ref().map(|v| v.to_string_lossy());
@@ -192,8 +194,8 @@ impl ClientConfig {
         })
     }
 
-    /// The horizon in the request to a primary, by the configuration or the environment; 0: none is
-    /// named.
+    /// The horizon in the request to a primary, from the configuration or the environment; 0:
+    /// neither has one.
     pub(crate) fn effective_horizon_s(&self) -> u32 {
         match self.horizon_s.or_else(horizon_of_environment) {
             None => 0,
@@ -202,8 +204,8 @@ impl ClientConfig {
         }
     }
 
-    /// The configuration with [`HORIZON_S_DEFAULT`] where neither it nor the environment names a
-    /// horizon: for Rust programs, whose API has horizons.
+    /// This configuration with [`HORIZON_S_DEFAULT`] if neither it nor the environment has a
+    /// horizon: for Rust programs, whose clients have a horizon by default.
     pub(crate) fn with_default_horizon(&self) -> Self {
         let horizon_s = self.horizon_s.or_else(horizon_of_environment);
         Self { horizon_s: Some(horizon_s.unwrap_or(HORIZON_S_DEFAULT)), ..self.clone() }
@@ -246,7 +248,7 @@ fn choose(configured: FabricChoice, variable: Option<&str>) -> Result<FabricChoi
     Ok(if configured == FabricChoice::Auto { from_variable } else { configured })
 }
 
-/// Whether the error says that no port of this host that can be used has the eid.
+/// Whether the error says that none of this host's usable ports has the eid.
 pub(crate) fn is_wrong_address(error: &FabricError) -> bool {
     matches!(error, FabricError::Verbs(VerbsError::NoPort(NoPort::NoSuchAddress { .. })))
 }
@@ -255,7 +257,7 @@ fn horizon_of_environment() -> Option<u32> {
     horizon(&variable(HORIZON_VARIABLE)?)
 }
 
-/// The horizon that the environment names; 0: none.
+/// The horizon in the text of the environment variable; 0: none.
 fn horizon(text: &str) -> Option<u32> {
     match text.trim() {
         "forever" => Some(0),

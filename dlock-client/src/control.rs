@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control connection: one request at a time, each answered within ten seconds or not at all.
+//! The control connection: one request at a time, each answered within 10 s or not at all.
 //!
 //! ```text
 //!   call ──frame seq n──▶ primary
-//!        ◀─ seq < n ──── late reply of a call that gave up: dropped
-//!                        or to a heartbeat of the library: extends the horizon
+//!        ◀─ seq < n ──── the late reply to a call that gave up: dropped
+//!                        or the reply to a heartbeat of the library: extends the horizon
 //!        ◀─ seq n ────── the answer
-//!        ◀─ anything else: the connection is broken for good
+//!        ◀─ any other ── the connection is broken for good
 //!           (no frame at all: the peer is no dlock primary)
 //! ```
-//! With TLS the handshake comes first, and requests and answers are sealed. A forked child has a
-//! copy of the connection, and must not speak on it.
+//! With TLS the handshake comes first, and the TLS session encrypts requests and answers. A forked
+//! child has a copy of the connection, and must not use it.
 //!
-//! A call that times out leaves the connection usable: its late reply is known by its number.
+//! A call that times out leaves the connection usable: a late reply is known by its number.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -40,13 +40,13 @@ use crate::driver::heartbeat::Pulse;
 use crate::host::{connected, Address, Unreached};
 use crate::refused::{is_retry, level_of, reason, refused, sealed};
 
-/// Of a control call and of a connect.
+/// The time for a control call, and for a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// The least time of a first connect: the system sends its beginning again after 1 s and 3 s.
+/// The least time for a first connect: the system repeats its first packet after 1 s and 3 s.
 const ARRIVAL_CONNECT_MIN: Duration = Duration::from_secs(3);
 
-/// Why a call has no answer.
+/// Why a call got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
     /// Sending or receiving failed, or took too long.
@@ -58,7 +58,7 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The status of the C API for this error, but for `client_init` and `client_reinit`.
+    /// The status of the C API for this error in all calls but `client_init` and `client_reinit`.
     pub(crate) fn status(self) -> Status {
         Status::BadResponse
     }
@@ -76,7 +76,7 @@ impl CallError {
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: ShutdownHandle,
-    /// The TLS session of the connection, if it has one.
+    /// The TLS session of the connection, if TLS is used.
     tls: Option<Box<TlsSession>>,
     /// The certificates and the key for further connections of this client.
     material: Option<Tls>,
@@ -85,31 +85,31 @@ pub(crate) struct Control {
     /// Bytes received and not yet consumed: at most one frame and the bytes that came with it.
     received: FrameBuffer,
     broken: bool,
-    /// The level at which the log says that the peer is no primary, or refuses this client.
+    /// The level at which the client logs that the peer is no primary, or refuses this client.
     level: log::Level,
-    /// Why the peer cannot be used.
+    /// Why the client cannot use this peer.
     pub(crate) why: Option<String>,
     /// The horizon that the answers extend.
     pulse: Option<Arc<Pulse>>,
-    /// Heartbeats of the library that are not answered yet: their numbers, and when they were sent.
+    /// Unanswered heartbeats of the library: their numbers, and when the client sent them.
     beats: VecDeque<(Seq, u64)>,
     /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
-    asked: ServerTime, // by when an operator wants something back, as the log has said
-    pub(crate) recovery: Told, // as the primary has said last
+    asked: ServerTime, // by when an operator wants something back, as last logged
+    pub(crate) recovery: Told, // as last told by the primary
 }
 
-/// The beginning of what a peer that speaks TLS answers to plain frames: an alert (RFC 8446).
+/// The first bytes that a peer with TLS sends in answer to plain frames: an alert (RFC 8446).
 const TLS_ALERT: [u8; 2] = [0x15, 3];
 const WANTS_TLS: &str = "it speaks TLS alone: configure TLS, or set DLOCK_TLS_CA, _CERT and _KEY";
-/// The number of heartbeats of the library that may be unanswered; more are not sent.
+/// How many heartbeats of the library may be unanswered; beyond that the library sends none.
 const BEATS_OUT_MAX: usize = 8;
 
-/// The connection itself, for threads that end it while a call is under way.
+/// The connection itself, for threads that end it while another thread's call is under way.
 #[derive(Clone, Debug)]
 pub(crate) struct ShutdownHandle {
     stream: Arc<NotInherited<TcpStream>>,
-    /// The process that has made it; in a forked child the connection is not used.
+    /// The process that has made the connection; a forked child does not use it.
     process: u64,
 }
 
@@ -119,16 +119,18 @@ impl ShutdownHandle {
         self.process == fork::process()
     }
 
-    /// Sends as many bytes as there is room for; 0: none now.
+    /// Sends as many bytes as there is room for, and returns their number; 0: there is no room now.
+    /// With TLS, a record counts as sent once the session has it.
     fn try_send(&self, tls: Option<&mut TlsSession>, bytes: &[u8]) -> std::io::Result<usize> {
         match tls {
             None => self.at_once(|mut stream| stream.write(bytes)),
-            // a record that is begun goes on with the next one
+            // if the socket takes only a part of the TLS record, `write` counts it as sent; the
+            // session sends the rest before the bytes of the next call
             Some(tls) => or_nothing(tls.write(&mut Socket(self.stream.as_fd()), bytes)),
         }
     }
 
-    /// Receives the bytes that have come; 0: none.
+    /// Receives the bytes that have come, and returns their number; 0: none now.
     fn try_receive(
         &self,
         tls: Option<&mut TlsSession>,
@@ -156,22 +158,22 @@ impl ShutdownHandle {
         or_nothing(done)
     }
 
-    /// The socket.
+    /// The socket, for waiting on its events.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// Whether the peer has closed the connection, or it is broken.
+    /// Whether the peer has closed the connection, or the connection is broken.
     pub(crate) fn has_ended(&self) -> bool {
         !is_open(self.stream.as_fd())
     }
 
-    /// A mark that distinguishes this connection from others, and does not keep it open.
+    /// A mark by which this connection can be recognized later; the mark does not keep it open.
     pub(crate) fn mark(&self) -> LineMark {
         LineMark(Arc::downgrade(&self.stream))
     }
 
-    /// Whether the mark is of this connection.
+    /// Whether this mark is one of this connection.
     pub(crate) fn is(&self, mark: &LineMark) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.stream), mark.0.as_ptr())
     }
@@ -179,7 +181,7 @@ impl ShutdownHandle {
     /// Ends the call under way, and every later one.
     pub(crate) fn end(&self) {
         if self.is_here() {
-            let _ = self.stream.shutdown(Shutdown::Both); // it may have ended
+            let _ = self.stream.shutdown(Shutdown::Both); // it may have ended already
         }
     }
 }
@@ -200,12 +202,12 @@ fn or_nothing(done: std::io::Result<usize>) -> std::io::Result<usize> {
 pub(crate) struct Patience {
     /// The time for each answer.
     pub(crate) wait: Duration,
-    /// The silence after which the primary is asked, on a connection of its own, whether it is
-    /// there; if that is not answered either, the wait ends. `None`: it is not asked.
+    /// After this silence the client asks the primary on a separate connection whether it is there.
+    /// If that question is not answered either, the wait ends. `None`: the client does not ask.
     pub(crate) silence: Option<Duration>,
-    /// The time to connect, and as long again for the handshake of TLS.
+    /// The time to connect, and the same time again for the TLS handshake.
     pub(crate) connect: Duration,
-    /// When connecting and every answer must be over. `None`: each has its own time.
+    /// When connecting and every answer must be over; `None`: each has only its own limit.
     pub(crate) until: Option<Instant>,
 }
 
@@ -214,8 +216,8 @@ impl Patience {
     pub(crate) const OF_CALL: Self =
         Self { wait: CONTROL_WAIT, silence: None, connect: CONTROL_WAIT, until: None };
 
-    /// The patience of a client that comes for the first time, and looks for its primary at several
-    /// addresses (`silence`) or not.
+    /// The patience of a client that joins for the first time. `silence` is set if it knows several
+    /// addresses of primaries.
     pub(crate) fn of_arrival(silence: Option<Duration>, until: Option<Instant>) -> Self {
         let connect = silence
             .map_or(CONTROL_WAIT, |silence| silence.max(ARRIVAL_CONNECT_MIN).min(CONTROL_WAIT));
@@ -232,7 +234,7 @@ impl Patience {
         self.bounded(self.connect)
     }
 
-    /// The time to wait for the answer to a request made now.
+    /// How long to wait for the answer to a request made now.
     pub(crate) fn left(&self) -> Duration {
         self.deadline().saturating_duration_since(Instant::now())
     }
@@ -244,11 +246,11 @@ impl Patience {
 }
 
 impl Control {
-    /// Connects, and shakes hands if there is TLS, each within [`Patience::connect`]; a failure is
+    /// Connects and, with TLS, does the handshake, each within [`Patience::connect`]. A failure is
     /// logged at this level.
     ///
     /// # Errors
-    /// `NotReady` if no process listens there, `Error` for everything else.
+    /// `NotReady` if no process listens at the address, `Error` for every other cause.
     pub(crate) fn connect(
         address: &Address,
         patience: Patience,
@@ -292,12 +294,12 @@ impl Control {
         })
     }
 
-    /// Whether the connection cannot be used any more.
+    /// Whether the connection is broken: it is not used again.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// The connection.
+    /// A handle that can end the connection.
     pub(crate) fn line(&self) -> ShutdownHandle {
         self.stream.clone()
     }
@@ -316,7 +318,7 @@ impl Control {
         self.call_while_there(request, deadline, None)
     }
 
-    /// As [`call`](Self::call), but waits only while the primary is there: see
+    /// As [`call`](Self::call), but stops waiting if the primary is gone: see
     /// [`Patience::silence`].
     pub(crate) fn call_while_there(
         &mut self,
@@ -358,13 +360,13 @@ impl Control {
         answer
     }
 
-    /// Has the answers extend this horizon from now on.
+    /// From now on the answers extend the horizon of this pulse.
     pub(crate) fn extends(&mut self, pulse: &Arc<Pulse>) {
         self.pulse = Some(Arc::clone(pulse));
     }
 
     /// Sends the heartbeat of the session if it is due. Every call does so before its own request:
-    /// calls that follow each other without a pause leave the driver no turn.
+    /// calls one after the other leave the driver no turn.
     fn beat_if_due(&mut self) {
         let Some(pulse) = self.pulse.clone() else { return };
         let now_ns = boot_ns();
@@ -374,8 +376,8 @@ impl Control {
         }
     }
 
-    /// Sends a heartbeat, if there is room for it, and does not wait for the answer; returns the
-    /// heartbeat's number.
+    /// Sends a heartbeat if there is room for it, without waiting for the answer. Returns the
+    /// heartbeat's number; `None`: none was sent.
     pub(crate) fn beat(&mut self) -> Option<Seq> {
         if self.broken || !self.stream.is_here() || self.beats.len() >= BEATS_OUT_MAX {
             return None;
@@ -391,12 +393,12 @@ impl Control {
                 return Some(seq);
             }
             Ok(0) => {}
-            Ok(_) | Err(_) => self.broken = true, // half a frame cannot be taken back
+            Ok(_) | Err(_) => self.broken = true, // a frame sent in part stays so
         }
         None
     }
 
-    /// Handles the answers to heartbeats that have come, without waiting.
+    /// Reads the answers that have come, without waiting: those to heartbeats extend the horizon.
     pub(crate) fn take_beats(&mut self) {
         if self.broken || self.beats.is_empty() || !self.stream.is_here() {
             return;
@@ -418,7 +420,7 @@ impl Control {
         }
     }
 
-    /// Handles an answer that no call waits for: the answer to a heartbeat of the library extends
+    /// Handles an answer that no call waits for. The answer to a heartbeat of the library extends
     /// the horizon.
     fn late(&mut self, seq: Seq, reply: &ControlReply) {
         while let Some(&(beat, sent_ns)) = self.beats.front() {
@@ -437,7 +439,7 @@ impl Control {
         }
     }
 
-    /// Records how far the recovery is, and tells once in the log that an operator wants something
+    /// Records how far the recovery of the primary is. Logs once that an operator wants something
     /// back.
     fn tell_of_operator(&mut self, reply: &ControlReply) {
         let ControlReply::Alive { now, asked, recovery, .. } = *reply else { return };
@@ -465,12 +467,12 @@ impl Control {
         while !bytes.is_empty() {
             let left = match time_left(deadline) {
                 Ok(left) => left,
-                Err(e) if bytes.len() == whole => return Err(e), // no byte of the frame was sent
+                Err(e) if bytes.len() == whole => return Err(e), // the frame was not begun
                 Err(e) => return Err(self.broken_by(e)),
             };
             let mut stream = &**self.stream.stream;
             if let Err(error) = stream.set_write_timeout(Some(left)) {
-                // half a frame cannot be taken back
+                // a frame that is sent in part cannot be taken back
                 self.broken |= bytes.len() < whole;
                 return Err(refused(self.peer, "setsockopt", &error));
             }
@@ -484,8 +486,8 @@ impl Control {
         Ok(())
     }
 
-    /// The error of a call whose connection has ended, or whose peer speaks no TLS; a primary that
-    /// refuses this client says so with its first answer.
+    /// The error of a call whose connection has ended, or whose peer does not use TLS. A primary
+    /// that refuses this client says so in its first answer.
     fn lost_by(&mut self, call: &str, error: &std::io::Error) -> CallError {
         if error.kind() == ErrorKind::InvalidData {
             return self.shown(reason(error));
@@ -493,19 +495,19 @@ impl Control {
         self.broken_by(refused(self.peer, call, error))
     }
 
-    /// The peer has shown why it cannot be used.
+    /// Logs and keeps why the peer cannot be used; the connection is broken from now on.
     fn shown(&mut self, why: String) -> CallError {
         log::log!(self.level, "no session with the primary at {}: {why}", self.peer);
         self.why = Some(why);
         self.broken_by(CallError::Transport)
     }
 
-    /// Why a call has no answer, in a few words.
+    /// Why a call got no answer, in a few words.
     pub(crate) fn why(&self, error: CallError) -> String {
         self.why.clone().unwrap_or_else(|| error.status_of_init().to_string())
     }
 
-    /// A connection that has ended, or on which a frame is half sent, is not used again.
+    /// Marks the connection as broken, because it has ended or a frame is sent in part.
     fn broken_by(&mut self, error: CallError) -> CallError {
         self.broken = true;
         error

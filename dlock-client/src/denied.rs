@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tells in the log which right a refused call needs, and on what.
+//! Logs which right a refused call needs, and on which lock or object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,12 +7,12 @@ use dlock_core::clock::NS;
 use dlock_core::rights::Right;
 use dlock_fabric::os::clock::boot_ns;
 
-/// When the last line was logged; 0: none was.
+/// When the last line was logged; 0: never.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
-/// Lines that were left out since.
+/// How many lines were left out since.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// One line a second at most, for all clients of this process.
+/// Logs one line a second at most, for all clients of this process.
 #[cold]
 pub(crate) fn tell(right: Right, name: &[u8]) {
     let (now, last) = (boot_ns().max(1), LAST_NS.load(Ordering::Relaxed));

@@ -11,20 +11,20 @@ pub enum Error {
     /// Another client, or another guard of this one, holds the lock.
     #[error("the lock is held already")]
     Held,
-    /// The lock was not granted in the time given.
+    /// The lock was not granted in the time that the program gave.
     #[error("the lock was not granted in time")]
     TimedOut,
     /// The lease ended and another client took the lock, or the primary took it away.
     #[error("the lock was lost before it was released")]
     Lost,
-    /// The primary is not there, or is recovering.
+    /// No primary runs at the address, or it is recovering.
     #[error("the primary is not running, or not ready")]
     NotReady,
-    /// The primary recovers what clients hold, and takes no new ones until that is done.
+    /// The primary is recovering what clients hold, and admits no new clients until that is done.
     #[error("the primary recovers what clients held before it started")]
     Recovering,
-    /// No valid answer came. It is not known whether the operation took effect; the next one on the
-    /// same lock finds out first.
+    /// No valid answer came. The operation may or may not have taken effect; the next operation on
+    /// the same lock finds out first.
     #[error("no answer from the primary")]
     Disconnected,
     /// The primary does not know this client any more.
@@ -39,13 +39,13 @@ pub enum Error {
     /// Client and primary have no protocol version in common.
     #[error("client and primary have no protocol version in common")]
     VersionMismatch,
-    /// An argument is out of its bounds; the text says which, and its bounds.
+    /// An argument is out of its range; the text names the argument and the range.
     #[error("{0}")]
     Invalid(&'static str),
     /// An asynchronous operation of the underlying [`Instance`](crate::raw::Instance) is under way.
     #[error("an asynchronous operation is under way")]
     Busy,
-    /// The client has as many futures that wait as it may have
+    /// As many futures of the client wait as may wait at a time
     /// ([`FUTURES_MAX`](crate::FUTURES_MAX)).
     #[error("too many futures of this client wait already")]
     TooManyFutures,
@@ -61,8 +61,8 @@ pub enum Error {
     /// The object has another value than expected.
     #[error("the object has another value")]
     Changed,
-    /// The primary's rules do not allow it to this client's certificate; the log names the right
-    /// that is missing.
+    /// The primary's rules do not permit the call to this client's certificate; the log names the
+    /// right that is missing.
     #[error("the rules of the primary do not allow it to this client's certificate")]
     Denied,
     /// Any other failure; the reason is in the log.
@@ -101,7 +101,7 @@ impl Error {
         }
     }
 
-    /// The error, or none, of a call without a result.
+    /// The error for a status that may be success.
     pub(crate) fn check(status: Status) -> Result<(), Self> {
         match status {
             Status::Success => Ok(()),

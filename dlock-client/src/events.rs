@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program hears of its locks and of its primary without asking.
+//! Events: what a program learns about its locks and its primary without asking.
 //!
 //! ```text
 //!   operation, renewal, failover ─ Listening (dlock_core) ─▶ Feeds ─ bounded channel ─▶ Events
 //! ```
-//! An event is put into the channel in one turn with what it tells of, under the mutex of the
-//! lock's slot: so the events of one lock are in order, and a call that comes after a loss does not
-//! return before that is in the channel. Nothing waits for a channel that is full: what has no room
-//! is counted, and the count comes in its place: behind the events that had room, before the next.
+//! An event and the change that it reports happen in one turn, under the mutex of the lock's slot.
+//! So the events of one lock are in order, and a call that comes after a loss returns only when the
+//! loss is in the channel. No thread waits for a full channel: events that have no room are
+//! counted. The count stands in their place, behind the events that had room and before the next
+//! one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,32 +27,32 @@ use crate::instance::Instance;
 /// The most events that may wait in one channel.
 pub const EVENTS_MAX: usize = 65_536;
 
-/// Something that a program hears.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A hold of this lock is told of.
+    /// What has become of a hold of this lock.
     Hold {
         /// The lock.
         lock: LockId,
-        /// The [generation](crate::Guard::generation) of the hold, which no other hold of the lock
-        /// has. An event of an earlier one is late.
+        /// The [generation](crate::Guard::generation) of the hold; no other hold of the lock has
+        /// the same. An event with an earlier generation is late.
         generation: u64,
-        /// What has become of it.
+        /// What has become of the hold.
         what: HoldEvent,
     },
-    /// The client has come to a primary that recovers: nothing is granted until all its clients
-    /// have told what they hold, or its time for that is over. Told again, a few times a second at
-    /// most, when the numbers change.
+    /// The client has come to a primary that recovers. The primary grants nothing until all its
+    /// clients have told what they hold, or the time for that is over. This event comes again when
+    /// the numbers change, a few times a second at most.
     Recovering {
-        /// So many clients have told everything; 0 of 0: the client has not heard of that yet.
+        /// How many clients have told everything. 0 of 0: the client does not know the numbers yet.
         told: u32,
-        /// Of so many.
+        /// How many clients the primary waits for in all.
         of: u32,
     },
-    /// The client has a primary that serves again.
+    /// The client again has a primary that serves.
     Serving,
-    /// So many events had no room in the channel.
+    /// The number of events that had no room in the channel.
     Missed(u64),
 }
 
@@ -59,30 +60,31 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldEvent {
-    /// It has begun.
+    /// The hold has begun.
     Granted,
-    /// It is over, and its program has not released it. Told while the lease still runs, if it ends
-    /// because it could not be renewed.
+    /// The hold is over, though the program has not released it. If the lease could not be renewed,
+    /// this event comes while the lease still runs.
     Lost(Loss),
-    /// A renewal was not answered. If none is, the hold is lost within this time.
+    /// The primary has not answered a renewal. If it answers none, the hold is lost within this
+    /// time.
     RenewalFailing {
         /// The rest of the lease.
         left: Duration,
     },
-    /// It keeps others waiting. Told at most once a second, and when the number changes; and at
-    /// once when an operator wants the lock back.
+    /// The hold keeps other clients waiting. This event comes at most once a second, and if the
+    /// number changes; it comes at once if an operator wants the lock back.
     Contended {
-        /// How many wait for the lock, as the primary has counted them.
+        /// How many clients wait for the lock, as the primary has counted them.
         waiters: u32,
-        /// An operator has the client removed after this time, if it has not released the lock by
-        /// then; `None`: no operator wants it back.
+        /// After this time an operator has the client removed, unless the program has released the
+        /// lock by then; `None`: no operator wants the lock back.
         until: Option<Duration>,
     },
 }
 
-/// The events of a client, or of one of its locks, in order for each lock.
+/// The events of a client, or of one of its locks; those of one lock are in order.
 ///
-/// Dropping it ends them.
+/// Dropping this object ends the listening.
 #[derive(Debug)]
 pub struct Events(Arc<Channel>);
 
@@ -92,23 +94,23 @@ impl Events {
         self.0.state.lock().take()
     }
 
-    /// Has the waker woken for each event that comes from now on, in place of an earlier one. It is
-    /// woken on any thread of this library or of the program, in the middle of an operation: it
-    /// must not block, and must not call this library.
+    /// From now on wakes `waker` for each event; it replaces an earlier waker. Any thread of this
+    /// library or of the program may wake it in the middle of an operation: it must not block, and
+    /// must not call this library.
     pub fn wakes(&self, waker: Waker) {
         let before = self.0.state.lock().waker.replace(waker);
         drop(before);
     }
 
-    /// The next event; `None`: the client is gone, and no more will come.
+    /// The next event; `None`: the client is gone, and no more events will come.
     ///
     /// # Latency
-    /// As long as it takes.
+    /// As long as it takes until an event comes.
     pub fn wait(&self) -> Option<Event> {
         self.wait_until(None)
     }
 
-    /// The next event; `None`: there was none in this time.
+    /// The next event; `None`: none came in this time, or the client is gone.
     ///
     /// # Latency
     /// `timeout` at most.
@@ -144,7 +146,7 @@ impl Drop for Events {
     }
 }
 
-/// What a listener has not taken yet.
+/// The events that a listener has not taken yet.
 #[derive(Debug, Default)]
 struct Channel {
     state: Mutex<Waiting>,
@@ -154,11 +156,11 @@ struct Channel {
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<Event>,
-    /// Events that had no room since the last one that had.
+    /// How many events had no room since the last one that had.
     missed: u64,
-    /// What is woken for each event that is put into the channel.
+    /// The waker to wake for each event that is put into the channel.
     waker: Option<Waker>,
-    /// No one listens any more, or the client is gone.
+    /// The listener was dropped, or the client is gone.
     is_over: bool,
 }
 
@@ -177,14 +179,14 @@ impl Waiting {
 
 struct Feed {
     number: FeedNumber,
-    /// `None`: all locks, and the primary.
+    /// `None`: this listener hears of all locks, and of the primary.
     lock: Option<LockId>,
     channel: Arc<Channel>,
     bound: usize,
 }
 
 impl Feed {
-    /// Whether its program still listens.
+    /// Whether the program still listens.
     fn is_heard(&self) -> bool {
         !self.channel.state.lock().is_over
     }
@@ -196,7 +198,7 @@ impl Feed {
         }
     }
 
-    /// Returns whether its program still listens.
+    /// Puts an event into the channel; returns whether the program still listens.
     fn tell(&self, event: Event) -> bool {
         let mut state = self.channel.state.lock();
         if state.is_over || !self.hears_of(event) {
@@ -228,7 +230,7 @@ impl Drop for Feed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FeedNumber(u64);
 
-/// The listeners of one client: a channel for each.
+/// The listeners of one client, each with its channel.
 #[derive(Default)]
 pub(crate) struct Feeds {
     is_any: AtomicBool,
@@ -238,14 +240,14 @@ pub(crate) struct Feeds {
 #[derive(Default)]
 struct All {
     feeds: Vec<Feed>,
-    /// How many there were.
+    /// How many listeners there have ever been.
     count: u64,
-    /// What looks after holds whose loss is to be told in time.
+    /// The instance and its driver, which report the loss of holds in time.
     keeper: Option<(Weak<Instance>, Arc<Tasks>)>,
 }
 
 impl Feeds {
-    /// Whether there may be any.
+    /// Whether there may be a listener.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.is_any.load(Ordering::Relaxed)
@@ -268,7 +270,7 @@ impl Feeds {
         (Events(channel), number)
     }
 
-    /// Whether any of them hears of this lock.
+    /// Whether a listener hears of this lock.
     pub(crate) fn hears_of(&self, lock: LockId) -> bool {
         self.is_any()
             && self
@@ -279,7 +281,7 @@ impl Feeds {
                 .any(|feed| feed.lock.is_none_or(|its| its == lock) && feed.is_heard())
     }
 
-    /// Tells one listener.
+    /// Puts an event into the channel of one listener.
     pub(crate) fn tell_one(&self, number: FeedNumber, event: Event) {
         let mut all = self.all.lock();
         all.feeds.retain(|feed| feed.number != number || feed.tell(event));
@@ -293,14 +295,14 @@ impl Feeds {
         }
     }
 
-    /// Has the driver look again at a hold that it looks after.
+    /// Has the driver look again at the hold of this lock.
     pub(crate) fn look_again(&self, lock: LockId) {
         if let Some((_, tasks)) = &self.all.lock().keeper {
             tasks.look_again(lock);
         }
     }
 
-    /// Has the driver look after a hold that has begun.
+    /// Has the driver look after a hold that was just granted.
     pub(crate) fn look_after(&self, lock: LockId, hold: u64) {
         let keeper = self.all.lock().keeper.clone();
         let Some((instance, tasks)) = keeper else { return };

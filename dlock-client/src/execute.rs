@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!   carry_out ─▶ Operation ─next─▶ effect ─executor─▶ event ─▶ next ─▶ …
-//!   While a Wait is out the lock slot's mutex is free: other threads see `Busy::Waiting`.
 //! ```
+//! While the operation waits for a grant, the lock slot's mutex is free and other threads see
+//! `Busy::Waiting`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,46 +28,48 @@ use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// The longest that an executor waits for the server clock.
 pub(crate) const CLOCK_WAIT: Duration = Duration::from_secs(1);
-/// The bound of a data-path call.
+/// How long a data-path call may take.
 pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
-/// The same in nanoseconds.
+/// [`DATA_WAIT`] in nanoseconds.
 pub(crate) const DATA_WAIT_NS: u64 = CHAIN_WAIT_NS;
 
 /// How long a call may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    /// The local clock when it began; `None`: just now, and nothing was waited for.
+    /// The client's own clock when the call began; `None`: it begins now, and has waited for
+    /// nothing.
     start_ns: Option<u64>,
-    /// How long after that a grant may be waited for.
+    /// How long after the beginning the call may wait for a grant, nanoseconds.
     grant_ns: u64,
 }
 
 impl Limit {
-    /// Of a call that begins now.
+    /// The limit of a call that begins now.
     pub(crate) const NOW: Self = Self { start_ns: None, grant_ns: DATA_WAIT_NS };
 
-    /// Of a call that began then.
+    /// The limit of a call that began at `start`.
     pub(crate) fn since(start: Instant) -> Self {
         Self { start_ns: Some(ns_of(start)), grant_ns: DATA_WAIT_NS }
     }
 
-    /// Of a call that began at `start` and may wait until `deadline` for a grant.
+    /// The limit of a call that began at `start` and may wait until `deadline` for a grant.
     pub(crate) fn to(start: Instant, deadline: Instant) -> Self {
         let grant = deadline.saturating_duration_since(start).as_nanos();
         Self { grant_ns: u64::try_from(grant).unwrap_or(u64::MAX), ..Self::since(start) }
     }
 
-    /// Of a call that waits for no grant, and ends then at the latest, after 5 s at most.
+    /// The limit of a call that waits for no grant: it ends at `deadline`, or after 5 s if that is
+    /// earlier.
     pub(crate) fn ending(deadline: Instant) -> Self {
         Self::since(deadline.checked_sub(DATA_WAIT).unwrap_or(deadline).min(Instant::now()))
     }
 
-    /// The same, of a call that began at `start_ns` if nothing was waited for before.
+    /// This limit; if it has no beginning yet, the call began at `start_ns`.
     pub(crate) fn from(&self, start_ns: u64) -> Self {
         Self { start_ns: self.start_ns.or(Some(start_ns)), ..*self }
     }
 
-    /// How much time is left.
+    /// The time left for the call.
     pub(crate) fn left(&self) -> Duration {
         match self.start_ns {
             Some(start_ns) => left_ns(Bounds::waiting(start_ns, self.grant_ns).until_ns),
@@ -74,35 +77,35 @@ impl Limit {
         }
     }
 
-    /// The bounds, from this moment on if nothing was waited for before.
+    /// The call's bounds on the client's own clock; a call without a beginning begins at `now_ns`.
     #[inline]
     pub(crate) fn bounds(&self, now_ns: u64) -> Bounds {
         Bounds::waiting(self.start_ns.unwrap_or(now_ns), self.grant_ns)
     }
 }
 
-/// What the local clock was then.
+/// The reading of the client's own clock at `then`.
 fn ns_of(then: Instant) -> u64 {
     let ago = u64::try_from(then.elapsed().as_nanos()).unwrap_or(u64::MAX);
     boot_ns().saturating_sub(ago)
 }
 
-/// The time left until a moment of the local clock.
+/// The time left until `until_ns` on the client's own clock.
 pub(crate) fn left_ns(until_ns: u64) -> Duration {
     Duration::from_nanos(until_ns.saturating_sub(boot_ns()))
 }
 
-/// A request whose reply is waited for.
+/// A request whose reply an operation waits for.
 pub(crate) struct Asked {
     pub(crate) seq: Seq,
     pub(crate) exec: Arc<dyn Executor>,
-    /// It waits for a grant: others may look at the lock meanwhile.
+    /// The request waits for a grant: meanwhile other threads may lock the lock's slot.
     pub(crate) is_wait: bool,
-    /// The probe of the primary that is out.
+    /// A probe of the primary (`Ping`) that was sent and not yet answered.
     ping: Option<Seq>,
 }
 
-/// Carries an operation out, from effect to effect, to its result.
+/// Carries out the effects of an operation, one after the other, up to its result.
 pub(crate) fn carry_out(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
@@ -118,7 +121,7 @@ pub(crate) fn carry_out(
         let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
         match advance(held, operation, &mut asked, Chains::Awaited) {
             Advanced::Done(result) => return result,
-            Advanced::Posted { .. } => {} // it is awaited
+            Advanced::Posted { .. } => {} // cannot happen: chains are awaited
             Advanced::Waits { until_ns } => {
                 trying = None;
                 if let Some(asked) = &mut asked {
@@ -140,14 +143,15 @@ pub(crate) fn carry_out(
 /// What a thread does between two tries.
 #[derive(Clone, Copy)]
 pub(crate) enum Rest {
-    /// It lets some time pass.
+    /// The thread lets some time pass.
     Pass(Pause),
-    /// It sleeps on the word, as [`Effect::Park`] has it.
+    /// The thread sleeps until this half of the word is no longer `value`, until it is woken, or
+    /// for `limit_ns` ([`Effect::Park`]).
     Park { addr: WordAddr, half: Half, value: u32, limit_ns: u64 },
 }
 
-/// Rests before another try. Without the lock slot's mutex, as a wait: other threads are told that
-/// this one waits.
+/// Rests before another try. Meanwhile the lock slot's mutex is free, and other threads see
+/// `Busy::Waiting`.
 fn pauses(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
@@ -181,24 +185,25 @@ fn pauses(
 pub(crate) enum Advanced {
     /// To its result.
     Done(OpResult),
-    /// The reply to what was asked is to be waited for.
+    /// The operation waits for the reply to its request.
     Waits { until_ns: u64 },
-    /// The outcome of what was posted is to be waited for.
+    /// The operation waits for the outcome of the chain that it has posted.
     Posted { seq: Seq, until_ns: u64 },
-    /// Another try comes after a rest.
+    /// The operation rests before another try.
     Pauses { rest: Rest },
 }
 
 /// How chains are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chains {
-    /// Each is waited for.
+    /// The thread waits for the outcome of each.
     Awaited,
-    /// None is waited for.
+    /// The thread posts each, and does not wait.
     Posted,
 }
 
-/// Carries an operation out until something is to be waited for; `asked` is the request that is.
+/// Carries out effects until the operation has its result or has to wait; `asked` is the request
+/// under way, if there is one.
 pub(crate) fn advance(
     held: &mut ClientLock,
     operation: &mut Operation,
@@ -256,7 +261,7 @@ pub(crate) fn advance(
     }
 }
 
-/// Waits for the reply to a request; to a grant without holding the lock slot's mutex.
+/// Waits for the reply to a request. For a grant it frees the lock slot's mutex meanwhile.
 pub(crate) fn await_reply(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
@@ -276,8 +281,8 @@ pub(crate) fn await_reply(
     answered(lock_slot, guard, operation, asked, reply);
 }
 
-/// The reply has come, or not come in time; if it was waited for without the lock slot's mutex,
-/// that is locked again.
+/// Reports to the operation that the reply has come, or has not come in time (`Ok(None)`). If the
+/// wait had freed the lock slot's mutex, the caller has locked it again.
 pub(crate) fn answered(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
@@ -306,7 +311,7 @@ pub(crate) fn answered(
 }
 
 impl Asked {
-    /// Whether the probe that is out was answered; it is not waited for any longer.
+    /// Whether the primary has answered the probe. An unanswered probe is given up.
     pub(crate) fn take_ping(&mut self) -> bool {
         let Some(ping) = self.ping.take() else { return false };
         match self.exec.reply(ping, Duration::ZERO) {
@@ -319,7 +324,7 @@ impl Asked {
     }
 }
 
-/// Sends a request whose reply is not waited for.
+/// Sends a request without waiting for its reply.
 pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
     if let Ok(seq) = exec.send(request) {
         exec.forget(seq);
@@ -327,15 +332,15 @@ pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
 }
 
 impl ClientLock {
-    /// Why this operation must not be decided by a hold that the primary may have ended.
+    /// Why this operation must not rely on a hold that the primary may have ended; `None`: it may.
     #[inline]
     pub(crate) fn unfounded(&self, op: Op) -> Option<Status> {
         let is_cut_off = || self.exec.is_cut_off() || boot_ns() >= self.pulse.horizon_ns();
         self.entry.unfounded(op, is_cut_off, || self.exec.refusal())
     }
 
-    /// The server clock, as fresh as the operation needs it. In memory of this host a reading
-    /// stands until the next tick.
+    /// The server clock, as fresh as the operation needs it. On memory of this host a reading is
+    /// used until the next tick.
     #[inline(always)]
     pub(crate) fn clock(&mut self, op: Op) -> Now {
         if self.entry.is_timeless(op) {
@@ -355,8 +360,8 @@ impl ClientLock {
         self.last_now
     }
 
-    /// As [`clock`](Self::clock), for a first effect on memory of this host: what decides nothing
-    /// by the clock leaves it unread, but for the horizon.
+    /// As [`clock`](Self::clock), for a first effect on memory of this host. An operation that
+    /// decides nothing by the clock does not read it, but gets the current horizon.
     #[inline(always)]
     pub(crate) fn clock_at_first(&mut self, op: Op) {
         if self.is_local && self.entry.is_timeless(op) {
@@ -373,7 +378,8 @@ impl ClientLock {
         is_local && !needs_clock(op, &self.entry, self.last_now)
     }
 
-    /// The clock from before the first effect, for what that does not decide, and the bounds.
+    /// The clock reading from before the first effect, for the operation that goes on, and the
+    /// call's bounds.
     pub(crate) fn clock_begun(&mut self, op: Op, limit: &Limit) -> (Now, Bounds) {
         if self.is_unclocked(op) {
             self.last_now = self.clock_unanswered();
@@ -387,7 +393,8 @@ impl ClientLock {
         self.read_ns = self.last_now.local_ns;
     }
 
-    /// The client's own clock as of the last tick, for what decides nothing by the server's.
+    /// The client's own clock as of the last tick, for operations that decide nothing by the server
+    /// clock.
     #[inline]
     fn local_coarse(&self) -> Now {
         let before_ns = self.last_now.local_ns;
@@ -398,13 +405,14 @@ impl ClientLock {
         })
     }
 
-    /// The clock where no answer has come: the primary is not asked for it, too, and waited for.
+    /// The clock after a missing answer: computed from the last reading, so that the client does
+    /// not also wait for the primary to tell the time.
     pub(crate) fn clock_unanswered(&self) -> Now {
         self.within_horizon(self.last_now.at_local(boot_ns()))
     }
 
-    /// The clock for what follows an outcome; where it need not be as it is after it, an older one,
-    /// but for the horizon.
+    /// The clock after an outcome. If the operation needs no fresh reading, this is the last one
+    /// with the current horizon.
     #[inline]
     pub(crate) fn clock_after(&mut self, is_needed: bool) -> Now {
         match is_needed {
@@ -413,7 +421,8 @@ impl ClientLock {
         }
     }
 
-    /// Whether the clock for what follows an outcome is the last reading: no tick has passed since.
+    /// Whether the last clock reading is still good after an outcome: the horizon is the same, and
+    /// no tick has passed if a fresh reading is needed.
     #[inline(always)]
     pub(crate) fn is_clock_as_read(&self, is_needed: bool) -> bool {
         let before_ns = self.last_now.local_ns;
@@ -421,7 +430,7 @@ impl ClientLock {
         self.last_now.horizon_ns == self.pulse.horizon_ns() && (!is_needed || is_same_tick())
     }
 
-    /// The clock once more in one operation, as its kind of lock needs it.
+    /// Reads the clock again within one operation, as exactly as the type of the lock needs it.
     #[inline]
     fn clock_again(&mut self) -> Now {
         if !self.is_clock_as_read(true) {
@@ -436,7 +445,7 @@ impl ClientLock {
     #[inline]
     pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
         match chain.ops() {
-            // without copies
+            // a single word operation, which needs no copy
             [word_op] if word_op.values_len() == 1 => {
                 self.exec.execute_one(word_op, until_ns).into()
             }
@@ -448,7 +457,7 @@ impl ClientLock {
     pub(crate) fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {
-            true => DATA_WAIT, // nothing is waited for
+            true => DATA_WAIT, // a chain on memory of this host does not wait
             false => left_ns(until_ns),
         };
         if !wait.is_zero() {
@@ -457,7 +466,7 @@ impl ClientLock {
         outcome[0]
     }
 
-    /// An operation has the outcome of its chain.
+    /// Reports the outcome of a chain to the operation that posted it.
     pub(crate) fn outcome(&mut self, operation: &mut Operation, outcome: Outcome) {
         let now = match outcome {
             Outcome::Unknown => self.clock_unanswered(),
@@ -471,7 +480,7 @@ impl ClientLock {
         operation.reply(&mut self.entry, reply, now);
     }
 
-    /// Writes what the entry wants to have in the ledger.
+    /// Writes the entry's pending change to the ledger, if there is one.
     #[inline(always)]
     pub(crate) fn write_ledger(&mut self) {
         if let Some(write) = self.entry.take_ledger_write() {
@@ -479,7 +488,8 @@ impl ClientLock {
         }
     }
 
-    /// Another channel to the same primary: carries again what the old one may have lost.
+    /// Goes on over another channel to the same primary: sends again what the old channel may have
+    /// lost.
     pub(crate) fn resume(&mut self) {
         let now = self.now();
         let request = session::resume(&mut self.entry, self.busy != Busy::No, now);
@@ -489,8 +499,9 @@ impl ClientLock {
         }
     }
 
-    /// The lock was got, and the primary has given it before: what may be left of that is undone,
-    /// also if the program never operates on it. Its old note would keep others waiting.
+    /// Asks the primary to undo what an earlier use may have left at the lock that this client has
+    /// just got. The program may never operate on the lock, and an old ledger entry would keep
+    /// other clients waiting.
     pub(crate) fn undo_what_is_left(&mut self) {
         // nothing of the request depends on the time
         if let Some(request) = self.entry.undo_request(self.last_now) {
@@ -499,11 +510,11 @@ impl ClientLock {
     }
 }
 
-/// Makes sure that nothing of what this client did to the lock can take effect any more: its slot
-/// and its ledger entry may be given to another lock.
+/// Makes sure that nothing that this client did to the lock can take effect any more. After the
+/// release the primary may give the slot and the ledger entry to another lock.
 ///
 /// # Errors
-/// `NotReady`, `BadResponse`: it cannot be known, so the lock must not be released.
+/// `NotReady`, `BadResponse`: this client cannot be sure, so it must not release the lock.
 pub(crate) fn settle(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,

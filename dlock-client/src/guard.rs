@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guards: a lock is held as long as its guard lives, or until its lease ends.
+//! Guards: the client holds a lock as long as the guard lives, or until the lease ends.
 //!
 //! ```text
 //!   Guard<'a>     Hold<&'a Instance>       borrows its lock object
-//!   OwnedGuard    Hold<Arc<Reference>>     keeps the lock got, and can be moved
+//!   OwnedGuard    Hold<Arc<Reference>>     keeps the lock and its client, and can be moved
 //! ```
-//! A hold belongs to the client, not to a thread: every guard is `Send` and `Sync`, and may be
-//! dropped by another thread than the one that took it.
+//! A hold belongs to the client, not to a thread. Every guard is `Send` and `Sync`; a thread may
+//! drop a guard that another thread has acquired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(crate) struct Hold<K: Keep> {
     keep: K,
     lock: LockId,
     mode: Mode,
-    /// The number of the hold, which no other hold of the instance has.
+    /// The number of the hold; no other hold of the instance has the same.
     number: u64,
     view: Option<View>,
     is_released: bool,
@@ -76,7 +76,7 @@ impl<K: Keep> Hold<K> {
         self.lock
     }
 
-    /// The number of the hold, which no other hold of the instance has.
+    /// The number of the hold; no other hold of the instance has the same.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -98,8 +98,8 @@ impl<K: Keep> Hold<K> {
         }
     }
 
-    /// Whether the program may still be given a hold that was granted at the reading `read`, on the
-    /// session of this pulse.
+    /// Whether the program may still be given this hold: the primary granted it at the clock
+    /// reading `read`, on the session of this pulse.
     pub(crate) fn may_be_told(&self, read: Now, pulse: &Pulse) -> bool {
         let read = Now { horizon_ns: self.keep.instance().horizon_ns_of(pulse), ..read };
         lease::may_be_told(self.lease_end().map(|end| end.at), read, boot_ns())
@@ -121,8 +121,8 @@ impl<K: Keep> Hold<K> {
         self.keep.instance().surely_has_guard(self.lock, self.number)
     }
 
-    /// Checks the hold. For a lock without a lease the client does not ask the primary: such a hold
-    /// ends only with the session.
+    /// Checks the hold. A hold without a lease ends only with the session, so the client does not
+    /// ask the primary about it.
     fn check(&mut self) -> Result<(), Error> {
         match self.lease_end() {
             Some(end) if !end.at.is_never() => self.extend_by(Lease::NONE),
@@ -178,16 +178,17 @@ impl<K: Keep> Drop for Hold<K> {
     }
 }
 
-/// A hold. Dropping it releases the lock; errors are logged then.
+/// A hold. Dropping the guard releases the lock; errors of that release are logged.
 ///
-/// Forgetting a guard (`std::mem::forget`) keeps the lock from this client's other threads for
-/// good, and from other clients until the lease ends, or the client if the lock has no lease.
+/// If a program forgets a guard (`std::mem::forget`), other threads of this client can never get
+/// the lock. Other clients can get it when the lease ends or, if the lock has no lease, when this
+/// client ends.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a>(pub(crate) Hold<&'a Instance>);
 
 impl Guard<'_> {
-    /// How the lock is held.
+    /// The mode in which the lock is held.
     pub fn mode(&self) -> Mode {
         self.0.mode
     }
@@ -199,30 +200,30 @@ impl Guard<'_> {
         self.0.lease_end().map(TimeOut::millis)
     }
 
-    /// The fencing token of the hold: a number from 1 to 2⁶³ − 1, to be passed with each write to
-    /// the resource that the lock protects ([`Client::lock_with_tokens`]). `None`: the lock was got
-    /// without tokens, or this client knows that the hold is over.
+    /// The fencing token of the hold: a number from 1 to 2⁶³ − 1, which the program passes with
+    /// each write to the resource that the lock protects ([`Client::lock_with_tokens`]). `None`:
+    /// the lock was got without tokens, or this client knows that the hold is over.
     ///
-    /// It stays the same for the whole hold. After a failover that this client heard of late it may
-    /// be a larger one: so ask for it when it is needed.
+    /// The token stays the same for the whole hold, with one exception: after a failover of which
+    /// this client heard late, it may be larger. So ask for it just before it is used.
     ///
     /// [`Client::lock_with_tokens`]: crate::Client::lock_with_tokens
     ///
     /// # Latency
-    /// None; 5 s at most while another thread is busy with the lock.
+    /// None; 5 s at most while another thread uses the lock.
     pub fn token(&self) -> Option<Token> {
         self.0.token()
     }
 
-    /// The generation of the hold, which distinguishes it from the earlier and later holds of the
-    /// lock by this client, also in [events](crate::Event). Shared holds that overlap have the
-    /// same.
+    /// The generation of the hold: it distinguishes the hold from earlier and later holds of the
+    /// lock by this client, also in [events](crate::Event). Shared holds that overlap have the same
+    /// generation.
     pub fn generation(&self) -> u64 {
         self.0.number()
     }
 
-    /// Moves the end of the lease to `lease` from now, never back; it is rounded up as that of the
-    /// [acquire](crate::Acquire::lease).
+    /// Moves the end of the lease to `lease` from now, never back. The lease is rounded up as that
+    /// of the [acquire](crate::Acquire::lease).
     ///
     /// # Errors
     /// `Lost` (the lock has another holder, or none), `Invalid` (a read-write lock has no lease),
@@ -242,8 +243,8 @@ impl Guard<'_> {
     /// client comes back ([`Client::reconnect`](crate::Client::reconnect)).
     ///
     /// # Errors
-    /// `Lost`, `NotReady` (the lock is not claimed yet at a successor of the primary),
-    /// `Disconnected` (or the horizon has passed), `Left`.
+    /// `Lost`, `NotReady` (the client has not yet claimed the lock at a successor of the primary),
+    /// `Disconnected` (also if the horizon has passed), `Left`.
     ///
     /// # Latency
     /// As `extend`. For a hold without a lease none, and 5 s at most while another thread uses the
@@ -252,8 +253,8 @@ impl Guard<'_> {
         self.0.check()
     }
 
-    /// Whether this client has learnt that the hold is lost, for example from a successor of its
-    /// primary that has refused it. No message is sent.
+    /// Whether this client has learnt that the hold is lost, for example because a successor of its
+    /// primary has refused it. The client sends no message.
     ///
     /// # Latency
     /// None; 5 s at most while another thread uses the lock.
@@ -264,19 +265,19 @@ impl Guard<'_> {
     /// Releases the lock, and returns the result.
     ///
     /// # Errors
-    /// `Lost` (it was not held any more), `NotReady`, `Disconnected` (it may still be held; the
-    /// next acquire of this client finds out first).
+    /// `Lost` (the client did not hold the lock any more), `NotReady`, `Disconnected` (the primary
+    /// may still regard the lock as held; the next acquire of this client finds out first).
     ///
     /// # Latency
-    /// One round trip; 5 s at most, and 10 s more where other threads have the lock in use.
+    /// One round trip; 5 s at most, and 10 s more while other threads use the lock.
     #[inline]
     pub fn unlock(self) -> Result<(), Error> {
         self.0.unlock()
     }
 }
 
-/// A [`Guard`] that keeps its lock and its client, so that it can be moved into a thread, a task or
-/// a struct.
+/// A [`Guard`] that keeps its lock and its client, so that the program can move it into a thread, a
+/// task or a struct.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct OwnedGuard(pub(crate) Hold<Arc<Reference>>);
@@ -341,20 +342,20 @@ impl OwnedGuard {
     /// As [`Guard::unlock`].
     ///
     /// # Latency
-    /// As `Guard::unlock`; a control round trip more, 10 s at most, if this was the last reference
-    /// to the lock.
+    /// As `Guard::unlock`. If this was the last reference to the lock, one control round trip more,
+    /// 10 s at most.
     pub fn unlock(self) -> Result<(), Error> {
         self.0.unlock()
     }
 
-    /// As [`unlock`](Self::unlock), without blocking the thread: a drop does block it.
+    /// As [`unlock`](Self::unlock), without blocking the thread. (A drop blocks it.)
     ///
     /// # Errors
     /// As [`Guard::unlock`].
     ///
     /// # Cancellation
-    /// The lock is released even if the future is dropped, once it was polled; before that the
-    /// guard is dropped with it, which releases the lock as well.
+    /// Once the future was polled, the lock is released even if the program drops the future. If it
+    /// drops the future before, the guard is dropped, which also releases the lock.
     ///
     /// # Latency
     /// As `unlock`, and two switches of threads.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a primary is: an IP address or the name of a host, and a port.
+//! The address of a primary: an IP address or the name of a host, and a port.
 //!
 //! ```text
 //!   "db1:5" ─ parse ─▶ Address ─ resolve, at each connect ─▶ thread "dlock-resolve" ─ getaddrinfo
 //!                                  │ waits until its deadline          │ may take minutes
 //!                                  ◀───────── SocketAddr… ─────────────┘
 //! ```
-//! `getaddrinfo` has no bound and cannot be cancelled: a thread calls it, one for each name at a
-//! time, and a caller waits for that thread until its own deadline.
+//! `getaddrinfo` has no time limit and cannot be cancelled. So a thread calls it, one thread for
+//! each name at a time, and a caller waits for that thread until its own deadline.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -27,14 +27,14 @@ use parking_lot::{Condvar, Mutex};
 /// The longest name of a host, and of a part of it (RFC 1035).
 const NAME_LEN_MAX: usize = 253;
 const LABEL_LEN_MAX: usize = 63;
-/// The most addresses of one name that are tried.
+/// The most addresses of one name that the client tries.
 const RESOLVED_MAX: usize = 8;
-/// The time of a connect that has no time left.
+/// The least time for one connect: `connect_timeout` refuses 0.
 const CONNECT_MIN: Duration = Duration::from_millis(1);
-/// The most names that are looked up at a time.
+/// The most names that are looked up at one time.
 const LOOKUPS_MAX: usize = 32;
 
-/// The address of a primary. A name is looked up anew at each connect.
+/// The address of a primary. The client looks a name up again at each connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     host: Host,
@@ -53,10 +53,11 @@ enum Host {
 pub struct NoAddress;
 
 impl Address {
-    /// Parses a host without a port, in digits or by name; blanks after it do not matter.
+    /// Parses a host without a port, in digits or by name; white space after it is ignored.
     ///
     /// # Errors
-    /// [`NoAddress`]: a name has letters, digits, `-`, `_` and dots; its last part is no number.
+    /// [`NoAddress`]. A name has letters, digits, `-`, `_` and dots, and its last part is no
+    /// number.
     pub fn of_host(host: &str, port: u16) -> Result<Self, NoAddress> {
         let host = host.trim_end_matches([' ', '\t', '\n', '\r']);
         let host = match host.parse() {
@@ -67,7 +68,7 @@ impl Address {
         Ok(Self { host, port })
     }
 
-    /// Parses an address with or without a port.
+    /// Parses an address with or without a port; `port` is used if there is none.
     ///
     /// # Errors
     /// [`NoAddress`].
@@ -87,7 +88,8 @@ impl Address {
         }
     }
 
-    /// Parses a list of addresses with commas between them, with or without a port.
+    /// Parses a list of addresses with commas between them; `port` is used for those without a
+    /// port.
     ///
     /// # Errors
     /// The first item that is no address.
@@ -109,10 +111,10 @@ impl Address {
         }
     }
 
-    /// The addresses to connect to, one after the other: at least one.
+    /// The addresses to connect to, in this order: at least one.
     ///
     /// # Errors
-    /// The error of the resolver; `TimedOut` without an answer until `deadline`.
+    /// The error of the resolver; `TimedOut` if it has not answered by `deadline`.
     ///
     /// # Latency
     /// None for an IP address; for a name that of the resolver, until `deadline` at most.
@@ -130,7 +132,7 @@ impl Address {
 impl FromStr for Address {
     type Err = NoAddress;
 
-    /// Parses an address; where it names no port, the port is the default, 21616.
+    /// Parses an address; without a port, the port is the default, 21616.
     fn from_str(text: &str) -> Result<Self, NoAddress> {
         Self::parse(text, PORT_DEFAULT)
     }
@@ -151,8 +153,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// The address that a program gives: in digits, or the name of a host, which is looked up at each
-/// connect.
+/// Parses the host that a program gives: an IP address in digits, or a name, which the client looks
+/// up at each connect.
 ///
 /// # Errors
 /// `Error` for any other text.
@@ -166,7 +168,8 @@ pub(crate) fn address(host: &str, port: u16) -> Result<Address, Status> {
     })
 }
 
-/// The addresses that a program gives its client: the one it names, then the others.
+/// The addresses that a client uses: `first`, then the others, each once, [`ADDRESSES_MAX`] at
+/// most.
 pub(crate) fn addresses(first: &Address, others: &[Address]) -> Vec<Address> {
     let mut all = vec![first.clone()];
     for other in others {
@@ -188,10 +191,11 @@ fn listed(addresses: &[Address]) -> String {
     addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The reason why there is no connection, or no session.
+/// Why there is no connection, or no session.
 #[derive(Debug)]
 pub(crate) struct Unreached {
-    /// For a connection: `NotReady` if no process listens there, `Error` for any other cause.
+    /// For a connection: `NotReady` if no process listens at the address, `Error` for any other
+    /// cause.
     pub(crate) status: Status,
     /// The cause, without the address.
     pub(crate) why: String,
@@ -211,10 +215,10 @@ impl From<Status> for Unreached {
     }
 }
 
-/// Looks the name up, and connects to the first of its addresses that takes the connection.
+/// Looks the name up, and connects to the first of its addresses that accepts the connection.
 ///
 /// # Errors
-/// Each cause is logged at this level; the last one is returned.
+/// Each cause is logged at `level`; the last one is returned.
 pub(crate) fn connected(
     address: &Address,
     deadline: Instant,
@@ -225,7 +229,8 @@ pub(crate) fn connected(
     let peers = match address.resolve(deadline) {
         Ok(peers) => peers,
         Err(error) => {
-            // a wrong name is an error where the program gave it: that attempt logs warnings
+            // a wrong name is an error where the program gave it; that attempt has the level of
+            // warnings
             let level = if level == log::Level::Warn { log::Level::Error } else { level };
             log::log!(level, "no connection to the primary at {address}: {error}");
             return Err(Unreached { why: error.to_string(), ..unreached });
@@ -251,8 +256,8 @@ pub(crate) fn connected(
     Err(unreached)
 }
 
-/// Whether the text may be the name of a host. `127.1` and similar texts, which `inet_aton` takes
-/// for an address, are no names.
+/// Whether the text may be the name of a host. `127.1` and similar texts are no names, because
+/// `inet_aton` takes them for addresses.
 fn is_name(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
@@ -270,7 +275,8 @@ fn is_name(text: &str) -> bool {
     text.len() <= NAME_LEN_MAX && text.split('.').all(is_label) && !is_number(last)
 }
 
-/// The process that looks a name up, and the name: a forked child has no thread of its parent.
+/// The process that looks a name up, and the name. A forked child does not have its parent's
+/// threads, so it asks again.
 type Question = (u64, String);
 
 struct Lookup {
@@ -357,7 +363,7 @@ fn too_many(name: &str) -> io::Error {
 
 fn answer(all: &Lookups, lookup: &Arc<Lookup>, resolver: fn(&str) -> io::Result<Vec<IpAddr>>) {
     let found = resolver(&lookup.question.1).map_err(|error| error.to_string());
-    all.lock().retain(|other| !Arc::ptr_eq(other, lookup)); // the next one asks anew
+    all.lock().retain(|other| !Arc::ptr_eq(other, lookup)); // a later look-up asks again
     *lookup.found.lock() = Some(found);
     lookup.answered.notify_all();
 }

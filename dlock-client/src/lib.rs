@@ -3,8 +3,9 @@
 //!
 //! What this crate does not do: decide what a lock is (that is `dlock-core`), touch memory or
 //! sockets of the data path (`dlock-fabric`), or change anything of the process it lives in. It
-//! starts one thread for all clients of the process, with the first need: for heartbeats, futures
-//! and failover. What takes long there has a thread of its own that ends with it.
+//! starts one thread for all clients of the process when it is first needed: for heartbeats,
+//! futures and failover. Work of that thread that takes long runs in a thread of its own, which
+//! ends with the work.
 //!
 //! ```text
 //!   Client, guards ──▶ Instance ──▶ table of locks ──▶ core machines ──▶ executor

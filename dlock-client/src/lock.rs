@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lock, and how it is acquired.
+//! A lock object of a program, and the ways to acquire it.
 //!
 //! ```text
 //!   Lock ──acquire(mode)──▶ Acquire ──lease, wait──▶ guard()   Guard, borrows the lock
@@ -29,24 +29,24 @@ use crate::instance::GuardWait;
 use crate::mutex::Threads;
 use crate::reference::Reference;
 
-/// The lease of an acquire that names none.
+/// The lease of an acquire that sets none.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
-/// The wait of an acquire that names none.
+/// How long an acquire waits that sets no time.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(LOCK_WAIT_S);
 
-/// The duration of [`Wait::Forever`] for the clock: a century.
+/// The time for which [`Wait::Forever`] waits: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
-/// The lease in the word operations of a read-write lock. Nothing reads it.
+/// The lease in the word operations of a read-write lock. No code reads it.
 const NO_LEASE: Lease = Lease::secs(1);
 
 /// How long an acquire may wait for other holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: one attempt.
+    /// Not at all: the client tries once.
     No,
     /// For this long at most.
     For(Duration),
-    /// Until the lock is granted, or the client cannot get it any more.
+    /// Until the client is granted the lock, or can no longer get it.
     Forever,
 }
 
@@ -56,8 +56,9 @@ impl From<Duration> for Wait {
     }
 }
 
-/// A lock of the primary. Clones, and locks of the same name and client, are one lock; when the
-/// last of them is dropped, the client gives it back to the primary.
+/// A lock of the primary. Clones of this object, and other lock objects of the same client and
+/// name, are one lock. When the program drops the last of them, the client gives the lock back to
+/// the primary.
 #[derive(Clone, Debug)]
 pub struct Lock {
     reference: Arc<Reference>,
@@ -80,23 +81,23 @@ impl Lock {
         self.lock_type
     }
 
-    /// Whether this process has got the lock: a forked child has not.
+    /// Whether this process got the lock: a forked child did not.
     pub(crate) fn is_here(&self) -> bool {
         self.reference.is_here()
     }
 
-    /// The threads of this program that use it as a [`Mutex`](crate::Mutex).
+    /// The threads of this program that use the lock as a [`Mutex`](crate::Mutex).
     pub(crate) fn threads(&self) -> &Threads {
         self.reference.threads()
     }
 
-    /// The events of this lock alone, as [`Client::events`](crate::Client::events).
+    /// The events of this lock alone; see [`Client::events`](crate::Client::events).
     pub fn events(&self, bound: usize) -> Events {
         self.reference.shared().events(Some(self.id), bound, self.reference.tasks())
     }
 
     /// Makes an acquire of the lock; [`Acquire::guard`], [`Acquire::owned`] or `.await` carries it
-    /// out. An atomic lock has no shared mode: that is `Invalid`.
+    /// out. An atomic lock has no shared mode: carrying out a shared acquire fails with `Invalid`.
     #[inline]
     pub fn acquire(&self, mode: Mode) -> Acquire<'_> {
         Acquire { lock: self, mode, lease: None, wait: Wait::For(WAIT_DEFAULT), renew: None }
@@ -130,17 +131,17 @@ pub struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
-    /// Sets the lease: when it ends, counted from the grant, other clients may get the lock though
-    /// it was not released. Rounded up to sixteenths of a second, at least
-    /// [`LEASE_MIN`](crate::LEASE_MIN) and at most [`LEASE_MAX`](crate::LEASE_MAX), which never
-    /// ends; [`LEASE_DEFAULT`] if none is set. A read-write lock has no lease: for it any lease is
-    /// `Invalid`.
+    /// Sets the lease. When the lease ends, counted from the grant, other clients may get the lock
+    /// though the program did not release it. The lease is rounded up to sixteenths of a second. It
+    /// is at least [`LEASE_MIN`](crate::LEASE_MIN) and at most [`LEASE_MAX`](crate::LEASE_MAX),
+    /// which never ends; without this call it is [`LEASE_DEFAULT`]. A read-write lock has no lease:
+    /// any lease is `Invalid` for it.
     #[inline]
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self }
     }
 
-    /// Sets how long to wait for other holders; [`WAIT_DEFAULT`] if nothing is set.
+    /// Sets how long to wait for other holders; without this call [`WAIT_DEFAULT`].
     #[inline]
     pub fn wait(self, wait: impl Into<Wait>) -> Self {
         Self { wait: wait.into(), ..self }
@@ -148,10 +149,11 @@ impl<'a> Acquire<'a> {
 
     /// Has the library renew the lease until the lock is released, also over a failover.
     ///
-    /// The lease is renewed after a third of it, and tried again while it runs. If it cannot be
-    /// renewed, the hold is lost shortly before the lease ends, and the next call of its guard
-    /// says so. A renewal belongs to the hold: guards that share it share the renewal, up to the
-    /// end of the last of them. A read-write lock has no lease: for it a renewal is `Invalid`.
+    /// The library renews the lease after a third of it, and tries again until the lease ends. If
+    /// the library cannot renew the lease, it gives the hold up shortly before the lease ends, and
+    /// the next call of the guard returns the loss. A renewal belongs to the hold: guards that
+    /// share the hold share the renewal, until the last of them ends. A read-write lock has no
+    /// lease: a renewal is `Invalid` for it.
     #[inline]
     pub fn renew(self, renew: Renew) -> Self {
         Self { renew: Some(renew), ..self }
@@ -164,15 +166,15 @@ impl<'a> Acquire<'a> {
     /// lock), `NotReady`, `Disconnected`, `Left`, `Removed`, `Denied`.
     ///
     /// # Latency
-    /// One round trip for a free lock, none over shared memory; else as long as it waits, and 5 s
-    /// at most beyond that.
+    /// One round trip for a free lock, none over shared memory. For a lock that is held, as long as
+    /// the acquire waits, and 5 s at most beyond that.
     #[inline]
     pub fn guard(self) -> Result<Guard<'a>, Error> {
         let keep = self.lock.reference.instance();
         self.hold(keep).map(Guard)
     }
 
-    /// Acquires the lock; the guard keeps it and its client, and can be moved.
+    /// Acquires the lock. The guard keeps the lock and its client alive, and can be moved.
     ///
     /// # Errors
     /// As [`guard`](Self::guard).
@@ -217,7 +219,7 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// The longest time that the acquire waits; `None`: it does not wait.
+    /// The longest time that the acquire waits; `None`: it tries once.
     #[inline]
     fn until(&self) -> Option<Duration> {
         match self.wait {
@@ -250,10 +252,10 @@ impl IntoFuture for Acquire<'_> {
     }
 }
 
-/// An acquire as a future, for any runtime; `.await` of an [`Acquire`] makes it. It begins when it
-/// is first polled, in the thread that polls it, and waits from then on: a free lock in shared
-/// memory is granted by the first poll. A future that is dropped before its end leaves nothing
-/// held and nothing queued.
+/// An acquire as a future, for any runtime; `.await` of an [`Acquire`] makes it. The first poll
+/// begins the acquire, in the thread that polls; the time to wait counts from then on. A free lock
+/// in shared memory is granted by the first poll. If the program drops the future before its end,
+/// nothing stays held or queued.
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
 pub struct AcquireFuture {

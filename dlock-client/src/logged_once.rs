@@ -4,10 +4,10 @@
 use log::Level;
 use parking_lot::Mutex;
 
-/// The most reasons that are remembered; further ones are logged each time.
+/// The most reasons that are remembered; any further reason is logged each time.
 const REASONS_MAX: usize = 16;
 
-/// The reasons logged since the last attempt that has succeeded.
+/// The reasons logged since the last attempt that succeeded.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedOnce(Mutex<Vec<String>>);
 
@@ -28,7 +28,7 @@ impl LoggedOnce {
         level
     }
 
-    /// Forgets the reasons: an attempt has succeeded.
+    /// Forgets the reasons, after an attempt has succeeded.
     pub(crate) fn forget(&self) {
         self.0.lock().clear();
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lock for the threads of all programs: re-entrant within a thread, in the order of arrival
-//! among the threads of one program, and a fair lock among programs.
+//! A lock for the threads of all programs. It is re-entrant within a thread; the threads of one
+//! program get it in the order of arrival; among programs it is a fair lock.
 //!
 //! ```text
 //!   thread ──lock()──▶ queue of this program's threads ──the first──▶ fair lock at the primary
 //!     │ is the owner: depth + 1, no message                                │
 //!     └──────────── the last guard of the owner is dropped ◀───────────────┘
 //! ```
-//! The hold is the owner's, not a guard's: it ends with the last guard of the thread, which need
-//! not be the first. Its lease is renewed until then. Each hold is acquired at the primary: a
-//! thread that unlocks gives the lock to the client that has waited longest, which may be another
-//! program's.
+//! The hold belongs to the owner, a thread, and not to one guard: it ends with the last guard of
+//! that thread, which need not be the first one. Until then the library renews its lease. Each hold
+//! is acquired at the primary: when a thread unlocks, the client that has waited longest gets the
+//! lock, which may be another program's.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -30,14 +30,14 @@ use crate::lock::{Lock, Wait};
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     state: parking_lot::Mutex<State>,
-    /// The owner has ended, or a thread waits no more.
+    /// Signalled when the owner has ended, or a thread has stopped waiting.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     owner: Option<Owner>,
-    /// The threads that wait, by number.
+    /// The threads that wait, by number, in the order of arrival.
     queue: VecDeque<u64>,
     next: u64,
 }
@@ -45,30 +45,30 @@ struct State {
 #[derive(Debug)]
 struct Owner {
     thread: ThreadId,
-    /// Its guards.
+    /// The number of the owner's guards.
     depth: u32,
-    /// `None`: it acquires or releases the lock at the primary.
+    /// `None` while the owner acquires, checks or releases the hold.
     hold: Option<OwnedGuard>,
 }
 
-/// A lock of a thread. Clones, and mutexes of the same name and client, are one mutex; it is also
+/// A lock for threads. Clones, and mutexes of the same client and name, are one mutex. It is also
 /// the fair lock of this name ([`Client::mutex`](crate::Client::mutex)).
 #[derive(Clone, Debug)]
 pub struct Mutex {
     lock: Lock,
 }
 
-/// A hold of a thread: it ends with the thread's last guard of this mutex. Errors of that are
-/// logged; [`unlock`](Self::unlock) returns them.
+/// A guard of a thread's hold. The hold ends with the thread's last guard of this mutex. Errors of
+/// that are logged; [`unlock`](Self::unlock) returns them.
 ///
-/// A guard stays with its thread. One that is forgotten (`std::mem::forget`) keeps the mutex from
-/// all other threads and programs until this program ends.
+/// A guard stays with its thread. If a program forgets a guard (`std::mem::forget`), no other
+/// thread or program gets the mutex until this program ends.
 #[derive(Debug)]
 #[must_use = "the mutex is unlocked when the guard is dropped"]
 pub struct MutexGuard<'a> {
     mutex: &'a Mutex,
     is_over: bool,
-    /// It must not be sent to another thread.
+    /// Keeps the guard from being sent to another thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -77,17 +77,17 @@ impl Mutex {
         Self { lock }
     }
 
-    /// Locks the mutex for this thread, and waits for as long as it takes. A thread that has it
+    /// Locks the mutex for this thread, and waits without limit. A thread that has the mutex
     /// already gets another guard, without a message.
     ///
     /// # Errors
-    /// `Lost`: this thread has guards of a hold that was lost. It has to drop them first: nothing
-    /// that it goes on with is protected. `NotReady`, `Disconnected` (also in a forked child),
+    /// `Lost`: this thread has guards of a hold that was lost. It must drop them first: nothing
+    /// that it does meanwhile is protected. `NotReady`, `Disconnected` (also in a forked child),
     /// `Left`, `Removed`, `Denied`.
     ///
     /// # Latency
-    /// One round trip if the mutex is free, none over shared memory or for the owner; else as long
-    /// as it waits.
+    /// One round trip if the mutex is free, none over shared memory or for the owner; otherwise as
+    /// long as the thread waits.
     pub fn lock(&self) -> Result<MutexGuard<'_>, Error> {
         self.lock_for(Wait::Forever)
     }
@@ -103,7 +103,7 @@ impl Mutex {
         self.lock_for(Wait::No)
     }
 
-    /// As [`lock`](Self::lock), with a limit.
+    /// As [`lock`](Self::lock), with a limit on the wait for other threads and programs.
     ///
     /// # Errors
     /// As `lock`; `TimedOut`, or `Held` for [`Wait::No`].
@@ -113,7 +113,7 @@ impl Mutex {
     pub fn lock_for(&self, wait: impl Into<Wait>) -> Result<MutexGuard<'_>, Error> {
         let wait = wait.into();
         if !self.lock.is_here() {
-            return Err(Error::Disconnected); // a forked child has no guards of its parent's
+            return Err(Error::Disconnected); // a forked child has none of its parent's guards
         }
         let end = match wait {
             Wait::For(time) => Instant::now().checked_add(time),
@@ -139,7 +139,7 @@ impl Mutex {
         Ok(MutexGuard { mutex: self, is_over: false, thread: PhantomData })
     }
 
-    /// Whether this thread has guards of the mutex. No message is sent.
+    /// Whether this thread has guards of the mutex. The client sends no message.
     pub fn is_owner(&self) -> bool {
         let state = self.threads().state.lock();
         state.owner.as_ref().is_some_and(|owner| owner.thread == thread::current().id())
@@ -149,7 +149,7 @@ impl Mutex {
         self.lock.threads()
     }
 
-    /// One more guard of the owner, if that is this thread and its hold is not known to be lost.
+    /// Gives this thread one more guard, if it is the owner and its hold is not known to be lost.
     fn goes_deeper(&self) -> Result<bool, Error> {
         if !self.is_owner() {
             return Ok(false);
@@ -164,7 +164,8 @@ impl Mutex {
         })
     }
 
-    /// Waits until no thread of this program owns the mutex, and this one is the first that waits.
+    /// Waits until no thread of this program owns the mutex and this thread is the first in the
+    /// queue; then makes this thread the owner.
     fn becomes_owner(&self, wait: Wait, end: Option<Instant>) -> Result<(), Error> {
         let threads = self.threads();
         let mut state = threads.state.lock();
@@ -185,7 +186,7 @@ impl Mutex {
             };
             if is_over {
                 state.queue.retain(|&other| other != number);
-                threads.changed.notify_all(); // the next one may be the first now
+                threads.changed.notify_all(); // the next one may be first now
                 return Err(Error::TimedOut);
             }
         }
@@ -195,7 +196,7 @@ impl Mutex {
         Ok(())
     }
 
-    /// Does something for the owner, which is this thread.
+    /// Calls `f` with the owner, which is this thread.
     fn with_owner<T>(&self, f: impl FnOnce(&mut Owner) -> T) -> T {
         let mut state = self.threads().state.lock();
         f(state.owner.as_mut().expect("this thread is the owner"))
@@ -206,7 +207,8 @@ impl Mutex {
         self.threads().changed.notify_all();
     }
 
-    /// Takes the hold out, so that no other thread waits while the primary is asked.
+    /// Takes the hold out for the call of `f`, so that the mutex of the state is free while `f`
+    /// asks the primary.
     fn with_hold<T>(&self, f: impl FnOnce(&mut OwnedGuard) -> T) -> Option<T> {
         let mut hold = self.with_owner(|owner| owner.hold.take())?;
         let result = f(&mut hold);
@@ -214,7 +216,7 @@ impl Mutex {
         Some(result)
     }
 
-    /// Whether the owner's hold is not known to be lost.
+    /// Fails if the owner's hold is known to be lost.
     fn is_known(&self) -> Result<(), Error> {
         match self.with_hold(|hold| hold.is_known_lost()) {
             Some(false) => Ok(()),
@@ -222,7 +224,7 @@ impl Mutex {
         }
     }
 
-    /// A guard of this thread ends; with the last one the hold does.
+    /// Ends a guard of this thread; the last one also ends the hold.
     fn unlock(&self) -> Result<(), Error> {
         let depth = self.with_owner(|owner| {
             owner.depth -= 1;
@@ -244,7 +246,8 @@ impl MutexGuard<'_> {
         self.mutex.with_hold(|hold| hold.token()).flatten()
     }
 
-    /// Checks at the primary whether the hold is there, as [`Guard::check`](crate::Guard::check).
+    /// Checks at the primary whether the lock is still held, as
+    /// [`Guard::check`](crate::Guard::check).
     ///
     /// # Errors
     /// `Lost`, `NotReady`, `Disconnected`, `Left`.
@@ -255,14 +258,16 @@ impl MutexGuard<'_> {
         self.mutex.with_hold(OwnedGuard::check).unwrap_or(Err(Error::Lost))
     }
 
-    /// Ends this guard, and with the thread's last one the hold.
+    /// Ends this guard. The thread's last guard also releases the lock.
     ///
     /// # Errors
-    /// `Lost`: something else may have happened under the hold; said by each guard of it that ends
-    /// after this client has learnt of the loss. `NotReady`, `Disconnected`.
+    /// `Lost`: the lock was lost before, and another client may have held it in between. Every
+    /// guard of the hold that ends after this client has learnt of the loss reports it. `NotReady`,
+    /// `Disconnected`: from the last guard only; see [`Guard::unlock`](crate::Guard::unlock).
     ///
     /// # Latency
-    /// None, for the last guard one round trip; 5 s at most.
+    /// The last guard: as `Guard::unlock`. Any other: none; 5 s at most while another thread uses
+    /// the lock.
     pub fn unlock(mut self) -> Result<(), Error> {
         self.is_over = true;
         self.mutex.unlock()

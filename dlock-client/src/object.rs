@@ -11,8 +11,8 @@ use crate::client::{ticks, Client};
 use crate::error::Error;
 use crate::reference::{Key, Reference};
 
-/// A 64-bit value at the primary. Clones are the same object; when the last one is dropped, the
-/// client gives it back.
+/// A 64-bit value at the primary. Clones are the same object. When the program drops the last
+/// clone, the client gives the object back.
 #[derive(Clone, Debug)]
 pub struct Object {
     reference: Arc<Reference>,
@@ -75,8 +75,8 @@ impl Object {
     /// Adds modulo 2^64; returns the value before.
     ///
     /// # Errors
-    /// `NoObject` (its lease ended and it was destroyed), `NotReady`, `Disconnected` (it may or
-    /// may not have been added), `Left`.
+    /// `NoObject` (the object's lease ended and it was destroyed), `NotReady`, `Disconnected` (the
+    /// value may or may not have changed), `Left`.
     ///
     /// # Latency
     /// One round trip, one word operation; 5 s at most.
@@ -98,7 +98,7 @@ impl Object {
         }
     }
 
-    /// The value.
+    /// Reads the value.
     ///
     /// # Errors
     /// As [`fetch_add`](Self::fetch_add).
@@ -112,7 +112,7 @@ impl Object {
     /// Destroys the object. A client that has got it can go on using it while its lease lasts.
     ///
     /// # Errors
-    /// `NotOwner`, `Destroyed` (before), `NotReady`, `Disconnected`, `Left`.
+    /// `NotOwner`, `Destroyed` (it was destroyed before), `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One control round trip; 10 s at most.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The settings with which a Rust program reaches its primary.
+//! The configuration with which a Rust program reaches its primary.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use dlock_fabric::tls::Tls;
 /// The longest horizon of a session.
 pub const HORIZON_MAX: Duration = Duration::from_secs(86_400);
 
-/// The queue pairs of a client of an RDMA primary. They must be those of the primary: it refuses
-/// others.
+/// The queue pairs of a client over RDMA. Client and primary must be configured alike: the primary
+/// refuses a client with the other choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueuePairs {
-    /// One for lock words and one for messages.
+    /// One queue pair for lock words and one for messages.
     #[default]
     Separate,
-    /// One for both.
+    /// One queue pair for both.
     Shared,
 }
 
-/// How to reach a primary: made by [`Config::new`], changed by its methods.
+/// The configuration of a client: made by [`Config::new`], changed by its methods.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,7 +53,7 @@ pub struct Config {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Horizon {
-    /// The value of the environment, else the default.
+    /// The value of the environment variable, or else the default.
     #[default]
     Default,
     None,
@@ -72,7 +72,7 @@ impl Config {
         Self { port: Some(port), ..self }
     }
 
-    /// The fabric wanted.
+    /// The fabric of the client's data path.
     #[must_use]
     pub fn fabric(self, fabric: FabricChoice) -> Self {
         Self { fabric, ..self }
@@ -84,15 +84,14 @@ impl Config {
         Self { queue_pairs, ..self }
     }
 
-    /// The RDMA device by its name, as `rdma link` prints it; it is not used over tcp or shared
-    /// memory.
+    /// The RDMA device by its name, as `rdma link` prints it. Not used over tcp or shared memory.
     #[must_use]
     pub fn device(self, name: impl Into<String>) -> Self {
         Self { device: Some(name.into()), ..self }
     }
 
-    /// The RDMA port by its GID, which has the form of an IPv6 address (`::ffff:a.b.c.d` for a
-    /// RoCE port with an IPv4 address); it is not used over tcp or shared memory.
+    /// The RDMA port by its GID, which has the form of an IPv6 address (`::ffff:a.b.c.d` for a RoCE
+    /// port with an IPv4 address). Not used over tcp or shared memory.
     #[must_use]
     pub fn gid(self, gid: Ipv6Addr) -> Self {
         Self { gid: Some(gid), ..self }
@@ -100,30 +99,31 @@ impl Config {
 
     /// The session's horizon, in whole seconds rounded up, from 1 s to [`HORIZON_MAX`].
     ///
-    /// A client that had no answer for so long neither operates on locks nor believes that it holds
-    /// any, and the primary may end its holds without a lease. The library sends the heartbeats.
-    /// Where no horizon is set, the environment variable `DLOCK_HORIZON_S` decides, else it is 10
-    /// s.
+    /// If the client has had no answer of its primary for this long, it neither operates on locks
+    /// nor believes that it holds any, and the primary may end its holds without a lease. The
+    /// library sends the heartbeats. If no horizon is set, the environment variable
+    /// `DLOCK_HORIZON_S` decides; otherwise the horizon is 10 s.
     #[must_use]
     pub fn horizon(self, horizon: Duration) -> Self {
         Self { horizon: Horizon::After(horizon), ..self }
     }
 
-    /// No horizon: a client relies on its locks for as long as its connection stands.
+    /// No horizon: the client relies on its locks for as long as its connection stands.
     #[must_use]
     pub fn without_horizon(self) -> Self {
         Self { horizon: Horizon::None, ..self }
     }
 
-    /// Where the client looks for the successor of the primary, besides the address that it
-    /// connects to.
+    /// The addresses at which the client looks for the successor of the primary, besides the
+    /// address that it connects to.
     ///
     /// With this, or with the environment variable `DLOCK_PRIMARIES`, a client finds its primary
     /// again by itself: it notices that the primary is gone, comes back to it or to the first of
-    /// these addresses at which a primary is, claims its locks, and goes on; acquires that may wait
-    /// do so meanwhile, all other calls are [`NotReady`](crate::Error::NotReady). One address, that
-    /// of the primary itself, is enough where it is started again. With an empty list the program
-    /// comes back by itself (`Instance::reinit`); the environment does not matter.
+    /// these addresses at which a primary runs, claims its locks, and goes on. Meanwhile acquires
+    /// that may wait do so; all other calls fail with [`NotReady`](crate::Error::NotReady). If the
+    /// primary is always restarted at its own address, that one address is enough. With an empty
+    /// list the program itself must bring the client back (`Instance::reinit`); the environment
+    /// variable is then ignored.
     #[must_use]
     pub fn primaries(self, primaries: impl IntoIterator<Item = impl Into<Address>>) -> Self {
         Self { primaries: Some(primaries.into_iter().map(Into::into).collect()), ..self }
@@ -131,41 +131,42 @@ impl Config {
 
     /// How long becoming a client may take in all.
     ///
-    /// Within this time the client waits for a primary that recovers and, where several
-    /// [`primaries`](Self::primaries) are known, for one that is about to start, for a minute at
-    /// most. Without it the client waits for no primary, and each of connecting, registering and
-    /// attaching may take 10 s at each address.
+    /// Within this time the client waits for a primary that recovers. If it knows several
+    /// [`primaries`](Self::primaries), it also waits for one that is about to start, for a minute
+    /// at most. If this is not set, the client waits for no primary, and connecting, registering
+    /// and attaching may take 10 s each at each address.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: Some(wait), ..self }
     }
 
     /// How long the primary may be silent before a client that knows [`primaries`](Self::primaries)
-    /// looks for another, from 100 ms to a minute; 1 s if neither this nor the environment variable
+    /// looks for another, from 100 ms to a minute. 1 s if neither this nor the environment variable
     /// `DLOCK_SILENCE_MS` is set.
     #[must_use]
     pub fn silence(self, silence: Duration) -> Self {
         Self { silence: Some(silence), ..self }
     }
 
-    /// Speak TLS with the primary. Where this is not set, the environment decides (`DLOCK_TLS_CA`,
-    /// `DLOCK_TLS_CERT`, `DLOCK_TLS_KEY`, `DLOCK_TLS_CRL`, `DLOCK_TLS_KEY_PASSWORD_FILE`). The
-    /// files are read again at each connection if they have changed.
+    /// The client uses TLS with the primary. If this is not set, the environment decides
+    /// (`DLOCK_TLS_CA`, `DLOCK_TLS_CERT`, `DLOCK_TLS_KEY`, `DLOCK_TLS_CRL`,
+    /// `DLOCK_TLS_KEY_PASSWORD_FILE`). At each connection the client reads the files again if they
+    /// have changed.
     #[must_use]
     pub fn tls(self, tls: Tls) -> Self {
         Self { tls: TlsUse::With(tls), ..self }
     }
 
-    /// No TLS; the environment does not matter.
+    /// No TLS; the environment is ignored.
     #[must_use]
     pub fn without_tls(self) -> Self {
         Self { tls: TlsUse::Off, ..self }
     }
 
-    /// The configuration for the calls of the C API.
+    /// Converts this to the configuration of the calls of the C API.
     ///
     /// # Errors
-    /// `Invalid`: a value is out of its bounds.
+    /// `Invalid`: a value is out of its range.
     pub(crate) fn checked(&self) -> Result<ClientConfig, Error> {
         let port = match self.port {
             Some(0) => return Err(Error::Invalid("port 0 cannot be connected to")),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A call up to its first chain, which decides most of them.
+//! A call on a lock up to the outcome of its first chain, which decides most calls.
 //!
 //! ```text
 //!   perform ─▶ first effect: one chain ─▶ result
 //!                └▶ First: one chain, a ledger write ─▶ result
 //!                     └▶ Operation: execute::carry_out
 //! ```
-//! A part of a call that may block runs [uncancelled]. A first chain on memory of this host does
+//! The part of a call that may block runs [uncancelled]. A first chain on memory of this host does
 //! not block.
 
 use dlock_core::lock::{FirstOp, Op, OpResult};
@@ -19,7 +19,7 @@ use dlock_fabric::os::threads::uncancelled;
 use crate::execute::{carry_out, Limit, CLOCK_WAIT, DATA_WAIT_NS};
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
-/// Runs `op` on the lock in a slot that no other operation is under way on.
+/// Runs `op` on the lock of this slot. No other operation may be under way on that lock.
 #[inline(always)]
 pub(crate) fn perform(
     lock_slot: &LockSlot,
@@ -35,7 +35,7 @@ pub(crate) fn perform(
     begin(lock_slot, guard, op, limit)
 }
 
-/// The clock was read as [`ClientLock::clock_at_first`] does.
+/// Executes the first effect. The caller has read the clock by [`ClientLock::clock_at_first`].
 #[inline(always)]
 fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
@@ -47,7 +47,7 @@ fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Li
     let until_ns = bounds.chain_until_ns(held.last_now.local_ns);
     let single = held.exec.execute_one(&word_op, until_ns);
     if let Single::Done(old) = single {
-        // most often no tick of the clock lies between
+        // usually no tick of the clock lies between the two readings
         if held.is_clock_as_read(needs_clock(op, &held.entry, held.last_now)) {
             let now = &held.last_now;
             if let Some(result) = First::ended(&mut held.entry, op, first, old, now, now) {
@@ -58,7 +58,8 @@ fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Li
     begun(lock_slot, guard, op, limit, (first, single.into()))
 }
 
-/// What the first effect has not decided, or not by the clock as it was before it.
+/// Goes on after a first chain that did not end the operation, or after which the clock must be
+/// read again.
 #[inline(never)]
 fn begun(
     lock_slot: &LockSlot,
@@ -78,7 +79,7 @@ fn begun(
     go_on(lock_slot, guard, first, follows)
 }
 
-/// What does not begin with one word operation.
+/// Begins an operation whose first effect is not a single word operation.
 #[inline(never)]
 fn begin_with_more(
     lock_slot: &LockSlot,
@@ -88,7 +89,7 @@ fn begin_with_more(
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if let Some(status) = held.unfounded(op) {
-        return OpResult::of(status); // of a lock that is held: none of the others
+        return OpResult::of(status); // only an operation on a held lock is refused so
     }
     let local_ns = held.last_now.local_ns;
     let until_ns = limit.bounds(local_ns).until_ns;
@@ -113,7 +114,7 @@ fn begin_with_more(
     go_on(lock_slot, guard, first, follows)
 }
 
-/// A fair lock.
+/// Begins an operation on a fair lock, whose first effect is a chain.
 #[inline(always)]
 fn begin_with_turn(
     lock_slot: &LockSlot,
@@ -153,9 +154,9 @@ fn go_on(
 }
 
 impl ClientLock {
-    /// The end of an operation after its first chain: its result, or what goes on.
+    /// Carries out what follows the first chain: returns the result, or the operation that goes on.
     #[inline]
-    #[allow(clippy::result_large_err)] // it is no error, and rare
+    #[allow(clippy::result_large_err)] // the `Err` is no error, and rare
     pub(crate) fn ends(
         &mut self,
         first: &mut First,
@@ -189,8 +190,9 @@ fn perform_remotely(
     }
 }
 
-/// Reads the clock where it may have to be asked for, and a chain is waited for; how long the call
-/// may take. `None`: it has no time left, and does not begin; the clock is not waited for either.
+/// Reads the clock for an executor that may have to ask the primary for the time and to wait for a
+/// chain. Returns how long the call may take. `None`: the call has no time left, or too little to
+/// wait for the clock, and does not begin.
 fn begins_remotely(held: &mut ClientLock, op: Op, limit: &Limit) -> Option<Limit> {
     let (left, is_by_itself) = (limit.left(), held.entry.needs_no_server_clock(op));
     let may_ask = is_by_itself || left >= CLOCK_WAIT || held.exec.is_clock_ready();

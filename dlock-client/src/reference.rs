@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The locks and objects a client has got, counted: an instance has one reference to each, which
-//! all lock objects of the same name share. When the last lock object is dropped, the client gives
-//! the lock or object back.
+//! The locks and objects that a client has got. An instance has one counted reference to each,
+//! which all lock objects of the same name share. When the program drops the last of these, the
+//! client gives the lock or object back.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ pub(crate) enum Key {
 }
 
 /// The longest time that a get waits for other threads that give the same lock or object back.
-/// These take two calls: that of a get for which they wait, and their own.
+/// Giving back takes up to two control calls: that of an earlier get, and its own.
 const GIVEN_BACK_WAIT: Duration = Duration::from_secs(20);
 
 /// An instance, and the references to its locks and objects.
@@ -34,25 +34,25 @@ const GIVEN_BACK_WAIT: Duration = Duration::from_secs(20);
 pub(crate) struct References {
     instance: Arc<Instance>,
     live: Mutex<Live>,
-    /// A get has ended, or something was given back.
+    /// Signalled when a get has ended, or a lock or object was given back.
     changed: Condvar,
     tasks: Arc<Tasks>,
 }
 
-/// The references in use. No call to the primary is made under their mutex: one may take 10 s.
+/// The references in use. No thread calls the primary under their mutex: a call may take 10 s.
 ///
 /// ```text
-///   get   begins ── call ── ends: it takes what is kept
-///   drop  it is kept until the gets that began before have ended ── call: it is going ── gone
+///   get   begins ── call ── ends: the get takes over a kept key
+///   drop  the key is kept until earlier gets have ended ── call: the key is going ── gone
 /// ```
 /// So the result of a get is valid if no thread was giving the same lock or object back when the
-/// get began, also if a thread drops it later. A get knows its lock or object only when it ends.
+/// get began, even if a thread drops it later. A get learns its lock or object only when it ends.
 #[derive(Debug, Default)]
 struct Live {
     references: HashMap<Key, Weak<Reference>>,
-    /// The locks and objects that are being given back.
+    /// The locks and objects that threads are giving back now.
     going: HashSet<Key>,
-    /// The locks and objects that are to be given back, and the number of the drop that does so.
+    /// The locks and objects that are to be given back, each with the number of its drop.
     kept: HashMap<Key, u64>,
     /// The numbers of the gets under way.
     gets: BTreeSet<u64>,
@@ -78,8 +78,8 @@ struct Get<'a> {
     before: Before,
 }
 
-/// What was being given back, and what was to be given back, when a get began. Giving back waits
-/// only for gets that began before it, so not for this one.
+/// What was going, and what was kept, when a get began. Giving back waits only for gets that began
+/// earlier; those keys do not wait for this get.
 #[derive(Default)]
 struct Before {
     going: HashSet<Key>,
@@ -87,7 +87,7 @@ struct Before {
 }
 
 impl Before {
-    /// Whether what the get has returned was not given back since the get began.
+    /// Whether no thread has given the result of the get back since the get began.
     fn has_got(&self, key: Key, live: &Live) -> bool {
         let kept = self.kept.get(&key);
         !self.going.contains(&key) && (kept.is_none() || live.kept.get(&key) == kept)
@@ -119,8 +119,8 @@ impl References {
         &self.tasks
     }
 
-    /// Gets a lock or an object from the primary and counts the reference. It is got again if
-    /// another thread was giving it back.
+    /// Gets a lock or an object from the primary, and counts the reference. If another thread was
+    /// giving it back meanwhile, gets it again.
     pub(crate) fn obtain(
         self: &Arc<Self>,
         get: impl Fn(&Instance) -> Result<Key, Error>,
@@ -147,7 +147,7 @@ impl References {
         }
     }
 
-    /// Begins a get. If the lock or object is known, it waits until no thread gives that back.
+    /// Begins a get. If the key is known from an earlier try, waits until no thread gives it back.
     fn begin(&self, of: Option<Key>) -> Result<Get<'_>, Error> {
         let until = Instant::now() + GIVEN_BACK_WAIT;
         let mut live = self.live.lock();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a control connection is refused, and by which call: what is an end, what is tried again.
+//! Errors of the system calls of a control connection: which are final, and which are retried.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,8 @@ use dlock_fabric::tls::Tls;
 
 use crate::control::CallError;
 
-/// The system refuses a call. The end of a connection is no refusal, and is told elsewhere.
+/// Logs that the system refused a call. The end of a connection is no refusal; the caller reports
+/// it.
 pub(crate) fn refused(peer: SocketAddr, call: &str, error: &std::io::Error) -> CallError {
     if !is_end(error.kind()) {
         log::error!("the primary at {peer} cannot be asked: {call}: {error}");
@@ -20,7 +21,7 @@ pub(crate) fn refused(peer: SocketAddr, call: &str, error: &std::io::Error) -> C
     CallError::Transport
 }
 
-/// A connection with TLS, once hands are shaken.
+/// Does the TLS handshake on a connection.
 pub(crate) fn sealed(
     stream: &TcpStream,
     peer: SocketAddr,
@@ -32,10 +33,10 @@ pub(crate) fn sealed(
     Ok(session)
 }
 
-/// How loudly a failure to shake hands is told: a call that the system refuses always.
+/// The level at which a failed handshake is logged: always `Error` if the system refused a call.
 pub(crate) fn level_of(error: &std::io::Error, level: log::Level) -> log::Level {
     match error.kind() {
-        ErrorKind::InvalidData | ErrorKind::Other => level, // of TLS, and told by its other end
+        ErrorKind::InvalidData | ErrorKind::Other => level, // of TLS, or reported by the peer
         kind if is_end(kind) => level,
         _ => log::Level::Error,
     }
@@ -52,7 +53,7 @@ pub(crate) fn reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Signals and expired socket timeouts: the deadline decides.
+/// Whether the error is a signal or an expired socket timeout: the caller checks its deadline.
 pub(crate) fn is_retry(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The certificates and the key with which a client speaks TLS.
+//! The certificates and the key with which a client uses TLS.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,33 +8,34 @@ use arc_swap::ArcSwapOption;
 use dlock_core::wire::status::Status;
 use dlock_fabric::tls::{FilePassword, KeyPassword, NoPassword, Tls, TlsFiles};
 
-/// The environment variable with the file of the CAs whose primaries are accepted: PEM. If it is
-/// set, clients whose configuration does not mention TLS speak TLS. They need a certificate and a
-/// key, too.
+/// The environment variable with the file of the CAs whose primaries the client accepts: PEM. If it
+/// is set, clients whose configuration does not mention TLS use TLS; they also need a certificate
+/// and a key.
 pub const TLS_CA_VARIABLE: &str = "DLOCK_TLS_CA";
 /// The environment variable with the file of the client's certificate and its chain: PEM.
 pub const TLS_CERT_VARIABLE: &str = "DLOCK_TLS_CERT";
 /// The environment variable with the file of the client's private key: PEM.
 pub const TLS_KEY_VARIABLE: &str = "DLOCK_TLS_KEY";
-/// The environment variable with the file of revocation lists; without it nothing is revoked.
+/// The environment variable with the file of revocation lists; without it no certificate is
+/// revoked.
 pub const TLS_CRL_VARIABLE: &str = "DLOCK_TLS_CRL";
 /// The environment variable with the file whose first line is the password of the key.
 pub const TLS_PASSWORD_VARIABLE: &str = "DLOCK_TLS_KEY_PASSWORD_FILE";
 
-/// Whether a client speaks TLS with its primary, and with which certificates and key.
+/// Whether a client uses TLS with its primary, and with which certificates and key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TlsUse {
-    /// TLS if the environment names files for it ([`TLS_CA_VARIABLE`] and its neighbours).
+    /// TLS if the environment names files for it ([`TLS_CA_VARIABLE`] and the other variables).
     #[default]
     Environment,
-    /// No TLS; the environment does not matter.
+    /// No TLS; the environment is ignored.
     Off,
     /// With these certificates and this key.
     With(Tls),
 }
 
 impl TlsUse {
-    /// Loads the certificates and the key, as the files are now; `None`: without TLS.
+    /// The certificates and the key, loaded again if their files have changed; `None`: no TLS.
     ///
     /// # Errors
     /// `Error`: the environment names files that cannot be used; the log has the file and the
@@ -68,10 +69,10 @@ struct Named {
 }
 
 impl Named {
-    /// The files by the variables of the environment; `None`: it names none.
+    /// The files that the environment variables name; `None`: they name none.
     ///
     /// # Errors
-    /// The name of a variable that is missing.
+    /// The name of a variable that is not set.
     fn by(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<Option<Self>, &'static str> {
         let [ca, cert, key, crl, password] = [
             TLS_CA_VARIABLE,

@@ -23,21 +23,21 @@ impl Stats {
         self.0.clear();
     }
 
-    /// Counts the result of a synchronous operation on a got lock.
+    /// Counts the result of a synchronous operation on a lock that the client has got.
     pub(crate) fn count(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
             self.count_failure(lock_type, op, result.status, How::Single);
         }
     }
 
-    /// Counts the result of an item of a batch, on a got lock.
+    /// Counts the result of an item of a batch, on a lock that the client has got.
     pub(crate) fn count_batched(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
             self.count_failure(lock_type, op, result.status, How::Batched);
         }
     }
 
-    /// Counts the result of an asynchronous operation on a got lock.
+    /// Counts the result of an asynchronous operation on a lock that the client has got.
     pub(crate) fn count_async(&self, lock_type: LockType, op: Op, result: &OpResult) {
         if result.status != Status::Success {
             self.count_failure(lock_type, op, result.status, How::Asynchronous);
@@ -72,7 +72,7 @@ impl Stats {
     }
 }
 
-/// The kind of call that asked for an operation; the original counts each kind differently.
+/// The kind of call that asked for an operation: the original library counts each kind differently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Single,

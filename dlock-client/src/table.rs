@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The locks of one instance: found by id without taking a lock, each behind its own mutex.
+//! The locks of one instance. A thread finds a lock by its id without a mutex; each lock has its
+//! own.
 //!
 //! ```text
 //!   LockId ──hint (direct-mapped, lock-free, may be wrong)──▶ index ──▶ lock slot
 //!         └──map  (RwLock<HashMap>, the truth)─────────────▶ index
 //! ```
-//! A thread that locks a lock slot checks that the slot has the lock it looked for; a wrong or
-//! missing hint costs one look into the map and is corrected. Lock slots never move and are never
-//! freed while the instance lives; the lock slot of a released lock is used for the next lock.
+//! A thread that has locked a lock slot checks that the slot has the wanted lock. A wrong or
+//! missing hint costs one look into the map, which corrects the hint. Lock slots never move and are
+//! never freed while the instance exists; the slot of a released lock is used for a later lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -28,48 +29,49 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::Pulse;
 
-/// The longest time an operation waits for another thread's operation on the same lock: that one
-/// takes at most its own bound and a second for a cancel.
+/// The longest time that an operation waits for another thread's operation on the same lock. That
+/// operation takes at most its own limit and a second for a cancel.
 pub(crate) const LOCK_SLOT_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S + 2);
 
 /// The operation that is under way on a lock while its mutex is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Busy {
-    /// None.
+    /// No operation.
     No,
-    /// A thread waits for the grant.
+    /// A thread or a future waits for an answer, such as a grant, or rests between two tries.
     Waiting,
     /// The instance's asynchronous operation.
     Async,
 }
 
-/// A lock this instance has got.
+/// A lock that this instance has got.
 pub(crate) struct ClientLock {
     /// The id by which the application knows the lock; a recovered primary may have another.
     pub(crate) id: LockId,
     pub(crate) entry: LockEntry,
-    /// The session that `entry`'s handle and slot belong to, or one that refuses every operation.
+    /// The executor of the session to which `entry`'s handle and slot belong, or one that refuses
+    /// every operation.
     pub(crate) exec: Arc<dyn Executor>,
-    /// Whether the lock word is in memory of this host, so that its chains and its clock take no
-    /// wait.
+    /// Whether the lock word is in memory of this host: then chains and clock readings never wait.
     pub(crate) is_local: bool,
-    /// The pulse of that session: until when the client may rely on it.
+    /// The pulse of that session: it has the horizon until which the client may rely on the
+    /// session.
     pub(crate) pulse: Arc<Pulse>,
-    /// The addresses of `entry`'s handle and slot.
+    /// The incarnation of the primary to which `entry`'s handle and slot belong.
     pub(crate) binding: Binding,
     pub(crate) busy: Busy,
-    /// What the listeners of the lock were told.
+    /// Which events the listeners of the lock have had.
     pub(crate) listening: Listening,
-    /// Threads and futures that wait for a guard, in order, by their turns.
+    /// The turns of the threads and futures that wait for a guard, in order.
     pub(crate) queue: VecDeque<Turn>,
-    /// The turn that was given out last.
+    /// The last turn that was given out.
     last_turn: Turn,
-    /// The index of its lock slot in the table.
+    /// The index of this lock's slot in the table.
     pub(crate) index: LockSlotIndex,
-    /// The server clock as it was last read, for operations that need no fresh reading.
+    /// The last reading of the server clock, for operations that need no fresh one.
     pub(crate) last_now: Now,
-    /// The local time at which it was; [`last_now`](Self::last_now) may be a later time of the
-    /// client's own clock since.
+    /// The client's own clock at that reading. [`last_now`](Self::last_now) may have been moved to
+    /// a later time since, by the client's own clock.
     pub(crate) read_ns: u64,
 }
 
@@ -101,32 +103,33 @@ impl ClientLock {
         }
     }
 
-    /// Handles that a release was refused with this status, or was not answered:
+    /// Ends a hold whose release was refused with this status, or was not answered: see
     /// [`LockEntry::release_unheard`].
     pub(crate) fn release_unheard(&mut self, refused: Status) -> Option<OpResult> {
         let now = self.binding.clock(self.clock_unanswered());
         self.entry.release_unheard(refused, now)
     }
 
-    /// Has another session carry out the lock's operations from here on.
+    /// Moves the lock to another session, which carries out its operations from now on.
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
-        self.read_ns = 0; // it has a clock of its own
+        self.read_ns = 0; // the new session has a clock of its own
         self.is_local = exec.reads_are_free();
         self.exec = exec;
         self.pulse = pulse;
     }
 
-    /// Refuses operations until the lock is claimed at a successor: its primary is gone.
-    /// The horizon stays that of the old session: past it another client may have the lock, and
-    /// only the successor's answer to the claim decides.
+    /// Refuses operations until the client has claimed the lock at a successor, because the primary
+    /// is gone. The horizon stays that of the old session: past it another client may have the
+    /// lock, and only the successor's answer to the claim decides.
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
         self.read_ns = 0;
         self.is_local = refuse.reads_are_free();
         self.exec = refuse;
     }
 
-    /// Ends the operations on this session as before: its connections have ended, and are closed.
+    /// If the lock is on the session of `old`, replaces its executor by `ended`: the connections of
+    /// that session have ended, and are closed.
     pub(crate) fn ends_with(&mut self, old: &Arc<dyn Executor>, ended: &Arc<dyn Executor>) {
         if Arc::ptr_eq(&self.exec, old) {
             self.refuse(Arc::clone(ended));
@@ -140,7 +143,7 @@ impl ClientLock {
         self.last_turn
     }
 
-    /// Gives a place in the queue up.
+    /// Gives up a place in the queue.
     pub(crate) fn leave_queue(&mut self, turn: Turn) {
         self.queue.retain(|&other| other != turn);
     }
@@ -151,23 +154,23 @@ impl ClientLock {
         self.within_horizon(self.exec.now())
     }
 
-    /// As [`now`](Self::now), a second time in one operation.
+    /// As [`now`](Self::now), for a second reading in one operation.
     #[inline]
     pub(crate) fn now_again(&self) -> Now {
         self.within_horizon(self.exec.now_again(self.last_now))
     }
 
-    /// The reading `now` with the horizon of the session.
+    /// The reading `now`, with the horizon of the session.
     #[inline]
     pub(crate) fn within_horizon(&self, now: Now) -> Now {
         Now { horizon_ns: self.pulse.horizon_ns(), ..now }
     }
 }
 
-/// Sets the ways in which operations on a lock may be carried out by this executor.
+/// Sets how operations on a lock may be carried out, as this executor permits.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
     entry.may_try(exec.is_one_sided());
-    // in a chain that the primary executes, reads cost nothing
+    // in a chain that the primary executes, a read costs nothing more
     entry.reads_are_free(exec.reads_are_free() || exec.chains_are_noted());
     entry.may_park(exec.may_park());
     entry.is_by_primary(exec.chains_are_noted());
@@ -176,19 +179,19 @@ fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
 /// A place in the queue of the waiters for a guard of one lock.
 pub(crate) type Turn = u64;
 
-/// Wakes threads when the state of a lock slot has changed, and the driver's work for futures, if a
-/// future waits for that.
+/// Wakes threads when the state of a lock slot has changed; also the driver's work for futures, if
+/// a future waits for the slot.
 #[derive(Default)]
 pub(crate) struct Changed {
     threads: Condvar,
-    /// The number of futures that wait; changed under the slot's mutex.
+    /// How many futures wait; changed under the slot's mutex.
     futures: AtomicU32,
     /// The futures of the instance: one `Tasks` for all its slots.
     tasks: OnceLock<Arc<Tasks>>,
 }
 
 impl Changed {
-    /// Says that the state has changed; called under the slot's mutex.
+    /// Says that the state has changed; the caller has locked the slot.
     #[inline]
     pub(crate) fn notify_all(&self) {
         self.threads.notify_all();
@@ -208,19 +211,20 @@ impl Changed {
         self.threads.wait_until(guard, deadline)
     }
 
-    /// Records that one more future waits for changes. Called under the slot's mutex.
+    /// Records that one more future waits for changes. The caller has locked the slot.
     pub(crate) fn watch(&self, tasks: &Arc<Tasks>) {
         self.tasks.get_or_init(|| Arc::clone(tasks));
         self.futures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that a future waits no longer; called as often as [`watch`](Self::watch).
+    /// Records that a future no longer waits; called once for each [`watch`](Self::watch).
     pub(crate) fn unwatch(&self) {
         self.futures.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A place for one lock. On cache lines of its own: threads use neighbours at the same time.
+/// The place of one lock in the table. It has cache lines of its own, because threads use
+/// neighbouring slots at the same time.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct LockSlot {
@@ -232,19 +236,19 @@ pub(crate) struct LockSlot {
 pub(crate) type LockSlotGuard<'a> = MutexGuard<'a, Option<ClientLock>>;
 
 impl LockSlot {
-    /// The lock slot, if no other thread operates on it now.
+    /// The locked slot, if no other thread has it locked now.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<LockSlotGuard<'_>> {
         self.held.try_lock()
     }
 
-    /// The lock slot, as soon as no other thread operates on it.
+    /// The locked slot, as soon as no other thread has it locked.
     #[cfg(test)]
     pub(crate) fn lock(&self) -> LockSlotGuard<'_> {
         self.held.lock()
     }
 
-    /// The lock slot, as soon as no other thread operates on it; `None`: not until `deadline`.
+    /// The locked slot, as soon as no other thread has it locked; `None`: not by `deadline`.
     #[inline]
     pub(crate) fn lock_until(
         &self,
@@ -258,12 +262,12 @@ impl LockSlot {
 }
 
 const SEGMENT_MIN: usize = 64;
-/// The number of segments: 64 · (2^12 − 1) lock slots are more than a client can have handles.
+/// The number of segments: 64 · (2^12 − 1) lock slots, more than a client can have handles.
 const SEGMENTS: usize = 12;
 const _: () = assert!(SEGMENT_MIN * ((1 << SEGMENTS) - 1) >= HANDLES_MAX);
 
-/// The size of the first hint table; each further one is twice as large, so that they stay at most
-/// half full.
+/// The size of the first hint table. Each further table is twice as large, so that a table is at
+/// most half full.
 const HINTS_MIN: usize = 256;
 const HINT_TABLES: usize = 10;
 
@@ -281,10 +285,10 @@ struct Map {
     names: HashMap<Vec<u8>, LockId>,
     free: Vec<u32>,
     used: u32,
-    /// The largest number of a hold of a lock that was taken out.
+    /// The largest number of a hold of any lock that was removed.
     holds: u64,
-    /// The application's id of a lock by the primary's id. The two are the same unless a recovered
-    /// primary has another, or the application knows another lock by that id.
+    /// For the primary's id of a lock: the application's id. The two are the same unless a
+    /// recovered primary has given another id, or the application knows another lock by that id.
     at_primary: HashMap<LockId, LockId, BuildHasherDefault<IdHasher>>,
 }
 
@@ -292,8 +296,8 @@ struct Map {
 pub(crate) type LockSlotIndex = u32;
 
 impl Map {
-    /// Records that the primary does not know this lock by this id any more; the id may be another
-    /// lock's by now.
+    /// Records that the primary does not know this lock by `at_primary` any more: another lock may
+    /// have that id by now.
     fn leaves(&mut self, id: LockId, at_primary: LockId) {
         if self.at_primary.get(&at_primary) == Some(&id) {
             self.at_primary.remove(&at_primary);
@@ -311,10 +315,10 @@ impl Table {
         }
     }
 
-    /// The lock slot of this index.
+    /// The lock slot at this index.
     ///
     /// # Panics
-    /// If the index was never given out: indices come from this table alone.
+    /// If the table has never given this index out.
     #[inline]
     pub(crate) fn lock_slot(&self, index: LockSlotIndex) -> &LockSlot {
         let at = index as usize + SEGMENT_MIN;
@@ -323,7 +327,8 @@ impl Table {
         &lock_slots.expect("an index that was given out")[at - (SEGMENT_MIN << segment)]
     }
 
-    /// The index at which this lock probably is: to be checked under the lock slot's mutex.
+    /// The index at which this lock probably is. The caller must check that under the lock slot's
+    /// mutex.
     #[inline]
     pub(crate) fn hint(&self, id: LockId) -> Option<LockSlotIndex> {
         let hints = self.hints[self.hint_table.load(Ordering::Relaxed)].get()?;
@@ -335,7 +340,7 @@ impl Table {
     pub(crate) fn find(&self, id: LockId) -> Option<LockSlotIndex> {
         let map = self.map.read();
         let index = *map.index.get(&id)?;
-        self.set_hint(id, index); // under the map's lock, so that no older hint overtakes it
+        self.set_hint(id, index); // under the map's lock, so that no older hint overwrites it
         Some(index)
     }
 
@@ -346,8 +351,8 @@ impl Table {
         }
     }
 
-    /// Adds a lock of a name that is not in the table, under the id that the primary has for it, or
-    /// under another one if the application knows another lock by that id.
+    /// Adds a lock whose name is not in the table, under the primary's id for it; or under another
+    /// id if the application knows another lock by that id.
     pub(crate) fn insert(&self, mut held: ClientLock) -> (LockId, LockSlotIndex) {
         let (at_primary, name) = (held.entry.lock(), held.entry.desc().name.clone());
         let mut map = self.map.write();
@@ -384,7 +389,7 @@ impl Table {
         self.hint_table.store(table, Ordering::Relaxed);
     }
 
-    /// Takes a lock out; the guard is its lock slot's.
+    /// Removes a lock; `guard` is that of its lock slot.
     pub(crate) fn remove(&self, index: LockSlotIndex, guard: &mut LockSlotGuard<'_>) {
         if let Some(held) = guard.take() {
             let mut map = self.map.write();
@@ -396,18 +401,18 @@ impl Table {
         }
     }
 
-    /// The id of the lock of this name for the application; the primary may have another by now.
+    /// The application's id of the lock of this name; the primary's id may be another one.
     pub(crate) fn named(&self, name: &[u8]) -> Option<LockId> {
         self.map.read().names.get(name).copied()
     }
 
-    /// The application's id of the lock that the primary knows by this id.
+    /// The application's id of the lock that has this id at the primary.
     pub(crate) fn known(&self, at_primary: LockId) -> Option<LockId> {
         self.map.read().at_primary.get(&at_primary).copied()
     }
 
     /// Records that the primary has the id `now` for a lock of this table, and no longer `before`;
-    /// `None`: it has no id for it.
+    /// `None`: it has no id for the lock.
     pub(crate) fn rename(&self, id: LockId, before: LockId, now: Option<LockId>) {
         let mut map = self.map.write();
         map.leaves(id, before);
@@ -441,7 +446,7 @@ fn mix(id: u32) -> u64 {
     u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
 }
 
-/// A hasher for ids: they are hashes or counters already.
+/// A hasher for ids. Ids are hashes or counters already, so it only mixes their bits.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the fast path costs.
+//! The fast path of a one-sided executor allocates no memory.
 
 mod common;
 

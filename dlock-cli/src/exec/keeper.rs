@@ -103,8 +103,12 @@ fn hold_up(watch: &Watch, tells: &Sender<Event>) {
     }
 }
 
-/// Whether COMMAND may be started for a hold until `end_ns`. From here on a successor that refuses
-/// the hold waits for COMMAND; an earlier refusal is seen here.
+/// Whether COMMAND may be started for a hold that lasts until `end_ns`: not if the hold is already
+/// lost.
+///
+/// The end is set before `is_lost` is called, so that no loss is missed. If a successor refuses the
+/// hold before that call, `is_lost` says so and COMMAND is not started. If a successor refuses it
+/// later, [`hold_up`] keeps the successor waiting until COMMAND has ended.
 fn may_start(watch: &Watch, end_ns: u64, is_lost: impl FnOnce() -> bool) -> bool {
     watch.until(end_ns);
     let may_start = !is_lost();

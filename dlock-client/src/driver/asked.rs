@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the library has asked the primary about holds whose programs listen, and is not answered.
+//! The questions to the primary about holds whose programs listen, until they are answered.
 //!
 //! ```text
 //!   look_after_hold ─▶ Instance::asks_of ─ Listen ─▶ Questions ─ answered ─▶ is_answered ─▶ Events
-//!                                                        └ asked anew: the earlier is forgotten
+//!                                                        └ a new question replaces the earlier
 //! ```
-//! When a hold is asked about, and what is told, is decided by `dlock_core::lock::Listening`.
+//! `dlock_core::lock::Listening` decides when the client asks about a hold, and what the program
+//! hears.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -18,16 +19,16 @@ use dlock_core::wire::status::Status;
 
 use crate::instance::Instance;
 
-/// One question.
+/// One question about one hold.
 pub(crate) struct Asked {
     pub(crate) instance: Weak<Instance>,
     pub(crate) lock: LockId,
     /// The number of the hold.
     pub(crate) hold: u64,
-    /// The session in which it was asked.
+    /// The executor of the session in which the client asked.
     pub(crate) exec: Arc<dyn Executor>,
     pub(crate) seq: Seq,
-    /// The answer, while the lock is in use.
+    /// The answer, kept while the lock is in use.
     pub(crate) answer: Option<Result<Reply, Status>>,
 }
 
@@ -37,7 +38,7 @@ impl Drop for Asked {
     }
 }
 
-/// The questions of one client: one for each lock.
+/// The questions of one client, at most one for each lock.
 #[derive(Default)]
 pub(super) struct Questions(HashMap<LockId, Asked>);
 
@@ -46,17 +47,18 @@ impl Questions {
         self.0.is_empty()
     }
 
-    /// A question was sent: it takes the place of an earlier one about the lock.
+    /// Keeps a question that was sent; it replaces an earlier one about the same lock.
     pub(super) fn put(&mut self, asked: Asked) {
         self.0.insert(asked.lock, asked);
     }
 
-    /// The question about this lock is not wanted any more.
+    /// Gives up the question about this lock.
     pub(super) fn forget(&mut self, lock: LockId) {
         self.0.remove(&lock);
     }
 
-    /// Takes the answers that have come; returns the locks that are asked about again, and when.
+    /// Hands on the answers that have come; returns the locks about which the client asks again,
+    /// and when.
     pub(super) fn take_answers(&mut self) -> Vec<(LockId, u64)> {
         let mut again = Vec::new();
         self.0.retain(|&lock, asked| {
@@ -73,7 +75,8 @@ impl Questions {
         again
     }
 
-    /// The sessions whose answers are waited for, and whether one is to be looked at again soon.
+    /// The executors whose answers are awaited, each with whether an answer has come that waits for
+    /// the lock: that one is to be looked at again soon.
     pub(super) fn sessions(&self) -> impl Iterator<Item = (bool, &Arc<dyn Executor>)> {
         self.0.values().map(|asked| (asked.answer.is_some(), &asked.exec))
     }

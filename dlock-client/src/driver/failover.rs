@@ -10,8 +10,8 @@
 //!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
 //! ```
 //! While a client has its primary, only the driver works for it. Connecting and claiming take long:
-//! a thread does so, from one pause to the next. The driver and the thread hold the instance only
-//! while they act.
+//! a separate thread does this, from one pause to the next. The driver and that thread keep the
+//! instance alive only while they act.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ use crate::instance::Instance;
 
 /// How long a `lock` call waits for a failover: longer than `dlockd` waits for absent clients.
 pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
-/// The pause after a round of claims that were not all taken.
+/// The pause after a round of claims if the primary has not taken all of them.
 const AGAIN_PAUSE: Duration = Duration::from_millis(10);
 /// The pause after a thread could not be started.
 const NO_THREAD_PAUSE_NS: u64 = 1_000_000_000;
@@ -47,7 +47,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// How a client handles the silence of its primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The addresses of its primaries; it begins at the first.
+    /// The addresses of the client's primaries; the client begins at the first.
     pub(crate) addresses: Vec<Address>,
     /// How long the primary may be silent.
     pub(crate) silence: Duration,
@@ -113,7 +113,7 @@ impl Watch {
     }
 
     /// Whether this process has made the client. In a forked child the failover does not run, and
-    /// its copy of the mutex may be locked for ever.
+    /// the child's copy of the mutex may be locked for ever.
     pub(crate) fn is_here(&self) -> bool {
         self.owner.is_here()
     }
@@ -122,14 +122,14 @@ impl Watch {
         &self.plan
     }
 
-    /// Sets the function that the client calls when a successor has refused claims of holds, before
-    /// it says to that successor that it has claimed everything.
+    /// Sets the function that the client calls if a successor has refused claims of holds, before
+    /// the client tells that successor that it has made all claims.
     pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         self.refused.lock().0 = Some(act);
     }
 
-    /// Calls the function set by [`before_refused`](Self::before_refused), if there is one. It may
-    /// take long, and may set another one: the mutex is not held.
+    /// Calls the function set by [`before_refused`](Self::before_refused), if there is one. The
+    /// function may take long, and may set another one, so the mutex is free meanwhile.
     fn refused(&self) {
         let act = self.refused.lock().0.clone();
         if let Some(act) = act {
@@ -143,7 +143,7 @@ impl Watch {
     }
 
     /// Has the driver ask whether there is a primary, because a call has failed as calls fail
-    /// without one; returns the number of the last question before.
+    /// without one. Returns the number of the last question before that.
     pub(crate) fn doubts(&self) -> u64 {
         let mut state = self.state.lock();
         state.is_doubted = true;
@@ -151,14 +151,14 @@ impl Watch {
         state.asked
     }
 
-    /// As [`has_moved`](Self::has_moved), without waiting; `None`: it is not known yet.
+    /// As [`has_moved`](Self::has_moved), without waiting; `None`: not known yet.
     pub(crate) fn has_moved_by_now(&self, moves: u64, asked: u64) -> Option<bool> {
         self.state.lock().has_moved(moves, asked)
     }
 
-    /// Whether a call that has failed as calls fail without a primary is worth a second try:
-    /// whether the client has come back more than `moves` times. Waits for that until `deadline`,
-    /// but not once the primary has answered.
+    /// Whether to repeat a call that has failed as calls fail without a primary: only if the client
+    /// has come back more than `moves` times. Waits for that until `deadline`, or until the primary
+    /// has answered.
     pub(crate) fn has_moved(&self, moves: u64, deadline: Instant) -> bool {
         let asked = self.doubts();
         let mut state = self.state.lock();
@@ -191,7 +191,7 @@ impl Watch {
         }
     }
 
-    /// Whether a call has doubted since the last time that the primary is there.
+    /// Whether a call has doubted, since this was last asked, that there is a primary.
     fn take_doubt(&self) -> bool {
         std::mem::take(&mut self.state.lock().is_doubted)
     }
@@ -208,8 +208,8 @@ impl Watch {
     }
 }
 
-/// Has the driver carry out the failover of a client. Without it the client finds no successor by
-/// itself.
+/// Has the driver carry out the failover of a client. If this fails, the client finds no successor
+/// by itself.
 pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>) {
     let seeker = Arc::new(Place { seeker: Mutex::new(Seeker::new(watch)), is_aside: false.into() });
     let seeks = Seeks { client: Arc::downgrade(client), watch: Arc::clone(watch), seeker };
@@ -235,10 +235,10 @@ struct Seeks {
     seeker: Arc<Place>,
 }
 
-/// The failover of a client, which either the driver or a thread of its own carries on.
+/// The failover of a client; either the driver or a separate thread carries it on.
 struct Place {
     seeker: Mutex<Seeker>,
-    /// Whether the thread carries it on.
+    /// Whether the separate thread carries it on.
     is_aside: AtomicBool,
 }
 
@@ -246,21 +246,21 @@ struct Place {
 struct Seeker {
     failover: Failover,
     away: Option<Away>,
-    /// The reason for each address why the client has not come to it.
+    /// For each address, the reason why the client has not come to the primary there.
     reasons: Vec<Option<String>>,
     /// The control connection that the driver watches.
     watched: Option<LineMark>,
-    /// A control connection that has ended already: it is not watched again.
+    /// A control connection whose end the driver has seen already: it is not watched again.
     ended: Option<LineMark>,
     asked: Option<Asked>,
-    /// How far the recovery of the primary is, as listeners know.
+    /// How far the recovery of the primary is, as reported to listeners.
     recovery: Told,
 }
 
 /// A heartbeat whose answer is awaited.
 #[derive(Clone, Copy)]
 struct Asked {
-    /// `None`: it could not be sent yet.
+    /// `None`: the heartbeat could not be sent yet.
     seq: Option<Seq>,
     until_ns: u64,
     /// The whole time from the heartbeat to `until_ns`.
@@ -286,7 +286,7 @@ impl Work for Seeks {
         }
         let mut seeker = self.seeker.seeker.lock();
         if has_event && seeker.asked.is_none() {
-            // asked once: another event ends the connection if the client stays
+            // asked once: if the client stays with this connection, its end is not reported again
             seeker.ended = seeker.watched.take();
             seeker.failover.doubted(boot_ns());
         }
@@ -305,7 +305,7 @@ impl Seeks {
         place.is_aside.store(true, Ordering::SeqCst);
         let started = aside("dlock-failover", move || {
             let work = || place.seeker.lock().goes_aside(&client, &watch);
-            let _ = catch_unwind(AssertUnwindSafe(work)); // reported; it is tried again
+            let _ = catch_unwind(AssertUnwindSafe(work)); // reported; the step is tried again
             place.is_aside.store(false, Ordering::SeqCst);
             watch.call();
         });
@@ -345,7 +345,7 @@ impl Seeker {
         self.failover.next(boot_ns())
     }
 
-    /// Carries the failover on as far as it comes without waiting; `None`: the next step may take
+    /// Carries the failover on as far as possible without waiting; `None`: the next step may take
     /// long.
     fn goes_on(&mut self, client: &Instance, watch: &Watch) -> Option<Next> {
         loop {
@@ -393,7 +393,7 @@ impl Seeker {
         }
     }
 
-    /// Carries out the steps that take long, up to the next pause.
+    /// Carries out the steps that take long, up to the next pause of the failover.
     fn goes_aside(&mut self, client: &Weak<Instance>, watch: &Watch) {
         while !watch.is_over() {
             let Some(client) = client.upgrade() else { return };
@@ -418,7 +418,7 @@ impl Seeker {
         }
     }
 
-    /// Handles the answer, or the silence, of the primary; `None`: a connection has ended.
+    /// Handles the answer of the primary, or its silence; `None`: a connection has ended.
     fn is_heard(&mut self, client: &Instance, watch: &Watch, heard: Option<Heard>) {
         self.asked = None;
         let Some(heard) = heard else {
@@ -435,11 +435,11 @@ impl Seeker {
             client.tells_of_primary(Event::Recovering { told, of });
         }
         if heard == Heard::Recovers && !client.has_told() {
-            self.failover.broken(boot_ns()); // the program has come back to this one itself
+            self.failover.broken(boot_ns()); // the program itself has come back to this primary
         }
     }
 
-    /// Records for calls, and in the log, whether the client has its primary.
+    /// Records whether the client has its primary, for calls and in the log.
     fn is_noted(&mut self, client: &Instance, watch: &Watch) {
         let is_away = self.failover.is_away();
         match (is_away, self.away.take()) {
@@ -488,14 +488,15 @@ impl Seeker {
 /// A connection of the session has ended.
 pub(crate) struct Ended;
 
-/// The patience with a successor: it may have many clients to let in, but it must be there.
+/// The patience with a successor: it may have many clients to admit, but it must not be silent.
 fn patience(watch: &Watch, silence: Duration) -> Patience {
     let wait = Duration::from_nanos(ADMISSION_NS);
     let connect = watch.plan().silence.min(wait);
     Patience { wait, silence: Some(silence), connect, until: None }
 }
 
-/// Carries out one step; returns the address to which the client has not come, and the reason.
+/// Carries out one step. If the client has not come to an address, returns the address's index and
+/// the reason.
 fn carry_out(
     client: &Instance,
     watch: &Watch,

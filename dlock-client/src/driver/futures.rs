@@ -8,12 +8,13 @@
 //!   session ─ answers ────────────┘ … or an answer has come that no thread waits for
 //! ```
 //! The driver waits for no operation: it posts each chain and request, and goes on when the answer
-//! has come. Giving a lock back to the primary takes a control call: a thread does that, and ends
-//! with it. A future itself never waits.
+//! has come. To give a lock back to the primary takes a control call; a thread of its own makes
+//! that call, and then ends. A future itself never waits.
 //!
-//! **Dropping a future.** Its [`Slot`] says that the result is not wanted; the driver cancels the
-//! wait, or releases the lock if the grant has come meanwhile. A guard that is in the slot already
-//! goes back to the driver, which releases it. The slot's mutex decides which of these it is.
+//! **Dropping a future.** The drop marks the future's [`Slot`]: the result is not wanted. The
+//! driver cancels the wait, or releases the lock if the grant has come meanwhile. If the slot
+//! already has a guard, the drop hands the guard to the driver, which releases it. The slot's mutex
+//! decides which of these happens.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -44,18 +45,18 @@ use crate::reference::Reference;
 
 /// The most futures of one client that may wait at a time.
 pub const FUTURES_MAX: usize = 16_384;
-/// The most releases that may be queued; further ones are carried out by the thread that asks for
-/// them.
+/// The most releases that may be queued; beyond that, the thread that asks for a release carries it
+/// out.
 const RELEASES_MAX: usize = 16_384;
 /// The time to the next turn if no future waits for anything.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A hold with its own reference to the lock: it borrows nothing.
+/// A hold with its own reference to the lock, so that it borrows nothing.
 pub(crate) type OwnedHold = Hold<Arc<Reference>>;
 
 /// The futures of one client.
 pub(crate) struct Tasks {
-    /// The process of the driver that carries them out: a forked child has none.
+    /// The process whose driver carries the futures out; a forked child has no such driver.
     owner: Owner,
     state: Mutex<State>,
 }
@@ -63,9 +64,9 @@ pub(crate) struct Tasks {
 #[derive(Default)]
 struct State {
     submitted: Vec<Work>,
-    /// Holds that are to be renewed from now on.
+    /// Holds that the driver is to renew from now on.
     renewed: HashMap<LockId, Renewed>,
-    /// Holds that are looked after, and are to be looked at now.
+    /// Locks whose holds the driver is to look at now.
     looked: Vec<LockId>,
     /// The numbers of acquires submitted and not over, and of releases submitted and not over.
     acquires: usize,
@@ -81,9 +82,9 @@ struct Work {
     slot: Where,
 }
 
-/// What a work keeps until it is over.
+/// What a work keeps alive until it is over.
 enum Keeps {
-    /// The lock, got.
+    /// The lock, which the client has got.
     Reference(Arc<Reference>),
     /// The client alone.
     Instance(Arc<Instance>),
@@ -110,8 +111,8 @@ enum Where {
 /// A hold that its future has not returned yet.
 struct Granted {
     hold: OwnedHold,
-    /// The clock when the lock was granted, and the horizon of the session that has granted it: if
-    /// another session has taken its place, the lock may be another client's.
+    /// The clock at the grant, and the pulse of the session that has granted the lock. If another
+    /// session has replaced that one, the lock may be another client's.
     read: Now,
     pulse: Arc<Pulse>,
     is_renewed: bool,
@@ -166,13 +167,13 @@ impl Tasks {
         }
     }
 
-    /// Releases a hold that is not wanted any more: in this thread, if the queue of releases is
-    /// full.
+    /// Releases a hold that the program does not want any more; in this thread if the queue of
+    /// releases is full.
     fn release_unwanted(self: &Arc<Self>, hold: OwnedHold) {
         drop(self.submit_release(hold, None));
     }
 
-    /// Submits a release to the driver; hands the hold back if the driver cannot release it.
+    /// Submits a release to the driver; returns the hold if the driver cannot release it.
     fn submit_release(
         self: &Arc<Self>,
         hold: OwnedHold,
@@ -189,8 +190,8 @@ impl Tasks {
         }
     }
 
-    /// Begins a work in this thread, as far as that comes without waiting; the driver carries it
-    /// on. A lock that is free in shared memory takes no other thread.
+    /// Begins a work in this thread, as far as it comes without waiting. The driver carries on the
+    /// rest. A free lock in shared memory needs no other thread.
     fn begin(self: &Arc<Self>, mut work: Work) -> Result<(), Box<(Work, Error)>> {
         if !self.is_here() {
             return Err(Box::new((work, Error::Disconnected)));
@@ -228,7 +229,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Has the driver look now at a hold that it looks after.
+    /// Has the driver look now at the hold of this lock.
     pub(crate) fn look_again(&self, lock: LockId) {
         let mut state = self.state.lock();
         if let Some(work) = &state.work {
@@ -290,7 +291,7 @@ struct Futures {
     tasks: Arc<Tasks>,
     call: OnAnswer,
     all: Vec<Work>,
-    /// The holds that are renewed, and not just now.
+    /// The holds that are to be looked at later; one whose renewal is under way is not among them.
     timers: Timers,
     /// Questions to the primary about the holds of programs that listen.
     questions: Questions,
@@ -338,7 +339,7 @@ impl driver::Work for Futures {
 }
 
 impl Futures {
-    /// Looks at the holds whose time has come; a renewal that is due is to be advanced.
+    /// Looks at the holds whose time has come, and begins the renewals that are due.
     fn begin_renewals(&mut self) {
         let now_ns = boot_ns();
         while let Some(renewed) = self.timers.take_due(now_ns) {
@@ -359,8 +360,7 @@ impl Futures {
         }
     }
 
-    /// Listens to the session for which the futures wait; returns until when there is nothing to
-    /// do.
+    /// Listens to the session for which the futures wait; returns how long there is nothing to do.
     fn waits(&mut self) -> Next {
         let (mut session, mut earliest) = (None::<Arc<dyn Executor>>, IDLE);
         for (wait, exec) in self.all.iter().map(|work| work.wait.waits_for()) {
@@ -460,8 +460,8 @@ impl Work {
         true
     }
 
-    /// Carries the work to its end in this thread: a release, or the end of an acquire that has
-    /// failed.
+    /// Carries the work to its end in this thread: a release, or the cancellation of an acquire,
+    /// whose future gets an error.
     fn ends_here(mut self, tasks: &Arc<Tasks>) {
         if let Where::Acquire(slot, _) = &self.slot {
             let _ = slot.fill(Err(Error::Other(Status::Error)));
@@ -473,7 +473,7 @@ impl Work {
         self.ends(tasks);
     }
 
-    /// Ends the work; returns the hold that goes on to be renewed.
+    /// Ends the work; for a renewal, returns the hold, which is to be looked at again.
     fn ends(self, tasks: &Tasks) -> Option<Renewed> {
         tasks.state.lock().is_over(&self.slot);
         if let Keeps::Reference(reference) = self.keeps {
@@ -486,17 +486,17 @@ impl Work {
     }
 }
 
-/// Drops a reference. If it is the last one, the lock is given back, which takes a control call.
+/// Drops a reference. If it is the last one, this gives the lock back, which takes a control call.
 fn give_back(reference: Arc<Reference>) {
     if let Some(last) = Arc::into_inner(reference) {
-        // without a thread the lock is given back in this one
+        // if no thread can be started, this one gives the lock back
         if let Err(error) = aside("dlock-futures", move || drop(last)) {
             log::warn!("no thread to give a lock back: {error}");
         }
     }
 }
 
-/// The future of a guard. Dropped before its end, it leaves nothing held and nothing queued.
+/// The future of a guard. If the program drops it before its end, nothing stays held or queued.
 pub(crate) struct Acquiring {
     slot: Arc<Slot<Result<Granted, Error>>>,
     tasks: Arc<Tasks>,
@@ -539,7 +539,7 @@ impl Drop for Acquiring {
     }
 }
 
-/// The future of a release. The release takes place even if it is dropped before its end.
+/// The future of a release. If the program drops it, the release takes place all the same.
 struct Reply {
     slot: Arc<Slot<Result<(), Error>>>,
 }

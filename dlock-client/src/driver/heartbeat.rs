@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   driver ─ due? ─▶ control connection, if no call is under way on it ─▶ Heartbeat frame
-//!   call   ─ due? ─▶ before its own request: calls one after the other leave the driver no turn
-//!            answers are read by the driver, or by the call that comes next; neither is waited for
-//!   answered ─▶ Pulse: the horizon on this host's local clock, read by every operation
+//!   call   ─ due? ─▶ heartbeat first: calls one after the other leave the driver no turn
+//!            the driver or the next call reads the answers; neither waits for them
+//!   answered ─▶ Pulse: the horizon on the client's own clock, read by every operation
 //! ```
-//! When heartbeats are due and what they mean is decided by [`Heartbeats`]. A program that sends
-//! heartbeats itself is not disturbed: both extend the horizon.
+//! [`Heartbeats`] decides when heartbeats are due and what they mean. A program may send
+//! heartbeats, too: both kinds extend the horizon.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,7 +28,7 @@ pub(crate) const BUSY_RETRY_NS: u64 = 20_000_000;
 /// The control connection of an instance; `None` after the instance has left.
 pub(crate) type SharedControl = Arc<Mutex<Option<Control>>>;
 
-/// The horizon of one session, and its heartbeats.
+/// The horizon of one session, and the times of its heartbeats.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     horizon_ns: AtomicU64,
@@ -42,20 +42,21 @@ impl Pulse {
         Self { horizon_ns: AtomicU64::new(beats.horizon_ns()), beats: Mutex::new(beats) }
     }
 
-    /// Until when the client may rely on the session, on the local clock.
+    /// Until when the client may rely on the session, on the client's own clock.
     #[inline]
     pub(crate) fn horizon_ns(&self) -> u64 {
         self.horizon_ns.load(Ordering::Relaxed)
     }
 
-    /// Handles that a request on the control connection that was sent at `sent_ns` was answered.
+    /// Records that the primary has answered a request sent at `sent_ns` on the control connection.
     pub(crate) fn answered(&self, sent_ns: u64) {
         let mut beats = self.beats.lock();
         beats.answered(sent_ns);
         self.horizon_ns.store(beats.horizon_ns(), Ordering::Relaxed);
     }
 
-    /// Ends the horizon: [`Heartbeats::end`].
+    /// Makes the horizon over at once. The primary has ended what this client had without a lease:
+    /// an operation still under way on this session must not report it as held.
     pub(crate) fn end(&self) {
         let mut beats = self.beats.lock();
         beats.end();
@@ -71,13 +72,13 @@ impl Pulse {
         self.beats.lock().next_ns()
     }
 
-    /// Records that a heartbeat was sent, or could not be.
+    /// Records that a heartbeat was sent at `at_ns`, or could not be sent.
     pub(crate) fn sent(&self, at_ns: u64) {
         self.beats.lock().sent(at_ns);
     }
 }
 
-/// The work of the driver for one session: its heartbeats.
+/// The driver's work for the heartbeats of one session.
 struct Session(Weak<Pulse>, Weak<Mutex<Option<Control>>>);
 
 /// Has the library send the heartbeats of a session that has a horizon.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The thread of the library: one of a process, for all of its clients.
+//! The library's own thread: one for each process, for all of its clients.
 //!
 //! ```text
 //!   register(work) ─▶ driver ─ called, due, or its connection has an event ─▶ Work::turn
-//!   Handle::call ─ eventfd ──┘   └─▶ Next: until when it sleeps, what it watches, or Over
+//!   Handle::call ─ eventfd ──┘   └─▶ Next: until when the work sleeps, what it watches, or Over
 //! ```
-//! The thread starts with the first work, and ends with the last. It takes no signals, and neither
-//! a call of the data path nor the exit of the process waits for it. A turn must not block: work
-//! that may take long is given to a thread of bounded life ([`aside`]). A forked child has no
+//! The thread starts with the first work, and ends with the last. It blocks all signals. Neither a
+//! call of the data path nor the exit of the process waits for it. A turn must not block: a work
+//! that may take long goes to a thread that ends with that work ([`aside`]). A forked child has no
 //! driver, and makes its own with its first work.
 
 pub(crate) mod asked;
@@ -34,18 +34,18 @@ use parking_lot::Mutex;
 
 use crate::control::ShutdownHandle;
 
-/// A piece of work that the driver does again and again.
+/// A piece of work that gets turns of the driver until it is over.
 pub(crate) trait Work: Send {
     /// Does what there is to do now, without blocking. `has_event`: whether the connection that the
     /// work watches has an event.
     fn turn(&mut self, has_event: bool) -> Next;
 }
 
-/// When a work has its next turn, if it is not called before.
+/// When a work has its next turn, if its handle is not called before.
 pub(crate) enum Next {
-    /// At this time of the local clock, or when the source has an event.
+    /// At this time of the client's own clock, or earlier if the source has an event.
     Until(u64, Source),
-    /// Never: it is dropped.
+    /// Never: the driver drops the work.
     Over,
 }
 
@@ -104,7 +104,7 @@ struct Entry {
     has_event: bool,
 }
 
-/// Adds a work to the driver; `make` makes it.
+/// Adds a work to the driver; `make` makes the work.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -153,9 +153,9 @@ impl Driver {
             Some(mine) if is_mine(mine) => Some(Arc::clone(mine)),
             _ => Some(Arc::new(Self { process, inbox: Mutex::default() })),
         });
-        // work of the parent's driver is not dropped in a child
+        // in a forked child the work of the parent's driver is not dropped
         mem::forget(before.filter(|driver| !is_mine(driver)));
-        // it was stored just now, and is never taken out
+        // the driver was stored just now, and is never taken out
         DRIVER.load_full().expect("the driver of this process")
     }
 
@@ -192,8 +192,8 @@ impl Entry {
         self.has_event || self.until_ns <= now_ns || self.is_called.load(Ordering::SeqCst)
     }
 
-    /// Gives the work its turn; returns whether it has another one. A work that panics, as in a
-    /// waker of the program, ends alone.
+    /// Gives the work its turn; returns whether it has another one. If a work panics, for example
+    /// in a waker of the program, only this work ends.
     fn turn(&mut self) -> bool {
         self.is_called.store(false, Ordering::SeqCst);
         let has_event = mem::take(&mut self.has_event);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The leases that the library renews for its program: when each is looked at next.
+//! The holds whose leases the library renews, and when it looks at each of them next.
 //!
 //! ```text
 //!   acquire ─ put ─▶ timers, by time ─ take_due ─▶ Instance::look_after_hold
@@ -8,7 +8,7 @@
 //!                       └─────────────────────────────┼──────────────────────┘
 //!                                                     └ Over, Lost: forgotten
 //! ```
-//! What is to be done, and when, is decided by the entry of the lock (`dlock_core::lock::Due`).
+//! The entry of the lock decides what is to be done, and when (`dlock_core::lock::Due`).
 
 use dlock_core::clock::Lease;
 use std::collections::{BTreeSet, HashMap};
@@ -23,7 +23,7 @@ use crate::guard::{Hold, Keep};
 use crate::instance::Instance;
 use crate::reference::Reference;
 
-/// What a program asks of the renewal of a lease, beside the lease itself.
+/// How a program wants its lease renewed, apart from the lease itself.
 #[derive(Clone, Default)]
 pub struct Renew {
     max: Option<Duration>,
@@ -43,16 +43,16 @@ impl Renew {
         Self::default()
     }
 
-    /// Begins no renewal later than this after the acquire: a program that stands still, and is
-    /// never released from that, does not keep the lock for ever.
+    /// No renewal begins later than `max` after the acquire, so that a program that hangs for ever
+    /// does not keep the lock for ever.
     #[must_use]
     pub fn at_most(self, max: Duration) -> Self {
         Self { max: Some(max), ..self }
     }
 
-    /// Asks the program before each renewal whether it is well. While `alive` says no, the lease is
-    /// not renewed, and ends in time. It is called on the thread of the library, which does nothing
-    /// else meanwhile: it must not block, and must not call this library.
+    /// Asks the program before each renewal whether it is well. While `alive` returns false, the
+    /// library does not renew the lease, which then ends in time. The library calls `alive` on its
+    /// only thread: `alive` must not block, and must not call this library.
     #[must_use]
     pub fn while_alive(self, alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { alive: Some(Arc::new(alive)), ..self }
@@ -64,8 +64,8 @@ impl Renew {
     }
 }
 
-/// A hold that is renewed, or whose loss is to be told in time. It keeps neither its lock got nor
-/// its client.
+/// A hold that the library renews, or whose loss it reports in time. This keeps neither the
+/// reference to the lock nor the client alive.
 pub(crate) struct Renewed {
     pub(crate) instance: Weak<Instance>,
     pub(crate) lock: LockId,
@@ -75,16 +75,16 @@ pub(crate) struct Renewed {
 }
 
 impl Renewed {
-    /// Whether the program wants to go on.
+    /// Whether the program wants the lease renewed.
     pub(crate) fn is_alive(&self) -> bool {
         self.terms.alive.as_ref().is_none_or(|alive| alive())
     }
 }
 
-/// Has the library renew a hold that has just begun.
+/// Has the library renew a hold that was just granted.
 ///
 /// # Errors
-/// The hold is over already, or there is no thread for it.
+/// The hold is over already, or the driver's thread cannot be started.
 pub(crate) fn begin<K: Keep>(
     reference: &Arc<Reference>,
     hold: &Hold<K>,
@@ -101,7 +101,7 @@ pub(crate) fn begin<K: Keep>(
     reference.tasks().renew(renewed)
 }
 
-/// The timers of all holds of one client that are renewed; one for each lock.
+/// The timers of one client's holds; one for each lock.
 #[derive(Default)]
 pub(super) struct Timers {
     by_time: BTreeSet<(u64, LockId)>,
@@ -109,7 +109,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Has the hold looked at then; an earlier hold of the same lock is forgotten.
+    /// Sets the time to look at the hold, `at_ns`; an earlier hold of the same lock is forgotten.
     pub(super) fn put(&mut self, at_ns: u64, renewed: Renewed) {
         let lock = renewed.lock;
         if let Some((before_ns, _)) = self.of.insert(lock, (at_ns, renewed)) {
@@ -118,22 +118,22 @@ impl Timers {
         self.by_time.insert((at_ns, lock));
     }
 
-    /// Has a hold that was taken looked at again now. Meanwhile it may have ended, and a later hold
-    /// of the same lock have taken its place.
+    /// Has a hold that was taken looked at again now, unless a later hold of the same lock has
+    /// replaced it meanwhile.
     pub(super) fn put_back(&mut self, renewed: Renewed) {
         if !self.of.contains_key(&renewed.lock) {
             self.put(0, renewed);
         }
     }
 
-    /// A hold that is to be looked at now.
+    /// Takes a hold that is to be looked at now.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Renewed> {
         let &(at_ns, lock) = self.by_time.first().filter(|&&(at_ns, _)| at_ns <= now_ns)?;
         self.by_time.remove(&(at_ns, lock));
         self.of.remove(&lock).map(|(_, renewed)| renewed)
     }
 
-    /// Has the hold of this lock looked at by then, if not before.
+    /// Has the hold of this lock looked at by `at_ns`, if not earlier.
     pub(super) fn sooner(&mut self, lock: LockId, at_ns: u64) {
         if self.of.get(&lock).is_some_and(|&(before_ns, _)| at_ns < before_ns) {
             if let Some((before_ns, renewed)) = self.of.remove(&lock) {

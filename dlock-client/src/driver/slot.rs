@@ -12,7 +12,7 @@ pub(super) struct Slot<T>(Mutex<SlotState<T>>);
 pub(super) enum SlotState<T> {
     Awaited(Option<Waker>),
     Filled(T),
-    /// The result was taken, or is not wanted any more.
+    /// The future has taken the result, or does not want it any more.
     Closed,
 }
 
@@ -25,7 +25,7 @@ impl<T> Slot<T> {
         matches!(*self.0.lock(), SlotState::Closed)
     }
 
-    /// Leaves the result; hands it back if it is not wanted.
+    /// Leaves the result for the future; returns it if the future does not want it.
     pub(super) fn fill(&self, result: T) -> Option<T> {
         let mut state = self.0.lock();
         match &mut *state {
@@ -44,7 +44,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Says that the result is not wanted any more; returns the state before.
+    /// Marks the result as not wanted any more; returns the state before.
     pub(super) fn close(&self) -> SlotState<T> {
         std::mem::replace(&mut *self.0.lock(), SlotState::Closed)
     }

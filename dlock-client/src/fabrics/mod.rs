@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fabrics that a client can have its data path over, a module each.
+//! The fabrics of a client's data path, a module each.
 //!
 //! ```text
 //!   attach.rs ─ a kind ─▶ FABRICS ─▶ Fabric { attach, failure, .. } ─▶ executor (dlock-fabric)
 //! ```
-//! A new one is a module with its [`Fabric`], and its line in [`FABRICS`].
+//! A new fabric is a module with its [`Fabric`], and a line in [`FABRICS`].
 
 mod sealed;
 mod shm;
@@ -32,7 +32,7 @@ static FABRICS: &[&Fabric] = &[&verbs::FABRIC, &shm::FABRIC, &sealed::FABRIC, &t
 pub(crate) struct Fabric {
     /// The kind of the fabric.
     pub(crate) kind: FabricKind,
-    /// The name of what it gives a client, for messages: "no {what}".
+    /// What the fabric gives a client, for messages: "no {what}".
     pub(crate) what: &'static str,
     /// The remedy if the configuration demands the fabric, and the primary does not offer it.
     pub(crate) remedy: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct Fabric {
     pub(crate) attach: fn(&Place<'_>) -> Result<Attached, FabricError>,
     /// The meaning of an error of `attach`.
     pub(crate) failure: fn(&FabricError) -> Failure,
-    /// The level at which it is logged that the session goes on without the fabric.
+    /// The level of the log message that the session goes on without the fabric.
     pub(crate) level: fn(&FabricError) -> Level,
 }
 
@@ -49,11 +49,11 @@ pub(crate) struct Place<'a> {
     pub(crate) config: &'a ClientConfig,
     pub(crate) session: &'a Session,
     pub(crate) primary: SocketAddr,
-    /// The server clock, estimated from the answers on the control connection.
+    /// The estimate of the server clock, from the answers on the control connection.
     pub(crate) clock: ClockEstimate,
-    /// The certificates and the key for TLS with the port, if it speaks TLS.
+    /// The certificates and the key, if the control connection uses TLS.
     pub(crate) tls: Option<&'a Tls>,
-    /// When attaching must be over; `None`: each connection has its own time.
+    /// When attaching must be over; `None`: each connection has a limit of its own.
     pub(crate) until: Option<Instant>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Place<'a> {
 pub(crate) struct Attached {
     /// The executor.
     pub(crate) exec: Arc<dyn Executor>,
-    /// The same executor, if it is that of verbs.
+    /// The executor again, if it is the one of verbs.
     pub(crate) verbs: Option<Arc<VerbsPath>>,
 }
 
@@ -74,7 +74,7 @@ impl Fabric {
 }
 
 impl Place<'_> {
-    /// The first frame of a command channel.
+    /// The request that opens a command channel.
     fn request(&self, fabric: FabricKind) -> Attach {
         let Session { client, secret, .. } = *self.session;
         // the executor of verbs brings its queue pairs itself

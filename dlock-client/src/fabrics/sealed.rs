@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sealed frames over RDMA queue pairs: for clients with TLS and a port that reaches the primary's.
+//! Sealed frames over RDMA queue pairs: for clients with TLS whose RDMA port reaches the primary's.
 
 use std::sync::Arc;
 

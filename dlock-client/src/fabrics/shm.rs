@@ -10,8 +10,8 @@ use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};
 
-/// The environment variable with the user of a primary, if that is not the client's own: the user
-/// of the service is `dlock`.
+/// The environment variable that names the user of the primary's process, if that is not the
+/// client's own user. The service runs as user `dlock`.
 const PRIMARY_USER_VARIABLE: &str = "DLOCK_PRIMARY_USER";
 
 pub(super) static FABRIC: Fabric = Fabric {
@@ -34,7 +34,7 @@ fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }
 
-/// The users, beside the client's own and root, whose primaries' memory is mapped.
+/// The users, apart from the client's own and root, whose primaries' memory this client maps.
 fn trusted() -> Vec<u32> {
     let Some(list) = environment::text(PRIMARY_USER_VARIABLE) else { return Vec::new() };
     users::uids(&list).unwrap_or_else(|why| {

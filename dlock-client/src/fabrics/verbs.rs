@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RDMA verbs: for clients with a port that reaches the primary's.
+//! RDMA verbs: for clients whose RDMA port reaches the primary's.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use log::Level;
 use super::{failure_of, Attached, Fabric, Place};
 use crate::config::is_wrong_address;
 
-/// `trans_mode_t` of the C API: one queue pair for chains and messages.
+/// `trans_mode_t` of the C API: one queue pair carries both chains and messages.
 const UNI_CONN: u8 = 1;
 
 pub(super) static FABRIC: Fabric = Fabric {
@@ -34,7 +34,8 @@ fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     Ok(Attached { exec: path.clone(), verbs: Some(path) })
 }
 
-/// The port that the configuration names, or else the first that can be used.
+/// The options of the executor. The port is the one that the configuration names, or else the first
+/// that can be used.
 pub(super) fn options(place: &Place<'_>) -> Result<VerbsOptions, FabricError> {
     let config = place.config;
     let (device, eid) = (config.device.clone(), config.eid);
@@ -53,8 +54,8 @@ pub(super) fn failure(error: &FabricError) -> Failure {
     }
 }
 
-/// The level of the log: most hosts have no RDMA; if a host has it, and cannot use it, that is
-/// worth a warning.
+/// The level at which a failure is logged: most hosts have no RDMA; a host that has RDMA but cannot
+/// use it gets a warning.
 pub(super) fn level(error: &FabricError) -> Level {
     match error.is_absent() {
         true => Level::Info,

@@ -2,13 +2,13 @@
 //! The one asynchronous operation an instance may have under way.
 //!
 //! ```text
-//!   request_async ─▶ begin ─▶ effects until one is waited for ─▶ pending (gate: ASYNC)
-//!   result_check  ─▶ poll ─ nothing ─▶ AsyncAgain, after 5 s TimedOut
+//!   request_async ─▶ begin ─▶ effects until the operation has to wait ─▶ pending (gate: ASYNC)
+//!   result_check  ─▶ poll ─ no answer ─▶ AsyncAgain, after 5 s TimedOut
 //!                         └ outcome or reply ─▶ effects ─▶ … ─▶ the result (gate: OPEN)
 //! ```
-//! An operation that timed out leaves its lock in doubt: the arbiter is told to undo what it
-//! did or still does, and the next operation on the lock waits for that, unless the thread that
-//! looks after the primary has done so.
+//! An operation that timed out leaves its lock in doubt. The client asks the arbiter to undo what
+//! the operation did or still does. The next operation on the lock waits for that, unless the
+//! failover thread has done so before.
 
 use dlock_core::clock::Lease;
 use std::sync::atomic::Ordering;
@@ -44,9 +44,9 @@ pub enum AsyncOp {
     Unlock,
     /// As [`Instance::extend`].
     Extend {
-        /// How it is held.
+        /// The mode in which the lock is held.
         mode: Mode,
-        /// Lease in seconds from now; 0 asks whether it is still held.
+        /// Lease in seconds from now; 0 asks whether the lock is still held.
         expire_s: u32,
     },
 }
@@ -61,7 +61,7 @@ impl AsyncOp {
     }
 }
 
-/// The operation under way.
+/// The asynchronous operation under way.
 pub(super) struct Pending {
     lock: LockId,
     lock_type: LockType,
@@ -71,25 +71,26 @@ pub(super) struct Pending {
     deadline_ns: u64,
 }
 
-/// What it waits for.
+/// What the operation waits for.
 #[derive(Clone, Copy)]
 enum WaitsFor {
     Chain(Seq),
     Reply(Seq),
-    /// The program, which has not asked for the result yet.
+    /// The program, which has not yet asked for the result.
     Nothing(OpResult),
 }
 
 impl Instance {
-    /// Starts an operation and returns at once; [`result_check`](Self::result_check) tells what
-    /// became of it. Until then all other data-path calls answer `Async`.
+    /// Starts an operation and returns at once. [`result_check`](Self::result_check) returns the
+    /// operation's result; until it does, all other data-path calls answer `Async`.
     ///
-    /// `Success` with nothing under way: a fair lock's ticket was given up.
+    /// Giving up the ticket of a fair lock is done at once: `Success`, and no operation is under
+    /// way.
     ///
     /// # Errors
-    /// `Invalid`, `ClientNotInit`, `Async` (one is under way), `LockNotGet`, and what is decided
-    /// without the primary: `Invalid`, `Ticket`, `AlreadyLocked`, `AlreadyUnlocked`.
-    /// `BadResponse`: it could not be sent.
+    /// `Invalid`, `ClientNotInit`, `Async` (an operation is under way), `LockNotGet`, and errors
+    /// that the client decides without the primary: `Invalid`, `Ticket`, `AlreadyLocked`,
+    /// `AlreadyUnlocked`. `BadResponse`: the client could not send the operation.
     ///
     /// # Latency
     /// None.
@@ -123,11 +124,11 @@ impl Instance {
         }
     }
 
-    /// What became of the asynchronous operation.
+    /// The result of the asynchronous operation.
     ///
     /// # Errors
-    /// `ClientNotInit`, `NoAsync`, `AsyncAgain` (ask again), `TimedOut` (given up after 5 s and
-    /// undone); else the operation's own code.
+    /// `ClientNotInit`, `NoAsync`, `AsyncAgain` (no result yet: call again), `TimedOut` (given up
+    /// after 5 s and undone); otherwise the status of the operation.
     ///
     /// # Latency
     /// None.
@@ -142,12 +143,12 @@ impl Instance {
         };
         let Ok((lock_slot, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT)
         else {
-            *slot = None; // the instance is being taken down
+            *slot = None; // the client is leaving
             self.turn_gate(ASYNC, OPEN);
             return code(Status::NoAsync);
         };
         if !pending.exec.is_clock_ready() {
-            return code(Status::AsyncAgain); // the answers that have come are judged by the time
+            return code(Status::AsyncAgain); // no clock yet to judge the answer by
         }
         let result = match pending.check(&mut guard) {
             Some(result) => result,
@@ -170,7 +171,7 @@ impl Instance {
         result
     }
 
-    /// As if 5 s had passed.
+    /// Makes the time of the operation pass, as if 5 s were over.
     #[cfg(test)]
     pub(super) fn expire_async(&self) {
         if let Some(pending) = self.pending.lock().as_mut() {
@@ -178,7 +179,7 @@ impl Instance {
         }
     }
 
-    /// A client that has left stays so.
+    /// Opens or closes the gate, unless the client has left.
     fn turn_gate(&self, from: u8, to: u8) {
         let _ = self.gate.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -188,8 +189,8 @@ impl Instance {
         self.pending.lock().as_ref().is_some_and(|pending| pending.lock == lock)
     }
 
-    /// The session of the asynchronous operation has ended, if there is one: it is answered so when
-    /// its result is asked for.
+    /// Replaces the executor of the asynchronous operation, if its session has ended: the next
+    /// `result_check` returns what the ended executor answers.
     pub(super) fn end_async(&self, old: &Arc<dyn Executor>, ended: &Arc<dyn Executor>) {
         if let Some(pending) = self.pending.lock().as_mut() {
             if Arc::ptr_eq(&pending.exec, old) {
@@ -198,7 +199,7 @@ impl Instance {
         }
     }
 
-    /// Forgets the asynchronous operation, if there is one; what it did is undone later.
+    /// Forgets the asynchronous operation, if there is one; the arbiter later undoes what it did.
     pub(super) fn forget_async(&self) {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
@@ -248,7 +249,7 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
     })
 }
 
-/// Carries out the effects that need not be waited for.
+/// Carries out effects until the operation has to wait or has its result.
 fn advance(held: &mut ClientLock, operation: &mut Operation) -> WaitsFor {
     let mut asked = None;
     loop {
@@ -270,14 +271,14 @@ impl Pending {
         let held = guard.as_mut()?;
         let is_decided = matches!(self.waits_for, WaitsFor::Nothing(_));
         if !is_decided && !Arc::ptr_eq(&held.exec, &self.exec) {
-            // begun on a session that another has replaced since: what comes there tells of nothing
-            // here, and what it did is undone here
+            // another session has replaced the operation's: an answer of the old one says nothing
+            // about the new one, where the arbiter undoes what the operation did
             return Some(self.give_up(guard, Status::BadResponse));
         }
         loop {
             match self.waits_for {
                 WaitsFor::Nothing(_) => {
-                    // decided when it was started, and told only now
+                    // decided when the operation was started; the program asks only now
                     self.operation.told_late(&held.entry, held.now());
                     match advance(held, &mut self.operation) {
                         WaitsFor::Nothing(result) => return Some(result),
@@ -303,11 +304,11 @@ impl Pending {
         }
     }
 
-    /// Its answer is not wanted any more, and what it did is to be undone.
+    /// Drops the answer; the arbiter is to undo what the operation did.
     fn give_up(&mut self, guard: &mut LockSlotGuard<'_>, status: Status) -> OpResult {
         match self.waits_for {
             WaitsFor::Chain(seq) | WaitsFor::Reply(seq) => self.exec.forget(seq),
-            WaitsFor::Nothing(_) => {} // the caller was not told
+            WaitsFor::Nothing(_) => {} // the program has not seen the result
         }
         if let Some(held) = guard.as_mut() {
             let now = held.now();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Batches: carries out the effects of up to 31 operations together; [`Batch`] decides what they
-//! are.
+//! Batches: carries out the effects of up to 31 operations together. [`Batch`] decides which
+//! effects.
 //!
 //! ```text
 //!   lock all slots in the order of their indices
@@ -25,14 +25,14 @@ use crate::execute::{left_ns, tell, Limit, CLOCK_WAIT, DATA_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, LockSlotIndex};
 
 impl Instance {
-    /// [`trylock`](Self::trylock) for up to 31 locks at once; item by item in `out`.
+    /// [`trylock`](Self::trylock) for up to 31 locks at once; `out` gets the result of each item.
     ///
     /// # Errors
-    /// `Invalid` (no item, too many, or `out` too short), `ClientNotInit`, `Async`: nothing was
-    /// done. All other codes are the items' own.
+    /// `Invalid` (no item, too many, or `out` too short), `ClientNotInit`, `Async`: no item was
+    /// begun. Any other status is that of an item, in `out`.
     ///
     /// # Latency
-    /// As many round trips as the item that needs most; one where there is no contention.
+    /// As many round trips as the item that needs most; one without contention.
     pub fn batch_trylock(&self, items: &[(LockId, Mode, u32)], out: &mut [OpResult]) -> Status {
         let op = |&(lock, mode, expire_s): &_| {
             (lock, Op::TryLock { mode, lease: Lease::secs(expire_s) })
@@ -40,7 +40,7 @@ impl Instance {
         self.batch(items.iter().map(op), out)
     }
 
-    /// [`unlock`](Self::unlock) for up to 31 locks at once; item by item in `out`.
+    /// [`unlock`](Self::unlock) for up to 31 locks at once; `out` gets the result of each item.
     ///
     /// # Errors
     /// As [`batch_trylock`](Self::batch_trylock).
@@ -51,7 +51,7 @@ impl Instance {
         self.batch(locks.iter().map(|&lock| (lock, Op::Unlock)), out)
     }
 
-    /// [`extend`](Self::extend) for up to 31 locks at once; item by item in `out`.
+    /// [`extend`](Self::extend) for up to 31 locks at once; `out` gets the result of each item.
     ///
     /// # Errors
     /// As [`batch_trylock`](Self::batch_trylock).
@@ -94,8 +94,9 @@ impl Instance {
         self.carry_out_batch(batch, places, out)
     }
 
-    /// Carries a batch out and tells its results. A release that no primary has heard of is one all
-    /// the same, as that of one lock is.
+    /// Carries a batch out and writes its results to `out`. If this client finds the successor of
+    /// its primary by itself, a release that no primary has heard ends the hold, as that of a
+    /// single lock does.
     fn carry_out_batch(
         &self,
         mut batch: Batch,
@@ -128,8 +129,8 @@ impl Instance {
         Status::Success
     }
 
-    /// Asks what a successor makes of holds of these locks, whose slots the caller has locked; the
-    /// status of each.
+    /// Asks a successor whether it confirms the holds of these locks, whose slots the caller has
+    /// locked. Returns the status of each lock that was asked about.
     pub(super) fn confirm_together(
         &self,
         claimed: Vec<(LockId, &LockSlot, LockSlotGuard<'_>)>,
@@ -157,8 +158,8 @@ impl Instance {
         locks.into_iter().zip(statuses).collect()
     }
 
-    /// The locks, if each is named once, and no thread operates on any of them now. No slot is
-    /// waited for, so the order does not matter.
+    /// The slots of these locks, if the batch names each lock once and no thread operates on any of
+    /// them now. This function waits for no slot, so the order of locking does not matter.
     fn idle_now(&self, ids: impl ExactSizeIterator<Item = LockId>) -> Option<Vec<Place<'_>>> {
         let mut places: Vec<Place<'_>> = Vec::with_capacity(ids.len());
         for id in ids {
@@ -168,8 +169,8 @@ impl Instance {
         Some(places)
     }
 
-    /// Locks the slot of every lock named, in the order of their indices, so that batches of
-    /// other threads cannot wait for each other in a circle.
+    /// Locks the slot of every lock of the batch in the order of their indices, so that batches of
+    /// several threads cannot deadlock.
     fn lock_places(
         &self,
         ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
@@ -227,7 +228,7 @@ impl Instance {
     }
 }
 
-/// One lock of the batch.
+/// One lock of the batch, with its slot locked.
 struct Place<'a> {
     lock_slot: &'a LockSlot,
     guard: LockSlotGuard<'a>,
@@ -235,7 +236,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn held(&mut self) -> &mut ClientLock {
-        // idle_at has seen the lock, and it is not taken out while this guard lives
+        // idle_at has seen the lock, and no thread removes it while this guard lives
         self.guard.as_mut().expect("a locked place holds its lock")
     }
 }
@@ -244,7 +245,8 @@ impl Place<'_> {
 struct Places<'r, 'a> {
     places: &'r mut [Place<'a>],
     clock: Option<(*const (), Now)>,
-    /// Until when the batch may take: a clock that is not there in time is not waited for.
+    /// When the batch must end. If less than [`CLOCK_WAIT`] is left and the server clock is not
+    /// known, the batch goes on without it.
     until_ns: u64,
 }
 
@@ -269,10 +271,10 @@ impl Entries for Places<'_, '_> {
     }
 }
 
-/// A chain of an item, and until when it is waited for.
+/// A chain of an item, and until when the item waits for its outcome.
 type Post = (usize, Chain, u64);
 
-/// Carries the effects of all items out, round by round.
+/// Carries out the effects of all items, round by round.
 fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
     let mut asked: [Option<(Seq, u64)>; BATCH_MAX] = [None; BATCH_MAX];
     let mut posts: Vec<Post> = Vec::with_capacity(places.len());
@@ -284,7 +286,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
             let held = on.places[place].held();
             match effect {
                 Effect::Post { chain, until_ns } => posts.push((i, chain, until_ns)),
-                // either may take as long as a socket blocks: what follows is judged anew
+                // both may block as long as a socket does: the clock is read again
                 Effect::WriteLedger(entry) => {
                     held.exec.write_ledger(held.entry.handle(), entry);
                     on.clock = None;
@@ -327,7 +329,8 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
     }
 }
 
-/// One `execute` for the chains of all items; one per session if a reinit is under way.
+/// Executes the chains of all items in one `execute`; in one for each session if a reinit is under
+/// way.
 fn execute(batch: &mut Batch, places: &mut [Place<'_>], posts: &mut Vec<Post>) {
     while let Some(&(i, _, until_ns)) = posts.first() {
         let held = places[batch.place_of(i).unwrap_or_default()].held();
@@ -346,13 +349,13 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], posts: &mut Vec<Post>) {
         let mut outcomes = [Outcome::Unknown; BATCH_MAX];
         let outcomes = &mut outcomes[..chains.len()];
         let wait = match is_local {
-            true => DATA_WAIT, // nothing is waited for
+            true => DATA_WAIT, // a chain on memory of this host does not wait
             false => left_ns(until_ns),
         };
         if !wait.is_zero() {
             exec.execute(&chains, outcomes, wait);
         }
-        // what is decided now needs the time of now, which a primary that is silent does not tell
+        // decisions need the present time; a primary that is silent is not asked for it
         let is_answered = outcomes.iter().any(|&outcome| outcome != Outcome::Unknown);
         let now = is_answered.then(|| exec.now_again(before));
         for (i, &mut outcome) in here.into_iter().zip(outcomes) {
@@ -368,7 +371,7 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], posts: &mut Vec<Post>) {
     }
 }
 
-/// Waits for the replies to all requests that are out.
+/// Waits for the replies to all requests under way.
 fn await_replies(batch: &mut Batch, places: &mut [Place<'_>], asked: &mut [Option<(Seq, u64)>]) {
     assert!(asked.iter().any(Option::is_some), "an item of a batch waits for nothing");
     for (i, asked) in asked.iter_mut().enumerate() {

@@ -18,48 +18,49 @@ use crate::perform::perform;
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 impl Instance {
-    /// Takes a lock if it is free, for `expire_s` seconds. With `expire_s` 0 only the cached
-    /// state is read. A fair lock that is not free gives a ticket (`Again`): ask again with the
-    /// same mode until it is served.
+    /// Takes a lock for `expire_s` seconds if it is free. With `expire_s` 0 this call only reads
+    /// the cached state. If a fair lock is not free, the client gets a ticket (`Again`): call again
+    /// with the same mode until the lock is granted.
     ///
     /// # Errors
-    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid`, `Ticket`, `AlreadyLocked` (re-entry: it
-    /// is held once more), `Again`, `Fail`, `NotReady`, `BadResponse`.
+    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid`, `Ticket`, `AlreadyLocked` (re-entry: the
+    /// client now holds the lock once more), `Again`, `Fail`, `NotReady`, `BadResponse`.
     ///
     /// # Latency
-    /// At most one round trip where there is no contention; 5 s at most. One more for a fair lock
+    /// Without contention at most one round trip; 5 s at most. One round trip more for a fair lock
     /// and a lease above 60 s, unless the primary executes the word operations (tcp, sealed): the
-    /// ticket is noted first.
+    /// client first writes the ticket to its ledger.
     #[inline]
     pub fn trylock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
         self.single(lock, Op::TryLock { mode, lease: Lease::secs(expire_s) })
     }
 
-    /// As [`trylock`](Self::trylock), but waits up to 5 s at the primary for its turn.
+    /// As [`trylock`](Self::trylock), but waits at the primary for the lock, up to 5 s.
     ///
     /// # Errors
-    /// As `trylock`. What waiting cannot cure is answered at once. A fair lock keeps its ticket
-    /// when the time is up (`Again`).
+    /// As `trylock`. A refusal that waiting cannot change is returned at once. A client that has
+    /// waited in vain for a fair lock keeps its ticket (`Again`).
     ///
     /// # Latency
-    /// A hand-over is one message in each direction; nothing is polled. 5 s at most, and 1 s more
+    /// A hand-over takes one message in each direction, without polling. 5 s at most, and 1 s more
     /// if the primary does not answer that the wait is over. A client that finds the successor of
-    /// its primary by itself waits for that, too: 60 s more at most.
+    /// its primary by itself also waits for the successor: 60 s more at most.
     pub fn lock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
         self.across_failover(|| self.single(lock, Op::Lock { mode, lease: Lease::secs(expire_s) }))
     }
 
-    /// Releases a lock, or one of several holds (`AlreadyLocked`), or a ticket.
+    /// Releases a lock (`Success`), or one of several holds of this client (`AlreadyLocked`), or
+    /// gives up a ticket.
     ///
     /// # Errors
-    /// `ClientNotInit`, `Async`, `LockNotGet`, `AlreadyUnlocked`, `Fail` (it was lost),
-    /// `NotReady`, `BadResponse` (it is still held as far as this client knows). A client that
-    /// finds the successor of its primary by itself gets neither: its hold is over at once, and its
-    /// next primary learns it.
+    /// `ClientNotInit`, `Async`, `LockNotGet`, `AlreadyUnlocked`, `Fail` (the lock was lost),
+    /// `NotReady`, `BadResponse` (this client regards the lock as still held). A client that finds
+    /// the successor of its primary by itself gets neither of the last two: its hold ends at once,
+    /// and it reports that to its next primary.
     ///
     /// # Latency
-    /// At most one round trip where there is no contention; 5 s at most, and 5 s more where other
-    /// threads have the lock in use.
+    /// Without contention at most one round trip; 5 s at most, and 5 s more if other threads use
+    /// the lock.
     #[inline]
     pub fn unlock(&self, lock: LockId) -> OpResult {
         self.single(lock, Op::Unlock)
@@ -69,8 +70,8 @@ impl Instance {
     /// the lock is still held.
     ///
     /// # Errors
-    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid` (not held in this mode; read-write
-    /// locks have no lease), `Fail` (it was lost), `NotReady`, `BadResponse`.
+    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid` (not held in this mode; read-write locks
+    /// have no lease), `Fail` (the lock was lost), `NotReady`, `BadResponse`.
     ///
     /// # Latency
     /// One round trip; 5 s at most.
@@ -89,14 +90,15 @@ impl Instance {
                 if matches!(op, Op::Unlock) {
                     lock_slot.changed.notify_all();
                 }
-                return result; // most often
+                return result; // the usual case
             }
             return self.concluded(lock_slot, guard, op, result);
         }
         uncancelled(move || self.wait_for(lock, op, Instant::now(), false))
     }
 
-    /// An operation that began at `start` and may wait for other threads and other clients.
+    /// Runs an operation that began at `start`; it may wait for other threads and other clients.
+    /// `is_again`: this is the second attempt of a release.
     #[inline(never)]
     fn wait_for(&self, lock: LockId, op: Op, start: Instant, is_again: bool) -> OpResult {
         if let Err(status) = self.admit() {
@@ -107,7 +109,8 @@ impl Instance {
                 let result = perform(lock_slot, &mut guard, op, &Limit::since(start));
                 self.concluded(lock_slot, guard, op, result)
             }
-            // the program does not ask for a release once more: the lock's slot is waited for again
+            // the program does not repeat a release, so this function waits for the lock's slot
+            // once more
             Err(Status::BadResponse)
                 if matches!(op, Op::Unlock) && self.watch().is_some() && !is_again =>
             {
@@ -117,9 +120,9 @@ impl Instance {
         }
     }
 
-    /// A result is told. A release without a primary ends the hold here, if this client finds the
-    /// successor by itself. The lock slot was locked all the time, so that it is no other thread's
-    /// hold.
+    /// Handles a result as [`told`](Self::told) does. If this client finds the successor of its
+    /// primary by itself, a release without a primary also ends the hold. The guard has been locked
+    /// all the time, so the hold is no other thread's.
     #[inline(never)]
     fn concluded(
         &self,
@@ -146,7 +149,8 @@ impl Instance {
         self.told(lock_slot, guard, op, result)
     }
 
-    /// Counts a result, and wakes those who may go on after it.
+    /// Reports the lock's change to listeners, counts a failure, and wakes the threads that wait
+    /// for the lock's slot.
     pub(super) fn told(
         &self,
         lock_slot: &LockSlot,
@@ -165,7 +169,7 @@ impl Instance {
         result
     }
 
-    /// Apart, so that what succeeds does not carry it.
+    /// Handles a failed result; a separate function, which keeps the path of success short.
     #[cold]
     #[inline(never)]
     fn refused(&self, held: &ClientLock, op: Op, result: &OpResult) {
@@ -176,8 +180,9 @@ impl Instance {
         self.leaves_in_doubt(held);
     }
 
-    /// The program may never operate on this lock again: what is left of it is undone, if something
-    /// of this client does so by itself.
+    /// If the lock has something to be undone, has the failover thread do so: the program may never
+    /// operate on this lock again. Only for a client that finds the successor of its primary by
+    /// itself.
     pub(super) fn leaves_in_doubt(&self, held: &ClientLock) {
         if let Some(watch) = self.watch().filter(|_| held.entry.is_to_be_undone()) {
             watch.leaves_in_doubt();
@@ -191,11 +196,11 @@ fn needed(op: Op) -> Right {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => {
             Right::to_lock(mode)
         }
-        Op::Unlock => Right::Get, // is never denied
+        Op::Unlock => Right::Get, // a release is never denied
     }
 }
 
-/// Whether a place in a fair lock's queue is kept.
+/// Whether this client has a place in the queue of a fair lock.
 pub(super) fn has_ticket(state: EntryState) -> bool {
     matches!(state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed)
 }

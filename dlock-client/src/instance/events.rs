@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the listeners of a client are told; what there is to tell is decided by
-//! [`Listening`](dlock_core::lock::Listening).
+//! Reports events to the listeners of a client. [`Listening`](dlock_core::lock::Listening) decides
+//! which.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ use crate::execute::DATA_WAIT;
 use crate::table::{Busy, ClientLock, LockSlotGuard};
 
 impl Instance {
-    /// The events of this client from now on, or of one of its locks. A hold that there is already
-    /// is told as one that has begun.
+    /// The events from now on of this client, or of one of its locks. A hold that exists already is
+    /// reported as one that was granted.
     pub(crate) fn events(
         self: &Arc<Self>,
         lock: Option<LockId>,
@@ -38,8 +38,8 @@ impl Instance {
         events
     }
 
-    /// Tells what has become of a lock, if there are listeners. Called under the mutex of its slot,
-    /// after a change that it may tell of.
+    /// Reports what has become of a lock, if there are listeners. The caller has locked the lock's
+    /// slot, after a change that may be an event.
     #[inline]
     pub(super) fn tells(&self, guard: &mut LockSlotGuard<'_>) {
         if self.feeds.is_any() {
@@ -49,7 +49,7 @@ impl Instance {
         }
     }
 
-    /// The same of a lock that is there.
+    /// As [`tells`](Self::tells), for a caller that knows that there are listeners.
     #[cold]
     #[inline(never)]
     pub(super) fn tells_of(&self, held: &mut ClientLock) {
@@ -77,8 +77,8 @@ impl Instance {
         self.feeds.tell(Event::Hold { lock, generation: hold, what });
     }
 
-    /// Asks the primary whether a hold keeps others waiting, if its program listens and the
-    /// question is due; and until when there is nothing more to ask.
+    /// Asks the primary whether others wait for the lock of a hold, if the program listens and the
+    /// question is due. Also returns when the next question is due.
     pub(crate) fn asks_of(&self, renewed: &Renewed) -> (Option<Asked>, u64) {
         let later_ns = boot_ns().saturating_add(LOOK_AGAIN.as_nanos() as u64);
         if !self.feeds.hears_of(renewed.lock) {
@@ -108,11 +108,11 @@ impl Instance {
         asked.unwrap_or((None, later_ns))
     }
 
-    /// Tells the listeners what the primary has answered about a hold; returns when the next
+    /// Reports to the listeners what the primary has answered about a hold. Returns when the next
     /// question is due, or `None` if the lock is in use just now.
     pub(crate) fn is_answered(&self, asked: &Asked, reply: Result<Reply, Status>) -> Option<u64> {
         if self.table.find(asked.lock).is_none() {
-            return Some(u64::MAX); // it was given back
+            return Some(u64::MAX); // the client has given the lock back
         }
         self.with_slot(asked.lock, |held| {
             let now = held.clock_of_deadline();
@@ -124,20 +124,20 @@ impl Instance {
         })
     }
 
-    /// Whether the hold that was asked about is over for sure.
+    /// Whether the hold that the question is about is over for sure.
     pub(crate) fn has_ended(&self, asked: &Asked) -> bool {
         let is_over = |held: &mut ClientLock| !has_hold(held, asked.lock, asked.hold);
         self.table.find(asked.lock).is_none() || self.with_slot(asked.lock, is_over) == Some(true)
     }
 
-    /// Of a lock whose mutex is free.
+    /// The value of `of` for a lock whose slot no thread has locked now.
     fn with_slot<T>(&self, lock: LockId, of: impl FnOnce(&mut ClientLock) -> T) -> Option<T> {
         let mut guard = self.table.lock_slot(self.table.find(lock)?).try_lock()?;
         guard.as_mut().filter(|held| held.id == lock).map(of)
     }
 
-    /// Tells the listeners what has become of each lock: called after an event that may have
-    /// changed any of them. `new`: a listener that has just begun, and knows of no hold yet.
+    /// Reports what has become of each lock, after an event that may have changed any of them.
+    /// `new`: a listener that has just been added, and has not heard of the holds yet.
     pub(crate) fn tells_all(&self, new: Option<FeedNumber>) {
         if !self.feeds.is_any() {
             return;
@@ -145,12 +145,12 @@ impl Instance {
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
             let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + DATA_WAIT) else {
-                continue; // it is told of by the operation that has it in use
+                continue; // the operation that has the lock in use reports it
             };
             let Some(held) = guard.as_mut() else { continue };
             let known = held.listening.hold();
             if held.busy == Busy::No {
-                self.tells_of(held); // else the operation that is under way does
+                self.tells_of(held); // otherwise the operation under way reports it
             }
             let has = held.listening.hold().filter(|&hold| held.entry.hold() == Some(hold));
             let Some(hold) = has.filter(|_| has == known) else { continue };
@@ -166,18 +166,18 @@ impl Instance {
     /// Has the driver look after a hold.
     fn looks_after(&self, held: &ClientLock, hold: u64) {
         match held.entry.is_renewed() {
-            true => self.feeds.look_again(held.id), // it may be asked about from now on
+            true => self.feeds.look_again(held.id), // from now on its driver may ask about it
             false => self.feeds.look_after(held.id, hold),
         }
     }
 
-    /// How far the recovery of the primary is, as it has said last.
+    /// How far the recovery of the primary is, as the primary has reported last.
     pub(crate) fn recovery(&self) -> Told {
         let control = self.control.try_lock();
         control.and_then(|control| control.as_ref().map(|one| one.recovery)).unwrap_or_default()
     }
 
-    /// Tells something of the primary, if there are listeners.
+    /// Reports an event of the primary, if there are listeners.
     pub(crate) fn tells_of_primary(&self, event: Event) {
         if self.feeds.is_any() {
             self.feeds.tell(event);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client does that finds the successor of its primary by itself; when, is decided by
-//! `dlock_core::session::Failover`.
+//! The failover of a client that finds the successor of its primary by itself.
+//! `dlock_core::session::Failover` decides when which step comes.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -29,17 +29,18 @@ use crate::host::{address, Address, Unreached};
 use crate::logged_once::LoggedOnce;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
-/// How long a client that leaves looks for a primary to tell it.
+/// How long a leaving client looks for a primary to tell it.
 const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
-/// Between two looks: it grows, as where a client looks for a primary to stay with.
+/// The pause between two rounds of looking. It grows as that of a client that looks for a primary
+/// to stay with.
 const DEPARTURE_PAUSE: Duration = Duration::from_nanos(PAUSE_NS.0);
 const DEPARTURE_PAUSE_MAX: Duration = Duration::from_nanos(PAUSE_NS.1);
 
-/// No primary takes this client.
+/// No primary has accepted this client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unmet {
     pub(crate) status: Status,
-    /// One is there, and recovers.
+    /// A primary is there, and recovers.
     pub(crate) recovers: bool,
 }
 
@@ -50,18 +51,18 @@ impl From<Status> for Unmet {
 }
 
 impl Instance {
-    /// As [`init`](Self::init). If the configuration or the environment variable `DLOCK_PRIMARIES`
-    /// names primaries, it becomes a client of the first that takes it, of the one at `ip` and then
-    /// of those, and from then on finds the successor of its primary by itself: it notices that
-    /// this is gone, comes back as the client that it is, claims its locks, and goes on.
-    /// [`lock`](Self::lock) waits meanwhile; other calls are refused with `NotReady`, or with
-    /// `BadResponse` if they were under way. The log tells what was kept.
+    /// As [`init`](Self::init). The configuration or the environment variable `DLOCK_PRIMARIES` may
+    /// name primaries. Then this becomes a client of the first that accepts it, beginning with the
+    /// one at `ip`, and from then on finds the successor of its primary by itself: it notices that
+    /// its primary is gone, comes back as the same client, claims its locks, and goes on. Meanwhile
+    /// [`lock`](Self::lock) waits; other calls are refused with `NotReady`, or with `BadResponse`
+    /// if they were under way. The log says what was kept.
     ///
     /// # Errors
-    /// As `init`, of the primary at `ip`.
+    /// As `init` of the primary at `ip`.
     ///
     /// # Latency
-    /// As `init`, for each of them; [`ClientConfig::wait`] at most, if there is one.
+    /// As `init`, for each of the primaries; [`ClientConfig::wait`] at most, if it is set.
     pub fn init_shared(config: &ClientConfig, ip: &str) -> Result<Arc<Self>, Status> {
         Self::meet(config, ip, None).map_err(|unmet| unmet.status)
     }
@@ -80,7 +81,7 @@ impl Instance {
         Self::meet(config, ip, Some(&wrap)).map_err(|unmet| unmet.status)
     }
 
-    /// The same; an error tells whether a primary recovers.
+    /// [`init_shared`](Self::init_shared), with an error that says whether a primary recovers.
     pub(crate) fn meet(
         config: &ClientConfig,
         ip: &str,
@@ -93,7 +94,7 @@ impl Instance {
             let (instance, _) = Self::arrive(config, (&[first], None), wrap)?;
             return Ok(Arc::new(instance));
         };
-        // one that is stopped does not keep it from the others
+        // a primary that is stopped does not keep the client from the others
         let silence = (plan.addresses.len() > 1).then_some(plan.silence);
         let (mut instance, at) = Self::arrive(config, (&plan.addresses, silence), wrap)?;
         plan.addresses.rotate_left(at);
@@ -104,7 +105,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Becomes a client of the primary at one of these addresses; which, is the number.
+    /// Becomes a client of the primary at one of these addresses, and returns the address's index.
     fn arrive(
         config: &ClientConfig,
         (addresses, silence): (&[Address], Option<Duration>),
@@ -117,7 +118,7 @@ impl Instance {
         loop {
             match arrival.next(boot_ns()) {
                 Step::Wait { until_ns } => {
-                    level = log::Level::Debug; // the same again and again
+                    level = log::Level::Debug; // later failures repeat the first ones
                     std::thread::sleep(left_ns(until_ns));
                 }
                 Step::Over { status, recovers } => return Err(Unmet { status, recovers }),
@@ -141,12 +142,12 @@ impl Instance {
         }
     }
 
-    /// What finds the successor of a primary that is gone: in a forked child nothing does.
+    /// The watch that finds the successor of a primary that is gone; a forked child has none.
     pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
         self.watch.as_ref().filter(|watch| watch.is_here())
     }
 
-    /// A call that may wait, and is made again at the successor of a primary that is gone.
+    /// Makes a call that may wait. If the primary is gone, makes it again at the successor.
     pub(super) fn across_failover(&self, mut call: impl FnMut() -> OpResult) -> OpResult {
         let Some(watch) = self.watch() else { return call() };
         let until = Instant::now() + FAILOVER_WAIT;
@@ -160,8 +161,8 @@ impl Instance {
         }
     }
 
-    /// A release that was refused as without a primary; it is over here all the same, if this
-    /// client finds the successor by itself.
+    /// Handles a release that failed because there is no primary. If this client finds the
+    /// successor by itself, the hold ends all the same.
     #[cold]
     pub(super) fn release_unheard(
         &self,
@@ -175,8 +176,8 @@ impl Instance {
         }
     }
 
-    /// The same, whether this client finds the successor by itself or not; if not, the answer is
-    /// what it was.
+    /// Ends the hold even if this client does not find the successor by itself; the result is then
+    /// `refused`.
     pub(super) fn released_unheard(
         &self,
         lock_slot: &LockSlot,
@@ -189,7 +190,8 @@ impl Instance {
         result
     }
 
-    /// The same of a lock whose slot is locked.
+    /// As [`released_unheard`](Self::released_unheard), for a lock whose slot the caller has
+    /// locked.
     pub(super) fn unheard(&self, held: &mut ClientLock, refused: OpResult) -> OpResult {
         let told = held.entry.loss_told();
         let released = told.or_else(|| held.release_unheard(refused.status));
@@ -198,15 +200,16 @@ impl Instance {
         released.unwrap_or(refused)
     }
 
-    /// What is to be done before a successor that has refused claims of holds goes on without them.
+    /// Sets the function that is called before a successor that has refused claims of holds goes
+    /// on.
     pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         if let Some(watch) = self.watch() {
             watch.before_refused(act);
         }
     }
 
-    /// Whether a hold is lost that its program may still rely on, also if a call was told the loss
-    /// since the claims were answered. One of a lock in use may be.
+    /// Whether a hold is lost that the program may still rely on, also if a call has returned the
+    /// loss since the claims were answered. A lock in use counts as lost.
     pub(crate) fn may_have_lost(&self) -> bool {
         if self.has_refused.load(Ordering::Relaxed) {
             return true;
@@ -216,22 +219,22 @@ impl Instance {
         !lost.is_empty() || !has_seen_all
     }
 
-    /// Tells the primary that this client leaves; if that is gone, its successor, which waited for
-    /// this client otherwise.
+    /// Tells the primary that this client leaves. If the primary is gone, tells its successor,
+    /// which would otherwise wait for this client.
     pub(super) fn leave(&self) -> Status {
         let until = Instant::now() + DEPARTURE_WAIT;
         let mut status = done(self.call(ControlRequest::Deinit));
         let Some(watch) = self.watch() else { return status };
         while status == Status::NotReady && Instant::now() < until {
-            std::thread::sleep(DEPARTURE_PAUSE); // it knows that no recovery waits for it
+            std::thread::sleep(DEPARTURE_PAUSE); // the primary knows of the leave
             status = done(self.call(ControlRequest::Deinit));
         }
         if status != Status::BadResponse {
             return status;
         }
-        self.close_ended_control(); // another connection takes its descriptor
+        self.close_ended_control(); // frees its file descriptor for another connection
         let mut pause = DEPARTURE_PAUSE;
-        let mut is_told = false; // by a primary that recovers: it knows that this client has left
+        let mut is_told = false; // a recovering primary has been told that this client leaves
         while Instant::now() < until {
             let mut unknown = 0;
             for peer in &watch.plan().addresses {
@@ -244,7 +247,7 @@ impl Instance {
                 }
             }
             if unknown == watch.plan().addresses.len() {
-                return Status::Success; // the first request has come, and its answer was lost
+                return Status::Success; // the first request arrived, and its answer was lost
             }
             std::thread::sleep(pause.min(until.saturating_duration_since(Instant::now())));
             pause = (2 * pause).min(DEPARTURE_PAUSE_MAX);
@@ -270,17 +273,17 @@ impl Instance {
         }
     }
 
-    /// Whether there is a primary at this address; connecting and its answer may take so long.
+    /// Whether there is a primary at this address. Connecting and the answer may take `wait` each.
     ///
     /// # Errors
-    /// Why nothing is heard, in a few words.
+    /// Why no primary was heard, in a few words.
     pub(crate) fn asks(&self, peer: &Address, wait: Duration) -> Result<Heard, String> {
         let tls = self.config.tls.material();
         ask(peer, wait, tls.map_err(|_| "its TLS files cannot be used")?.as_ref())
     }
 
-    /// Sends a heartbeat, unless `sent` is out, and looks for its answer; waits for nothing. The
-    /// number of the one that is out, and what was heard.
+    /// Sends a heartbeat unless `sent` is under way, and looks for its answer without waiting.
+    /// Returns the number of the heartbeat under way, and what the client has heard.
     pub(crate) fn beats(&self, sent: Option<Seq>) -> (Option<Seq>, Result<Option<Heard>, Ended>) {
         if self.link.load().exec.is_cut_off() {
             return (None, Err(Ended)); // the control connection alone is of no use
@@ -297,8 +300,8 @@ impl Instance {
         }
     }
 
-    /// What the primary answers to a heartbeat, with this patience; `None`: a connection has ended.
-    /// `is_silent`: it has not answered for as long as it may be silent.
+    /// The primary's answer to a heartbeat, with this patience; `None`: a connection has ended.
+    /// `is_silent`: the primary has been silent for as long as it may be.
     pub(crate) fn hears(&self, patience: Patience, is_silent: bool) -> Option<Heard> {
         if self.link.load().exec.is_cut_off() {
             return None; // the control connection alone is of no use
@@ -326,7 +329,8 @@ impl Instance {
         }
     }
 
-    /// Its control connection; `None`: it has none, or it is just being replaced.
+    /// A handle that closes the control connection; `None`: there is no connection, or it is just
+    /// being replaced.
     pub(crate) fn line(&self) -> Option<ShutdownHandle> {
         self.line.try_lock()?.clone()
     }
@@ -336,16 +340,16 @@ impl Instance {
         self.link.load().recovering
     }
 
-    /// How many locks it believes to hold.
+    /// How many locks this client believes to hold.
     pub(crate) fn held(&self) -> usize {
         let holds = |entry: &LockEntry| entry.state().is_held() && !entry.is_lost();
         self.of_all(|held| holds(&held.entry).then_some(())).0.len()
     }
 
-    /// Gets those locks again that are not at this primary, with what was held of them lost, asks
-    /// what became of the holds that were claimed, and undoes what is in doubt: a release that was
-    /// cut off by the failover is not to keep others waiting. `false`: not all of it was answered,
-    /// each within `silence`.
+    /// Gets the locks again that are not at this primary; holds of them are lost. Asks the primary
+    /// about holds that were claimed, and has it undo what is in doubt, so that a release that the
+    /// failover cut off does not keep other clients waiting. `false`: the primary has not answered
+    /// all of it, within `silence` for each request.
     pub(crate) fn confirm_all(&self, silence: Duration) -> bool {
         let epoch = self.link.load().epoch;
         let (away, has_seen_all) = self.of_all(|held| {
@@ -373,9 +377,9 @@ impl Instance {
         is_all
     }
 
-    /// Asks what became of these holds, together, and undoes what is in doubt, one after the other;
-    /// but not of a lock that is in use. Whether that was all; `None`: not all of it was answered,
-    /// and the rest would have to be waited for as long.
+    /// Asks about these claimed holds together, and undoes what is in doubt one lock after the
+    /// other. Skips locks in use. Returns whether no lock was skipped; `None`: the primary did not
+    /// answer, and each further request would have to wait as long.
     fn confirm(&self, locks: &[LockId], silence: Duration) -> Option<bool> {
         let (mut claimed, mut doubted, mut is_all) = (Vec::new(), Vec::new(), true);
         for &lock in locks {
@@ -397,7 +401,7 @@ impl Instance {
                 log::warn!("lock {lock} is lost: another client holds it now");
             }
         }
-        // one that is not answered ends the round: another one is the first of the next
+        // a lock without an answer ends the round: the next round begins with another lock
         let first = boot_ns() as usize % doubted.len().max(1);
         doubted.rotate_left(first);
         for lock in doubted {
@@ -415,7 +419,7 @@ impl Instance {
         is_answered.then_some(is_all)
     }
 
-    /// A lock that no operation is under way on.
+    /// The slot of a lock that no operation is under way on.
     fn unused(&self, lock: LockId) -> Option<(&LockSlot, LockSlotGuard<'_>)> {
         let lock_slot = self.table.lock_slot(self.table.find(lock)?);
         let guard = lock_slot.try_lock()?;
@@ -423,14 +427,14 @@ impl Instance {
         guard.as_ref().is_some_and(is_free).then_some((lock_slot, guard))
     }
 
-    /// The locks that are not held, not queued for, and not in use.
+    /// The locks that this client neither holds nor waits for, and that no thread has in use.
     pub(super) fn idle_locks(&self) -> HashSet<LockId> {
         let is_idle = |state| matches!(state, EntryState::Initialized | EntryState::Unlocked);
         let (idle, _) = self.of_all(|held| is_idle(held.entry.state()).then_some(held.id));
         idle.into_iter().collect()
     }
 
-    /// Of all locks whose slots are free; and whether that were all.
+    /// The values of `of` for all locks whose slots are free; and whether those were all locks.
     fn of_all<T>(&self, mut of: impl FnMut(&ClientLock) -> Option<T>) -> (Vec<T>, bool) {
         let (mut found, mut has_seen_all) = (Vec::new(), true);
         for (id, index) in self.table.indices() {

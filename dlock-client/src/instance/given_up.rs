@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A session whose connections have ended is closed before another one is made: a process at its
-//! limit of open files comes back with the descriptors that it had.
+//! Closes a session whose connections have ended before the client makes another one. So a process
+//! at its limit of open files comes back with the descriptors that it had.
 //!
 //! ```text
-//!   control connection ended, and the data path, too ─▶ closed; Ended answers in their place
-//!   either may go on ─▶ kept until the new session takes its place
+//!   control connection and data path have ended ─▶ closed; `Ended` answers in their place
+//!   either may go on ─▶ kept until the new session replaces it
 //! ```
-//! Nothing is decided here: calls and operations end as they have since the connections ended,
-//! holds rest on the same horizon, and the client looks for a primary as before.
+//! Closing changes no result: calls and operations fail as since the connections ended, holds
+//! rest on the same horizon, and the client looks for a primary as before.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -41,11 +41,11 @@ impl Instance {
         let exec: Arc<dyn Executor> = Arc::new(Ended::after(&*old.exec));
         let (ended, pulse) = (Arc::clone(&exec), Arc::clone(&old.pulse));
         self.link.store(Arc::new(SessionState { exec, verbs: None, pulse, ..*old }));
-        old.exec.end(); // no answer comes there any more
+        old.exec.end(); // no answer can come any more
         self.end_async(&old.exec, &ended);
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
-            // one that is in use for longer keeps the descriptors for as long
+            // an operation that lasts longer keeps the descriptors for as long
             if let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LIFECYCLE_WAIT) {
                 if let Some(held) = guard.as_mut() {
                     held.ends_with(&old.exec, &ended);
@@ -66,7 +66,7 @@ impl Instance {
         if let Some(line) = self.line.lock().take() {
             line.end();
         }
-        // a call under way there ends with it
+        // a call under way on the connection ends with it
         if let Some(mut control) = self.control.try_lock_for(CONTROL_WAIT) {
             *control = None;
         }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What guards are built on: holds that belong to one guard, not to the whole client.
+//! Holds that belong to one guard, not to the whole client.
 //!
 //! ```text
-//!   try_guard, wait_guard ─▶ free of other guards? ─▶ TryLock / Lock ─▶ hold number n
+//!   try_guard, wait_guard ─▶ no other guard in the way? ─▶ TryLock / Lock ─▶ hold number n
 //!   end_guard(n), extend_guard(n) ─▶ n is still the hold? ─▶ Unlock / Extend
-//!                                                    └ no ─▶ AlreadyUnlocked: it was lost
+//!                                                    └ no ─▶ AlreadyUnlocked: the hold was lost
 //! ```
-//! Threads of one client that wait for the same lock are served in order, by at most one place
-//! in the primary's queue.
+//! Threads of one client that wait for the same lock get it in order. Together they have at most
+//! one place in the primary's queue.
 
 use dlock_core::clock::Lease;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 /// A result and, if the lock is held now, the number of the hold.
 pub(crate) type Attempt = (OpResult, u64);
 
-/// Times that the end of a guard waits for the lock's slot, up to 5 s each.
+/// How often the end of a guard waits for the lock's slot, up to 5 s each time.
 const END_TRIES_MAX: usize = 2;
 
 impl Instance {
-    /// As [`trylock`](Self::trylock), for guards: a lock this client holds already is not
-    /// entered again, but for shared holds of a lock that is held shared.
+    /// As [`trylock`](Self::trylock), for guards. If this client holds the lock already, a guard
+    /// does not enter it again; only shared holds can share it.
     ///
     /// # Errors
-    /// As `trylock`; `Fail` if another guard of this client is in the way, or queued for it.
+    /// As `trylock`; `Fail` if another guard of this client holds the lock, or waits for it.
     #[inline]
     pub(crate) fn try_guard(&self, lock: LockId, mode: Mode, lease: Lease) -> Attempt {
         if let Err(status) = self.admit() {
@@ -58,7 +58,7 @@ impl Instance {
         }
     }
 
-    /// As [`lock`](Self::lock), for guards, waiting for other guards of this client, too.
+    /// As [`lock`](Self::lock), for guards: also waits for other guards of this client.
     pub(crate) fn wait_guard(
         &self,
         lock: LockId,
@@ -75,7 +75,7 @@ impl Instance {
             let attempt = self.wait_guard_here(lock, mode, lease, deadline);
             let is_without = attempt.0.status.is_without_primary();
             if is_without && watch.has_moved(moves, deadline) {
-                has_kept = true; // a ticket, perhaps
+                has_kept = true; // the client may have kept a ticket
                 continue;
             }
             let is_held = matches!(attempt.0.status, Status::Success | Status::AlreadyLocked);
@@ -86,25 +86,26 @@ impl Instance {
         }
     }
 
-    /// No guard waits for the turn of a ticket any more.
+    /// Gives up a ticket that no guard waits for any more.
     fn give_ticket_up(&self, lock: LockId) {
         if let Ok((lock_slot, mut guard, _)) = self.idle(lock) {
             self.give_up_in(lock_slot, &mut guard);
         }
     }
 
-    /// The same of a lock whose slot is locked.
+    /// As [`give_ticket_up`](Self::give_ticket_up), for a lock whose slot the caller has locked.
     pub(super) fn give_up_in(&self, lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>) {
         if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
             let result = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
             if let Some(held) = guard.as_mut().filter(|_| result.status.is_without_primary()) {
-                held.release_unheard(result.status); // it was claimed, and is not any more
+                held.release_unheard(result.status); // the ticket had been claimed, and now is not
                 self.leaves_in_doubt(held);
             }
         }
     }
 
-    /// The same at one primary: if that is gone, a ticket is kept.
+    /// [`wait_guard`](Self::wait_guard) at one primary: if the primary is gone, the client keeps
+    /// its ticket.
     fn wait_guard_here(
         &self,
         lock: LockId,
@@ -128,11 +129,11 @@ impl Instance {
         }
         let result = self.run(lock_slot, &mut guard, Op::Lock { mode, lease }, &limit);
         let attempt = self.attempted(lock_slot, &mut guard, result);
-        lock_slot.changed.notify_all(); // a shared hold admits others, a failure hands the turn on
+        lock_slot.changed.notify_all(); // shared: lets others in; failed: the next takes its turn
         attempt
     }
 
-    /// Until no other guard and no earlier thread of this client is in the way.
+    /// Waits until no other guard and no earlier thread of this client is in the way.
     fn await_turn(
         &self,
         lock_slot: &LockSlot,
@@ -162,7 +163,7 @@ impl Instance {
         result
     }
 
-    /// Whether neither another guard nor an earlier place in the queue excludes this one.
+    /// Whether neither another guard nor an earlier place in this client's queue is in the way.
     pub(super) fn is_turn(
         &self,
         held: &ClientLock,
@@ -178,7 +179,8 @@ impl Instance {
         }
     }
 
-    /// The number of the hold; or gives the ticket up: without a guard there is none.
+    /// The result with the number of the hold. Gives up the ticket of a failed attempt, because no
+    /// guard has it.
     #[inline]
     pub(super) fn attempted(
         &self,
@@ -199,7 +201,7 @@ impl Instance {
         (result, held.entry.holds())
     }
 
-    /// The lock slot of a lock that is held by the guard with this number.
+    /// The lock slot of a lock that the guard with this hold number holds.
     #[inline]
     pub(super) fn of_guard(
         &self,
@@ -218,8 +220,9 @@ impl Instance {
         }
     }
 
-    /// The same of a lock on which an operation is under way: of a future that shares the lock, or
-    /// the renewal of the hold. If this hold is over, the operation is not waited for.
+    /// As [`of_guard`](Self::of_guard), for a lock on which an operation is under way: that of a
+    /// future that shares the lock, or a renewal of the hold. If this hold is over, the caller does
+    /// not wait for the operation.
     #[cold]
     fn of_guard_in_use(
         &self,
@@ -246,7 +249,7 @@ impl Instance {
         }
     }
 
-    /// [`extend`](Self::extend) for the guard with this number; `AlreadyUnlocked` if its hold
+    /// [`extend`](Self::extend) for the guard with this hold number; `AlreadyUnlocked` if its hold
     /// was lost.
     pub(crate) fn extend_guard(
         &self,
@@ -263,12 +266,12 @@ impl Instance {
         }
     }
 
-    /// What this client knows of the hold of the guard with this number, and of its session.
-    /// No message is sent.
+    /// What this client knows of the hold with this number, and of its session. It sends no
+    /// message.
     ///
     /// # Errors
-    /// `AlreadyUnlocked`, `Fail` (it was lost), `NotReady` (a successor was not told of it yet),
-    /// `BadResponse` (the session is past its horizon, or the lock is in doubt).
+    /// `AlreadyUnlocked`, `Fail` (the hold was lost), `NotReady` (the client has not yet claimed it
+    /// at a successor), `BadResponse` (the session is past its horizon, or the lock is in doubt).
     pub(crate) fn known_of_guard(&self, lock: LockId, hold: u64) -> Status {
         let (_lock_slot, guard, _) = match self.of_guard(lock, hold) {
             Ok(found) => found,
@@ -277,7 +280,7 @@ impl Instance {
         let Some(held) = guard.as_ref() else { return Status::AlreadyUnlocked };
         match &held.entry {
             entry if entry.is_lost() => Status::Fail,
-            // it goes over to the session once a successor has taken the claim
+            // the hold moves to the new session once a successor has accepted its claim
             _ if !Arc::ptr_eq(&held.pulse, &self.link.load().pulse) => Status::NotReady,
             entry if entry.in_doubt() && !entry.is_surely_held(held.clock_of_deadline()) => {
                 Status::BadResponse
@@ -294,25 +297,26 @@ impl Instance {
     }
 
     /// The fencing token of this hold, as far as this client knows it; `None`: the hold is over, or
-    /// it has none.
+    /// has no token.
     pub(crate) fn token_of_guard(&self, lock: LockId, hold: u64) -> Option<Token> {
         let (_lock_slot, guard, _) = self.of_guard(lock, hold).ok()?;
         guard.as_ref()?.entry.token()
     }
 
-    /// The fencing token of what this client holds of the lock, as far as it knows; `None`: it
-    /// holds nothing, or has got the lock without tokens.
+    /// The fencing token of this client's hold of the lock, as far as the client knows it; `None`:
+    /// the client does not hold the lock, or has got it without tokens.
     pub fn token(&self, lock: LockId) -> Option<Token> {
         let (_lock_slot, guard, _) = self.idle(lock).ok()?;
         guard.as_ref().filter(|held| held.entry.refs() > 0)?.entry.token()
     }
 
-    /// The end of a guard. If the primary cannot be asked, the hold is over all the same: no guard
-    /// can end it later. It is not claimed, and is undone before the next operation on the lock, or
-    /// as soon as there is a primary if this client finds that by itself.
+    /// Ends the hold of a guard. If the primary cannot be asked, the hold ends all the same,
+    /// because no guard could end it later: the client does not claim the hold. The arbiter undoes
+    /// it before the next operation on the lock; or, if this client finds the successor by itself,
+    /// as soon as there is a primary.
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
-        // the hold has no guard any more that could release it later
+        // no guard is left that could release the hold later, so this waits twice
         let mut tries = std::iter::repeat_with(|| self.of_guard(lock, hold)).take(END_TRIES_MAX);
         let is_free = |found: &Result<_, Status>| !matches!(found, Err(Status::BadResponse));
         match tries.find(is_free).unwrap_or(Err(Status::BadResponse)) {

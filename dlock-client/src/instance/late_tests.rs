@@ -22,12 +22,12 @@ use dlock_test_support::late::{Late, Point};
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 const FABRICS: [FabricChoice; 2] = [FabricChoice::Shm, FabricChoice::Tcp];
-/// How often a scene is played again that a busy machine has spoilt.
+/// How often a scene is played again if a busy host has spoilt it.
 const SCENES_MAX: u32 = 50;
-/// How often a lock is asked for, 5 s each time.
+/// How often a test asks for a lock, 5 s each time.
 const WAITS_MAX: u32 = 12;
 
-/// A loopback address of this process's own: no other process takes its ports.
+/// A loopback address for the tests of this process alone: no other process takes its ports.
 pub(super) fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0xc0, b, c).into()

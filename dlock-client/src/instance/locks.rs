@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Getting and releasing locks: the life cycle on the control channel.
+//! Gets and releases locks: their life cycle, over the control connection.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,24 +18,24 @@ use crate::denied;
 use crate::execute::{settle, DATA_WAIT};
 use crate::table::{Busy, ClientLock, LockSlotGuard, LockSlotIndex};
 
-/// A lock's id and whether it is new to this client, or why there is none.
+/// A lock's id and whether the lock is new to this client; or why the client has not got it.
 pub(super) type GotLock = Result<(LockId, bool), Status>;
 
-/// What became of a granted lock.
+/// What became of a lock that the primary has granted.
 enum Adopted {
     Got(GotLock),
-    /// It is known here, and another thread has its lock slot.
+    /// This client knows the lock, and another thread has its slot locked.
     InUse(LockSlotIndex),
 }
 
 impl Instance {
-    /// Gets a lock by its name; it is created if it does not exist. The id is the same for all
-    /// clients while the lock exists.
+    /// Gets a lock by its name; the primary creates it if it does not exist. While the lock exists,
+    /// it has the same id for all clients.
     ///
     /// # Errors
     /// `Invalid` (name empty or longer than 512 bytes), `Error` with the id (this client has got
-    /// it already), `Error` without (a lock of this name has another type, or the client has
-    /// left), `NotReady`, `ServerNoResource`, `BadResponse`.
+    /// the lock already), `Error` without an id (a lock of this name has another type, or the
+    /// client has left), `NotReady`, `ServerNoResource`, `BadResponse`.
     ///
     /// # Latency
     /// One control round trip; 10 s at most.
@@ -51,11 +51,12 @@ impl Instance {
         }
     }
 
-    /// Gets up to 31 locks in one round trip. A lock got before is no error here.
+    /// Gets up to 31 locks in one round trip. A lock that this client has got before is no error.
     ///
     /// # Errors
     /// `Invalid` (no item, more than 31, or an invalid name), `Error` (the client has left),
-    /// `NotReady`, `BadResponse`. Of an item: `Error` (another type), `ServerNoResource`.
+    /// `NotReady`, `BadResponse`. Of an item: `Error` (the lock has another type),
+    /// `ServerNoResource`.
     ///
     /// # Latency
     /// One control round trip; 10 s at most.
@@ -71,7 +72,7 @@ impl Instance {
         Ok(got.into_iter().map(|item| item.map(|(id, _)| id)).collect())
     }
 
-    /// The ids, and whether they are new to this client.
+    /// Gets these locks: their ids, and whether they are new to this client.
     pub(super) fn get_locks(
         &self,
         descs: Vec<LockDesc>,
@@ -81,15 +82,16 @@ impl Instance {
         let _lifecycle = self.lifecycle_until(deadline)?;
         let mut got: Vec<Option<GotLock>> = vec![None; descs.len()];
         while let Some(index) = self.get_those_left(&descs, &mut got, deadline)? {
-            // another thread operates on that one, or releases it
+            // another thread operates on that lock, or releases it
             let lock_slot = self.table.lock_slot(index);
             drop(lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?);
         }
         Ok(got.into_iter().flatten().collect())
     }
 
-    /// Gets those that have no answer yet. One that is known here is compared with what is known of
-    /// it; if it is in use, this tells which it is, and it is to be got once more.
+    /// Gets those locks that have no answer yet. A grant of a lock that this client knows is
+    /// compared with the known one. If such a lock is in use, returns its slot; the caller then
+    /// gets it once more.
     fn get_those_left(
         &self,
         descs: &[LockDesc],
@@ -97,7 +99,7 @@ impl Instance {
         deadline: Instant,
     ) -> Result<Option<LockSlotIndex>, Status> {
         let left: Vec<usize> = (0..got.len()).filter(|&i| got[i].is_none()).collect();
-        // held until the locks are in the table, so that no release comes between
+        // locked until the locks are in the table, so that no release comes between
         let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
         let wanted = left.iter().map(|&i| descs[i].clone()).collect();
@@ -128,15 +130,15 @@ impl Instance {
         Ok(in_use)
     }
 
-    /// Takes a granted lock into the table. A lock the primary has given before, but whose reply
-    /// was lost, is new here.
+    /// Takes a granted lock into the table. If the primary has granted the lock before, but the
+    /// reply was lost, the lock is new to this client.
     fn adopt(&self, grant: &LockGrant, desc: LockDesc) -> Adopted {
         let link = self.link.load();
-        // one of this name, which was not claimed, or was released without an answer
+        // a lock of this name that was not claimed, or whose release was not answered
         let known = self.table.known(grant.lock).or_else(|| self.table.named(&desc.name));
         match known.map(|id| (id, self.table.find(id))) {
             Some((id, Some(index))) => self.adopt_as(id, index, grant, desc),
-            Some((_, None)) => self.adopt(grant, desc), // another thread has released it
+            Some((_, None)) => self.adopt(grant, desc), // another thread has released it meanwhile
             None => {
                 let mut entry =
                     LockEntry::new(link.client, link.anchor_s, desc.lock_type, grant, desc);
@@ -150,7 +152,7 @@ impl Instance {
         }
     }
 
-    /// The lock is known here by this id.
+    /// Takes over the grant of a lock that this client knows by this id.
     fn adopt_as(
         &self,
         id: LockId,
@@ -159,7 +161,8 @@ impl Instance {
         desc: LockDesc,
     ) -> Adopted {
         let link = self.link.load();
-        // not waited for: who releases it has locked it, and waits for the control channel
+        // not waited for: a thread that releases the lock has the slot locked, and waits for the
+        // control connection
         let Some(mut guard) = self.table.lock_slot(index).try_lock() else {
             return Adopted::InUse(index);
         };
@@ -170,7 +173,7 @@ impl Instance {
         let before = held.entry.lock();
         let Some(is_new) = held.binding.adopt(&mut held.entry, link.client, grant, &desc, at)
         else {
-            // a lock of another name has the id that the primary had for this one
+            // the id that the primary had for this lock now belongs to a lock of another name
             if !held.binding.loses_place(&held.entry, link.epoch) {
                 return Adopted::Got(Err(Status::Error));
             }
@@ -187,12 +190,12 @@ impl Instance {
         Adopted::Got(Ok((id, is_new)))
     }
 
-    /// Releases a lock that is not held.
+    /// Releases a lock that this client does not hold.
     ///
     /// # Errors
-    /// `Error` (the client has left, the lock was not got, or it is held), `Async` (an
-    /// asynchronous operation is under way on it), `TicketToUnlock`, `NotReady`, `BadResponse`;
-    /// with any other code of the primary's the lock is gone here all the same.
+    /// `Error` (the client has left, has not got the lock, or holds it), `Async` (an asynchronous
+    /// operation is under way on it), `TicketToUnlock`, `NotReady`, `BadResponse`. With any other
+    /// status of the primary this client has not got the lock any more.
     ///
     /// # Latency
     /// One control round trip; 10 s at most.
@@ -236,16 +239,16 @@ impl Instance {
         status
     }
 
-    /// Whether its release was not answered by another incarnation of the primary: it was never got
-    /// at this one, which may know another lock by its id.
+    /// Whether another incarnation of the primary did not answer the lock's release. This one has
+    /// never granted the lock, and may have another lock with its id.
     fn was_left_elsewhere(&self, guard: &LockSlotGuard<'_>) -> bool {
         let epoch = self.link.load().epoch;
         let is_it = |held: &ClientLock| held.entry.has_left() && !held.binding.is_at(epoch);
         guard.as_ref().is_some_and(is_it)
     }
 
-    /// A lock that the primary has decided about is gone here. That it is not got there is the
-    /// answer to an earlier release, if that one was not answered.
+    /// Takes over the primary's answer to a release. If the primary has decided, the lock is gone
+    /// from the table. If an earlier release was not answered, "not got" is the answer to that one.
     fn release_answered(
         &self,
         index: LockSlotIndex,
@@ -286,8 +289,9 @@ impl Instance {
         }
     }
 
-    /// Sends a release and reports each item's status while nothing else is on the channel; of
-    /// none, if it was not sent. The first that is no success.
+    /// Sends a release, and calls `each` with the status of every item while the control connection
+    /// is locked; if the release was not sent, with none. Returns the first status that is no
+    /// success.
     fn release_at_primary(
         &self,
         request: ControlRequest,
@@ -311,9 +315,9 @@ impl Instance {
         })
     }
 
-    /// Releases up to 31 locks in one round trip. Items that cannot be released (asynchronous
-    /// operation under way, not got, held, in doubt) are set to 0 in `ids`. A ticket does not
-    /// keep a lock from being released here.
+    /// Releases up to 31 locks in one round trip. In `ids`, items that cannot be released (an
+    /// asynchronous operation is under way, not got, held, in doubt) are set to 0. A lock with a
+    /// ticket can be released here.
     ///
     /// # Errors
     /// `Invalid` (no item, or more than 31), `Error` (the client has left, or no item can be
@@ -334,7 +338,7 @@ impl Instance {
         for (i, id) in ids.iter_mut().enumerate() {
             let lock = LockId(*id);
             match self.table.find(lock).filter(|_| !self.is_async_on(lock)) {
-                // of a lock that is named twice, the first is released
+                // a lock that is named twice is released once; its second item is set to 0
                 Some(index) if !wanted.iter().any(|&(other, _)| other == index) => {
                     wanted.push((index, i));
                 }

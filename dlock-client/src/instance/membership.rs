@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coming, coming back, proving to be alive, and leaving.
+//! Joining a primary, coming back to it, proving to be alive, and leaving.
 //!
 //! ```text
 //!   init    connect ─Init──▶ session ─attach (verbs, shm or tcp)──▶ executor ──▶ instance
 //!   reinit  the same with Reinit, beside the old session; then a heartbeat on the new connection
-//!           shows that this client has all answers. Once that is answered, and not before, the
-//!           old session has ended at the primary, and the new one replaces it here (one whose
-//!           connections have ended is given up before: `given_up.rs`):
+//!           shows the primary that this client has all answers. Its answer says that the old
+//!           session has ended at the primary, and the new one replaces it in the instance:
 //!             same incarnation of the primary ─▶ every lock goes on where it is
 //!             a recovering successor          ─▶ every lock refuses until it was claimed
+//!           (an old session whose connections have ended is closed before: `given_up.rs`)
 //!   update_all_locks  claims, 31 at a time ─▶ new places
 //! ```
 
@@ -44,8 +44,8 @@ use crate::stats::Stats;
 use crate::table::{LockSlotIndex, Table, LOCK_SLOT_WAIT};
 
 impl Instance {
-    /// Becomes a client of the primary at `ip`: IPv4 or IPv6 in digits, or the name of a host,
-    /// which is looked up at each connect.
+    /// Becomes a client of the primary at `ip`: an IPv4 or IPv6 address in digits, or the name of a
+    /// host, which the client looks up at each connect.
     ///
     /// # Errors
     /// `Error` (configuration, address, no connection, no data path, other `tp_mode`),
@@ -58,8 +58,8 @@ impl Instance {
         Self::init_with(config, ip, None)
     }
 
-    /// [`init`](Self::init) for tests that inject faults: `wrap` makes of the executor of each
-    /// session, those after a reinit included, the one that is used.
+    /// [`init`](Self::init) for tests that inject faults: `wrap` wraps the executor of each
+    /// session, also of sessions after a reinit.
     ///
     /// # Errors
     /// As `init`.
@@ -110,18 +110,17 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Comes back to its primary, or to the successor at `ip`, as the same client with the same
+    /// Comes back to the primary, or to its successor at `ip`, as the same client with the same
     /// locks. At a recovering primary, locks refuse with `NotReady` until
-    /// [`update_all_locks`](Self::update_all_locks), and object handles are dropped.
+    /// [`update_all_locks`](Self::update_all_locks), and the client drops its object handles.
     ///
     /// # Errors
     /// As [`init`](Self::init); `Invalid` (the client has left, or a forked child calls for its
-    /// parent's), `ClientRemoved` (the primary does not know it and is not recovering),
-    /// `BadResponse` (it answers for another client).
-    /// The old session is then left as it was: its locks, its data path and its calls go on. Where
-    /// its connections have ended its calls give `BadResponse`, as before. (If
-    /// the last answer of three is lost, and the primary cannot be asked again, the old session may
-    /// have ended there: its calls give `BadResponse` until another reinit.)
+    /// parent's client), `ClientRemoved` (the primary does not know this client and is not
+    /// recovering), `BadResponse` (the primary answers for another client). After an error the old
+    /// session is as it was: its data path and its calls go on, or give `BadResponse` if its
+    /// connections have ended. (If the last of three answers is lost, and the primary cannot be
+    /// asked again, the old session may be over: it gives `BadResponse` until another reinit.)
     ///
     /// # Latency
     /// Two connections and three round trips; at most 10 s each, and 21 s after the first answer.
@@ -136,8 +135,8 @@ impl Instance {
         came.map_or_else(Status::from, |()| Status::Success)
     }
 
-    /// The same at any address; the connection may take so long, and so may each answer. A failure
-    /// is logged at this level.
+    /// As [`reinit`](Self::reinit), at any address. `patience` limits the connection and each
+    /// answer. A failure is logged at `level`.
     pub(crate) fn reinit_at(
         &self,
         peer: &Address,
@@ -151,7 +150,7 @@ impl Instance {
             tries += 1;
             let mut joined = self.join_again(peer, patience, level)?;
             match joined.show(patience.silence) {
-                // left meanwhile, and this session has come after that
+                // the client has left meanwhile, and the primary has made this session after that
                 Ok(()) if self.present().is_err() => {
                     let _ = joined.leave();
                     return Err(Status::Invalid.into());
@@ -168,22 +167,22 @@ impl Instance {
         }
     }
 
-    /// No call that needs the session as it is runs beside one that replaces it.
+    /// Locks `lifecycle` for a call that replaces the session: other life-cycle calls wait for it.
     fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, Status> {
         self.check(Call::Session)?;
         let alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT).ok_or(Status::BadResponse)?;
         if !self.is_here() {
             return Err(Status::Invalid);
         }
-        // it may have left meanwhile, and is done with that
+        // the client may have left meanwhile, and have finished leaving
         match self.line.lock().is_some() {
             true => Ok(alone),
             false => self.check(Call::Session).map(|()| alone),
         }
     }
 
-    /// Everything that it held is lost, and it becomes a new client of the primary at `peer`. Its
-    /// locks are got again by [`confirm_all`](Self::confirm_all).
+    /// Becomes a new client of the primary at `peer`, and loses everything that it held.
+    /// [`confirm_all`](Self::confirm_all) gets its locks again.
     pub(crate) fn begin_anew_at(
         &self,
         peer: &Address,
@@ -194,7 +193,7 @@ impl Instance {
         let to = To { peer, patience, level: Level::Debug, said: &self.said };
         let mut joined = join(&self.config, to, init(&self.config), None, self.wrap.as_ref())?;
         if self.present().is_err() {
-            let _ = joined.leave(); // left meanwhile
+            let _ = joined.leave(); // the client has left meanwhile
             return Err(Status::Invalid.into());
         }
         log::error!(
@@ -208,7 +207,7 @@ impl Instance {
         Ok(())
     }
 
-    /// A session of this very client at `peer`, to be shown.
+    /// Makes a session at `peer` for this same client; [`Joined::show`] must follow.
     pub(super) fn join_again(
         &self,
         peer: &Address,
@@ -234,7 +233,7 @@ impl Instance {
         })
     }
 
-    /// The new session takes the place of the old one. `is_anew`: of another client, with nothing.
+    /// Replaces the old session. `is_anew`: the new one is of a new client, which holds nothing.
     fn move_to(&self, joined: Joined, is_anew: bool) {
         self.forget_async();
         self.said.forget();
@@ -242,7 +241,7 @@ impl Instance {
         self.has_told.store(false, Ordering::Relaxed);
         let link = Arc::new(joined.link);
         let old = self.link.swap(Arc::clone(&link));
-        // a call under way at the old primary may take minutes (a heartbeat), unless it is ended
+        // a heartbeat under way at the old primary may take minutes unless its connection is ended
         if let Some(line) = self.line.lock().replace(joined.control.line()) {
             line.end();
         }
@@ -252,29 +251,29 @@ impl Instance {
         }
         let has_lapsed = !is_anew && link.epoch == old.epoch && link.lapses != old.lapses;
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
-        // the old session may have to be asked for the time, in vain
+        // the old executor may ask its primary for the time, without getting an answer
         let clock = Now { horizon_ns: old.pulse.horizon_ns(), ..old.exec.now() };
         let mut earlier = self.earlier.lock();
         earlier.retain(|(_, pulse)| pulse.strong_count() > 0);
         earlier.push((old.epoch, Arc::downgrade(&old.pulse)));
         if has_lapsed || is_anew {
-            // what is under way there, or on a session before, tells of no hold that was ended
+            // an operation under way on one of these sessions must not report a hold that was ended
             let same = earlier.iter().filter(|(epoch, _)| is_anew || *epoch == link.epoch);
             same.filter_map(|(_, pulse)| pulse.upgrade()).for_each(|pulse| pulse.end());
         }
         drop(earlier);
         if is_anew || link.epoch != old.epoch {
-            old.exec.end(); // its primary may be stopped, and a wait there last for hours
+            old.exec.end(); // the old primary may be stopped, and a wait for it last for hours
         }
         for (id, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
-            // an operation on the old session is bounded, and mostly ends with its connection
+            // an operation on the old session has a limit, and mostly ends with its connection
             let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LIFECYCLE_WAIT) else {
                 log::error!("lock {id} stays with the old session: its operation does not end");
                 continue;
             };
             if let Some(held) = guard.as_mut() {
-                // its session was ended by a move before this one, which could not tell it
+                // an earlier move ended this lock's session, but could not lock its slot to say so
                 let has_ended = held.pulse.horizon_ns() == 0;
                 if is_anew || has_ended && held.entry.client() != link.client {
                     held.binding.begins_anew(&mut held.entry, is_taken_away);
@@ -299,10 +298,10 @@ impl Instance {
         self.stats.clear();
     }
 
-    /// Tells a recovering primary that all claims are made.
+    /// Tells a recovering primary that this client has made all claims.
     ///
     /// # Errors
-    /// `ClientNotInit` (the client has left), `Error` (the primary does not wait for it),
+    /// `ClientNotInit` (the client has left), `Error` (the primary does not wait for this client),
     /// `BadResponse`.
     ///
     /// # Latency
@@ -311,7 +310,7 @@ impl Instance {
         self.reinit_done_within(Patience::OF_CALL)
     }
 
-    /// The same, with this patience.
+    /// [`reinit_done`](Self::reinit_done) with this patience.
     pub(crate) fn reinit_done_within(&self, patience: Patience) -> Status {
         if let Err(status) = self.check(Call::Other) {
             return status;
@@ -319,11 +318,11 @@ impl Instance {
         let Ok(_lifecycle) = self.lifecycle_until(patience.deadline()) else {
             return Status::BadResponse;
         };
-        // a program may recover by hand while the library does the same: one of them may have come
-        // to another primary since everything was told
+        // a program may recover by hand while the library does the same: either may have come to
+        // another primary since this client told everything
         if self.watch().is_some() && !self.has_told() {
             match self.tell_all(patience) {
-                Status::Success | Status::Error => {} // `Error`: it does not recover
+                Status::Success | Status::Error => {} // `Error`: the primary does not recover
                 status => return status,
             }
         }
@@ -334,28 +333,29 @@ impl Instance {
         status
     }
 
-    /// A claim was answered, or was not made. A call may be told the loss before the primary is
-    /// told that all claims are made.
+    /// Records whether a hold was lost: its claim was refused, or not made. A call may return the
+    /// loss to the program before this client tells the primary that all claims are made.
     fn note_refused(&self, is_lost: bool) {
         if is_lost {
             self.has_refused.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a primary that recovers, or did so when this client came, was told everything.
+    /// Whether this client has told its primary all locks, or need not: it has none, or the primary
+    /// was not recovering when the client came.
     pub(crate) fn has_told(&self) -> bool {
         let has_told = self.has_told.load(Ordering::Relaxed) || self.table.is_empty();
         has_told || !self.link.load().recovering
     }
 
-    /// Tells a recovering primary of all locks, with what is held of them, and adopts the places
-    /// it gives them. Locks it has told before are told again, which changes nothing. What another
-    /// client holds by now is lost, which the next operation on it says; a lock for which the
-    /// primary has no room, or which its rules refuse, is not got any more (`LockNotGet`).
+    /// Tells a recovering primary of all locks and of what this client holds of each, and adopts
+    /// the places that it gives them. To tell a lock again changes nothing. A hold is lost if
+    /// another client holds the lock by now; the next operation on the lock says so. This client no
+    /// longer has a lock that the primary refuses, or has no room for (`LockNotGet`).
     ///
     /// # Errors
     /// `ClientNotInit` (the client has left), `Error` (the primary is not recovering: nothing
-    /// changes), `Again` (operations on some of them are under way: repeat), `BadResponse`.
+    /// changes), `Again` (operations on some locks are under way: call again), `BadResponse`.
     ///
     /// # Latency
     /// One control round trip per 31 locks; 10 s at most each.
@@ -363,7 +363,7 @@ impl Instance {
         self.update_all_locks_within(Patience::OF_CALL)
     }
 
-    /// The same, with this patience for each answer.
+    /// [`update_all_locks`](Self::update_all_locks) with this patience for each answer.
     pub(crate) fn update_all_locks_within(&self, patience: Patience) -> Status {
         if let Err(status) = self.check(Call::Other) {
             return status;
@@ -377,10 +377,10 @@ impl Instance {
         self.tell_all(patience)
     }
 
-    /// The same, for who has the read lock of `lifecycle`.
+    /// As `update_all_locks_within`, for a caller that has the read lock of `lifecycle`.
     fn tell_all(&self, patience: Patience) -> Status {
         let mut result = Status::Success;
-        // a primary that has not room for all of them refuses the last
+        // idle locks come last: a primary that has no room for all locks refuses the last
         let idle = self.idle_locks();
         let mut locks = self.table.indices();
         locks.sort_by_key(|(id, _)| idle.contains(id));
@@ -397,8 +397,8 @@ impl Instance {
         result
     }
 
-    /// Up to 31 locks. A hold that is refused is lost, but the lock stays got: it is claimed once
-    /// more, without the hold.
+    /// Claims up to 31 locks. If the primary refuses a hold, the hold is lost, but the client keeps
+    /// the lock: it claims the lock once more, without the hold.
     fn update_locks(&self, locks: &[(LockId, LockSlotIndex)], patience: Patience) -> Status {
         let mut claims = self.claims(locks);
         while let Some(request) = claims.request() {
@@ -437,13 +437,13 @@ impl Instance {
         for &(id, index) in locks {
             match self.table.lock_slot(index).lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
                 Some(mut guard) => {
-                    // one that may be released is not known to be got: it is got anew
+                    // a lock that may be released is not claimed: the client gets it anew
                     let is_got = |held: &&mut crate::table::ClientLock| {
                         held.id == id && !held.entry.has_left()
                     };
                     if let Some(held) = guard.as_mut().filter(is_got) {
                         claims.push(((id, index), held.binding.claim(&mut held.entry, now)));
-                        self.note_refused(held.entry.is_lost()); // past the horizon
+                        self.note_refused(held.entry.is_lost()); // the session is past its horizon
                     }
                 }
                 None => is_partial = true,
@@ -452,8 +452,8 @@ impl Instance {
         Claims::new(claims, is_partial)
     }
 
-    /// Adopts the place the recovering primary gave a lock; `false`: an operation on the lock does
-    /// not end.
+    /// Adopts the place that the recovering primary gave a lock. `false`: an operation on the lock
+    /// does not end.
     fn bind(&self, (id, index): (LockId, LockSlotIndex), grant: &LockGrant, is_lost: bool) -> bool {
         let link = self.link.load();
         let lock_slot = self.table.lock_slot(index);
@@ -471,8 +471,8 @@ impl Instance {
         true
     }
 
-    /// Forgets a lock that the primary refuses to this client, which has got it no longer. `false`:
-    /// an operation on it does not end.
+    /// Forgets a lock that the primary refuses to this client; the client has not got it any more.
+    /// `false`: an operation on the lock does not end.
     pub(super) fn drop_refused(
         &self,
         (id, index): (LockId, LockSlotIndex),
@@ -492,12 +492,12 @@ impl Instance {
         true
     }
 
-    /// Asks the primary whether it is there and knows this client.
+    /// Asks the primary whether it runs and knows this client.
     ///
     /// # Errors
-    /// `Invalid` (0 or more than 300 seconds, or the client has left), `BadResponse` (no answer
-    /// in time), `NotReady` (recovering, or its RDMA device does not work just now), `Error` (the
-    /// primary does not know this client).
+    /// `Invalid` (0 or more than 300 seconds, or the client has left), `BadResponse` (no answer in
+    /// time), `NotReady` (the primary recovers, or its RDMA device does not work just now), `Error`
+    /// (the primary does not know this client).
     ///
     /// # Latency
     /// One control round trip; `timeout_s` at most.
@@ -514,17 +514,17 @@ impl Instance {
         }
     }
 
-    /// Leaves: the primary releases what this client holds. With any outcome, the instance
-    /// is of no more use.
+    /// Leaves: the primary releases what this client holds. The program cannot use the instance
+    /// afterwards, also not if the result is an error.
     ///
     /// # Errors
-    /// `Error` (it has left before), `NotReady`, `BadResponse`.
+    /// `Error` (the client has left before), `NotReady`, `BadResponse`.
     ///
     /// # Latency
-    /// One round trip of the data path where it is one-sided (1 s at most), so that what was said
-    /// there is served, and a control round trip; 11 s at most, and as long as calls under way
-    /// take. A client that finds the successor of its primary by itself looks for it 5 s more at
-    /// most, to tell it.
+    /// If the data path is one-sided, a round trip of it (1 s at most), so that the primary serves
+    /// the messages sent before. Then one control round trip. Together 11 s at most, and as long as
+    /// calls under way take. A client that finds the successor of its primary by itself looks for
+    /// it 5 s more at most, to tell it.
     pub fn deinit(&self) -> Status {
         if self.gate.swap(LEFT, Ordering::Relaxed) == LEFT {
             return Status::Error;
@@ -534,7 +534,7 @@ impl Instance {
         }
         let _alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT);
         self.forget_async();
-        // the data path first: what cannot act any more can be undone at once
+        // the data path first: the primary can undo at once what can no longer act
         self.objects.write().clear();
         let link = self.link.load_full();
         let pulse = Arc::clone(&link.pulse);
@@ -565,20 +565,20 @@ impl Instance {
     }
 }
 
-/// Life-cycle calls under way end within a wait for a lock slot and a control call.
+/// How long a life-cycle call waits for others: each takes a lock slot and a control call at most.
 pub(super) const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 
-/// How often a reinit is tried if its connection ends at the moment at which the primary may have
-/// ended the old session: whether it has, is found out by asking again.
+/// How often a reinit is tried if its connection ends when the primary may have ended the old
+/// session. The next try finds out whether the primary has.
 const SHOW_TRIES: u32 = 2;
 
-/// Waits until the primary has served the requests that were sent without waiting for a reply: the
-/// end of the data path drops those that it has not read. If that is the `Wake` of a fair lock just
-/// released, the next sleeper waits until the arbiter looks at the lock by itself, after
-/// [`LOOK_S`]: so long is waited here at most.
+/// Waits until the primary has served the requests that were sent without waiting for a reply: at
+/// the end of the data path it drops those that it has not read. If that is the `Wake` of a fair
+/// lock, the next sleeper waits until the arbiter looks at the lock by itself, after [`LOOK_S`]. So
+/// this function waits that long at most.
 fn is_heard(exec: &dyn Executor) {
     if !exec.is_one_sided() {
-        return; // nothing is released without the primary
+        return; // the client releases nothing without the primary
     }
     if let Ok(seq) = exec.send(&Request::Ping) {
         let _ = exec.reply(seq, Duration::from_secs(LOOK_S.into()));
@@ -587,7 +587,7 @@ fn is_heard(exec: &dyn Executor) {
 }
 
 impl SessionState {
-    /// What the operations of a lock may ask of this primary, and do there.
+    /// Sets what operations of a lock may ask of this primary.
     pub(super) fn is_primary_of(&self, entry: &mut LockEntry) {
         entry.asks_readers(self.asks_readers);
     }

@@ -2,10 +2,10 @@
 //! One client of one primary, with the calls, codes and order of checks of the C API.
 //!
 //! ```text
-//!   call ─▶ gate (open? async pending? left?) ─▶ table: LockId → lock slot ─▶ execute.rs
-//!   life cycle ─▶ lifecycle (shared; a reinit takes it alone) ─▶ lock slot ─▶ control connection
+//!   lock call ─▶ gate (open? async pending? left?) ─▶ table: LockId → lock slot ─▶ execute.rs
+//!   life-cycle call ─▶ lifecycle (a reinit locks it alone) ─▶ lock slot ─▶ control connection
 //! ```
-//! Locks are taken in this order: lifecycle, pending, lock slots by index, control.
+//! Mutexes are locked in this order: lifecycle, pending, lock slots by index, control.
 
 mod asynchronous;
 mod batch;
@@ -68,26 +68,26 @@ use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
 use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
 
-/// What the session with the primary consists of; a reinit replaces it as a whole.
+/// The parts of a session with the primary. A reinit replaces them all at once.
 pub(crate) struct SessionState {
     exec: Arc<dyn Executor>,
-    /// The same, if it is that of verbs.
+    /// The executor again, if it is the one of verbs.
     verbs: Option<Arc<VerbsPath>>,
-    /// Who this client is to the primary.
+    /// This client's id at the primary.
     client: ClientId,
     epoch: Epoch,
     anchor_s: u32,
     secret: Secret,
     recovering: bool,
-    /// How often the primary has ended what had no lease; see `Terms::lapses`.
+    /// How often the primary has ended what this client had without a lease; see `Terms::lapses`.
     lapses: u32,
-    /// It may be asked for the readers inside fair locks.
+    /// Operations may ask the primary how many readers are inside a fair lock.
     asks_readers: bool,
-    /// Until when it may be relied on.
+    /// Holds the horizon of this session.
     pulse: Arc<Pulse>,
 }
 
-/// Data-path calls are served.
+/// The client serves data-path calls.
 const OPEN: u8 = Gate::Open as u8;
 /// An asynchronous operation is pending.
 const ASYNC: u8 = Gate::Async as u8;
@@ -104,41 +104,44 @@ fn gate(raw: u8) -> Gate {
 
 /// One client of one primary.
 ///
-/// Threads may share an instance: operations on different locks run at the same time, those on
-/// one lock one after the other. Dropping an instance does not tell the primary (which sees a
-/// disconnect); [`deinit`](Instance::deinit) does.
+/// Threads may share an instance. Operations on different locks run at the same time; operations on
+/// one lock run one after the other. If an instance is dropped, the primary sees a disconnect; only
+/// [`deinit`](Instance::deinit) tells it that the client leaves.
 pub struct Instance {
     id: ClientId,
-    /// The process whose client it is; a forked child has a copy of everything.
+    /// The process that made this instance. A forked child has a copy, and must not use it.
     process: AtomicU64,
     config: ClientConfig,
-    /// What tests put before the executor of each session.
+    /// A function of tests that wraps the executor of each session.
     wrap: Option<Wrap>,
     gate: AtomicU8,
     table: Arc<Table>,
     link: ArcSwap<SessionState>,
     control: SharedControl,
-    /// Of earlier sessions, by the primary's incarnation: operations may be under way on them.
+    /// The pulses of earlier sessions, with the primary's incarnation: operations may still be
+    /// under way on these sessions.
     earlier: Mutex<Vec<(Epoch, Weak<Pulse>)>>,
-    /// That connection, for who must not wait for a call under way. None while the client looks
-    /// for a primary, and after it has left.
+    /// Closes the control connection without waiting for a call under way on it. `None` while the
+    /// client looks for a primary, and after the client has left.
     line: Mutex<Option<ShutdownHandle>>,
     lifecycle: RwLock<()>,
     pending: Mutex<Option<asynchronous::Pending>>,
     objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
     stats: Stats,
-    /// The listeners of this client.
+    /// The listeners to this client's events.
     feeds: Feeds,
-    /// Everything was told to the primary of the session: set by who tells it, under the read lock
-    /// of `lifecycle`, and cleared with each session, under the write lock.
+    /// This client has told the primary of the session everything (all claims). The thread that
+    /// tells sets it under the read lock of `lifecycle`; each new session clears it under the write
+    /// lock.
     has_told: AtomicBool,
-    /// A hold was lost while claims were made, and the primary was not told yet that all are.
+    /// A claim has shown that a hold is lost, and this client has not yet told the primary that all
+    /// claims are made.
     has_refused: AtomicBool,
-    /// An operator has removed this client, as a primary has said.
+    /// A primary has said that an operator removed this client.
     is_taken_away: AtomicBool,
-    /// Why it has not come back.
+    /// Reasons, already logged, why this client has not come back to a primary.
     said: LoggedOnce,
-    /// Of a client that finds the successor of its primary by itself.
+    /// Set for a client that finds the successor of its primary by itself.
     watch: Option<Arc<Watch>>,
 }
 
@@ -150,24 +153,26 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// The id that the primary gave this client when it became one. If it begins anew, since no
-    /// primary knows it any more, it has another one there.
+    /// The id that the primary gave this client at `init`. If no primary knows the client any more
+    /// and it begins anew, the new primary gives it another id, which this function does not
+    /// return.
     pub fn id(&self) -> ClientId {
         self.id
     }
 
-    /// The incarnation of the primary that this client has come to last: a number that grows with
-    /// each.
+    /// The incarnation of the primary at which this client has its session. The number grows with
+    /// each incarnation.
     pub fn epoch(&self) -> u64 {
         self.link.load().epoch.0
     }
 
-    /// The name of the executor in use: `verbs`, `shm` or `tcp`.
+    /// The name of the executor in use, such as `verbs`, `shm` or `tcp`.
     pub fn fabric(&self) -> &'static str {
         self.link.load().exec.name()
     }
 
-    /// The verbs, messages and doorbells of this session so far; `None`: not over verbs.
+    /// The verbs, messages and doorbells of this session so far; `None` if it does not run over
+    /// verbs.
     pub fn word_op_counts(&self) -> Option<WordOpCounts> {
         self.link.load().verbs.as_ref().map(|path| path.counters())
     }
@@ -182,13 +187,13 @@ impl Instance {
         self.stats.clear();
     }
 
-    /// Whether this process has joined: a forked child of it has a copy of the secret, and must not
-    /// take the session and the holds of its parent.
+    /// Whether this process made the instance. A forked child has a copy of the secret, and must
+    /// not take over the session and the holds of its parent.
     fn is_here(&self) -> bool {
         self.process.load(Ordering::Relaxed) == fork::process()
     }
 
-    /// The first rungs of every data-path call.
+    /// The first checks of every data-path call.
     #[inline]
     fn admit(&self) -> Result<(), Status> {
         match self.gate.load(Ordering::Relaxed) {
@@ -206,7 +211,7 @@ impl Instance {
         status
     }
 
-    /// Whether the client has not left.
+    /// Refuses a get or release of locks if the client has left.
     fn present(&self) -> Result<(), Status> {
         self.check(Call::Locks)
     }
@@ -216,7 +221,8 @@ impl Instance {
         gate(self.gate.load(Ordering::Relaxed)).refuses(call).map_or(Ok(()), Err)
     }
 
-    /// The lock slot of a got lock, if no other thread operates on it, and the hint is right.
+    /// The lock slot of a lock that this client has got. `None` if another thread operates on the
+    /// lock, or if the table has no hint for `id`, or a wrong one.
     #[inline(always)]
     fn at_once(&self, id: LockId) -> Option<(&LockSlot, LockSlotGuard<'_>)> {
         let lock_slot = self.table.lock_slot(self.table.hint(id)?);
@@ -225,8 +231,9 @@ impl Instance {
         is_idle.then_some((lock_slot, guard))
     }
 
-    /// The lock slot of a got lock with no other operation under way on it, and how long the call
-    /// may take from here on. A lock that another thread is queued for is not waited for.
+    /// The lock slot of a lock that this client has got, once no other operation is under way on
+    /// it, and the time left for the call. If another thread waits for the lock at the primary,
+    /// this function does not wait but returns `Fail`.
     #[inline]
     fn idle(&self, id: LockId) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
         if let Some((lock_slot, guard)) = self.at_once(id) {
@@ -241,9 +248,8 @@ impl Instance {
         }
     }
 
-    /// The lock slot of a got lock, with no other operation under way on it, for a call that began
-    /// at
-    /// `start`.
+    /// The lock slot of a lock that this client has got, once no other operation is under way on
+    /// it. The call began at `start`.
     #[cold]
     fn locked_since(
         &self,
@@ -261,7 +267,7 @@ impl Instance {
                 Busy::Waiting => {}
             }
             if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
-                // another thread of this client is in the queue all the time: it is not our turn
+                // another thread of this client waited for the lock all the time
                 return Err(match guard.as_ref() {
                     Some(held) if held.busy != Busy::Waiting => Status::BadResponse,
                     Some(held) if has_ticket(held.entry.state()) => Status::Again,
@@ -271,7 +277,8 @@ impl Instance {
         }
     }
 
-    /// The lock slot of a got lock, also while an asynchronous operation is under way on it.
+    /// The lock slot of a lock that this client has got, even while an asynchronous operation is
+    /// under way on it.
     fn opened(
         &self,
         id: LockId,
@@ -282,7 +289,7 @@ impl Instance {
         let guard = lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?;
         match guard.as_ref() {
             Some(held) if held.id == id => Ok((lock_slot, guard)),
-            _ => Err(self.not_got()), // released while we looked
+            _ => Err(self.not_got()), // another thread released it meanwhile
         }
     }
 
@@ -292,12 +299,14 @@ impl Instance {
         Status::LockNotGet
     }
 
-    /// Keeps the session as it is: a reinit waits for it, and is waited for.
+    /// Keeps the session as it is while the guard lives: a reinit waits until the guard is dropped.
+    /// This call waits until `deadline` for a reinit under way.
     fn lifecycle_until(&self, deadline: Instant) -> Result<RwLockReadGuard<'_, ()>, Status> {
         self.lifecycle.try_read_until(deadline).ok_or(Status::BadResponse)
     }
 
-    /// A control call: one at a time, [`CONTROL_WAIT`] for the turn and the answer together.
+    /// A control call. One is made at a time; waiting for the turn and for the answer takes
+    /// [`CONTROL_WAIT`] at most in all.
     fn call(&self, request: ControlRequest) -> Result<ControlReply, Status> {
         self.call_until(request, Instant::now() + CONTROL_WAIT)
     }
@@ -318,7 +327,7 @@ impl Instance {
         patience: Patience,
     ) -> Result<ControlReply, Status> {
         let deadline = patience.deadline();
-        // another call may wait there for a primary that is gone
+        // another thread's call may hold the connection while it waits for a primary that is gone
         let wait = patience.silence.map_or(patience.wait, |silence| silence.min(patience.wait));
         let mut control = self.control.try_lock_for(wait).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
@@ -326,7 +335,7 @@ impl Instance {
     }
 }
 
-/// A control call on a connection that is ours: refusals as errors.
+/// A control call on a connection that the caller has locked. A refusal becomes an error.
 fn call_on(
     control: &mut Control,
     request: ControlRequest,
@@ -352,7 +361,7 @@ fn done(reply: Result<ControlReply, Status>) -> Status {
     }
 }
 
-/// The status of an operation without a result.
+/// The result of an operation that has only a status.
 fn code(status: Status) -> OpResult {
     OpResult::of(status)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A session, made at a primary, which no instance uses yet: connection, registration, data path.
+//! Makes a session at a primary that no instance uses yet: connection, registration, data path.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,30 +23,33 @@ use crate::fabrics::{Attached, Place};
 use crate::host::{Address, Unreached};
 use crate::logged_once::LoggedOnce;
 
-/// A session that stands; after `Reinit` it is prepared.
+/// A session that the primary has granted. After `Reinit` it is only prepared: it counts once it
+/// was [shown](Self::show).
 pub(super) struct Joined {
     pub(super) client: ClientId,
     pub(super) control: Control,
     pub(super) link: SessionState,
-    /// Until when a prepared session may take the place of the old one.
+    /// When the primary has given up a prepared session for sure; until then it may replace the old
+    /// one.
     until: Instant,
 }
 
-/// Why a prepared session has not taken the place of the old one, as far as is known here.
+/// Why, as far as this client knows, a prepared session has not replaced the old one.
 pub(super) enum Unshown {
-    /// Its connection ended; the primary may have had the request.
+    /// The connection ended; the primary may have received the request.
     Cut,
-    /// It was refused, or was not answered until it could not count any more.
+    /// The primary refused the request, or did not answer until the session could not count any
+    /// more.
     Failed(Status),
 }
 
 impl Joined {
-    /// Shows the primary that this client has all answers: then it ends the old session.
-    /// `silence`: see [`Patience`].
+    /// Shows the primary that this client has all answers, by a heartbeat on the new connection;
+    /// then the primary ends the old session. `silence`: see [`Patience`].
     pub(super) fn show(&mut self, silence: Option<Duration>) -> Result<(), Unshown> {
         let deadline = self.until;
         match self.control.call_while_there(ControlRequest::Heartbeat, deadline, silence) {
-            // the latter in recovery
+            // a recovering primary may answer `NotReady`
             Ok(ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady)) => Ok(()),
             Ok(_) => Err(Unshown::Failed(Status::BadResponse)),
             Err(CallError::Transport) if Instant::now() < deadline => Err(Unshown::Cut),
@@ -54,32 +57,33 @@ impl Joined {
         }
     }
 
-    /// Leaves with it; `NotReady`: the primary recovers, and does not wait for this client.
+    /// Leaves over this session; `NotReady`: the primary recovers, and does not wait for this
+    /// client.
     pub(super) fn leave(&mut self) -> Status {
         let deadline = Instant::now() + CONTROL_WAIT;
         done(call_on(&mut self.control, ControlRequest::Deinit, deadline))
     }
 }
 
-/// Where a session is made, and how.
+/// At which primary a session is made, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct To<'a> {
     pub(super) peer: &'a Address,
     pub(super) patience: Patience,
-    /// A failure is logged so.
+    /// The level at which a failure is logged.
     pub(super) level: Level,
-    /// Failures that were logged before.
+    /// Failures that were already logged.
     pub(super) said: &'a LoggedOnce,
 }
 
-/// The request of a client that comes for the first time.
+/// The request of a client that joins for the first time.
 pub(super) fn init(config: &ClientConfig) -> ControlRequest {
     let (version_min, version_max) = (VERSION_MIN, VERSION);
     let horizon_s = config.effective_horizon_s();
     ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode, horizon_s }
 }
 
-/// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
+/// Connects, registers and attaches. `request` is `Init`, or the `Reinit` of the client `expected`.
 pub(super) fn join(
     config: &ClientConfig,
     To { peer, patience, level, said }: To<'_>,
@@ -134,7 +138,7 @@ pub(super) fn join(
         }
         Err(status) => {
             if expected.is_none() {
-                // this client will not come back
+                // a client that could not join will not come back
                 let _ = control.call(ControlRequest::Deinit, patience.deadline());
             }
             Err(status.into())

@@ -2,17 +2,17 @@
 //! State objects: 64-bit values that clients add to, compare-and-swap and read, one word operation
 //! each.
 //!
-//! A handle is this client's reference: while it has one, the slot has no other occupant. Its
-//! generation tells whether the object still lives; where reads are free (shm) it is read in the
-//! same chain, on tcp the primary checks. Over verbs it is not checked, since that would take a
-//! second word operation. There an operation on a destroyed object changes a word that is no
-//! object's any more.
+//! A handle is this client's reference to an object: while the client has it, the slot has no other
+//! occupant. The slot's generation says whether the object still exists. On shm a read is free, so
+//! the chain also reads the generation; on tcp the primary checks it. Over verbs it is not checked,
+//! because that would take a second word operation: an operation on a destroyed object changes a
+//! word that belongs to no object any more.
 //!
 //! ```text
-//!   objects: RwLock<HashMap<ObjectId, Got>>   held for a look-up (shm: and the access to memory),
-//!                                    │        never while anything is waited for
-//!                                    └─ in_use: RwLock  shared by operations for their round trip;
-//!                                                       the release of this object waits for it
+//!   objects: RwLock<HashMap<ObjectId, Got>>   locked for a look-up (shm: and the memory access),
+//!                                    │        never during a wait
+//!                                    └─ in_use: RwLock  operations share it for their round trip;
+//!                                                       a release of the object waits for it
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ use crate::control::CONTROL_WAIT;
 use crate::denied;
 use crate::execute::{DATA_WAIT, DATA_WAIT_NS};
 
-/// An object this client has got, in this incarnation of the primary.
+/// An object that this client has got, at one incarnation of the primary.
 #[derive(Clone, Debug)]
 pub(super) struct Got(Arc<ObjectHandle>);
 
@@ -44,14 +44,14 @@ pub(super) struct Got(Arc<ObjectHandle>);
 struct ObjectHandle {
     grant: ObjectGrant,
     epoch: Epoch,
-    /// Held by every operation while it is under way: a release waits for it, and the slot stays
-    /// this object's. Once it is released, no operation begins.
+    /// Each operation under way holds the read lock. A release takes the write lock, so it waits
+    /// for them, and the slot stays this object's meanwhile. After the release no operation begins.
     in_use: RwLock<Released>,
-    /// An operation was not answered: it may still be on its way to the slot.
+    /// The answer of an operation was lost: the operation may still be on its way to the slot.
     in_doubt: AtomicBool,
 }
 
-/// Whether an object was given back.
+/// Whether the client has given the object back.
 #[derive(Debug)]
 struct Released(bool);
 
@@ -61,7 +61,7 @@ impl Got {
         Self(Arc::new(ObjectHandle { grant, epoch, in_use, in_doubt }))
     }
 
-    /// The same reference, for operations that begin from now on.
+    /// The same reference as a new handle, for operations that begin from now on.
     fn renewed(&self) -> Self {
         let got = Self::new(self.0.grant, self.0.epoch);
         let in_doubt = self.0.in_doubt.load(Ordering::Relaxed);
@@ -71,14 +71,14 @@ impl Got {
 }
 
 impl Instance {
-    /// Creates an object with a first value. To use it, also its creator must
+    /// Creates an object with a first value. A client that uses the object, also its creator, must
     /// [`object_get`](Self::object_get) it.
     ///
     /// # Errors
     /// `Invalid` (name empty or longer than 512 bytes, lease 0), `ClientNotInit` (the client has
-    /// left), `ObjectCreated` (created by this client before: its lease is extended),
-    /// `ObjectExisted` (another client's), `ObjectDestroyed` (destroyed, but still in use),
-    /// `ObjectTooMany`, `NotReady`, `BadResponse`.
+    /// left), `ObjectCreated` (this client has created it before: its lease is extended),
+    /// `ObjectExisted` (another client has created it), `ObjectDestroyed` (destroyed, but still in
+    /// use), `ObjectTooMany`, `NotReady`, `BadResponse`.
     ///
     /// # Latency
     /// One control round trip; 10 s at most.
@@ -103,7 +103,7 @@ impl Instance {
         self.check_object(name, lease)?;
         let deadline = Instant::now() + CONTROL_WAIT;
         let _lifecycle = self.lifecycle_until(deadline)?;
-        // held until the handle is in the map, so that no release comes between
+        // locked until the handle is in the map, so that no release comes between
         let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
         let request = ControlRequest::ObjectGet { name: name.to_vec(), lease };
@@ -115,7 +115,7 @@ impl Instance {
         let got = Got::new(grant, self.link.load().epoch);
         let mut objects = self.objects.write();
         let is_same = |old: &Got| old.0.grant == grant && old.0.epoch == got.0.epoch;
-        // one that is in use stays: it knows of operations that were not answered
+        // a handle in use stays: it knows of operations that were not answered
         if !objects.get(&grant.object).is_some_and(is_same) {
             objects.insert(grant.object, got);
         }
@@ -129,9 +129,9 @@ impl Instance {
         self.present().map_err(|_| Status::ClientNotInit)
     }
 
-    /// Gives an object back. The handle is gone unless the primary was not asked, or is not ready:
-    /// where there is no answer, the slot may be another object's by now. An operation that was
-    /// not answered must be over first.
+    /// Gives an object back. The client keeps the handle only if it did not ask the primary, or if
+    /// the primary is not ready. After a lost answer the handle is gone, because the slot may be
+    /// another object's by now. An operation whose answer was lost must be over first.
     ///
     /// # Errors
     /// `ClientNotInit` (the client has left), `ObjectNotGet`, `NotReady`, `BadResponse`.
@@ -149,7 +149,7 @@ impl Instance {
         };
         let got = self.objects.read().get(&object).cloned();
         if let Some(Got(handle)) = &got {
-            // operations under way end first, and none begins until the primary has decided
+            // operations under way end first, and no other begins until the primary has decided
             let Some(mut released) = handle.in_use.try_write_until(deadline) else {
                 return Status::BadResponse;
             };
@@ -163,7 +163,7 @@ impl Instance {
         let (status, is_kept) = match control.as_mut().filter(|_| settled) {
             None => (Status::BadResponse, true),
             Some(control) => {
-                // once it is known that nothing is under way, the primary is asked for sure
+                // when no operation is under way, the primary is asked in any case
                 let deadline = deadline.max(Instant::now() + DATA_WAIT);
                 let request = ControlRequest::ObjectRelease(object);
                 let status = done(call_on(control, request, deadline));
@@ -176,8 +176,8 @@ impl Instance {
         status
     }
 
-    /// Whether no operation on this object can take effect any more: what is answered now came
-    /// behind them. A late one would reach the object that is in the slot by then.
+    /// Whether no operation on this object can take effect any more. The client reads the word: the
+    /// answer comes behind earlier operations. A late one would change the next object in the slot.
     fn is_settled(&self, Got(got): &Got) -> bool {
         let link = self.link.load();
         if !got.in_doubt.load(Ordering::Relaxed) || got.epoch != link.epoch {
@@ -196,8 +196,8 @@ impl Instance {
         settled
     }
 
-    /// Destroys an object of this client's, or an ownerless one. Who has got it can go on using
-    /// it while its lease lasts.
+    /// Destroys an object that this client owns, or that has no owner. Clients that have got it can
+    /// go on using it while its lease lasts.
     ///
     /// # Errors
     /// `ClientNotInit` (the client has left), `ObjectNotCreate`, `ObjectInvalidOwner`,
@@ -218,11 +218,12 @@ impl Instance {
         }
     }
 
-    /// Adds modulo 2^64; the value before.
+    /// Adds modulo 2^64 and returns the value before.
     ///
     /// # Errors
     /// `ClientNotInit`, `Async`, `ObjectNotGet` (not got, or destroyed and freed), `Fail`,
-    /// `BadResponse` (no answer, or the horizon has passed: it may or may not have been added).
+    /// `BadResponse` (no answer, or the horizon has passed: the object may or may not have
+    /// changed).
     ///
     /// # Latency
     /// One round trip, one word operation; 5 s at most.
@@ -233,7 +234,7 @@ impl Instance {
     /// Sets the value to `swap` if it is `expect`.
     ///
     /// # Errors
-    /// As [`faa`](Self::faa); `ObjectCasFailed` if it has another value.
+    /// As [`faa`](Self::faa); `ObjectCasFailed` if the object has another value.
     ///
     /// # Latency
     /// One round trip, one word operation; 5 s at most.
@@ -253,7 +254,7 @@ impl Instance {
         }
     }
 
-    /// The value.
+    /// Reads the value.
     ///
     /// # Errors
     /// As [`faa`](Self::faa).
@@ -275,7 +276,7 @@ impl Instance {
             true => self.operate_locally(&link, object, word_op),
             false => self.operate_remotely(&link, object, word_op),
         };
-        // past the horizon the primary may have a successor, which has the objects
+        // past the horizon a successor of the primary may have the objects
         let horizon_ns = link.pulse.horizon_ns();
         match horizon_ns != u64::MAX && boot_coarse_ns() + COARSE_NS_MAX >= horizon_ns {
             true => value.and(Err(Status::BadResponse)),
@@ -283,8 +284,7 @@ impl Instance {
         }
     }
 
-    /// Where a word operation is an access to memory: nothing is waited for, and the map is held
-    /// meanwhile.
+    /// An operation that is an access to memory: it does not wait, and it locks the map meanwhile.
     #[inline]
     fn operate_locally(
         &self,
@@ -302,7 +302,7 @@ impl Instance {
         self.operated(handle, of_generation(&*link.exec, &handle.grant, op))
     }
 
-    /// Where a word operation is waited for: only the object is held meanwhile.
+    /// An operation that waits for its answer: it locks only the object meanwhile, not the map.
     fn operate_remotely(
         &self,
         link: &SessionState,
@@ -361,7 +361,7 @@ fn tell_if_denied(status: Status, name: &[u8]) {
     }
 }
 
-/// Executes the word operation, and tells whether the slot was the object's by then.
+/// Executes the word operation, and checks that the slot was still the object's.
 fn of_generation(exec: &dyn Executor, grant: &ObjectGrant, op: WordOp) -> Single {
     let read = WordOp::Read { addr: WordAddr::new(grant.slot, Word::Gen) };
     let mut outcome = [Outcome::Unknown];

@@ -8,13 +8,13 @@ use super::Instance;
 use crate::control::Patience;
 
 impl Instance {
-    /// Releases everything that this client holds, and its tickets, however often it was entered;
-    /// returns how many locks were released. The client keeps its references of the locks. What
-    /// other threads take meanwhile may stay held.
+    /// Releases everything that this client holds, with all re-entries, and gives up its tickets.
+    /// Returns how many locks it released. The client keeps its references to the locks. Locks that
+    /// other threads acquire meanwhile may stay held.
     ///
     /// # Errors
-    /// The first of what [`unlock`](Self::unlock) has answered, but that a lock was not held. All
-    /// the others were released.
+    /// The first error of [`unlock`](Self::unlock), apart from those that say that a lock was not
+    /// held. All other locks were released.
     ///
     /// # Latency
     /// That of `unlock` for each lock that is held.
@@ -23,7 +23,7 @@ impl Instance {
         for (lock, _) in self.table.indices() {
             loop {
                 match self.unlock(lock).status {
-                    Status::AlreadyLocked => {} // it is entered once more
+                    Status::AlreadyLocked => {} // the client had entered it once more
                     Status::Success => {
                         released += 1;
                         break;
@@ -39,7 +39,7 @@ impl Instance {
         failed.map_or(Ok(released), Err)
     }
 
-    /// Has the primary do what an operator wants; returns how many clients it concerns.
+    /// Has the primary carry out an operator's request, and returns how many clients it concerns.
     ///
     /// # Errors
     /// `Denied` (no rule gives this client's certificate the right `admin`), `NotReady`,

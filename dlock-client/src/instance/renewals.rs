@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Renewing the leases of holds; when, is decided by the entry of the lock (`dlock_core`).
+//! Renews the leases of holds. The lock's entry (`dlock_core`) decides when.
 //!
 //! ```text
 //!   renew_guard ─▶ the entry renews the hold from now on
 //!   driver ─ look_after_hold ─▶ Due ─ Renew ─▶ advance_wait, as a future ─▶ look_after_hold …
 //! ```
-//! A renewal is decided and posted under the mutex of the lock's slot. While its answer is out the
-//! lock is in use, and other operations on it wait for that.
+//! The driver decides and posts a renewal under the mutex of the lock's slot. Until the answer
+//! comes the lock is in use: other operations on it wait.
 
 use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::LockId;
@@ -21,13 +21,13 @@ use super::{code, Instance};
 use crate::driver::renewals::{Renew, Renewed};
 use crate::table::{Busy, ClientLock, LockSlotIndex};
 
-/// Whether the lock slot has the hold of this number still.
+/// Whether the lock slot still has the hold with this number.
 pub(super) fn has_hold(held: &ClientLock, lock: LockId, hold: u64) -> bool {
     held.id == lock && held.entry.holds() == hold && held.entry.refs() > 0
 }
 
 impl Instance {
-    /// Renews the lease of the hold of this number from now on, for this lease each time.
+    /// From now on renews the hold with this number, each time for this lease.
     pub(crate) fn renew_guard(
         &self,
         lock: LockId,
@@ -47,7 +47,7 @@ impl Instance {
         }
     }
 
-    /// What is to be done now for a hold that is renewed, or listened to.
+    /// What the driver has to do now for a hold that is renewed, or that has listeners.
     pub(crate) fn look_after_hold(&self, renewed: &Renewed) -> Due {
         let due = self.renewal_due(renewed);
         if due != Due::Renew || renewed.is_alive() {
@@ -60,7 +60,7 @@ impl Instance {
         self.with_hold(renewed, |held| held.due(self.feeds.is_any()))
     }
 
-    /// The program is asked again later.
+    /// The program has declined a renewal; it is asked again later.
     fn renewal_declined(&self, renewed: &Renewed) -> Due {
         self.with_hold(renewed, |held| {
             let now = held.clock_of_deadline();
@@ -69,11 +69,12 @@ impl Instance {
         })
     }
 
-    /// Of a hold that no operation is under way on; later, if one is.
+    /// What `of` says of the hold, if no operation is under way on the lock; otherwise a later
+    /// time.
     fn with_hold(&self, renewed: &Renewed, of: impl FnOnce(&mut ClientLock) -> Due) -> Due {
         let later = Due::At(boot_ns().saturating_add(LOOK_AGAIN.as_nanos() as u64));
         if self.present().is_err() {
-            return Due::Over; // it has left
+            return Due::Over; // the client has left
         }
         let Some(index) = self.table.find(renewed.lock) else { return Due::Over };
         let lock_slot = self.table.lock_slot(index);
@@ -91,7 +92,7 @@ impl Instance {
         due
     }
 
-    /// Begins a renewal that is due. It is over at once if there is nothing to renew any more.
+    /// Begins a renewal that is due. If nothing is left to renew, it ends at once.
     pub(super) fn begin_renewal(
         &self,
         wait: &mut GuardWait,
@@ -122,7 +123,7 @@ impl Instance {
 }
 
 impl ClientLock {
-    /// What is to be done for the renewal of the hold now.
+    /// What is to be done now for the renewal of the hold.
     fn due(&mut self, is_listened_to: bool) -> Due {
         let due = self.entry.due(is_listened_to, self.clock_of_deadline());
         if due == Due::Lost {
@@ -135,7 +136,8 @@ impl ClientLock {
         due
     }
 
-    /// The clock by which the deadline of the hold counts; it is not waited for.
+    /// The clock by which the hold's deadline counts; this function does not wait for the primary
+    /// to tell the time.
     pub(super) fn clock_of_deadline(&self) -> Now {
         let now = match self.exec.is_clock_ready() {
             true => self.now(),

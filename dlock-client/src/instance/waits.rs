@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What futures are built on: the acquire or the release of a guard, from one wait to the next.
+//! The acquire or the release of a guard for futures, from one wait to the next.
 //!
 //! ```text
-//!   New ─▶ Queued (behind other guards of this client) ─▶ Under (an answer is out) ─▶ Over
+//!   New ─▶ Queued (behind other guards of this client) ─▶ Under (waits for an answer) ─▶ Over
 //!    ◀─── Away (the primary is gone, and the client looks for its successor) ◀──┘
-//!   advance_wait: as far as it comes without waiting for its turn, or an answer
-//!   cancel_wait:  from any of them to Over; nothing is held or queued then
+//!   advance_wait: goes on as far as it can without waiting for its turn or for an answer
+//!   cancel_wait:  goes from any of them to Over; then nothing is held or queued
 //! ```
-//! While a wait is `Under` its lock slot is as during a thread's wait (`Busy::Waiting`). The
-//! effects are carried out by [`advance`], as those of blocking calls are. Nothing here blocks: a
-//! lock slot that a thread operates on just now is looked at again.
+//! While a wait is `Under`, its lock slot is as during a thread's wait (`Busy::Waiting`).
+//! [`advance`] carries out the effects, as it does for blocking calls. No function of this file
+//! blocks: if a thread operates on a lock slot just now, the driver looks at the slot again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,13 +31,13 @@ use crate::driver::heartbeat::Pulse;
 use crate::execute::{advance, answered, left_ns, Advanced, Asked, Chains, Limit, DATA_WAIT};
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 
-/// Until a lock slot, a clock or an executor that is in use is looked at again.
+/// After how long a lock slot, a clock or an executor that is in use is looked at again.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// Until an acquire without a primary looks for one again.
+/// After how long an acquire that has no primary looks for one again.
 const AWAY_LOOK: Duration = Duration::from_millis(20);
-/// Until a chain is asked for again of which no answer tells.
+/// After how long a one-sided chain is polled again: no answer announces its end.
 const CHAIN_LOOK: Duration = Duration::from_micros(100);
-/// Times that it is asked for at once: some microseconds, as long as a round trip takes.
+/// How often such a chain is polled at once: for some microseconds, as long as a round trip takes.
 const LOOKS: u32 = 100;
 /// How long a release waits for other threads that have the lock in use.
 const END_WAIT: Duration = Duration::from_secs(2 * DATA_WAIT.as_secs());
@@ -51,13 +51,13 @@ pub(crate) struct GuardWait {
     deadline: Instant,
     purpose: Purpose,
     stage: Stage,
-    /// Something is in use just now.
+    /// A lock slot, a clock or an executor that this wait needs is in use just now.
     is_busy: bool,
-    /// Its caller has gone.
+    /// The future was dropped: its caller is gone.
     is_cancelled: bool,
-    /// The clock when the result was decided.
+    /// The clock reading, and the session's pulse, by which the result was decided.
     read: Option<(Now, Arc<Pulse>)>,
-    /// The lock had a ticket when its turn came: a thread's, which asks for it once more.
+    /// The lock had a ticket when its turn came: a thread's, which asks for the lock once more.
     had_ticket: bool,
     /// How often the client had come back to a primary when the acquire began.
     moves: u64,
@@ -67,18 +67,19 @@ pub(crate) struct GuardWait {
 #[derive(Clone, Copy)]
 enum Purpose {
     Take,
-    /// The ticket of an acquire with this result is given up.
+    /// The ticket of an acquire is given up; the acquire has this result.
     GiveUp(Attempt),
-    /// The hold of this number ends.
+    /// The hold with this number ends.
     End(u64),
-    /// The lease of the hold of this number is renewed.
+    /// The lease of the hold with this number is renewed.
     Renew(u64),
 }
 
 enum Stage {
     New,
-    /// An acquire of a client that finds the successor of its primary has failed for want of one;
-    /// it begins again there. `asked`: the question since which a primary may have answered.
+    /// An acquire has failed because there is no primary, and the client looks for the successor:
+    /// the acquire begins again there. `asked`: the number of the question since which a primary
+    /// may have answered.
     Away {
         attempt: Attempt,
         asked: u64,
@@ -91,7 +92,7 @@ enum Stage {
     Over,
 }
 
-/// An operation that has posted a chain or a request, and waits for the answer.
+/// An operation that has posted a chain or sent a request, and waits for the answer.
 struct Under {
     lock_slot: LockSlotIndex,
     operation: Operation,
@@ -100,7 +101,7 @@ struct Under {
 }
 
 enum Awaits {
-    /// `grant`: which may take long.
+    /// `grant`: the reply is a grant, which may take long.
     Reply {
         asked: Asked,
         grant: bool,
@@ -119,7 +120,7 @@ impl Awaits {
         }
     }
 
-    /// Its answer is not wanted any more.
+    /// Gives the answer up.
     fn forget(&mut self) {
         match self {
             Self::Reply { asked, .. } => {
@@ -133,7 +134,7 @@ impl Awaits {
 }
 
 impl GuardWait {
-    /// Of a call that begins now.
+    /// An acquire that begins now.
     pub(crate) fn new(lock: LockId, mode: Mode, lease: Lease, wait: Duration) -> Self {
         let start = Instant::now();
         let deadline = start + wait;
@@ -154,24 +155,24 @@ impl GuardWait {
         }
     }
 
-    /// The end of a hold.
+    /// The end of a hold, as a wait.
     pub(crate) fn end(lock: LockId, hold: u64) -> Self {
         let wait = Self::new(lock, Mode::Exclusive, Lease::NONE, END_WAIT);
         Self { purpose: Purpose::End(hold), limit: Limit::NOW, ..wait }
     }
 
-    /// The renewal of the lease of a hold.
+    /// The renewal of a hold's lease, as a wait.
     pub(crate) fn renewal(lock: LockId, hold: u64) -> Self {
         let wait = Self::new(lock, Mode::Exclusive, Lease::NONE, END_WAIT);
         Self { purpose: Purpose::Renew(hold), limit: Limit::NOW, ..wait }
     }
 
-    /// Its caller has gone: what it took is given back.
+    /// The caller is gone: what the wait acquires is given back.
     pub(crate) fn cancel(&mut self) {
         self.is_cancelled = true;
     }
 
-    /// Ends the time for the answer that this wait is waiting for.
+    /// Lets the time for the answer pass.
     #[cfg(test)]
     pub(super) fn expire(&mut self) {
         if let Stage::Under(under) = &mut self.stage {
@@ -191,7 +192,7 @@ impl GuardWait {
         self.mode
     }
 
-    /// The clock by which the result was decided, if it has one.
+    /// The clock reading by which the result was decided; `None`: the wait has no result yet.
     pub(crate) fn read(&self) -> Option<(Now, Arc<Pulse>)> {
         self.read.clone()
     }
@@ -203,7 +204,8 @@ impl GuardWait {
         }
     }
 
-    /// When it is to be advanced at the latest, and the session whose answer it waits for.
+    /// How long until the wait is to be advanced at the latest, and the executor whose answer it
+    /// waits for.
     pub(crate) fn waits_for(&self) -> (Duration, Option<&Arc<dyn Executor>>) {
         let left = match &self.stage {
             Stage::Under(under) => {
@@ -226,12 +228,12 @@ impl GuardWait {
         (if self.is_busy { left.min(LOOK_AGAIN) } else { left }, exec)
     }
 
-    /// It has begun, and waits for nothing.
+    /// Records that the operation has begun, and waits for no answer now.
     pub(super) fn is_over(&mut self) {
         self.stage = Stage::Over;
     }
 
-    /// It goes on later.
+    /// Records that the wait goes on later, because it needs something that is in use.
     pub(super) fn is_put_off(&mut self) -> Option<Attempt> {
         self.is_busy = true;
         None
@@ -239,13 +241,13 @@ impl GuardWait {
 }
 
 impl Instance {
-    /// Until when this client may rely on what it holds, on the local clock (`boot_ns`);
-    /// `u64::MAX`: without end.
+    /// Until when this client may rely on what it holds, on its own clock (`boot_ns`); `u64::MAX`:
+    /// without end.
     pub(crate) fn horizon_ns(&self) -> u64 {
         self.link.load().pulse.horizon_ns()
     }
 
-    /// The same of what it holds on the session of this pulse; 0: another one has taken its place.
+    /// As `horizon_ns`, for the session with this pulse; 0: another session has replaced that one.
     pub(crate) fn horizon_ns_of(&self, pulse: &Pulse) -> u64 {
         match std::ptr::eq(pulse, &*self.link.load().pulse) {
             true => pulse.horizon_ns(),
@@ -253,8 +255,8 @@ impl Instance {
         }
     }
 
-    /// Goes on as far as possible without waiting for a turn or an answer: the result, if there is
-    /// one by now. `tasks` is nudged when another call may bring it further.
+    /// Goes on as far as possible without waiting for a turn or an answer. Returns the result, if
+    /// there is one by now. `tasks` is nudged when another call may bring the wait further.
     pub(crate) fn advance_wait(&self, wait: &mut GuardWait, tasks: &Arc<Tasks>) -> Option<Attempt> {
         wait.is_busy = false;
         let Some(watch) = self.watch() else { return self.advance_here(wait, tasks) };
@@ -284,7 +286,7 @@ impl Instance {
         Some(attempt)
     }
 
-    /// The same at one primary.
+    /// [`advance_wait`](Self::advance_wait) at one primary, without looking for a successor.
     fn advance_here(&self, wait: &mut GuardWait, tasks: &Arc<Tasks>) -> Option<Attempt> {
         match wait.stage {
             Stage::New if wait.is_cancelled => {
@@ -357,7 +359,7 @@ impl Instance {
         }
     }
 
-    /// As [`end_guard`](Self::end_guard).
+    /// Begins to end a hold, as [`end_guard`](Self::end_guard) does.
     fn begin_end(&self, wait: &mut GuardWait, index: LockSlotIndex, hold: u64) -> Option<Attempt> {
         let lock_slot = self.table.lock_slot(index);
         let guard = lock_slot.try_lock();
@@ -382,7 +384,7 @@ impl Instance {
         Some((code(self.left_or(ended)), 0))
     }
 
-    /// The operation of a wait, from its beginning.
+    /// Begins the operation of a wait.
     fn begin(
         &self,
         wait: &mut GuardWait,
@@ -449,7 +451,8 @@ impl Instance {
                 held.busy = Busy::No;
                 match is_same_session {
                     true => held.outcome(&mut operation, outcome.unwrap_or(Outcome::Unknown)),
-                    // what comes there tells of nothing here, and what it did is undone here
+                    // an answer of the old session says nothing about the new one, where the
+                    // arbiter undoes what the operation did
                     false => {
                         let now = held.clock_unanswered();
                         operation.give_up(&mut held.entry, Status::BadResponse, now);
@@ -460,7 +463,7 @@ impl Instance {
         self.carry_on(wait, (index, &mut guard), operation, None)
     }
 
-    /// From effect to effect, up to the result or the next wait.
+    /// Carries out effects, up to the result or the next wait.
     pub(super) fn carry_on(
         &self,
         wait: &mut GuardWait,
@@ -474,7 +477,8 @@ impl Instance {
             let (awaits, until_ns) = match (advanced, asked.take()) {
                 (Advanced::Done(result), _) => return self.ended(wait, index, guard, result),
                 (Advanced::Waits { until_ns }, Some(mut asked)) => {
-                    // other threads may look at the lock, also if it waits for no grant
+                    // other threads may lock the lock's slot, also if this request waits for no
+                    // grant
                     let grant = std::mem::replace(&mut asked.is_wait, true);
                     (Awaits::Reply { asked, grant }, until_ns)
                 }
@@ -487,7 +491,8 @@ impl Instance {
                     (Awaits::Outcome { seq, exec: Arc::clone(&held.exec) }, until_ns)
                 }
                 (Advanced::Pauses { .. }, before) => {
-                    // the thread that carries this out has others to carry out
+                    // the thread that carries this out has other waits to carry out: the operation
+                    // queues at once
                     operation.queues(&mut held.entry);
                     asked = before;
                     continue;
@@ -501,7 +506,8 @@ impl Instance {
         }
     }
 
-    /// An operation has its result: that of the wait, unless something is to be given back first.
+    /// The operation has its result. That is the result of the wait, unless a hold or a ticket is
+    /// to be given back first.
     fn ended(
         &self,
         wait: &mut GuardWait,
@@ -513,7 +519,7 @@ impl Instance {
         let read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
         if let Purpose::Renew(_) = wait.purpose {
             self.tells(guard);
-            lock_slot.changed.notify_all(); // its caller is the library
+            lock_slot.changed.notify_all(); // the caller is the library, which needs no result
             return Some((result, 0));
         }
         let result = self.told(lock_slot, guard, wait.op(), result);
@@ -523,7 +529,7 @@ impl Instance {
             Purpose::Take | Purpose::Renew(_) => {}
             Purpose::GiveUp(attempt) => {
                 if is_without {
-                    held.release_unheard(result.status); // it was claimed, and is not any more
+                    held.release_unheard(result.status); // the ticket is no longer claimed
                     self.leaves_in_doubt(held);
                 }
                 lock_slot.changed.notify_all();
@@ -556,7 +562,7 @@ impl Instance {
         self.begin(wait, index, guard)
     }
 
-    /// Cancels a wait, and carries that out.
+    /// Cancels a wait, and advances it until it is over.
     #[cfg(test)]
     pub(super) fn cancel_wait(&self, mut wait: GuardWait, tasks: &Arc<Tasks>) {
         wait.cancel();
@@ -571,7 +577,7 @@ pub(super) fn is_ready(guard: &LockSlotGuard<'_>) -> bool {
     guard.as_ref().is_none_or(|held| held.exec.is_clock_ready() && held.exec.has_room())
 }
 
-/// The outcome of a chain that reaches the words by itself: most often it is there at once.
+/// Polls for the outcome of a one-sided chain, which most often comes at once.
 fn soon(exec: &dyn Executor, seq: Seq) -> Option<Outcome> {
     let looks = if exec.is_one_sided() { LOOKS } else { 0 };
     (0..looks).find_map(|_| {

@@ -103,14 +103,14 @@ pub fn hash(name: &str) -> i32 {
     name.bytes().fold(5381, add) as i32
 }
 
-/// A loopback address of this process's own, for who comes back to a port that was free for a
-/// moment: no other process takes one there.
+/// A loopback address for the tests of this process alone. A test may free a port of this address
+/// and bind it again later: no test of another process takes the port in between.
 pub fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0x80, b, c).into()
 }
 
-/// One of this thread's own: no other test of this process takes a port there either.
+/// A loopback address for this thread alone: no other test of this process takes its ports either.
 pub fn address_of_thread() -> IpAddr {
     static THREADS: AtomicU8 = AtomicU8::new(0);
     thread_local!(static NUMBER: u8 = THREADS.fetch_add(1, Ordering::Relaxed));

@@ -121,8 +121,12 @@ pub enum Leniency {
     /// Nothing.
     #[default]
     Strict,
-    /// Certificates of peers, keys and own certificates that OpenSSL accepts by default; for
-    /// programs of the C API. Own certificates are judged by the peer alone.
+    /// For programs of the C API: what OpenSSL accepts by default is accepted, too.
+    ///
+    /// If the rules of this module refuse a peer's certificate, OpenSSL judges it, unless it is
+    /// revoked; with a `callback`, the callback judges instead of both. Of this process's own
+    /// certificates this module checks only the encoding, the number and the strength of the keys;
+    /// the rest is left to the peer.
     AsOpenssl {
         /// Judges peers instead of the rules and of OpenSSL. Still required are TLS 1.3, the proof
         /// that the peer has its key, the limits on what it presents, and

@@ -13,16 +13,16 @@
 //!   primary  VerbsHost ─admit─▶ VerbsPeer ─▶ Messages, registrations    one per client
 //!            NicMemory ─▶ Loopback ─▶ Poster                            its own operations
 //! ```
-//! Each of the three is a folder. `client` and `primary` use `device`, which knows neither, and
-//! share the receiving part of a sealed path (`unsealed`).
+//! Each of the three parts is a folder. `client` and `primary` use `device`, which uses neither of
+//! them. Both share the receiving part of a sealed path (`unsealed`).
 //!
 //! This module decides nothing about locks, starts no threads, and uses the control channel only
 //! for the attach exchange of a client.
 //!
-//! Ownership orders the drops: a queue pair is destroyed before its memory, its completion queues
-//! and its protection domain. A forked child destroys nothing of its parent.
+//! A queue pair is destroyed before its memory, its completion queues and its protection domain:
+//! each keeps the ones that it needs alive. A forked child destroys nothing of its parent.
 //!
-//! Building this needs no RDMA library, and none is loaded before the first use.
+//! Building this crate needs no RDMA library; the library is loaded at the first use.
 
 mod client;
 mod device;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bytes received over a sealed queue pair that were not read yet, at either end.
+//! The bytes that a sealed queue pair has received and that were not read yet, at the client or at
+//! the primary.
 
 use crate::tls::sealing::{Opener, SealError};
 
-/// The weight of a record in bytes beside its plaintext: opening it costs as much as that number of
-/// bytes.
+/// What a record counts for besides its plaintext, bytes: opening a record costs as much as that
+/// number of bytes.
 const RECORD_WEIGHT: usize = 64;
 
 /// The plaintext of records, as a stream of bytes.
@@ -12,11 +13,11 @@ const RECORD_WEIGHT: usize = 64;
 pub(super) struct Unsealed {
     opener: Opener,
     bytes: Vec<u8>,
-    /// How many bytes, at the front, were read.
+    /// How many bytes at the front were read.
     taken: usize,
-    /// Records since the buffer was empty.
+    /// How many records were opened since the buffer was empty.
     records: usize,
-    /// The limit of unread bytes, from which on the peer gets no credit for more.
+    /// The limit of unread bytes. Above it the peer gets no credit for more.
     max: usize,
 }
 
@@ -26,10 +27,10 @@ impl Unsealed {
         Self { opener, bytes: Vec::new(), taken: 0, records: 0, max }
     }
 
-    /// Opens the next record; returns whether the limit is exceeded now.
+    /// Opens the next record; returns whether the unread bytes now exceed the limit.
     ///
     /// # Errors
-    /// The record is not the next one.
+    /// The record is not the next one of the stream.
     pub(super) fn open(&mut self, record: &mut [u8]) -> Result<bool, SealError> {
         if self.taken > self.max {
             self.bytes.drain(..self.taken);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading arguments of C callers, and writing results for them.
+//! Reads the arguments of C callers, and writes results for them.
 //!
-//! All arguments are copied before any result is written, because callers let inputs and outputs
-//! share memory. Results are written unaligned, because some callers pass plain byte buffers.
+//! A function copies all arguments before it writes any result, because callers let inputs and
+//! outputs share memory. Results are written unaligned, because some callers pass plain byte
+//! buffers.
 
 use std::os::raw::{c_char, c_int, c_void};
 
@@ -12,11 +13,11 @@ use dlock_core::lock::{OpResult, View};
 use crate::code;
 use crate::types::{FairState, LockOpRes, SslCfg};
 
-/// Bytes of a path, address, cpuset or device name that a caller passes, at most.
+/// The most bytes of a path, address, cpuset or device name that a caller passes.
 pub const TEXT_LEN_MAX: usize = 4096;
 
 /// The port of a configuration: `unset` if the caller gives none (0 or less); `None` if the port is
-/// not allowed.
+/// not allowed (1 to 1023, or above 65535).
 pub fn port(given: c_int, unset: u16) -> Option<u16> {
     match given {
         ..=0 => Some(unset),
@@ -75,7 +76,7 @@ pub enum Ssl {
 }
 
 impl Ssl {
-    /// Reads `ssl_enable`, and the rest only if that is not 0.
+    /// Reads `ssl_enable`, and the other fields only if `ssl_enable` is not 0.
     ///
     /// # Safety
     /// `cfg` points to an `ssl_cfg`.
@@ -84,7 +85,7 @@ impl Ssl {
         if unsafe { std::ptr::addr_of!((*cfg).ssl_enable).read() } == 0 {
             return Ssl::Disabled;
         }
-        // SAFETY: as above; any bits are valid pointers to look at.
+        // SAFETY: as above; a raw pointer may have any bits.
         let ssl = unsafe { cfg.read() };
         let missing = ssl.ca_path.is_null()
             || ssl.cert_path.is_null()
@@ -109,21 +110,21 @@ pub unsafe fn store<T: Copy>(out: *mut T, value: T) {
     unsafe { out.write_unaligned(value) }
 }
 
-/// Two 16-bit fields as they lie in memory, one after the other.
+/// Two 16-bit fields that lie in memory one after the other.
 #[inline]
 fn pair(first: u16, second: u16) -> u32 {
     let (a, b) = (first.to_ne_bytes(), second.to_ne_bytes());
     u32::from_ne_bytes([a[0], a[1], b[0], b[1]])
 }
 
-/// Writes the lock state of a result, no more than the bytes of the lock's type, and returns the
-/// code of the operation.
+/// Writes the lock state of a result, as many bytes as the struct of the lock's type has, and
+/// returns the code of the operation.
 ///
 /// # Safety
 /// `result` points to the C struct of the lock's type, of any alignment.
 #[inline]
 pub unsafe fn finish(op: OpResult, result: *mut c_void) -> c_int {
-    // One store of the struct's own size for each, because every lock operation runs through here.
+    // One store of the whole struct, because every lock operation runs this code.
     // SAFETY: the caller's struct is of the lock's type, which is the view's.
     unsafe {
         match op.view {

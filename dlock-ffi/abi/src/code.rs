@@ -69,10 +69,10 @@ codes! {
     OBJECT_CAS_FAILED = 0x3007, ObjectCasFailed;
 }
 
-/// The code of a data-path call. The C API has no code there for a client that its primary has
-/// removed: the call returns the code for a missing answer. A call that the rules do not allow
-/// returns the code for an operation that the lock does not have, because asking again does not
-/// help.
+/// The code of a data-path call. For a client that its primary has removed, the C API has no code
+/// on the data path: the call returns the code for a missing answer. A call that the rules do not
+/// allow returns the code for an operation that the lock does not have, because calling again does
+/// not help.
 #[inline]
 pub const fn on_data_path(status: Status) -> c_int {
     match status {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guard around every exported C function: no panic leaves it, and no thread is cancelled
-//! inside.
+//! The guard around every exported C function: no panic leaves the function, and no thread is
+//! cancelled inside it.
 //!
-//! `catch_unwind` aborts the process when it meets a cancellation. A call that may block is not
-//! cancelled ([`uncancelled`]); it stays pending until the call is over. The operations on one lock
-//! begin without that: up to where they would block they have no cancellation point.
+//! `catch_unwind` aborts the process when it meets the cancellation of a thread. So a call that may
+//! block holds cancellation back ([`uncancelled`]): the cancellation takes place after the call. An
+//! operation on one lock begins without that, because up to the point where it may block it has no
+//! cancellation point.
 
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -8,8 +8,8 @@
 //!                      ▼                          ▼
 //!               callback(ctx, level, line)   one line on stderr
 //! ```
-//! Levels are those of syslog. The level belongs to the library: the last valid one of a
-//! configuration.
+//! Levels are those of syslog. Each library has one level: that of the last configuration whose
+//! level is valid.
 
 use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_void};
@@ -29,7 +29,7 @@ struct Sink;
 
 static SINK: Sink = Sink;
 
-/// Directs the log lines of this library to the sink. Later calls change nothing.
+/// Directs the log lines of this library to the sink. Only the first call has an effect.
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -38,7 +38,7 @@ pub fn init() {
         if log::set_logger(&SINK).is_ok() {
             set_level(LEVEL_DEFAULT);
         }
-        // The hook belongs to this library's own copy of the standard library.
+        // the hook belongs to this library's own copy of the standard library
         std::panic::set_hook(Box::new(|info| log::error!("{info}")));
     });
 }
@@ -80,7 +80,7 @@ pub fn flush() {
     lines::flush();
 }
 
-/// Delivers a line. A callback may wait for anything, so only the sink's thread calls it.
+/// Delivers a line. A callback may block, so only the sink's thread calls it.
 fn deliver(line: &Line, may_wait: bool) -> bool {
     let Line { level, text } = line;
     if let (Some((callback, ctx)), Ok(message)) = (callback(), CString::new(text.as_str())) {
@@ -103,7 +103,8 @@ fn syslog_level(level: Level) -> c_int {
     }
 }
 
-/// The callback that is set in libdlockm, which may be loaded at any time.
+/// The callback that the program has set in libdlockm. It is looked up for each line, because the
+/// program may load libdlockm at any time.
 fn callback() -> Option<(Callback, *mut c_void)> {
     // SAFETY: the name is a terminated string.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlock_log_get_callback".as_ptr()) };

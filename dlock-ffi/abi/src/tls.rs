@@ -6,11 +6,12 @@
 //!   client_init, server_start        load: key file ─ encrypted? ─▶ prkey_pwd_cb ─▶ copy
 //!                                                                   erase_prkey_cb ◀─┘
 //! ```
-//! The callbacks are called each time that an encrypted key is loaded: at first, when a file has
-//! changed, and at a primary whose key they do not open for each connection until they do. (The
-//! original calls them for every connection.) `cert_verify_cb` judges the peer in every handshake,
-//! as in the original; libcrypto is loaded when the struct is read. Without it, peers and keys that
-//! OpenSSL accepts are accepted; libcrypto is loaded when the first of them is met.
+//! The library calls the two password callbacks each time that it loads an encrypted key: at first,
+//! and when a file has changed. If they do not open the key of a primary, it calls them for each
+//! connection until they do. (The original calls them for every connection.) `cert_verify_cb`
+//! judges the peer in every handshake, as in the original; libcrypto is loaded when the struct is
+//! read. Without `cert_verify_cb`, peers and keys that OpenSSL accepts are accepted; libcrypto is
+//! loaded when the first of them is met.
 
 use std::fs::canonicalize;
 use std::os::raw::{c_char, c_int, c_void};
@@ -25,7 +26,7 @@ use zeroize::Zeroizing;
 use crate::args;
 use crate::types::SslCfg;
 
-/// Bytes of a password at most (C API).
+/// The most bytes of a password (C API).
 const PASSWORD_LEN_MAX: usize = 64;
 
 /// `tls_prkey_pwd_callback_func_t`
@@ -38,12 +39,12 @@ type Erase = unsafe extern "C" fn(*mut c_void, c_int);
 pub struct TlsSettings {
     files: TlsFiles,
     password: Arc<Callbacks>,
-    /// `None`: the library judges peers.
+    /// The program's callback that judges peers; `None`: the library judges them.
     cert_verify: Option<CertVerifyCallback>,
 }
 
 impl TlsSettings {
-    /// Copies a complete `ssl_cfg`; `None`: it cannot be used, and the reason is logged.
+    /// Copies a complete `ssl_cfg`. `None`: it cannot be used; the log says why.
     ///
     /// # Safety
     /// `cfg` points to an `ssl_cfg` for which [`Ssl::read`](args::Ssl::read) has returned
@@ -75,8 +76,8 @@ impl TlsSettings {
         Some(Self { files, password: Arc::new(password), cert_verify })
     }
 
-    /// Loads the files; `None`: they cannot be used, and the reason is logged. `key_may_wait`: a
-    /// password that does not open the key is no failure; each connection asks for it again.
+    /// Loads the files. `None`: they cannot be used; the log says why. `key_may_wait`: it is no
+    /// failure if the password does not open the key; each connection asks for it again.
     pub fn load(&self, key_may_wait: bool) -> Option<Tls> {
         let password = Arc::clone(&self.password) as Arc<dyn KeyPassword>;
         let leniency = Leniency::AsOpenssl { callback: self.cert_verify.clone(), key_may_wait };
@@ -90,7 +91,7 @@ impl TlsSettings {
     }
 }
 
-/// The callback that judges peers; `None`: it cannot be used, and the reason is logged.
+/// The callback that judges peers. `None`: it cannot be used; the log says why.
 ///
 /// # Safety
 /// `callback` is null or a `tls_cert_verify_callback_func_t`, which may be called for as long as
@@ -116,7 +117,7 @@ unsafe fn cert_verify(
     }
 }
 
-/// The path without symbolic links, as it is now.
+/// The path as it is now, without symbolic links.
 ///
 /// # Safety
 /// `path` is null or a terminated string.

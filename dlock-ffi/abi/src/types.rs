@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The structs of `include/dlock_types.h`, field by field.
 //!
-//! `bool` fields are `u8` and enum fields are integers here: callers leave some of them unset.
-//! Sizes, alignments and offsets are asserted at compile time, here and in `tests/c/abi_layout`.
+//! These structs have `u8` for `bool` fields and integers for enum fields, because callers leave
+//! some of them unset. Sizes, alignments and offsets are asserted at compile time, and in
+//! `tests/c/abi_layout`.
 
 use std::mem::{align_of, offset_of, size_of};
 use std::os::raw::{c_char, c_int, c_void};
 
-/// Counters of a client or a primary.
+/// The number of counters of a client or a primary.
 pub const STATS_MAX: usize = 45;
 
 /// `debug_stats`.
@@ -24,11 +25,11 @@ pub struct DebugStats {
 pub struct LockDesc {
     /// The name, `len` bytes.
     pub p_desc: *const c_char,
-    /// 1 to 512.
+    /// The length of the name, 1 to 512.
     pub len: u32,
     /// `dlock_type`.
     pub lock_type: u32,
-    /// Seconds; kept, never enforced.
+    /// The lease in seconds; kept, never enforced.
     pub lease_time: u32,
 }
 
@@ -40,7 +41,7 @@ pub struct LockRequest {
     pub lock_id: i32,
     /// `lock_ops`.
     pub lock_op: i32,
-    /// Seconds.
+    /// The lease in seconds.
     pub expire_time: u32,
 }
 
@@ -48,9 +49,9 @@ pub struct LockRequest {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AtomicState {
-    /// Owner or 0.
+    /// The owner's client id, or 0.
     pub client_id: i32,
-    /// Seconds since 1970.
+    /// The end of the lease, seconds since 1970.
     pub time_out: u32,
 }
 
@@ -58,11 +59,11 @@ pub struct AtomicState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RwState {
-    /// Seconds since 1970.
+    /// The end of the lease, seconds since 1970.
     pub time_out: u32,
-    /// Exclusive owner or 0.
+    /// The exclusive owner's client id, or 0.
     pub client_id: i32,
-    /// Readers.
+    /// The number of readers.
     pub rcount: u32,
     /// Never written.
     pub rsvd: u32,
@@ -72,15 +73,15 @@ pub struct RwState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct FairState {
-    /// Now serving, exclusive.
+    /// The exclusive ticket that the lock serves now.
     pub n_exclusive: u16,
-    /// Now serving, shared.
+    /// The shared ticket that the lock serves now.
     pub n_shared: u16,
-    /// Next ticket, exclusive.
+    /// The next exclusive ticket; while the client is queued, its own.
     pub m_exclusive: u16,
-    /// Next ticket, shared.
+    /// The next shared ticket; while the client is queued, its own.
     pub m_shared: u16,
-    /// Seconds since 1970.
+    /// The end of the lease, seconds since 1970.
     pub time_out: u32,
     /// rms:16, rflag:1, rsvd:9, rcnt:6, from the low bits up.
     pub t_value: u32,
@@ -130,7 +131,7 @@ pub struct LockContext {
     pub lock_type: u32,
     /// The lock.
     pub lock_id: i32,
-    /// Seconds.
+    /// The lease in seconds.
     pub lease_time: u32,
     /// How many holds of the lock are counted (re-entries).
     pub ref_count: u32,
@@ -142,7 +143,7 @@ pub struct LockContext {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SslCfg {
-    /// Not 0: enabled.
+    /// TLS is enabled if this is not 0.
     pub ssl_enable: u8,
     /// CA certificate file.
     pub ca_path: *const c_char,
@@ -164,7 +165,7 @@ pub struct SslCfg {
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub struct Eid {
-    /// Network byte order.
+    /// The address in network byte order.
     pub raw: [u8; 16],
 }
 
@@ -172,13 +173,13 @@ pub struct Eid {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ClientCfg {
-    /// RDMA device or null.
+    /// The name of an RDMA device, or null.
     pub dev_name: *const c_char,
-    /// RDMA port or zeros.
+    /// The GID of an RDMA port, or zeros.
     pub eid: Eid,
-    /// 0 to 7.
+    /// The log level, 0 to 7.
     pub log_level: c_int,
-    /// The primary's port; not above 0: the last one used.
+    /// The primary's port; 0 or less: the last port that was configured.
     pub primary_port: c_int,
     /// TLS.
     pub ssl: SslCfg,
@@ -194,7 +195,7 @@ pub struct ClientCfg {
 pub struct PrimaryCfg {
     /// Must be 0.
     pub num_of_replica: u32,
-    /// Clients to wait for.
+    /// How many clients a recovery waits for.
     pub recovery_client_num: u32,
     /// CPUs of the control thread or null.
     pub ctrl_cpuset: *const c_char,
@@ -202,11 +203,11 @@ pub struct PrimaryCfg {
     pub cmd_cpuset: *const c_char,
     /// The address to listen on.
     pub server_ip_str: *const c_char,
-    /// Not above 0: the default.
+    /// The port to listen on; 0 or less: the default.
     pub server_port: c_int,
     /// Not read while `replica_enable` is 0.
     pub replica_port: c_int,
-    /// 0.
+    /// Must be 0: there are no replicas.
     pub replica_enable: u8,
 }
 
@@ -236,13 +237,13 @@ pub union RoleCfg {
 pub struct ServerCfg {
     /// `server_type`.
     pub server_type: u32,
-    /// RDMA device or null.
+    /// The name of an RDMA device, or null.
     pub dev_name: *const c_char,
-    /// RDMA port or zeros.
+    /// The GID of an RDMA port, or zeros.
     pub eid: Eid,
-    /// 0 to 7.
+    /// The log level, 0 to 7.
     pub log_level: c_int,
-    /// Not 0: sleep while idle.
+    /// Not 0: the command thread sleeps while it is idle.
     pub sleep_mode_enable: u8,
     /// The configuration of the role.
     pub role: RoleCfg,
@@ -260,9 +261,9 @@ pub struct ServerCfg {
 pub struct ObjectDesc {
     /// The name, `len` bytes.
     pub p_desc: *const c_char,
-    /// 1 to 512.
+    /// The length of the name, 1 to 512.
     pub len: u32,
-    /// Seconds, not 0.
+    /// The lease in seconds, not 0.
     pub lease_time: u32,
 }
 

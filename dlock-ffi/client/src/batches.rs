@@ -15,12 +15,12 @@ use dlock_ffi_abi::{args, code, guard};
 use crate::library;
 use crate::locks::{description, extend_mode, lock_mode};
 
-/// The number of items; `None` if it is not allowed.
+/// The number of items; `None` if the number is not allowed.
 fn items(n: c_uint) -> Option<usize> {
     usize::try_from(n).ok().filter(|&n| (1..=BATCH_MAX).contains(&n))
 }
 
-/// The value of `batch_get_lock` for an item: its id, or the negative of its code.
+/// The value that `batch_get_lock` stores for an item: the lock's id, or the negative of the code.
 fn item_id(item: Result<LockId, Status>) -> c_int {
     match item {
         Ok(id) => id.0,
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn batch_unlock(
     })
 }
 
-/// Runs a batch; writes the results if it ran.
+/// Runs a batch. Writes the results if the batch ran.
 ///
 /// # Safety
 /// `results` points to `n` `lock_op_res`.

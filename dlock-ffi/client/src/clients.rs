@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 
 use crate::library::{self, Entered};
 
-/// Attempts to register: two primaries may give out the same id.
+/// How often a client registers before it gives up: two primaries may give out the same id.
 const ID_TRIES_MAX: usize = 6;
-/// Calls about counters in one second, all clients together (C API).
+/// The most calls about counters in one second, for all clients together (C API).
 const STATS_CALLS_MAX: u32 = 10_000;
 
 /// `int dclient_lib_init(const struct client_cfg *cfg)`
@@ -66,7 +66,7 @@ unsafe fn configuration(
         device,
         eid,
         exact_views: true,
-        // The program's TLS configuration, or else the environment's.
+        // the program's TLS configuration, or else that of the environment
         tls: if matches!(ssl, Ssl::Enabled) { TlsUse::Off } else { TlsUse::Environment },
         ..ClientConfig::default()
     };
@@ -224,7 +224,7 @@ fn about_counters(client_id: c_int, act: impl FnOnce(&Instance)) -> c_int {
     }
 }
 
-/// Counts a call; returns `false` if there were too many in this second.
+/// Counts a call; returns `false` if there were too many calls in this second.
 fn may_ask() -> bool {
     static WINDOW: Mutex<Option<(Instant, u32)>> = Mutex::new(None);
     let now = Instant::now();

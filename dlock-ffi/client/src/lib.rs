@@ -7,11 +7,11 @@
 //!   locks.rs     get, release, trylock, lock, unlock, extend, asynchronous operations
 //!   batches.rs   the same for up to 31 locks
 //!   objects.rs   umo_atomic64_*
-//!   modern/      dlock_*, which share nothing with the above
+//!   modern/      dlock_* of `dlock.h`, which share no client and no lock with the above
 //! ```
-//! Each function checks its arguments, then the library, then the client, as the header lists
-//! them, and leaves the rest to [`dlock_client::raw::Instance`]. Functions may be called from any
-//! thread at any time; a client that is ended under a running call lives until that call returns.
+//! Each function checks its arguments, then the library, then the client, in the order of the
+//! header, and leaves the rest to [`dlock_client::raw::Instance`]. Any thread may call any function
+//! at any time. If a client is ended during a call, it lives until that call returns.
 //!
 //! The safety contract of all functions is the header's: a pointer is null or points to what
 //! its type and the function's comment say.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The process's client library: its configuration, and its clients by id.
 //!
-//! Finding a client is on the path of every lock operation. Each thread remembers the clients it
-//! used last, without keeping them alive, and trusts this memory until a client is removed:
+//! Every lock operation has to find its client. Each thread remembers the clients that it used
+//! last, without keeping them alive, and relies on this memory until a client is removed:
 //!
 //! ```text
 //!   find(id) ─▶ thread's memory ──same CHANGES, same id──▶ upgrade        (two atomic operations)
@@ -11,8 +11,8 @@
 //!               LIBRARY (read lock) ─▶ remember, with the CHANGES seen under the lock
 //!   removal:    LIBRARY (write lock): take out, CHANGES += 1
 //! ```
-//! A forked child inherits the library, but none of its clients: two processes must not use one
-//! connection.
+//! A forked child inherits the library, but none of its clients, because two processes must not use
+//! the same connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use dlock_ffi_abi::code;
 use dlock_ffi_abi::tls::TlsSettings;
 use parking_lot::{Mutex, RwLock};
 
-/// The reason why a client was not found.
+/// Why a client was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// The library is not initialised.
@@ -42,7 +42,7 @@ impl Missing {
         self.or(code::CLIENTMGR_NOT_INIT, code::CLIENT_NOT_INIT)
     }
 
-    /// `library` or `client`, by the reason.
+    /// `library` or `client`, depending on the reason.
     pub(crate) fn or(self, library: c_int, client: c_int) -> c_int {
         match self {
             Missing::Library => library,
@@ -62,7 +62,7 @@ struct Library {
 
 struct Client {
     instance: Arc<Instance>,
-    /// The process of the client, by [`PROCESS`].
+    /// The process to which the client belongs, as [`PROCESS`] counts them.
     process: u64,
 }
 
@@ -73,16 +73,17 @@ impl Client {
 }
 
 static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
-/// Grows with every removal of clients, under the write lock; starts at 1.
+/// Grows with every removal of clients, under the write lock, and in every forked child; starts at
+/// 1.
 static CHANGES: AtomicU64 = AtomicU64::new(1);
-/// The last port of a configuration; it outlives the library.
+/// The port of the last configuration; it outlives the library.
 static PORT: AtomicU16 = AtomicU16::new(PORT_DEFAULT);
-/// Grows in every forked child.
+/// The number of forks between the first process and this one: grows in every forked child.
 static PROCESS: AtomicU64 = AtomicU64::new(0);
-/// Held while a library is being initialised.
+/// Locked while the library is being initialised.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The port if none is given.
+/// The port for a configuration that gives none.
 pub(crate) fn last_port() -> u16 {
     PORT.load(Ordering::Relaxed)
 }
@@ -134,7 +135,7 @@ pub(crate) fn stop() {
     if taken.is_none() {
         log::warn!("the client library is not initialised: nothing to deinitialise");
     }
-    // Connections are closed here, outside the lock.
+    // connections are closed here, outside the lock
     drop(taken);
 }
 
@@ -146,7 +147,7 @@ pub(crate) struct LibraryContext {
 }
 
 impl LibraryContext {
-    /// The configuration; `None`: the TLS configuration cannot be used, and the reason is logged.
+    /// The configuration. `None`: the TLS configuration cannot be used; the log says why.
     pub(crate) fn config(&self) -> Option<ClientConfig> {
         let tls = match &self.tls {
             None => return Some(self.config.clone()),
@@ -156,7 +157,7 @@ impl LibraryContext {
     }
 }
 
-/// The TLS files, loaded for the first client.
+/// The TLS files, loaded when the first client needs them.
 struct LazyTls {
     settings: TlsSettings,
     loaded: Mutex<Option<Tls>>,
@@ -164,7 +165,7 @@ struct LazyTls {
 
 impl LazyTls {
     fn get(&self) -> Option<Tls> {
-        // Not under the lock, because it calls callbacks of the program.
+        // not under the mutex, because loading calls callbacks of the program
         let loaded = self.loaded.lock().clone();
         let tls = match loaded {
             Some(tls) => tls,
@@ -210,7 +211,7 @@ pub(crate) fn enter(library_context: &LibraryContext, instance: Arc<Instance>) -
     Entered::As(id)
 }
 
-/// Removes a client; calls do not find it any more.
+/// Removes a client, so that calls no longer find it.
 pub(crate) fn remove(id: c_int) -> Result<Arc<Instance>, Missing> {
     let mut library = LIBRARY.write();
     let library = library.as_mut().ok_or(Missing::Library)?;
@@ -227,10 +228,10 @@ pub(crate) fn is_started() -> bool {
     LIBRARY.read().is_some()
 }
 
-/// Clients that one thread remembers.
+/// How many clients one thread remembers.
 const REMEMBERED_MAX: usize = 16;
 
-/// A client that a thread has used; `changes` 0: none.
+/// A client that a thread has used; `changes` is 0 if there is none.
 struct Remembered {
     changes: Cell<u64>,
     id: Cell<c_int>,
@@ -252,7 +253,7 @@ thread_local! {
 /// The client with this id.
 #[inline]
 pub(crate) fn find(id: c_int) -> Result<Arc<Instance>, Missing> {
-    // Ids are random: their low bits serve as a hash.
+    // ids are random, so their low bits serve as a hash
     let index = id as usize % REMEMBERED_MAX;
     let hit = REMEMBERED.try_with(|remembered| {
         let slot = &remembered[index];
@@ -273,12 +274,12 @@ fn look_up(id: c_int, index: usize) -> Result<Arc<Instance>, Missing> {
     let (instance, changes) = {
         let library = LIBRARY.read();
         let library = library.as_ref().ok_or(Missing::Library)?;
-        // Read before the client: a fork meanwhile makes the remembered value stale.
+        // read before the client: a fork meanwhile makes the remembered value stale
         let changes = CHANGES.load(Ordering::Relaxed);
         let client = library.clients.get(&id).filter(|c| c.is_here()).ok_or(Missing::Client)?;
         (Arc::clone(&client.instance), changes)
     };
-    // At the end of a thread its memory is gone: the next call looks up again.
+    // at the end of a thread its memory is gone: the next call looks the client up again
     let _ = REMEMBERED.try_with(|remembered| {
         let slot = &remembered[index];
         if let Ok(mut known) = slot.instance.try_borrow_mut() {

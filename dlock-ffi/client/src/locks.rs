@@ -71,8 +71,8 @@ pub unsafe extern "C" fn get_lock(
         let Some(desc) = (unsafe { description(desc) }) else {
             return code::EINVAL;
         };
-        // SAFETY: not null, so it points to an int. The description has been copied: the two
-        // may share memory.
+        // SAFETY: not null, so it points to an int. The description was copied before, because the
+        // two may share memory.
         unsafe { args::store(lock_id, args::preferred_id(&desc.name)) };
         let client = match library::find(client_id) {
             Err(_) => return code::ERROR,

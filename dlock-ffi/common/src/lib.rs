@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! libdlockm: the destination of the log lines of the dlock libraries (`include/dlock_log.h`).
 //!
-//! libdlockc and libdlocks look the getter up by name for each log line, so a program may link this
-//! library or not.
+//! libdlockc and libdlocks look the getter up by name for each log line, so a program need not link
+//! this library.
 
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::{PoisonError, RwLock};

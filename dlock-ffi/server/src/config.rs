@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `server_cfg` → [`ServerConfig`], with the checks of the C API in its order.
+//! Makes a [`ServerConfig`] of a `server_cfg`, with the checks of the C API in its order.
 
 use std::net::IpAddr;
 use std::os::raw::c_int;
@@ -14,13 +14,14 @@ use dlock_server::ServerConfig;
 /// `SERVER_PRIMARY` of the header.
 const SERVER_PRIMARY: u32 = 0;
 
-/// A copy of a program's configuration. It is checked, except for what depends on this machine.
+/// A copy of a program's configuration, after all checks that do not depend on this host.
 pub(crate) struct Checked {
     port: u16,
     recovery_clients: u32,
     tp_mode: u8,
     sleep_mode: bool,
-    /// The TLS configuration, if enabled; `Some(None)`: it cannot be used.
+    /// The TLS configuration, if TLS is enabled; `Some(None)`: TLS is enabled, and the
+    /// configuration cannot be used.
     tls: Option<Option<TlsSettings>>,
     ip: Option<String>,
     ctrl_cpuset: Option<String>,
@@ -29,7 +30,7 @@ pub(crate) struct Checked {
     eid: [u8; 16],
 }
 
-/// Copies and checks a configuration; `None` if it is invalid; the reason is logged.
+/// Copies and checks a configuration. `None`: it is invalid; the log says why.
 ///
 /// # Safety
 /// `cfg` points to a `server_cfg`.
@@ -104,7 +105,7 @@ fn refused<T>(why: &str) -> Option<T> {
 
 impl Checked {
     /// The configuration of the primary; `None` if it is invalid. [`dlock_server::Server::start`]
-    /// checks device and CPUs.
+    /// checks the device and the CPUs.
     pub(crate) fn into_config(self) -> Option<ServerConfig> {
         let tls = match self.tls {
             Some(settings) => Some(settings?.load(true)?),

@@ -5,10 +5,10 @@
 //!   reserve ─▶ Place (counts as running) ──start──▶ found by its id ──remove──▶ stopped
 //!                 └──dropped: free again
 //! ```
-//! Starting and stopping take time, so they are done without the lock.
+//! Starting and stopping take time, so they are done without the mutex of the library.
 //!
-//! A forked child inherits the library, but none of its threads: in the child it counts as not
-//! initialised, and inherited primaries are neither stopped nor freed.
+//! A forked child inherits the library, but none of its threads. In the child the library counts as
+//! not initialised, and the inherited primaries are neither stopped nor freed.
 
 use std::collections::HashMap;
 use std::os::raw::c_int;
@@ -26,17 +26,17 @@ const ID_MAX: c_int = 0xF_FFFF;
 
 struct Library {
     servers_max: usize,
-    /// `None`: reserved for a primary that is being started.
+    /// `None`: the id is reserved for a primary that is being started.
     servers: HashMap<c_int, Option<Arc<Server>>>,
     /// Distinguishes this library from one that is initialised later.
     incarnation: u64,
-    /// The process in which the threads of its primaries run.
+    /// The process in which the threads of the primaries run.
     process: u64,
 }
 
 struct State {
     library: Option<Library>,
-    /// The last id given out; it outlives the library, so that old ids stay unknown.
+    /// The last id that was given out. It outlives the library, so that old ids stay unknown.
     last_id: c_int,
     incarnations: u64,
 }
@@ -49,8 +49,8 @@ impl State {
         self.library.as_mut().filter(|library| library.process == fork::process())
     }
 
-    /// Reserves a place; an error has the most primaries that may run, or `None` if the library is
-    /// not initialised.
+    /// Reserves a place. An error has the number of primaries that may run, or `None` if the
+    /// library is not initialised.
     fn reserve(&mut self) -> Result<Place, Option<usize>> {
         let mut id = self.last_id;
         let library = self.library().ok_or(None)?;
@@ -71,7 +71,8 @@ impl State {
     }
 }
 
-/// Initialises the library; `false` if the number is not allowed, or it is initialised already.
+/// Initialises the library; `false` if the number is not allowed, or the library is initialised
+/// already.
 pub(crate) fn start_library(servers_max: u32) -> bool {
     let servers_max = usize::try_from(servers_max).unwrap_or(usize::MAX);
     if servers_max == 0 || servers_max > SERVERS_MAX {
@@ -87,7 +88,7 @@ pub(crate) fn start_library(servers_max: u32) -> bool {
     state.incarnations += 1;
     let (incarnation, process) = (state.incarnations, fork::process());
     let library = Library { servers_max, servers: HashMap::new(), incarnation, process };
-    std::mem::forget(state.library.replace(library)); // a parent's: its threads are not here
+    std::mem::forget(state.library.replace(library)); // a parent's, without its threads
     true
 }
 
@@ -100,7 +101,7 @@ pub(crate) fn stop_library() {
         log::warn!("the server library is not initialised: nothing to deinitialise");
         return;
     };
-    // All at the same time, because each takes a while.
+    // all at the same time, because each takes a while
     let stops: Vec<_> = library
         .servers
         .into_values()
@@ -108,7 +109,7 @@ pub(crate) fn stop_library() {
         .map(|server| std::thread::Builder::new().spawn(move || stop(server)))
         .collect();
     for stop in stops.into_iter().flatten() {
-        // A panic there was logged by the panic hook; the server has ended in any case.
+        // the panic hook has logged a panic of that thread; the server has ended in any case
         let _ = stop.join();
     }
 }
@@ -122,7 +123,7 @@ pub(crate) struct Place {
 /// Reserves room for one primary.
 pub(crate) fn reserve() -> Result<Place, c_int> {
     let reserved = STATE.lock().reserve();
-    // Not under the lock, because the program's log callback may call any function.
+    // not under the mutex, because the program's log callback may call any function
     match reserved {
         Ok(place) => Ok(place),
         Err(None) => {
@@ -143,7 +144,7 @@ impl Place {
 
     /// Starts a primary in this place.
     pub(crate) fn start(self, config: ServerConfig) -> c_int {
-        // The hard limit decides how many clients a primary can have.
+        // the hard limit of open files decides how many clients a primary can have
         if let Err(error) = dlock_fabric::os::threads::raise_file_limit() {
             log::warn!("the limit of open files cannot be raised (setrlimit): {error}");
         }
@@ -190,7 +191,7 @@ pub(crate) fn find(id: c_int) -> Option<Arc<Server>> {
     STATE.lock().library()?.servers.get(&id)?.clone()
 }
 
-/// Removes a primary; calls do not find it any more.
+/// Removes a primary, so that calls no longer find it.
 pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
     let mut state = STATE.lock();
     let servers = &mut state.library()?.servers;
@@ -199,7 +200,7 @@ pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
     Some(server)
 }
 
-/// Stops a primary; if its counters are being read, it stops right after that.
+/// Stops a primary. If another thread reads its counters, the primary stops right after that.
 pub(crate) fn stop(server: Arc<Server>) {
     if let Some(server) = Arc::into_inner(server) {
         server.stop();

@@ -32,8 +32,9 @@ pub fn server(config: ServerConfig) -> Server {
     Server::start(ServerConfig { port: 0, verbs, ..config }).expect("a primary starts")
 }
 
-/// A loopback address that only this process uses: no other process takes a port that is free on it
-/// for a moment, until a peer uses it again.
+/// A loopback address for the tests of this process alone, made from its process id. A test may
+/// free a port of this address and bind it again later: no test of another process takes the port
+/// in between.
 pub fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0x80, b, c).into()

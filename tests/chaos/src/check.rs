@@ -89,7 +89,8 @@ struct Checker<'a> {
     /// How often locks may have been made anew: who is the only client of one, releases it and gets
     /// it again, gets another, whose tickets count from 0.
     lives: u32,
-    /// The largest ticket of each lock, and of which incarnation it is.
+    /// For each lock: which making of it, as `lives` and the epoch of the primary, and the largest
+    /// ticket (a place in its queue) that was seen of that making.
     numbers: HashMap<usize, ((u32, u64), u32)>,
     verdict: Verdict,
 }

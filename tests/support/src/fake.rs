@@ -95,7 +95,9 @@ impl Fake {
         self.delay_ns.store(delay.as_nanos() as u64, SeqCst);
     }
 
-    /// Sets how requests are answered from now on; `None`: not yet.
+    /// Sets the function that answers requests from now on, at the moment at which they are sent.
+    /// Where it returns `None` the request has no answer, unless [`deliver`](Self::deliver) gives
+    /// one.
     pub fn answer(&self, answers: impl Fn(&Request) -> Option<Reply> + Send + 'static) {
         *self.answers.lock() = Box::new(answers);
     }

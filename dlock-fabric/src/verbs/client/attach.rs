@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attaching a client's queue pairs to a primary's.
+//! Attaches a client's queue pairs to those of a primary.
 //!
 //! ```text
 //!   open the device, make queue pairs ─▶ Attach{endpoints} ──TCP──▶ primary: admit
@@ -37,7 +37,7 @@ use crate::verbs::device::port_selection::choose;
 use crate::verbs::device::poster::Poster;
 use crate::verbs::device::qp::{random_psn, Qp, QpSpec, WORD_OP_BYTES};
 
-/// Send slots for messages: the primary's ring may be that large.
+/// The send slots for messages: the primary's ring may be this large.
 const MESSAGE_SLOTS: u32 = VERBS_RING_SLOTS_MAX as u32;
 
 /// A device, and queue pairs that are not connected yet.
@@ -79,8 +79,8 @@ impl Device {
             Qp::new(&pd, spec)
         };
         let (chains, messages) = if options.shared_qp {
-            // Longer messages are not inlined: room for one in each of hundreds of slots would be
-            // too much.
+            // a longer message is not inlined: room for one in each of hundreds of slots would be
+            // too much
             let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS, WORD_OP_BYTES)?;
             (Arc::clone(&qp), qp)
         } else {
@@ -96,7 +96,7 @@ impl Device {
         net::connect_deadline(self.until)
     }
 
-    /// Attaches over a connection, with its TLS session if there is one.
+    /// Attaches over this connection; with its TLS session, if TLS is used.
     pub(super) fn attach(
         self,
         socket: OwnedFd,
@@ -171,8 +171,8 @@ impl Device {
     }
 }
 
-/// The regions on which the primary lets this client operate. A wrong address only ends the
-/// session.
+/// The regions on which the primary lets this client operate. If an address is wrong, the device
+/// only ends the session.
 fn memory_of(attached: &Attached, primary: &VerbsAttached) -> Result<Memory, FabricError> {
     let refused = |why| Err(FabricError::MemoryRefused(why));
     let (slots, ledger) = (primary.slots, primary.ledger);

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   thread ─▶ PosterSlot (claimed) ─post─▶ Qp ─▶ device ─▶ Cq ◀─look── any thread that waits
-//!     ▲                                                        └─▶ files each completion in the
-//!     └─── reads the completion slot of its own poster slot ◀────── completion slot it belongs to
+//!     ▲                                                        └─▶ files each completion on the
+//!     └─── reads the completions of its own poster slot ◀─────────  poster slot of its request
 //! ```
 //! A waiting thread first polls. If that takes too long, one thread, the leader, sleeps on the
 //! completion channel, and the others sleep until they are woken.
@@ -21,32 +21,34 @@ use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::error::VerbsError;
 use crate::verbs::device::qp::Qp;
 
-/// Poster slots for chains: their number, and the verbs in each.
+/// Poster slots for chains: how many there are, and how many verbs each has room for.
 const SMALL: (usize, u32) = (8, 16);
 /// Poster slots for batches: a batch has up to 31 chains of 4 verbs.
 const LARGE: (usize, u32) = (2, 128);
 /// Poster slots for ledger writes.
 const NOTES: (usize, u32) = (4, 32);
-/// Verbs of chains that are posted without waiting.
+/// How many verbs of chains that no thread waits for may be under way.
 pub(super) const RING_VERBS: u32 = 256;
-/// Send slots that all posters together take.
+/// The number of send slots that all posters together take.
 pub(super) const SEND_SLOTS: u32 =
     SMALL.0 as u32 * SMALL.1 + LARGE.0 as u32 * LARGE.1 + NOTES.0 as u32 * NOTES.1 + RING_VERBS;
 
-/// How long a thread polls at most before it sleeps: a sleep costs some 20 µs.
+/// The longest time that a thread polls before it sleeps: a sleep costs some 20 µs.
 const SPIN_MAX: Duration = Duration::from_millis(1);
 /// As [`SPIN_MAX`], for a client that prefers to sleep.
 const SPIN_SLEEPY: Duration = Duration::from_micros(2);
-/// While polling is of no use, the time for it is halved, down to this part of the longest.
+/// While polling is of no use, the time for polling is halved, down to this part of the longest.
 const SPIN_PARTS: u32 = 32;
-/// Polls between two readings of the clock. Then the thread yields: the device may need this CPU.
+/// How often a thread polls between two readings of the clock. Then it yields: the device may need
+/// this CPU.
 const LOOKS: u32 = 32;
-/// Completions taken at a time.
+/// How many completions are taken at a time.
 const POLLED: usize = 16;
-/// How long to sleep at a time for a poster slot: no event reports that an orphan has become free.
+/// How long a thread sleeps at a time for a poster slot: no event reports that an orphan has become
+/// free.
 const CLAIM_SLICE: Duration = Duration::from_millis(1);
 
-/// The reason why a wait has ended without a result.
+/// Why a wait has ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The deadline has come.
@@ -76,7 +78,7 @@ enum Target {
 #[derive(Debug)]
 pub(in crate::verbs) struct CompletionPump {
     poster_slots: Box<[PosterSlot]>,
-    /// Indexed by the owner's number on the queue pair of chains.
+    /// For each owner number on the queue pair of chains: the receiver of its completions.
     targets: Box<[Target]>,
     chains_qp: u32,
     ring_done: AtomicU32,
@@ -86,7 +88,7 @@ pub(in crate::verbs) struct CompletionPump {
     messages_sent: AtomicU32,
     polled: Mutex<[Completion; POLLED]>,
     broken: Arc<AtomicBool>,
-    /// Whether a chain has timed out, and may still be under way.
+    /// Whether a chain has timed out: it may still be under way.
     strict: AtomicBool,
     leading: AtomicBool,
     park: Park,
@@ -164,7 +166,7 @@ impl CompletionPump {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// Ends the session: all waiting threads return, and nothing is posted any more.
+    /// Ends the session: all waiting threads return, and no further request is posted.
     pub(super) fn fail(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.park.wake();
@@ -180,7 +182,7 @@ impl CompletionPump {
         self.ring_done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
     }
 
-    /// Records the count of chains that were posted without waiting.
+    /// Records the count after a chain that no thread waits for was posted.
     pub(super) fn ring_posted(&self, seq: u32) {
         self.ring_posted.store(seq, Ordering::SeqCst);
     }
@@ -239,7 +241,7 @@ impl CompletionPump {
         }
     }
 
-    /// Whether a list must be fenced against earlier ones that may be under way.
+    /// Whether a list must be fenced against earlier lists, because they may be under way.
     #[inline]
     pub(super) fn is_strict(&self) -> bool {
         self.strict.load(Ordering::SeqCst)
@@ -259,9 +261,9 @@ impl CompletionPump {
         self.park.wake();
     }
 
-    /// Waits until all earlier ledger writes have taken effect, and with `chains` also all chains
-    /// that no thread waits for. An abandoned chain that does not complete in time ends the
-    /// session: it must not take effect after the request that is to undo it.
+    /// Waits until all earlier ledger writes have taken effect; with `chains`, also all chains that
+    /// no thread waits for. If an abandoned chain does not complete in time, the session ends,
+    /// because the chain must not take effect after the request that undoes it.
     pub(super) fn settled(&self, chains: bool, deadline: Instant) -> Result<(), Stop> {
         for poster_slot in self.poster_slots.iter().filter(|s| s.usage() == Use::Notes) {
             let posted = poster_slot.posted();
@@ -381,7 +383,7 @@ impl CompletionPump {
             self.fail();
             return None;
         }
-        // Completions that came before the queue was armed raise no event, so they are taken here.
+        // completions that came before the queue was armed raise no event, so this takes them
         self.look_for_sure();
         let found = ready();
         if found.is_none() && !self.is_broken() && self.channel.wait(deadline).is_err() {

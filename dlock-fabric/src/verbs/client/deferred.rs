@@ -6,9 +6,9 @@
 //!           └─ primary recovers ──▶ every operation first tries to attach, RETRY apart, and is
 //!                                   refused with NotReady as long as the primary refuses that
 //! ```
-//! A recovering primary cannot refuse one-sided verbs at the memory, so it gives no client access
-//! before recovery has ended. Until then ledger writes are kept, and done when there is a ledger.
-//! The time for attaching, 5 s at most, is part of that of the operation.
+//! A recovering primary cannot refuse one-sided verbs at its memory, so it gives no client access
+//! before the recovery has ended. Until then the client keeps ledger writes, and does them once it
+//! has a ledger. The time for attaching, 5 s at most, is part of the operation's time.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,11 +33,11 @@ use crate::error::FabricError;
 use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
 use crate::shm::SEND_WAIT;
 
-/// Pause between two attempts to attach to a primary that recovers.
+/// The pause between two attempts to attach to a primary that recovers.
 const RETRY: Duration = Duration::from_millis(20);
 /// How long the primary may take to answer with the time.
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
-/// The number of a request that was refused by the client itself.
+/// The number of a request that the client itself refused.
 const REFUSED: Seq = Seq(u64::MAX);
 
 /// A data path that attaches now or later.
@@ -51,13 +51,13 @@ pub struct VerbsPath {
     waiting: Mutex<Waiting>,
 }
 
-/// State of a path that has not attached yet, because a primary in recovery gives no access to its
-/// memory: ledger writes to do after attaching, and the last refusal.
+/// The state of a path that has not attached yet, because a primary in recovery gives no access to
+/// its memory: the ledger writes to do after attaching, and the last refusal.
 #[derive(Debug)]
 struct Waiting {
     /// When the last attempt began.
     asked: Option<Instant>,
-    /// The reason why the last attempt failed.
+    /// Why the last attempt failed.
     refusal: Status,
     notes: HashMap<Handle, LedgerEntry>,
 }
@@ -92,9 +92,9 @@ impl VerbsPath {
         VerbsExecutor::attach(&options, self.primary, &self.attach, self.clock)
     }
 
-    /// Asks for the server clock, once the session is in use. The time from the control channel
-    /// came through two threads of the primary; this one is more exact, and is used while a stopped
-    /// primary does not answer.
+    /// Asks the primary for the server clock, once the session is in use. The time from the control
+    /// channel came through two threads of the primary. This reading is more exact, and is used
+    /// while a stopped primary does not answer.
     pub fn ask_the_time(&self) {
         if let Some(executor) = self.attached.get() {
             ask_the_time(executor, CLOCK_WAIT);
@@ -135,7 +135,7 @@ impl VerbsPath {
         if let Some(executor) = self.attached.get() {
             return Ok(executor);
         }
-        // Another thread has tried to attach since this call began.
+        // another thread has tried to attach since this call began
         if waiting.asked.is_some_and(|asked| asked >= came) {
             return Err(waiting.refusal);
         }

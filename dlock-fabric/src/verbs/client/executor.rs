@@ -8,13 +8,14 @@
 //! The primary's process takes no part in a chain, and may be stopped meanwhile.
 //!
 //! *Order.* Operations of one thread reach the memory in order, because all use one queue pair. The
-//! chains of a batch are posted in order, too; a chain waits for the one before only if that has a
-//! read. A request is sent when everything before it has completed. A later chain can take effect
-//! before the primary has seen the request, unless its reply was awaited.
+//! chains of a batch are also posted in order; a chain waits for the one before it only if that one
+//! has a read. A request is sent when all earlier operations have completed. A later chain can take
+//! effect before the primary has seen the request, unless the thread has waited for the reply.
 //!
 //! *Failure.* A queue pair that has failed ends the session: operations under way are `Unknown`,
-//! later ones `Refused(BadResponse)`. A chain that takes too long is `Unknown`, too, but the
-//! session goes on. In both cases it may still take effect later: see [`EFFECT_NS_MAX`].
+//! later ones `Refused(BadResponse)`. A chain that takes too long is also `Unknown`, but the
+//! session goes on. In both cases the operations may still take effect later: see
+//! [`EFFECT_NS_MAX`].
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,9 +58,9 @@ use crate::verbs::device::timing::effect_ns_max;
 /// operate on its memory.
 const CLOCK_WAIT: Duration = Duration::from_millis(2);
 
-/// Longest time in nanoseconds until anything that an executor posted can still take effect, if its
-/// session is not ended by either side: everything it can have under way, each with all its
-/// retries. Ending the session (the primary's fence) ends it at once.
+/// The longest time in nanoseconds after which an operation that an executor posted can still take
+/// effect, if neither side ends the session: that of everything that the executor can have under
+/// way, each with all its retries. Ending the session (the primary's fence) ends it at once.
 pub const EFFECT_NS_MAX: u64 = effect_ns_max(SEND_SLOTS + VERBS_RING_SLOTS_MAX as u32);
 
 /// The device of a client, and how it is used.
@@ -69,11 +70,11 @@ pub struct VerbsOptions {
     pub device: Option<String>,
     /// A GID of the device, or its IPv4 address mapped; all zero: none given.
     pub eid: [u8; 16],
-    /// Chains and messages share one queue pair; must be as at the primary.
+    /// Whether chains and messages share one queue pair; the primary must have the same.
     pub shared_qp: bool,
-    /// Sleep rather than poll for completions.
+    /// Whether threads sleep rather than poll for completions.
     pub sleep: bool,
-    /// TLS for the connection to the primary's port; `None`: none. The queue pairs do not use it.
+    /// TLS for the connection to the primary's port; `None`: no TLS. The queue pairs do not use it.
     pub tls: Option<Tls>,
     /// The deadline of attaching; resolving the port's address may take 2 s more.
     pub until: Option<Instant>,
@@ -88,12 +89,12 @@ pub struct VerbsExecutor {
     pub(super) broken: Arc<AtomicBool>,
     pub(super) memory: Memory,
     pub(in crate::verbs) clock: SharedEstimate,
-    /// How late the coarse clock is at most.
+    /// The most by which the coarse clock is late.
     pub(super) coarse_lag_ns: u64,
     /// A `Ping` that was not answered in time.
     pub(super) ping: Mutex<Option<Ping>>,
     pub(super) counts: Counts,
-    /// The counts for the primary in this session.
+    /// The counts that this session has reported to the primary.
     pub(super) told: Mutex<Told>,
     pub(super) owner: Owner,
 }
@@ -134,7 +135,7 @@ impl VerbsExecutor {
         super::attach::Device::open(options)?.attach(socket, None, attach, clock)
     }
 
-    /// Whether the session exists, as far as this process knows without a system call.
+    /// Whether the session goes on, as far as this process knows without a system call.
     pub fn is_alive(&self) -> bool {
         self.owner.is_here() && !self.broken.load(Ordering::SeqCst)
     }
@@ -148,8 +149,9 @@ impl VerbsExecutor {
         alive
     }
 
-    /// Takes a new estimate of the server clock, if it is more exact than the one in use is by now,
-    /// or proves the one in use wrong. Replies that carry the server's time do this by themselves.
+    /// Replaces the estimate of the server clock, if the candidate is more exact than the one in
+    /// use is by now, or proves that one wrong. Replies that carry the server's time do this by
+    /// themselves.
     pub fn refresh(&self, candidate: ClockEstimate) -> Refresh {
         self.clock.refresh(candidate)
     }
@@ -159,7 +161,7 @@ impl VerbsExecutor {
         self.counts.read()
     }
 
-    /// Ends the session: nothing can be posted any more, and nothing under way will complete.
+    /// Ends the session: no request can be posted any more, and none under way will complete.
     #[cold]
     fn end(&self) {
         self.pump.fail();
@@ -275,8 +277,8 @@ impl VerbsExecutor {
             None => self.pump.wait(until.instant(), ready),
         };
         match done {
-            // A completion that is seen too late counts as lost, because the caller counts its
-            // lease by that.
+            // a completion that is seen after the deadline counts as lost, because the caller's
+            // lease relies on the deadline
             Ok(()) if !until.is_over(self.coarse_lag_ns) => return Some(claim),
             Ok(()) | Err(Stop::TimedOut) => self.pump.abandon(claim),
             Err(Stop::Broken) => {
@@ -328,7 +330,7 @@ impl VerbsExecutor {
     /// The status with which operations are refused now.
     #[inline]
     fn refusal(&self) -> Option<Status> {
-        // Checked first: a forked child has no such memory.
+        // checked first, because a forked child has no such memory
         (!self.is_alive()).then_some(Status::BadResponse)
     }
 
@@ -363,8 +365,8 @@ impl VerbsExecutor {
         sent
     }
 
-    /// Writes a word of this client's ledger without waiting. If it cannot be posted for 5 s, the
-    /// session ends.
+    /// Writes a word of this client's ledger without waiting. If the write cannot be posted for 5
+    /// s, the session ends.
     fn write(&self, word: RemoteWord, value: u64) {
         let Ok(mut claim) = self.pump.claim_for_note(deadline_in(SEND_WAIT)) else {
             return self.end();
@@ -384,7 +386,7 @@ impl VerbsExecutor {
     }
 }
 
-/// The values of an executed chain; `before`: the poster's count in front of it.
+/// The values of an executed chain; `before`: the poster's count before the chain.
 #[inline]
 fn values_of(chain: &Chain, poster: &Poster, before: u32) -> Outcome {
     let mut values = Values::new();
@@ -483,7 +485,7 @@ impl Executor for VerbsExecutor {
     }
 
     /// If a ledger write cannot be posted for 5 s the session ends, because the primary must not
-    /// believe an old one. Ignores an entry outside the ledger.
+    /// rely on the old entry. An entry outside the ledger is ignored.
     fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         if self.refusal().is_some() {
             return;
@@ -508,7 +510,7 @@ impl Executor for VerbsExecutor {
             Some(_) => false,
             None => {
                 let is_settled = self.pump.settled(false, deadline).is_ok();
-                // A call that only asks, without waiting, is never late.
+                // a call that only asks, without waiting, is never late
                 is_settled && (wait.is_zero() || Instant::now() <= deadline)
             }
         }

@@ -17,7 +17,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// A word operation for the device; `None`: its address is outside.
+    /// The verb for a word operation; `None`: its address lies outside the regions.
     #[inline]
     pub(super) fn remote(&self, word_op: &WordOp) -> Option<RemoteOp> {
         Some(match *word_op {
@@ -36,7 +36,7 @@ impl Memory {
         })
     }
 
-    /// The same for an operation with one value; `None` also for others.
+    /// As `remote`, for an operation with one value; also `None` for any other operation.
     #[inline]
     pub(super) fn fetch(&self, word_op: &WordOp) -> Option<RemoteFetch> {
         Some(match *word_op {
@@ -54,7 +54,8 @@ impl Memory {
         (index / 4 < self.slots_count).then(|| self.slots.word(index.into())).flatten()
     }
 
-    /// The word of a count: behind the entries. `None` if the primary has no room for it.
+    /// The word of a count, which lies behind the entries. `None` if the primary has no room for
+    /// it.
     pub(super) fn count(&self, place: usize) -> Option<RemoteWord> {
         self.ledger.word(u64::from(self.ledger_entries) + place as u64)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's end: chains, ledger writes and messages over the queue pairs of one session.
+//! The client's end: chains, ledger writes and messages over the queue pairs of one session.
 //!
 //! ```text
 //!   VerbsPath ─attach─▶ VerbsExecutor ─▶ CompletionPump ─▶ PosterSlots, Ring   chains, ledger

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posters that threads claim, use and release. No lock is held while a thread posts or waits.
+//! Posters that threads claim, use and release. A thread has no mutex locked while it posts or
+//! waits.
 //!
 //! ```text
 //!   FREE ──claim──▶ BUSY ──dropped, everything completed──▶ FREE
 //!                    └──dropped, verbs under way──▶ ORPHAN ──the last one completes──▶ FREE
 //!   ledger writes: BUSY ──dropped──▶ FREE, also while verbs are under way
 //! ```
-//! The thread that polls a completion files it on the completion slot of its poster slot; the owner
-//! reads it there. An orphan is not claimed until its last completion has come, so that the scratch
-//! words of verbs under way are not used again.
+//! The thread that polls a completion files it on the poster slot, where the owner reads it. An
+//! orphan is not claimed until its last completion has come, so that the scratch words of verbs
+//! under way are not used again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -64,7 +65,7 @@ impl PosterSlot {
         })
     }
 
-    /// The number of its poster in completions.
+    /// The number of this slot's poster in completions.
     pub(super) fn owner(&self) -> u16 {
         self.owner
     }
@@ -73,7 +74,7 @@ impl PosterSlot {
         self.usage
     }
 
-    /// The number of verbs that fit.
+    /// How many verbs fit.
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }
@@ -82,7 +83,7 @@ impl PosterSlot {
     #[inline]
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
         let claimed = self.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed);
-        // Not `then_some`: a claim that is made and dropped would release the slot.
+        // not `then_some`: a claim that is made and dropped would release the slot
         claimed.is_ok().then(|| Claim { poster_slot: self })
     }
 
@@ -99,16 +100,17 @@ impl PosterSlot {
     /// Whether all requests up to this count have completed.
     #[inline]
     pub(super) fn is_done(&self, seq: u32) -> bool {
-        // Counts wrap, and fewer than 2^31 are under way.
+        // counts wrap, and fewer than 2^31 requests are under way
         self.done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
     }
 
-    /// The count after the last list that was posted.
+    /// The poster's count after the last list.
     pub(super) fn posted(&self) -> u32 {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// The count after an abandoned list that may still take effect; `None`: there is none.
+    /// The poster's count after an abandoned list that may still take effect; `None`: there is
+    /// none.
     pub(super) fn abandoned(&self) -> Option<u32> {
         (self.state.load(Ordering::SeqCst) == ORPHAN).then(|| self.posted())
     }
@@ -165,7 +167,7 @@ impl Drop for Claim<'_> {
             poster_slot.state.store(FREE, Ordering::Release);
         } else {
             poster_slot.state.store(ORPHAN, Ordering::SeqCst);
-            // The last completion may have come before the slot was marked as an orphan.
+            // the last completion may have come before the slot was marked as an orphan
             poster_slot.reap();
         }
     }

@@ -6,10 +6,11 @@
 //!   threads ◀─wait(seq)── Inbox ◀── the leader ◀── Cq of my ring, or its channel
 //!                                            └──── liveness connection: its end is the session's
 //! ```
-//! The liveness connection is the TCP connection of the attach exchange. No more bytes are sent on
-//! it. It shows that a primary's process has died, which the device does not: it answers nothing.
+//! The liveness connection is the TCP connection of the attach exchange; no more bytes are sent on
+//! it. Its end shows that the primary's process has died. The device does not show that: for the
+//! queue pairs of a dead process it answers nothing.
 //!
-//! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
+//! Mutexes are locked in this order: `rx` (by the leader alone), `out`, `inbox`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,12 +32,12 @@ use crate::stream::tell_of_rubbish;
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::messages::{Event, MessageError, Messages};
 
-/// How long to wait for messages before taking completions of the send queue again, where that is
+/// How long to wait for messages before taking completions of the send queue again, if that is
 /// needed.
 const HELP: Duration = Duration::from_millis(10);
-/// The number of no request: a thread that waits for it waits for credit.
+/// The number of no request: a thread that waits for credit waits for this number.
 const CREDIT: Seq = Seq(0);
-/// Completions taken at a time.
+/// How many completions are taken at a time.
 const POLLED: usize = 8;
 
 /// The message side of one session.
@@ -52,7 +53,7 @@ pub(in crate::verbs) struct Requests {
     owner: Owner,
     channel: Arc<Channel>,
     cq: Arc<Cq>,
-    /// Takes the completions of the send queue.
+    /// The pump that takes the completions of the send queue.
     pump: Arc<CompletionPump>,
 }
 
@@ -90,7 +91,7 @@ impl Requests {
     ///
     /// # Errors
     /// `BadResponse`: the session has ended; `TimedOut`: the primary frees no buffer, or too many
-    /// answers are outstanding. Nothing was sent, or will be.
+    /// answers are outstanding. Nothing was sent, nor will be.
     pub(in crate::verbs) fn send(
         &self,
         request: &Request,
@@ -122,7 +123,7 @@ impl Requests {
         out.last_seq = seq.0;
         out.frame.clear();
         codec::encode(&Frame::Request(seq, *request), &mut out.frame);
-        // There is room, so only a broken queue pair can refuse the message.
+        // there is room, so only a broken queue pair can refuse the message
         out.messages.send(&out.frame).map(|()| seq).map_err(|_| {
             let mut inbox = lock(&self.inbox);
             inbox.forget(seq);
@@ -172,7 +173,7 @@ impl Requests {
         self.is_broken() || out.messages.may_send()
     }
 
-    /// Drops the answer to `seq`, also when it comes later.
+    /// Drops the answer to `seq`, even if it comes later.
     pub(super) fn forget(&self, seq: Seq) {
         if self.owner.is_here() {
             lock(&self.inbox).forget(seq);
@@ -188,7 +189,7 @@ impl Requests {
         self.owner.is_here() && !self.is_broken()
     }
 
-    /// Ends the session; wakes all threads, and the primary.
+    /// Ends the session: wakes all threads, and the primary.
     pub(super) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.shut_down();
@@ -317,7 +318,7 @@ impl Receiver for Requests {
             if now < spin_until {
                 std::thread::yield_now();
             } else if !armed {
-                // Poll once more before sleeping.
+                // poll once more before sleeping
                 armed = true;
                 if self.cq.arm(false).is_err() {
                     self.break_off();

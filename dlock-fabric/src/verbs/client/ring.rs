@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chains that are posted without waiting, and polled later.
+//! Chains that a thread posts without waiting, and polls later.
 //!
 //! ```text
 //!   lists   | taken | done | under way | under way |   slots are free again from the front on,
@@ -19,7 +19,7 @@ use crate::verbs::device::poster::{Notify, PostError, Poster, RemoteOp};
 /// One chain that was posted.
 #[derive(Clone, Copy, Debug)]
 struct List {
-    /// The poster's count after it.
+    /// The poster's count after this list.
     seq: u32,
     verbs: u8,
     /// Bit i: operation i is a ledger write, whose value is 0.
@@ -37,14 +37,14 @@ pub(super) struct Ring {
     /// The number of the first list in `lists`.
     first: u64,
     aside: HashMap<u64, Outcome>,
-    /// The count after the last list with a read.
+    /// The poster's count after the last list with a read.
     last_read: Option<u32>,
 }
 
-/// The reason why a chain was not posted.
+/// Why a chain was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoRoom {
-    /// Earlier chains are under way.
+    /// Earlier chains that take up the room are under way.
     Busy,
     /// Too many outcomes were not polled yet.
     TooMany,
@@ -84,7 +84,7 @@ impl Ring {
         if verbs.iter().any(reads) {
             self.last_read = Some(posted.seq);
         }
-        // A chain has at most CHAIN_OPS_MAX verbs.
+        // a chain has at most CHAIN_OPS_MAX verbs
         let verbs = verbs.len() as u8;
         self.lists.push_back(List { seq: posted.seq, verbs, notes, pairs, taken: false });
         Ok(self.first + self.lists.len() as u64 - 1)
@@ -100,11 +100,11 @@ impl Ring {
         if let Some(outcome) = self.aside.remove(&number) {
             return Some(outcome);
         }
-        // In this order, so that a completion before the session ended counts.
+        // in this order, so that a completion before the end of the session counts
         let broken = pump.is_broken();
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
         let Some(list) = index.and_then(|i| self.lists.get(i)).filter(|list| !list.taken) else {
-            // Not posted in this session, or taken already.
+            // not posted in this session, or taken already
             return Some(Outcome::Unknown);
         };
         let outcome = match pump.is_ring_done(list.seq) {

@@ -7,9 +7,9 @@
 //!   write ─▶ Sealer ─ a record ─▶ Messages ──SEND──▶            as far as there is credit
 //!   read ◀── Opener ◀─ a record ── Messages ◀── completions ◀── the primary
 //! ```
-//! The queue pair gives neither side access to memory of the other. One thread at a time sleeps
-//! here, the leader of the stream. A thread that waits for credit polls, so that it takes no event
-//! from the leader.
+//! The queue pair gives neither side access to memory of the other. One thread at a time sleeps for
+//! completions: the leader of the stream. A thread that waits for credit polls, so that it takes no
+//! event from the leader.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -40,11 +40,11 @@ use crate::verbs::device::port_selection::choose;
 use crate::verbs::device::qp::{random_psn, Qp, QpSpec};
 use crate::verbs::unsealed::Unsealed;
 
-/// Completions taken at a time.
+/// How many completions are taken at a time.
 const POLLED: usize = 8;
 /// From this many unread bytes on, the primary gets no credit for more.
 const ARRIVED_MAX: usize = 64 * 1024;
-/// Send slots for messages: the primary's ring may be that large.
+/// The send slots for messages: the primary's ring may be this large.
 const SEND_SLOTS: u32 = dlock_core::limits::VERBS_RING_SLOTS_MAX as u32;
 
 impl TcpExecutor {
@@ -96,7 +96,7 @@ pub(in crate::verbs) fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricEr
     Ok(Qp::new(&Pd::new(&context)?, spec)?)
 }
 
-/// The description of the queue pair for the primary.
+/// The description of the queue pair that the client sends to the primary.
 pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
     VerbsAttach {
         chains: qp.endpoint().into(),
@@ -106,7 +106,7 @@ pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
     }
 }
 
-/// One end of the sealed path. Each call is a single step that never waits.
+/// The client's end of the sealed path. Each call is a single step that never waits.
 #[derive(Debug)]
 pub(crate) struct SealedEnd {
     messages: Messages,
@@ -122,7 +122,7 @@ pub(crate) struct SealedEnd {
 }
 
 impl SealedEnd {
-    /// Connects the queue pair to the primary's.
+    /// Connects the queue pair to that of the primary.
     pub(in crate::verbs) fn connect(
         qp: &Arc<Qp>,
         primary: &VerbsAttached,
@@ -176,10 +176,10 @@ impl SealedEnd {
         Ok(len)
     }
 
-    /// Returns received bytes.
+    /// Reads received bytes and returns their number.
     ///
     /// # Errors
-    /// `WouldBlock`: there are none. Other errors: the path has ended.
+    /// `WouldBlock`: there are none now. Other errors: the path has ended.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.arrived.is_empty() {
             self.look()?;
@@ -194,7 +194,7 @@ impl SealedEnd {
         Ok(len)
     }
 
-    /// Takes completions that are there.
+    /// Takes the completions that have come.
     fn look(&mut self) -> io::Result<()> {
         let mut some = [Completion::default(); POLLED];
         let len = self.cq.poll(&mut some).map_err(io::Error::other)?;
@@ -209,7 +209,7 @@ impl SealedEnd {
         Ok(())
     }
 
-    /// Arms the queue before sleeping; `true`: it was not armed, so the caller must poll once more.
+    /// Arms the queue before the caller sleeps; `true`: it was not armed before, so poll once more.
     ///
     /// # Errors
     /// The path has ended.

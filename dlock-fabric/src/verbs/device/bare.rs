@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cost of the device itself: one fetch-and-add after the other, as perftest does, without
-//! dlock.
+//! Measures the device itself: one fetch-and-add after the other, as perftest does, without dlock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use crate::error::FabricError;
 
 /// The limit for one operation.
 const WAIT: Duration = Duration::from_secs(5);
-/// Polls between two readings of the clock.
+/// How often the queue is polled between two readings of the clock.
 const LOOKS: u32 = 1_000;
 
 /// A queue pair, connected to another one of the same device, and a word.

@@ -84,12 +84,13 @@ impl Completion {
     /// The status in words.
     pub fn status_text(&self) -> String {
         let Ok(lib) = library() else { return format!("status {}", self.0.status) };
-        // SAFETY: any number is answered with a C string that lives for ever.
+        // SAFETY: `ibv_wc_status_str` returns null or a C string that is never freed, for any
+        // number.
         let text = unsafe { (lib.wc_status_str)(self.0.status) };
         if text.is_null() {
             return format!("status {}", self.0.status);
         }
-        // SAFETY: not null, so that string.
+        // SAFETY: not null, so it is a C string that is never freed.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
@@ -98,7 +99,7 @@ impl Completion {
         (self.0.wc_flags & ffi::IBV_WC_WITH_IMM != 0).then(|| u32::from_be(self.0.imm_data))
     }
 
-    /// Bytes received.
+    /// How many bytes were received.
     pub(super) fn bytes(&self) -> usize {
         self.0.byte_len as usize
     }
@@ -119,7 +120,7 @@ pub struct Cq {
 type PollFn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 type NotifyFn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
-// SAFETY: a handle that the library permits every thread to use.
+// SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Cq {}
 // SAFETY: as above.
 unsafe impl Sync for Cq {}
@@ -178,9 +179,9 @@ impl Cq {
         usize::try_from(rc).map_err(|_| VerbsError::last("poll a completion queue"))
     }
 
-    /// Asks for one event on the channel with the next completion, or if `solicited` with the next
-    /// message whose sender asked for an event, or the next error. The caller must poll once more
-    /// before sleeping.
+    /// Asks for one event on the channel: with the next completion or, if `solicited`, with the
+    /// next error or the next message whose sender asked for an event. The caller must poll once
+    /// more before sleeping.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -196,7 +197,7 @@ impl Cq {
         self.channel.as_ref()
     }
 
-    /// Completions for which there is room.
+    /// How many completions the queue has room for.
     pub(in crate::verbs) fn entries(&self) -> u32 {
         self.entries
     }
@@ -235,7 +236,7 @@ pub struct Channel {
     context: Arc<Context>,
 }
 
-// SAFETY: a handle that the library permits every thread to use.
+// SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
@@ -252,15 +253,15 @@ impl Channel {
         let raw = unsafe { (lib.create_comp_channel)(context.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last(what))?;
         let channel = Self { raw, context: Arc::clone(context) };
-        // Several threads may wait, and none may block in `get_cq_event`.
+        // several threads may wait, and none may block in `get_cq_event`
         fcntl_getfl(channel.as_fd())
             .and_then(|flags| fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK))
             .map_err(|source| VerbsError::call(what, source.into()))?;
         Ok(Arc::new(channel))
     }
 
-    /// Sleeps until an armed queue has an event, and takes it; `false`: the deadline came first.
-    /// Takes an event that is there even if the deadline has passed.
+    /// Sleeps until an armed queue has an event, and takes the event; `false`: the deadline came
+    /// first. An event that has come is taken even if the deadline has passed.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -299,7 +300,7 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// For watching, for example by epoll; the descriptor is nonblocking.
+    /// The descriptor to watch, for example with epoll; it is nonblocking.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the library's structure; its descriptor is open as long as the channel lives.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }

@@ -15,13 +15,13 @@ use super::port_selection::{
 };
 use crate::os::fork::Owner;
 
-/// The entries of a GID table that a queue pair can use.
+/// The most entries of a GID table that a queue pair can use.
 const GIDS_MAX: c_int = 256;
 
 /// The vendor id of `rdma_rxe`.
 const SOFTROCE_VENDOR: u32 = 0xff_ffff;
 
-/// Every device of this host with its ports; a device that cannot be opened has the reason.
+/// Every device of this host with its ports. A device that cannot be opened has the reason.
 ///
 /// # Errors
 /// `Absent` without a library; `Call` if the devices cannot be listed. A host without devices has
@@ -43,7 +43,7 @@ pub struct Context {
     gid: GidInfo,
 }
 
-// SAFETY: a context is a handle that the library permits every thread to use.
+// SAFETY: libibverbs permits every thread to use a context.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -97,7 +97,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// The device as it was when it was opened.
+    /// The device, as it was when it was opened.
     pub fn device(&self) -> &DeviceInfo {
         &self.info
     }
@@ -112,7 +112,7 @@ impl Context {
         self.gid
     }
 
-    /// The port's state now.
+    /// The state of the port now.
     ///
     /// # Errors
     /// `Call` if the device has been removed.
@@ -131,9 +131,10 @@ impl Context {
 }
 
 impl Drop for Context {
-    /// Every object made from a context holds it, so none is left here.
+    /// Closes the device. Every object that was made from the context keeps it alive, so none is
+    /// left.
     fn drop(&mut self) {
-        // A forked child shares the kernel's object with its parent, which still uses it.
+        // a forked child shares the kernel's object with its parent, which still uses it
         if self.owner.is_here() {
             // SAFETY: opened by `open`, closed once.
             unsafe { (self.lib.close_device)(self.raw.as_ptr()) };
@@ -266,7 +267,7 @@ fn describe_port(
     let link = match attr.link_layer {
         ffi::IBV_LINK_LAYER_INFINIBAND => Link::Infiniband,
         ffi::IBV_LINK_LAYER_ETHERNET => Link::Ethernet,
-        // Devices from before RDMA over Ethernet.
+        // devices from before RDMA over Ethernet
         _ => Link::Unknown,
     };
     let gids = (0..attr.gid_tbl_len.clamp(0, GIDS_MAX))
@@ -315,7 +316,7 @@ fn gid_at(
     info(Gid(gid.raw), kind_by_sysfs(Path::new("/sys/class/infiniband"), device, port, number))
 }
 
-/// The kind of a GID by the kernel's file, where the library cannot tell it.
+/// The kind of a GID as the kernel's file says it, if the library cannot tell it.
 fn kind_by_sysfs(root: &Path, device: &str, port: u8, index: u8) -> GidKind {
     let path = root.join(format!("{device}/ports/{port}/gid_attrs/types/{index}"));
     match fs::read_to_string(path).unwrap_or_default().trim() {

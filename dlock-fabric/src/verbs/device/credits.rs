@@ -7,14 +7,14 @@
 //!     └── + n, in the immediate value of its next message ─────────┘
 //! ```
 //! Invariant: mine + under way + owed by the peer + being returned = buffers of the peer. The last
-//! credit is reserved for bare returns, and a bare return is sent once half a ring is owed. So two
-//! peers are never both without credit while each owes the other: the later of two bare returns
-//! leaves the other side with at least half a ring.
+//! credit is reserved for a bare return, a message that only returns credits; an end sends one as
+//! soon as it owes half a ring. So two peers are never both without credit while each owes the
+//! other: the later of two bare returns leaves the other side with at least half a ring.
 
-/// Buffers that a ring must have, at least, for the rules above.
+/// The least number of buffers of a ring for the rules above.
 pub const RING_SLOTS_MIN: u16 = 8;
 
-/// One end's account.
+/// The account of one end.
 #[derive(Clone, Debug)]
 pub(super) struct Credits {
     mine: u16,
@@ -46,12 +46,12 @@ impl Credits {
         std::mem::take(&mut self.owed)
     }
 
-    /// Records that an own buffer is free again.
+    /// Records that one of this end's buffers is free again.
     pub(super) fn freed(&mut self) {
         self.owed = self.owed.saturating_add(1);
     }
 
-    /// Adds credits that came with a message; `false`: the peer returns more than it got.
+    /// Adds credits that came with a message; `false`: the peer returns more than it has got.
     #[must_use]
     pub(super) fn returned(&mut self, returned: u32) -> bool {
         let mine = u16::try_from(returned).ok().and_then(|n| self.mine.checked_add(n));

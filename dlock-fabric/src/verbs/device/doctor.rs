@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The report of `dlock doctor` on RDMA on this host: findings in, a report out.
+//! The report of `dlock doctor` on RDMA on this host, made from findings.
 //!
 //! ```text
-//!   look() ──▶ Findings ──report(&findings, &wish)──▶ Report     only `look` touches the system
+//!   look() ──▶ Findings ──report(&findings, &options)──▶ Report     only `look` touches the system
 //! ```
 
 use std::fmt;
@@ -15,22 +15,22 @@ use super::port_selection::{
     choose, usable, Atomics, DeviceInfo, Gid, GidKind, Link, NoPort, PortSelection, PortState,
 };
 
-/// The findings on this host.
+/// What was found on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// The reason why the library cannot be used; `None`: it can.
+    /// Why the library cannot be used; `None`: it can.
     pub library_absent: Option<String>,
-    /// The reason why devices could not be listed; `None`: they could.
+    /// Why the devices could not be listed; `None`: they could.
     pub list_failed: Option<String>,
     /// The devices.
     pub devices: Vec<DeviceInfo>,
-    /// Bytes that this process may lock in memory; `None`: no limit.
+    /// How many bytes this process may lock in memory; `None`: no limit.
     pub memlock_bytes: Option<u64>,
-    /// Whether the limit does not apply to this process (`CAP_IPC_LOCK`).
+    /// Whether this process is exempt from the limit (`CAP_IPC_LOCK`).
     pub memlock_exempt: bool,
-    /// Devices that the kernel has.
+    /// The devices that the kernel has.
     pub kernel_devices: Vec<String>,
-    /// Device files of verbs, and whether this process may use them.
+    /// The device files of verbs, and whether this process may use each.
     pub device_files: Vec<(String, bool)>,
     /// Whether the kernel's RDMA core is loaded.
     pub kernel_rdma: bool,
@@ -45,14 +45,14 @@ pub struct PortOptions {
     pub device: Option<String>,
     /// `eid`; all zero: none.
     pub eid: [u8; 16],
-    /// Bytes that will be registered.
+    /// How many bytes will be registered.
     pub register_bytes: u64,
 }
 
 /// The meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// In order.
+    /// The finding is in order.
     Good,
     /// Worth knowing.
     Note,
@@ -78,7 +78,7 @@ pub struct Line {
 pub struct Report {
     /// In the order in which the subjects depend on each other.
     pub lines: Vec<Line>,
-    /// The port, or the reason why there is none.
+    /// The port, or why there is none.
     pub choice: Result<PortSelection, NoPort>,
 }
 
@@ -308,7 +308,7 @@ fn memlock_bytes() -> Option<u64> {
     (bytes != libc::RLIM_INFINITY).then_some(bytes)
 }
 
-/// Bytes that may be locked in memory, if that is limited for this process.
+/// How many bytes may be locked in memory, if that is limited for this process.
 pub(super) fn memlock_limit() -> Option<u64> {
     memlock_bytes().filter(|_| !may_lock())
 }

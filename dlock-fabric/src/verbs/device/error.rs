@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors before a queue pair works; afterwards there are completions.
+//! Errors up to the point at which a queue pair works; after that, completions report failures.
 
 use std::io;
 
@@ -7,15 +7,14 @@ use super::doctor::memlock_limit;
 use super::library::Absent;
 use super::port_selection::NoPort;
 
-/// The reason why a device, a registration or a queue pair could not be made: cause and remedy in
-/// one line.
+/// Why a device, a registration or a queue pair could not be made: cause and remedy in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
     /// There is no library, so there are no devices.
     #[error("RDMA is not available: {0}")]
     Absent(#[from] Absent),
-    /// There is no port as asked for.
+    /// No port fits the options.
     #[error(transparent)]
     NoPort(#[from] NoPort),
     /// A call failed.
@@ -26,12 +25,12 @@ pub enum VerbsError {
         /// The system's reason.
         source: io::Error,
     },
-    /// The two ends do not fit each other.
+    /// The two ends do not fit together.
     #[error(
         "the peer's queue pair was refused: {0}; client and primary must use one RDMA network"
     )]
     Peer(&'static str),
-    /// A queue has no room for the work requests that were asked for.
+    /// A queue has no room for this many work requests.
     #[error("a queue pair of {has} work requests cannot give {wanted} more; make it larger")]
     QueueTooSmall {
         /// The number asked for.
@@ -45,7 +44,7 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// Whether a resource has run out, here or at the device.
+    /// Whether a resource has run out, on this host or at the device.
     pub fn is_exhausted(&self) -> bool {
         let Self::Call { source, .. } = self else { return false };
         let codes = [libc::ENOMEM, libc::ENOSPC, libc::EMFILE, libc::ENFILE, libc::EAGAIN];

@@ -21,7 +21,7 @@ use super::ffi::{
 /// The library's name: the ABI of every rdma-core since 2005.
 const SONAME: &CStr = c"libibverbs.so.1";
 
-/// The reason why there is no usable library: one line with cause and remedy.
+/// Why there is no usable library: one line with cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent(String);
 
@@ -33,7 +33,7 @@ impl fmt::Display for Absent {
 
 impl std::error::Error for Absent {}
 
-/// The library, or the reason why it cannot be used. The first call decides for the process.
+/// The library, or why it cannot be used. The first call decides for the whole process.
 ///
 /// # Errors
 /// `Absent` if there is no such library, or it lacks a function.
@@ -166,7 +166,7 @@ unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_cha
     unsafe { libc::dlvsym(handle, name, version) }
 }
 
-/// As above, without versions.
+/// The same look-up for other C libraries, which ignores the version.
 #[cfg(not(target_env = "gnu"))]
 unsafe fn dlvsym(handle: *mut c_void, name: *const c_char, _: *const c_char) -> *mut c_void {
     // SAFETY: the caller's promise is that of the function called.
@@ -185,7 +185,7 @@ fn dl_error() -> String {
 
 /// A text as a C string; its last byte is its only NUL.
 fn c_text(text: &'static str) -> &'static CStr {
-    // All callers write the NUL at the end themselves.
+    // all callers write the NUL at the end themselves
     CStr::from_bytes_with_nul(text.as_bytes()).expect("one NUL, at the end")
 }
 

@@ -20,14 +20,14 @@ use crate::memory::atomic::{self, SharedWord};
 use crate::os::fork::Owner;
 use crate::os::sys::page_size;
 
-/// A group of registrations and queue pairs: a key is valid only in its group.
+/// A protection domain: a group of registrations and queue pairs. A key is valid only in its group.
 #[derive(Debug)]
 pub struct Pd {
     pub(super) raw: NonNull<ibv_pd>,
     pub(super) context: Arc<Context>,
 }
 
-// SAFETY: a handle that the library permits every thread to use.
+// SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Pd {}
 // SAFETY: as above.
 unsafe impl Sync for Pd {}
@@ -74,7 +74,7 @@ pub unsafe trait Region: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// The accesses of peers that a registration permits.
+/// What a registration permits peers to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing: scratch space and message buffers.
@@ -108,12 +108,12 @@ impl Access {
 pub struct Mr {
     raw: NonNull<ibv_mr>,
     keys: (u32, u32),
-    // Dropped in this order, after the registration itself.
+    // dropped in this order, after the registration itself
     region: Option<Arc<dyn Region>>,
     pd: Arc<Pd>,
 }
 
-// SAFETY: a handle that the library permits every thread to use.
+// SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
@@ -143,7 +143,7 @@ impl Mr {
         Ok(Self { raw, keys, region: Some(region), pd: Arc::clone(pd) })
     }
 
-    /// The description of the region that a peer needs to operate on it.
+    /// The description of the region with which a peer can operate on it.
     pub fn remote(&self) -> RemoteRegion {
         let region = self.region();
         RemoteRegion {
@@ -153,9 +153,9 @@ impl Mr {
         }
     }
 
-    /// The memory.
+    /// The registered memory.
     pub fn region(&self) -> &Arc<dyn Region> {
-        // Taken only by `drop`.
+        // only `drop` takes it
         self.region.as_ref().expect("a registration has its memory")
     }
 
@@ -175,7 +175,7 @@ impl Drop for Mr {
         // SAFETY: made by `register`, freed once.
         let rc = unsafe { (lib.dereg_mr)(self.raw.as_ptr()) };
         if rc != 0 {
-            // The device may still write there, so the memory must not be reused.
+            // the device may still write to the memory, so it must not be reused
             std::mem::forget(self.region.take());
         }
     }
@@ -187,7 +187,8 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// A peer's registration. It comes from the network, and the device checks each access.
+/// A peer's registration. The description comes from the network, and the device checks each
+/// access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     /// The address in the peer's process.
@@ -199,7 +200,7 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// The word at `index`, counted from the beginning; `None`: outside.
+    /// The word at `index`, counted from the beginning; `None`: it lies outside the region.
     #[inline]
     pub fn word(&self, index: u64) -> Option<RemoteWord> {
         let end = index.checked_add(1)?.checked_mul(8)?;
@@ -217,7 +218,7 @@ pub struct RemoteWord {
     pub rkey: u32,
 }
 
-/// Zeroed pages, for devices to write to. Not inherited by forked children.
+/// Zeroed pages to which devices may write. Forked children do not inherit them.
 #[derive(Debug)]
 pub struct Pages {
     base: NonNull<u8>,
@@ -231,7 +232,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least this many bytes, in whole pages.
+    /// Maps at least this many bytes, in whole pages.
     ///
     /// # Errors
     /// `Call` if the system has no memory.
@@ -251,7 +252,7 @@ impl Pages {
         Ok(Arc::new(pages))
     }
 
-    /// All words.
+    /// All words of the pages.
     #[inline]
     pub fn words(&self) -> &[SharedWord] {
         // SAFETY: page-aligned, of this length, mapped while `self` lives (a forked child, which
@@ -302,7 +303,7 @@ unsafe impl Region for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // A forked child has no such mapping, and may have another one at this address.
+        // a forked child has no such mapping, and may have another one at this address
         if self.owner.is_here() {
             // SAFETY: exactly the mapping made in `new`; references to it borrow `self`.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };

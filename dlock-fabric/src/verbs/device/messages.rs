@@ -9,9 +9,9 @@
 //! All buffers are posted before the queue pair connects, and a message is sent only if a buffer of
 //! the peer is known to be free. So a receiver is never "not ready".
 //!
-//! A receiver with enough unread messages [holds](Messages::hold) the buffers of further ones: they
-//! are not posted again, so that the peer soon has no credit for more. Credits that the peer
-//! returns are taken nevertheless.
+//! A receiver with enough unread messages [holds](Messages::hold) the buffers of further ones: it
+//! does not post them again, so that the peer soon has no credit for more. It still takes the
+//! credits that the peer returns.
 
 use std::sync::Arc;
 
@@ -23,28 +23,29 @@ use super::memory::{Access, Mr, Pages};
 use super::qp::Qp;
 use crate::tls::sealing::SealError;
 
-/// Receive buffers of a message ring: for requests at a primary, or replies at a client.
+/// How many receive buffers a message ring has: for requests at a primary, for replies at a client.
 pub const RING_SLOTS: u16 = 16;
-/// Bytes of a message buffer; the longest frame of the arbiter needs less than half of it.
+/// The size of a message buffer, bytes; the longest frame of the arbiter needs less than half.
 pub const MESSAGE_BYTES: u32 = 128;
-/// Bytes of a buffer for sealed records: half of a batch of the largest size.
+/// The size of a buffer for sealed records, bytes: half of a batch of the largest size.
 pub const RECORD_BYTES: u32 = 2_048;
-/// Bytes of a sealed record that are copied into the work request: enough for a chain or an answer.
+/// The size of a sealed record that is copied into the work request, bytes: enough for a chain or
+/// an answer.
 pub const RECORD_INLINE: u32 = 192;
 
 /// The sizes of a pair of rings; both ends must agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSpec {
-    /// Receive buffers of this end; at least [`RING_SLOTS_MIN`].
+    /// The receive buffers of this end; at least [`RING_SLOTS_MIN`].
     pub slots: u16,
-    /// Receive buffers of the peer; at least [`RING_SLOTS_MIN`].
+    /// The receive buffers of the peer; at least [`RING_SLOTS_MIN`].
     pub peer_slots: u16,
-    /// Bytes of a buffer: the longest message.
+    /// The size of a buffer in bytes: that of the longest message.
     pub bytes: u32,
 }
 
 impl MessageSpec {
-    /// Slots of the queue pair's send queue for this channel.
+    /// How many slots of the queue pair's send queue this channel needs.
     pub fn send_slots(&self) -> u32 {
         u32::from(self.peer_slots).next_power_of_two()
     }
@@ -61,7 +62,7 @@ pub enum Event {
     Sent,
 }
 
-/// The reason why a message was not sent, or the channel has ended.
+/// Why a message was not sent, or the channel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -101,7 +102,7 @@ pub struct Messages {
     posted: u32,
     settled: u32,
     signalled: u32,
-    /// Buffers that were taken and are held; `None`: buffers are not held.
+    /// Buffers whose messages were taken, and that are held; `None`: buffers are not held.
     held: Option<Vec<u32>>,
     broken: Option<u32>,
     lkey: u32,
@@ -157,7 +158,7 @@ impl Messages {
         Ok(messages)
     }
 
-    /// The numbers of this channel in completions of sent and of received messages.
+    /// The owner numbers of this channel in completions: of sent and of received messages.
     pub fn owners(&self) -> [u16; 2] {
         [self.send_owner, self.recv_owner]
     }
@@ -196,8 +197,8 @@ impl Messages {
         unsafe { self.qp.post_send(&mut request) }.unwrap();
     }
 
-    /// Records the count up to which messages have left, where other code takes the completions of
-    /// the send queue.
+    /// Records the count up to which messages have left, if other code takes the completions of the
+    /// send queue.
     pub(in crate::verbs) fn settle_sent(&mut self, seq: u32) {
         if seq.wrapping_sub(self.settled) <= self.posted.wrapping_sub(self.settled) {
             self.settled = seq;
@@ -272,7 +273,7 @@ impl Messages {
         Ok(event)
     }
 
-    /// Whether credits must be returned, but there was no room for it.
+    /// Whether credits must be returned for which there was no room.
     pub(in crate::verbs) fn is_owing(&self) -> bool {
         self.broken.is_none() && self.credits.must_return()
     }
@@ -294,7 +295,7 @@ impl Messages {
         slot: u32,
         into: &mut Vec<u8>,
     ) -> Result<Event, MessageError> {
-        // Bit 31 distinguishes a message, which may be empty, from a bare return.
+        // bit 31 distinguishes a message, which may be empty, from a bare return
         let Some(word) = completion.immediate() else {
             return Err(self.peer("a message without credits"));
         };
@@ -303,7 +304,7 @@ impl Messages {
             return Err(self.peer("a bare return that is none"));
         }
         if is_message {
-            // The device refuses a message that does not fit into the buffer.
+            // the device refuses a message that does not fit into the buffer
             let len = completion.bytes().min(self.spec.bytes as usize);
             self.pages.get(slot as usize * self.spec.bytes as usize, len, into);
         }
@@ -334,8 +335,8 @@ impl Messages {
     fn fail(&mut self, code: i32) -> MessageError {
         let code = code.unsigned_abs();
         self.broken = Some(code);
-        // The error is ignored: the queue pair is in the error state already, or the device has
-        // failed.
+        // the error is ignored: the queue pair is in the error state already, or the device has
+        // failed
         let _ = self.qp.to_error();
         MessageError::Broken { code }
     }
@@ -357,7 +358,7 @@ impl Messages {
         };
         let seq = self.posted.wrapping_add(1);
         let signalled = seq.wrapping_sub(self.signalled) > self.mask / 4;
-        // `send` has checked the length.
+        // `send` has checked the length
         let mut sge = ibv_sge { addr, length: message.len() as u32, lkey: self.lkey };
         let mut request = ibv_send_wr {
             wr_id: WorkId { owner: self.send_owner, len: 1, seq }.bits(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which port of which device: a pure decision over the findings.
+//! Chooses the port of a device: a decision over what was found, without system calls.
 //!
 //! ```text
 //!   eid given           the usable port that has this GID; dev_name does not matter
@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// Whether it is all zero: no identifier.
+    /// Whether the identifier is all zero: none.
     pub fn is_none(self) -> bool {
         self.0 == [0; 16]
     }
@@ -142,24 +142,23 @@ pub struct DeviceInfo {
     pub iwarp: bool,
     /// The atomicity of its operations.
     pub atomics: Atomics,
-    /// Whether it is the kernel's emulation (`rdma_rxe`).
+    /// Whether the device is the kernel's emulation (`rdma_rxe`).
     pub is_softroce: bool,
-    /// Work requests a queue may have.
+    /// The most work requests of a queue.
     pub queue_max: u32,
-    /// Completions a completion queue may have.
+    /// The most completions of a completion queue.
     pub completions_max: u32,
-    /// Reads and atomics it executes at a time for one queue pair.
+    /// The most reads and atomics that the device executes at a time for one queue pair.
     pub reads_served_max: u8,
-    /// Reads and atomics one queue pair may have under way.
+    /// The most reads and atomics that one queue pair may have under way.
     pub reads_issued_max: u8,
     /// The ports of the device.
     pub ports: Vec<PortInfo>,
-    /// The reason why the device could not be examined; then everything above but the name is
-    /// empty.
+    /// Why the device could not be examined. Then all fields above are empty, except the name.
     pub unusable: Option<String>,
 }
 
-/// The port to use.
+/// The chosen port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSelection {
     /// The device.
@@ -168,11 +167,11 @@ pub struct PortSelection {
     pub port: u8,
     /// The GID of the port.
     pub gid: GidInfo,
-    /// Whether it was chosen by `eid`.
+    /// Whether the `eid` decided the choice.
     pub by_eid: bool,
 }
 
-/// The reason why no port can be used: one line with cause and remedy.
+/// Why no port can be used: one line with cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoPort {
@@ -214,14 +213,15 @@ fn devices_text(devices: &[String]) -> String {
     }
 }
 
-/// Chooses a port; an `eid` of zeros is not given.
+/// Chooses the RDMA port to use. `device` is a name, if the user gave one; `eid` is an address
+/// (GID), all zeros if the user gave none.
 ///
-/// An `eid` that no usable port has is ignored if a device is named, or if this host has no usable
-/// port: programs pass the host's address there.
+/// If no usable port has the `eid`, it is ignored where a device was named, and where this host has
+/// no usable port: programs also pass the host's IP address as `eid`.
 ///
 /// # Errors
-/// `NoPort`. Without a device name, and unless it is `NoSuchAddress`, the caller may go on without
-/// RDMA.
+/// The reason why no port can be used. The caller may go on without RDMA if it named no device; but
+/// not after `NoSuchAddress`, which says that the user's `eid` is wrong.
 pub fn choose(
     devices: &[DeviceInfo],
     device: Option<&str>,
@@ -230,7 +230,7 @@ pub fn choose(
     let eid = Gid(*eid);
     let usable_devices = || devices.iter().filter(|device| usable(device).is_ok());
     let named = usable_devices().filter(|other| device == Some(other.name.as_str()));
-    // Two devices may have the same link-local address.
+    // two devices may have the same link-local address
     if let Some(choice) = named.chain(usable_devices()).find_map(|found| by_address(found, eid)) {
         return Ok(choice);
     }
@@ -298,7 +298,7 @@ fn by_address(device: &DeviceInfo, eid: Gid) -> Option<PortSelection> {
         return None;
     }
     let active = device.ports.iter().filter(|port| port.state == PortState::Active);
-    // The table may have an address twice, for RoCE v1 and v2.
+    // the table may have an address twice, for RoCE v1 and v2
     let entries = active.flat_map(|port| port.gids.iter().map(move |gid| (port, gid)));
     let (port, gid) =
         entries.filter(|(_, gid)| gid.gid == eid).min_by_key(|(port, gid)| rank(port, gid))?;

@@ -141,7 +141,7 @@ pub struct PostedList {
     pub signalled: bool,
 }
 
-/// The reason why nothing, or not everything, was posted.
+/// Why nothing, or not everything, was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
@@ -161,7 +161,7 @@ pub enum PostError {
     },
 }
 
-/// One thread's share of a send queue.
+/// A share of a send queue, used by one thread at a time.
 #[derive(Debug)]
 pub struct Poster {
     owner: u16,
@@ -178,7 +178,7 @@ pub struct Poster {
     /// The value of a scratch word before the device writes it.
     blank: u64,
     requests: Box<[ibv_send_wr]>,
-    /// Must not move: `requests` point to it.
+    /// Must not move, because `requests` point to it.
     scatter: Box<[ibv_sge]>,
     /// The words of all posters of the queue pair; those of this one begin at `first`, two for each
     /// slot.
@@ -193,7 +193,7 @@ unsafe impl Send for Poster {}
 // SAFETY: `&self` reads counters, and scratch words by atomics.
 unsafe impl Sync for Poster {}
 
-/// Largest share: `WorkId::len` has 16 bits.
+/// The largest share: `WorkId::len` has 16 bits.
 const SLOTS_MAX: u32 = 1 << 15;
 
 impl Poster {
@@ -248,7 +248,7 @@ impl Poster {
         &self.qp
     }
 
-    /// Slots that are free now.
+    /// How many slots are free now.
     pub fn free(&self) -> usize {
         (self.mask + 1 - self.under_way()) as usize
     }
@@ -257,7 +257,7 @@ impl Poster {
         self.posted.wrapping_sub(self.settled)
     }
 
-    /// Sets the count, as after that many requests.
+    /// Sets the count to that after so many requests.
     #[cfg(test)]
     pub(in crate::verbs) fn start_at(&mut self, seq: u32) {
         assert_eq!(self.posted, 0);
@@ -312,11 +312,11 @@ impl Poster {
         if self.broken {
             return Err(PostError::Broken { code: libc::ENOTCONN, part: false });
         }
-        // A forked child has no scratch words.
+        // a forked child has no scratch words
         if !self.qp.pd().context().owner.is_here() {
             return Err(PostError::Broken { code: libc::EPERM, part: false });
         }
-        // Devices differ in when they refuse such a word, and in the consequences.
+        // devices differ in when they refuse such a word, and in the consequences
         if word.addr % 8 != 0 {
             return Err(PostError::Misaligned);
         }
@@ -326,7 +326,7 @@ impl Poster {
         Ok(())
     }
 
-    /// A read as it is posted. `behind_write`: a write is before it in its list.
+    /// The request with which a read is posted. `behind_write`: a write is before it in its list.
     #[inline]
     fn read(&self, word: RemoteWord, behind_write: bool) -> RemoteFetch {
         match self.reads_by_adding && !behind_write {
@@ -397,7 +397,7 @@ impl Poster {
     #[cold]
     fn failed(&mut self, failed: PostFailed) -> PostError {
         self.broken = true;
-        // Accepted requests must not stay in the queue for ever.
+        // accepted requests must not stay in the queue for ever
         let stopped = self.qp.to_error().is_ok();
         PostError::Broken { code: failed.code, part: failed.part || !stopped }
     }
@@ -445,7 +445,7 @@ impl Poster {
             assert!(progress > 0 && u32::from(len) <= progress, "settled already");
             self.settled = seq;
         } else {
-            // Later requests come back flushed; no slot may be used again before.
+            // later requests come back flushed; no slot may be used again before
             self.broken = true;
         }
         Settled { poster: self, seq, len: if success { len } else { 0 }, success }
@@ -462,7 +462,7 @@ pub struct Batch<'a> {
     writes: bool,
 }
 
-/// The operations that may be under way in front of the next one of a chain.
+/// Which operations may be under way before the next one of a chain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Order {
     reads: bool,
@@ -533,7 +533,7 @@ impl Batch<'_> {
         let end = poster.posted.wrapping_add(len);
         let unsignalled = end.wrapping_sub(poster.signalled);
         let signalled = len > 0 && (notify == Notify::Yes || unsignalled > poster.mask / 2);
-        // A share is at most SLOTS_MAX.
+        // a share is at most SLOTS_MAX
         let list = PostedList { seq: end, len: len as u16, signalled };
         if len == 0 {
             return Ok(list);
@@ -544,7 +544,7 @@ impl Batch<'_> {
             let at = (seq.wrapping_sub(1) & poster.mask) as usize;
             let request = &mut poster.requests[at];
             let last = back == 0;
-            // The last request stands for the list, whether it is signalled or comes as an error.
+            // the last request stands for the list, whether it is signalled or comes as an error
             let id = WorkId { owner: poster.owner, len: if last { list.len } else { 0 }, seq };
             request.wr_id = id.bits();
             request.next = next;

@@ -29,14 +29,14 @@ use super::memory::{Access, Mr, Pages, Pd};
 use super::port_selection::{Gid, Link};
 use super::timing;
 
-/// Attempts to move to RTR: resolving the neighbour's address may be needed, and each attempt
-/// blocks up to 1 s.
+/// How often the move to RTR is tried: the neighbour's address may have to be resolved, and each
+/// attempt blocks up to 1 s.
 const RTR_ATTEMPTS_MAX: u32 = 3;
-/// Routers a packet may pass.
+/// How many routers a packet may pass.
 const HOP_LIMIT: u8 = 64;
-/// Reads and atomics under way per queue pair, if both devices permit that many.
+/// How many reads and atomics may be under way per queue pair, if both devices permit that many.
 const READS_MAX: u8 = 16;
-/// Bytes inline in a work request for a word: the value of a write.
+/// How many bytes a work request for a word has inline: the value of a write.
 pub(in crate::verbs) const WORD_OP_BYTES: u32 = 8;
 /// Packet sequence numbers have 24 bits.
 pub(in crate::verbs) const PSN_MASK: u32 = 0xff_ffff;
@@ -50,14 +50,14 @@ pub(in crate::verbs) const CANARY: u16 = u16::MAX;
 pub struct QpSpec {
     /// The queue for completions of work requests.
     pub send_cq: Arc<Cq>,
-    /// The queue for completions of receives; may be the same.
+    /// The queue for completions of receives; may be the same as `send_cq`.
     pub recv_cq: Arc<Cq>,
-    /// Work requests under way: the sum of the shares that will be taken.
+    /// How many work requests may be under way: the sum of the shares that will be taken.
     pub send_slots: u32,
-    /// Receive buffers.
+    /// The number of receive buffers.
     pub recv_slots: u32,
-    /// Bytes to copy into a work request instead of fetching them; a device that has less room
-    /// gives less. Every slot of the send queue has that room.
+    /// How many bytes are copied into a work request instead of being fetched; a device with less
+    /// room gives less. Every slot of the send queue has that room.
     pub inline_bytes: u32,
     /// Whether the peer may operate on this side's registrations: the primary's side.
     pub serves: bool,
@@ -82,13 +82,13 @@ pub struct Endpoint {
     pub qp_num: u32,
     /// The first packet sequence number: 24 bits.
     pub psn: u32,
-    /// The GID of its port.
+    /// The GID of the end's port.
     pub gid: Gid,
-    /// The local identifier of its port; InfiniBand only.
+    /// The local identifier of the end's port; InfiniBand only.
     pub lid: u16,
     /// The path MTU, 1 = 256 bytes … 5 = 4,096.
     pub mtu: u8,
-    /// Reads and atomics that it executes at a time.
+    /// The number of reads and atomics that the end executes at a time.
     pub reads: u8,
 }
 
@@ -105,7 +105,7 @@ pub struct Qp {
     destroyed: bool,
     /// Registrations that the device may access until the queue pair is destroyed.
     kept: Mutex<Vec<Arc<Mr>>>,
-    /// Words for each slot of the send queue, for posters: made with the first poster.
+    /// Words for each slot of the send queue, for posters; made with the first poster.
     scratch: Mutex<Option<(Arc<Pages>, u32)>>,
     pd: Arc<Pd>,
 }
@@ -113,12 +113,12 @@ pub struct Qp {
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-// SAFETY: a handle that the library permits every thread to use.
+// SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Qp {}
 // SAFETY: as above.
 unsafe impl Sync for Qp {}
 
-/// Nothing, or only the first part, of a list was accepted.
+/// A list was not accepted, or only its first part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PostFailed {
     pub(super) code: c_int,
@@ -269,7 +269,7 @@ impl Qp {
     /// address is resolved: not for an event loop.
     ///
     /// # Errors
-    /// `Peer` if the other end is not valid; `Call`. The queue pair cannot be used then.
+    /// `Peer` if the other end is not valid; `Call`. Then the queue pair cannot be used.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), VerbsError> {
         self.connect_until(peer, None)
     }
@@ -357,8 +357,8 @@ impl Qp {
         })
     }
 
-    /// Ends the connection: when this returns, nothing that the peer posts takes effect here any
-    /// more, and everything of this side that is under way comes back flushed.
+    /// Ends the connection. When this returns, no operation that the peer posts takes effect on
+    /// this side any more, and all requests of this side that are under way come back flushed.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -370,7 +370,7 @@ impl Qp {
         self.modify("stop a queue pair", &mut attr, ffi::IBV_QP_STATE)
     }
 
-    /// Destroys the queue pair: when this succeeds, it does not act any more, on either memory.
+    /// Destroys the queue pair. On success it acts on neither memory any more.
     ///
     /// # Errors
     /// `Call` if the device has failed; `Forked`.
@@ -405,7 +405,7 @@ impl Qp {
         })
     }
 
-    /// Whether the queue pair still works, as the device says.
+    /// Whether the queue pair still works, as its device says.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -434,12 +434,12 @@ impl Qp {
         &self.pd
     }
 
-    /// The queue for completions of its requests.
+    /// The queue for completions of the queue pair's requests.
     pub fn send_cq(&self) -> &Arc<Cq> {
         &self.spec.send_cq
     }
 
-    /// The queue for completions of its receives.
+    /// The queue for completions of the queue pair's receives.
     pub fn recv_cq(&self) -> &Arc<Cq> {
         &self.spec.recv_cq
     }
@@ -459,13 +459,13 @@ impl Qp {
         let taken = self.send_taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         let small = |has| VerbsError::QueueTooSmall { wanted: slots, has };
         let first = taken.map_err(|taken| small(limit - taken))?;
-        // Shares are never given back, so the number of slots limits their number.
+        // shares are never given back, so the number of slots limits their number
         let owner = u16::try_from(self.owners.fetch_add(1, Ordering::Relaxed));
         Ok(Share { owner: owner.map_err(|_| small(0))?, first })
     }
 
-    /// Two words for each slot of the send queue, and their local key. One registration, because
-    /// each costs pages and kernel memory.
+    /// Two words for each slot of the send queue, and their local key. They have one registration,
+    /// because each registration costs pages and kernel memory.
     pub(super) fn scratch(&self) -> Result<(Arc<Pages>, u32), VerbsError> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((pages, lkey)) = &*scratch {
@@ -537,16 +537,16 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // In a forked child nothing is destroyed: the parent's device still uses it.
+        // in a forked child nothing is destroyed, because the parent's device still uses it
         if self.destroy().is_err() && self.pd.context().owner.is_here() {
-            // The device may still write to these registrations.
+            // the device may still write to these registrations
             let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(kept));
         }
     }
 }
 
-/// For a provider without the function: a null pointer must not be called.
+/// Stands for a provider without the function, because a null pointer must not be called.
 unsafe extern "C" fn no_send(
     _: *mut ibv_qp,
     _: *mut ibv_send_wr,
@@ -566,6 +566,6 @@ unsafe extern "C" fn no_recv(
 
 /// A random first packet sequence number.
 pub(in crate::verbs) fn random_psn() -> u32 {
-    // The standard library seeds the hasher from the system, differently each time.
+    // the standard library seeds the hasher from the system, differently each time
     RandomState::new().build_hasher().finish() as u32
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Both ends of a sealed path: streams of bytes, and ends that do not read.
+//! Tests of a client and a primary that are joined by sealed verbs: bytes arrive unchanged in both
+//! directions at once, and a side that stops reading holds up only what is sent to it.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;

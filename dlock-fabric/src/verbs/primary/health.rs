@@ -3,16 +3,17 @@
 //!
 //! ```text
 //!   command thread   a list takes longer than SLOW, or fails ──▶ out ──it works again──▶ works
-//!   other threads    ask is_out; say give_up: the operation under way fails now
+//!   other threads    ask is_out; call give_up: the operation under way fails now
 //! ```
-//! The thread that operates on the memory cannot answer while the device is out, so other threads
-//! answer for it.
+//! While the device is out, the thread that operates on the memory cannot answer clients, so other
+//! threads answer for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The longest time for an operation of the primary on a device that works: five orders of
-/// magnitude more than usual, so that a machine that stands still for a moment is not an outage.
+/// magnitude more than usual, so that a host that stands still for a moment does not count as an
+/// outage.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
 
 /// Shared by the thread that operates on the memory and the other threads.
@@ -39,7 +40,7 @@ impl Health {
         self.out.load(Ordering::Acquire)
     }
 
-    /// Whether the device did not answer for a while since the last call.
+    /// Whether the device did not answer for a while, since this function was called last.
     pub(super) fn take_was_out(&self) -> bool {
         self.was_out.load(Ordering::Relaxed) && self.was_out.swap(false, Ordering::Relaxed)
     }

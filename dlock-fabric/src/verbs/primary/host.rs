@@ -35,11 +35,11 @@ use crate::verbs::device::messages::{
 use crate::verbs::device::port_selection::{choose, Gid, PortSelection};
 use crate::verbs::device::qp::{random_psn, Endpoint, Qp, QpSpec};
 
-/// Entries of one queue; a device may permit fewer.
+/// The entries of one completion queue; a device may permit fewer.
 const QUEUE_ENTRIES: u32 = 4_096;
-/// Arrivals of one [`VerbsHost::poll`] at most.
+/// The most arrivals of one [`VerbsHost::poll`].
 pub const ARRIVALS_MAX: usize = 256;
-/// Completions taken from one queue at a time.
+/// How many completions are taken from one queue at a time.
 const POLLED: usize = 16;
 
 /// One queue pair of a peer, in an [`Arrival`].
@@ -92,10 +92,10 @@ struct State {
 }
 
 impl VerbsHost {
-    /// The port that `device` and `eid` (all zero: none) name, else the first usable one.
+    /// The port that `device` and `eid` (all zero: none) name, or else the first usable one.
     ///
     /// # Errors
-    /// `Verbs`: there is none, and why.
+    /// `Verbs`: there is no such port; the error says why.
     pub fn choose(device: Option<&str>, eid: &[u8; 16]) -> Result<PortSelection, FabricError> {
         let found = devices()?;
         Ok(choose(&found, device, eid).map_err(VerbsError::from)?)
@@ -140,13 +140,13 @@ impl VerbsHost {
         self.served.is_some()
     }
 
-    /// Whether the thread that operates on the memory is blocked by the device. After about half a
-    /// minute the memory has failed.
+    /// Whether the thread that operates on the memory waits for a device that does not answer.
+    /// After about half a minute the memory has failed.
     pub fn is_out(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.health.is_out())
     }
 
-    /// Whether the device did not answer for a while since the last call.
+    /// Whether the device did not answer for a while, since this function was called last.
     pub fn take_was_out(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.health.take_was_out())
     }
@@ -163,13 +163,13 @@ impl VerbsHost {
         &self.context
     }
 
-    /// Makes everything that a client needs to operate on the memory by itself; it can do so as
-    /// soon as it has the answer. The client was added to the memory before.
+    /// Makes everything with which a client operates on the memory by itself; the client can do so
+    /// as soon as it has the answer. The caller has added the client to the memory before.
     ///
     /// # Errors
-    /// `Refused(ClientRemoved)` if the client has no ledger; `Refused(Invalid)` if it shares its
-    /// queue pair where this primary does not, or the other way round, or if the memory is not on
-    /// the device; `Verbs`.
+    /// `Refused(ClientRemoved)` if the client has no ledger; `Refused(Invalid)` if the client
+    /// shares its queue pair and this primary does not, or the other way round, or if the memory is
+    /// not on the device; `Verbs`.
     ///
     /// # Latency
     /// May block for seconds: never on the command thread.
@@ -256,22 +256,22 @@ impl VerbsHost {
         Ok((SealedPeer::new(peer, secrets, bytes), attached))
     }
 
-    /// Takes arrivals of all clients, at most [`ARRIVALS_MAX`]; returns how many. If that many,
-    /// poll again before sleeping.
+    /// Takes arrivals of all clients, [`ARRIVALS_MAX`] at most; returns how many. If it returns
+    /// that number, poll again before sleeping.
     ///
     /// # Errors
-    /// `Call` if the device has failed: no more will come.
+    /// `Call` if the device has failed: no more arrivals will come.
     pub fn poll(&self, arrivals: &mut Vec<Arrival>) -> Result<usize, VerbsError> {
         self.queues.poll(arrivals)
     }
 
-    /// Readable when something has come after [`arm`](Self::arm), until
-    /// [`take_events`](Self::take_events).
+    /// A descriptor that becomes readable when a completion comes after [`arm`](Self::arm), and
+    /// stays so until [`take_events`](Self::take_events).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.queues.channel.as_fd()
     }
 
-    /// Before sleeping: arm, poll once more, and sleep only if nothing has come.
+    /// To be called before sleeping: arm, poll once more, and sleep only if no arrival has come.
     ///
     /// # Errors
     /// `Call` if the device has failed.
@@ -284,7 +284,7 @@ impl VerbsHost {
     /// # Errors
     /// `Call` if the device has failed.
     pub fn take_events(&self) -> Result<bool, VerbsError> {
-        // There is at most one event per queue and `arm`.
+        // each queue has at most one event per `arm`
         let events_max = self.queues.state().queues.len() + 1;
         for taken in 0..events_max {
             if !self.queues.channel.take_event()? {
@@ -297,11 +297,11 @@ impl VerbsHost {
 
 impl Queues {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No thread panics while it holds the lock.
+        // no thread panics while it has this mutex locked
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue pair for these rings, with `inline_bytes` bytes inline.
+    /// Makes a queue pair for these rings, with `inline_bytes` bytes inline.
     fn qp(
         &self,
         pd: &Arc<Pd>,
@@ -312,8 +312,8 @@ impl Queues {
         self.make(pd, (ring.send_slots(), ring.slots.into()), inline_bytes, serves)
     }
 
-    /// A queue pair that completes in one of the queues, with these numbers of slots to send and to
-    /// receive.
+    /// Makes a queue pair that completes in one of the queues, with these numbers of slots for
+    /// sending and for receiving.
     fn make(
         &self,
         pd: &Arc<Pd>,

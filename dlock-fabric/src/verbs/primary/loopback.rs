@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary's own access to the slots: a queue pair of its device, connected to another one of
-//! it.
+//! The primary's own access to the slots, through a loopback: two connected queue pairs of the
+//! primary's device.
 //!
 //! ```text
 //!   NicMemory ──run(verbs)──▶ Poster ──▶ Qp ═══ the device ═══▶ Qp ──▶ slots
@@ -9,12 +9,13 @@
 //! A device's atomics are atomic with each other, but not with the CPU's. So the primary executes
 //! all its operations on words of clients through the device.
 //!
-//! *When it fails*, as on SoftRoCE while the network interface is down, a new pair is made as soon
-//! as possible, and executes the list then. That is correct if no operation of the list was
-//! executed before, which the device shows: the serving end expects the packet after the last one
-//! that it has executed. If an atomic was executed and its value is lost, the state of the word is
-//! unknown: the memory has failed. It has also failed if the device does not work again in time.
-//! Until then the calling thread is blocked; other threads see that by [`Health`].
+//! *When the pair fails*, as on SoftRoCE while the network interface is down, the primary makes a
+//! new pair as soon as possible, and executes the list with it. That is correct if no operation of
+//! the list was executed before. The device shows whether one was: the serving end expects the
+//! packet after the last one that it has executed. If an atomic was executed and its value is lost,
+//! the state of the word is unknown: the memory has failed. The memory has also failed if the
+//! device does not work again in time. Until then the calling thread is blocked; other threads see
+//! that by [`Health`].
 
 use std::io;
 use std::sync::Arc;
@@ -29,18 +30,18 @@ use crate::verbs::device::poster::{Notify, Poster, RemoteOp};
 use crate::verbs::device::qp::{random_psn, Qp, PSN_MASK};
 use crate::verbs::device::timing::DEAD_PEER_MAX;
 
-/// Verbs of one list: a chain, and room to spare.
+/// The most verbs of one list: a chain, and room to spare.
 pub(super) const LIST_MAX: usize = 8;
 /// How long a device may take to work again, 15 s: as long as a working device may take for a list
 /// if each word operation needs all retries. By then every client that had a word operation under
 /// way over the same link has seen it fail.
 const REPAIR_MAX: Duration = DEAD_PEER_MAX.saturating_mul(LIST_MAX as u32);
-/// Pause between two attempts to repair.
+/// The pause between two attempts to repair.
 const REPAIR_PAUSE: Duration = Duration::from_millis(20);
-/// Polls between two readings of the clock.
+/// How often the queue is polled between two readings of the clock.
 const LOOKS: u32 = 64;
 
-/// The loopback, and the parts for making it anew.
+/// The loopback pair, and the parts for making a new pair.
 #[derive(Debug)]
 pub(super) struct Loopback {
     pair: Pair,
@@ -61,7 +62,7 @@ struct Pair {
     tells: bool,
 }
 
-/// The reason why a list has no values, and how much of it was executed.
+/// Why a list has no values, and how much of it was executed.
 #[derive(Debug)]
 struct Failed {
     reason: String,
@@ -87,15 +88,15 @@ impl Loopback {
         self.key.remote()
     }
 
-    /// Executes a list in order with one doorbell; returns the values of its verbs (an arbitrary
-    /// one for writes).
+    /// Executes a list in order, with one doorbell. Returns the values of its verbs; that of a
+    /// write is arbitrary.
     ///
     /// # Errors
-    /// The reason; a first part of the list may have taken effect.
+    /// Why it failed; a first part of the list may have taken effect.
     ///
     /// # Latency
-    /// One round trip within the device; about 20 s, 35 s for a list of eight, if the device fails
-    /// and cannot be used.
+    /// One round trip within the device. If the device fails and cannot be used: about 20 s, 35 s
+    /// for a list of eight.
     #[inline]
     pub(super) fn run(&mut self, verbs: &[RemoteOp]) -> Result<[u64; LIST_MAX], String> {
         match self.pair.run(verbs, &self.health) {
@@ -136,7 +137,7 @@ impl Loopback {
         Instant::now() >= until || self.health.is_given_up()
     }
 
-    /// Makes a new pair.
+    /// Replaces the pair by a new one.
     fn repair(&mut self, until: Instant) -> Result<(), VerbsError> {
         loop {
             match Pair::new(&self.pd, self.key.remote(), &self.health) {
@@ -153,7 +154,7 @@ impl Loopback {
 }
 
 impl Pair {
-    /// A pair that works.
+    /// Makes a pair, and checks that it works.
     fn new(pd: &Arc<Pd>, slots: RemoteRegion, health: &Health) -> Result<Self, VerbsError> {
         let cq = Cq::new(pd.context(), LIST_MAX as u32 + 3, None)?;
         let psn = random_psn() & PSN_MASK;
@@ -212,7 +213,7 @@ impl Pair {
                     Err(error) => return Err(error.to_string()),
                 }
             }
-            // The thread that executes it may need this CPU.
+            // the thread that executes the list may need this CPU
             std::thread::yield_now();
             let waited = started.get_or_insert_with(Instant::now).elapsed();
             if waited > wait || (is_slow && health.is_given_up()) {

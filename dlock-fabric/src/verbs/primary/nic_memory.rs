@@ -38,9 +38,9 @@ use crate::verbs::device::context::Context;
 use crate::verbs::device::memory::{Pages, RemoteWord};
 use crate::verbs::device::poster::RemoteOp;
 
-/// The payload with which a thread ends (by `std::panic::resume_unwind`, so that nothing is
-/// printed) when its device is lost: an operation on the memory could return no value then. The
-/// thread's boundary catches it.
+/// The payload with which a thread ends when its device is lost, because an operation on the memory
+/// could return no value. The thread ends by `std::panic::resume_unwind`, so that no panic is
+/// printed; its outermost function catches the payload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "its RDMA device does not work: {0}; is its interface up, and the device there? (rdma link)"
@@ -54,7 +54,7 @@ impl DeviceLost {
     }
 }
 
-/// The ledgers, by client; the thread that admits a client registers its ledger.
+/// The ledgers of clients. The thread that admits a verbs client registers that client's ledger.
 #[derive(Debug, Default)]
 pub(super) struct Ledgers(Mutex<HashMap<ClientId, Arc<Pages>>>);
 
@@ -70,10 +70,10 @@ impl Ledgers {
 }
 
 const _: () = assert!(CHAIN_OPS_MAX <= LIST_MAX);
-/// Filler for a list behind its verbs.
+/// The filler of a list behind its verbs.
 const NOTHING: RemoteOp = RemoteOp::Read { word: RemoteWord { addr: 0, rkey: 0 } };
 
-/// Slots and ledgers; operates on them with the atomics of the device.
+/// The slots and the ledgers; operates on the slots with the atomics of the device.
 #[derive(Debug)]
 pub struct NicMemory {
     loopback: Loopback,
@@ -115,18 +115,18 @@ impl NicMemory {
         &self.ledgers
     }
 
-    /// Slots of the memory.
+    /// The number of slots.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Entries of every ledger.
+    /// The number of entries of each ledger.
     pub fn ledger_entries(&self) -> u32 {
         self.ledger_entries
     }
 
-    /// Gives a client an empty ledger, unless it has one. Its pages are allocated when they are
-    /// written, or all at once when it is registered for a verbs client.
+    /// Gives a client an empty ledger, unless it has one. The system allocates the pages when they
+    /// are written, or all at once when the ledger is registered for a verbs client.
     ///
     /// # Errors
     /// `Verbs` if the system has no memory.
@@ -138,13 +138,13 @@ impl NicMemory {
         Ok(())
     }
 
-    /// Forgets the ledger of a client that is fenced.
+    /// Forgets the ledger of a client that was fenced.
     pub fn remove_client(&mut self, client: ClientId) {
         self.ledgers.lock().remove(&client);
     }
 
-    /// Executes a chain for a client whose chains the primary executes; `Refused(Invalid)` without
-    /// any effect if a word lies outside the memory, or an entry outside the client's ledger. The
+    /// Executes a chain for a client whose chains the primary executes. `Refused(Invalid)`, without
+    /// any effect, if a word lies outside the memory, or an entry outside the client's ledger. The
     /// caller checks which words the client may touch.
     ///
     /// # Latency
@@ -183,7 +183,7 @@ impl NicMemory {
         self.with_entry(client, handle, |word| word.store(entry.into_bits())).is_some()
     }
 
-    /// The word itself; lets a test break the rule.
+    /// The word itself, for a test that breaks the rule that the CPU operates on no word.
     #[cfg(test)]
     pub(in crate::verbs) fn cpu_word(&self, addr: WordAddr) -> &crate::memory::atomic::SharedWord {
         &self.pages.words()[addr.index() as usize]
@@ -204,7 +204,7 @@ impl NicMemory {
                     len += 1;
                     RemoteOp::Read { word: self.own(addr.next()) }
                 }
-                // The caller has divided the chain at its ledger writes.
+                // the caller has divided the chain at its ledger writes
                 WordOp::WriteLedger { .. } => continue,
             };
             len += 1;
@@ -221,12 +221,12 @@ impl NicMemory {
     }
 
     fn word(&self, addr: WordAddr) -> Option<RemoteWord> {
-        // The last page may have room for more slots.
+        // the last page may have room for more slots
         let exists = addr.slot().0 < self.slots;
         exists.then(|| self.loopback.slots().word(addr.index().into())).flatten()
     }
 
-    /// The word at an address of a slot that the primary gave out.
+    /// The word at this address, which lies in a slot that the primary gave out.
     fn own(&self, addr: WordAddr) -> RemoteWord {
         match self.word(addr) {
             Some(word) => word,
@@ -281,7 +281,7 @@ impl LockMemory for NicMemory {
         let entry = self.with_entry(client, handle, |word| word.load().into());
         entry.unwrap_or_default()
     }
-    /// The counts lie behind the entries.
+    /// Reads the client's counts, which lie behind the entries.
     fn told(&mut self, client: ClientId) -> Told {
         let ledgers = self.ledgers.lock();
         let counts = ledgers

@@ -11,13 +11,13 @@ use crate::verbs::device::memory::Mr;
 use crate::verbs::device::messages::{Event, MessageError, Messages};
 use crate::verbs::device::qp::{Qp, CANARY};
 
-/// The primary's end for one client; owned by one thread. The client is fenced when it is dropped.
+/// The primary's end for one client; owned by one thread. Dropping it fences the client.
 #[derive(Debug)]
 pub struct VerbsPeer {
     client: ClientId,
     ids: [PeerId; 2],
     broken: bool,
-    // Dropped in this order: the queue pairs before the memory on which they operate.
+    // dropped in this order: the queue pairs before the memory on which they operate
     messages: Option<Messages>,
     qps: Vec<Arc<Qp>>,
     keys: Vec<Mr>,
@@ -42,13 +42,14 @@ impl VerbsPeer {
         self.client
     }
 
-    /// The ids in [`Arrival::peer`]; twice the same if the queue pair is shared.
+    /// The ids that [`Arrival::peer`] returns for this client; twice the same if the queue pair is
+    /// shared.
     pub fn ids(&self) -> [PeerId; 2] {
         self.ids
     }
 
     /// Whether the session has failed: no message can be received or sent any more. Operations that
-    /// the client posted on its other queue pair may take effect until it is fenced.
+    /// the client has posted on its other queue pair may take effect until the client is fenced.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
@@ -95,8 +96,8 @@ impl VerbsPeer {
         sent
     }
 
-    /// Holds the buffers of messages until [`release`](Self::release): the client soon has no
-    /// credit for more.
+    /// Holds the buffers of received messages back until [`release`](Self::release), so that the
+    /// client soon has no credit for more.
     pub(super) fn hold(&mut self) {
         if let Some(messages) = &mut self.messages {
             messages.hold();
@@ -113,11 +114,11 @@ impl VerbsPeer {
         released
     }
 
-    /// Fences this client: when it succeeds, the queue pairs are destroyed, the registrations are
-    /// gone, and nothing that the client ever posted takes effect any more.
+    /// Fences this client. On success the queue pairs are destroyed, the registrations are gone,
+    /// and no operation that the client ever posted takes effect any more.
     ///
     /// # Errors
-    /// `Call` if the device fails. Nothing of the client may be undone then; try again.
+    /// `Call` if the device fails. Then nothing of the client may be undone; call again.
     ///
     /// # Latency
     /// A few milliseconds on SoftRoCE; it does not wait for the peer.
@@ -128,9 +129,9 @@ impl VerbsPeer {
         self.broken = true;
         self.messages = None;
         for qp in &mut self.qps {
-            // If this fails, destroying may still succeed, and that is enough.
+            // if this fails, destroying may still succeed, and that is enough
             let _ = qp.to_error();
-            // Only the messages shared it, and they are dropped.
+            // only the messages shared the queue pair, and they are dropped
             let qp = Arc::get_mut(qp).expect("a queue pair of its peer alone");
             qp.destroy()?;
         }
@@ -143,7 +144,7 @@ impl VerbsPeer {
 
 impl Drop for VerbsPeer {
     fn drop(&mut self) {
-        // If this fails, the queue pairs keep their registrations for ever.
+        // if this fails, the queue pairs keep their registrations for ever
         let _ = self.fence();
     }
 }

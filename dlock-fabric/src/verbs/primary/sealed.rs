@@ -18,7 +18,7 @@ use crate::verbs::unsealed::Unsealed;
 /// From this many unread bytes on, the client gets no credit for more.
 const ARRIVED_MAX: usize = 32 * 1024;
 
-/// The primary's end for one client; owned by one thread. The client is cut off when it is dropped.
+/// The primary's end for one client; owned by one thread. Dropping it cuts the client off.
 #[derive(Debug)]
 pub struct SealedPeer {
     peer: VerbsPeer,
@@ -30,7 +30,7 @@ pub struct SealedPeer {
 }
 
 impl SealedPeer {
-    /// Bytes that are registered with the device for each client.
+    /// How many bytes are registered with the device for each client.
     pub const RING_BYTES: u64 = 2 * RING_SLOTS as u64 * RECORD_BYTES as u64;
 
     pub(super) fn new(peer: VerbsPeer, secrets: SealSecrets, record_bytes: u32) -> Self {
@@ -63,7 +63,7 @@ impl SealedPeer {
         Ok(())
     }
 
-    /// Returns received bytes; 0: there are none.
+    /// Reads received bytes and returns their number; 0: there are none now.
     ///
     /// # Errors
     /// The channel has ended.
@@ -80,8 +80,8 @@ impl SealedPeer {
         !self.arrived.is_empty()
     }
 
-    /// Seals and sends as many bytes as fit into a record; returns how many. There is more room
-    /// after an arrival.
+    /// Seals and sends as many bytes as fit into a record; returns how many. After an arrival there
+    /// may be more room.
     ///
     /// # Errors
     /// `Busy`: nothing was sent. Other errors: the channel has ended.

@@ -82,10 +82,10 @@ numbers! { u32:
     DLOCK_CREATE = 1;
 }
 
-/// The value of a time that does not end.
+/// The value of a time without end.
 pub(crate) const DLOCK_FOREVER: u64 = u64::MAX;
 
-/// The types of C: each is `#[repr(C)]`, `Copy`, and has no bits that are not allowed.
+/// Declares types of C: each is `#[repr(C)]` and `Copy`, and any bits are valid for it.
 macro_rules! structs {
     ($(pub struct $name:ident { $(pub $field:ident: $type:ty,)* })*) => {
         $(
@@ -102,7 +102,7 @@ macro_rules! structs {
 /// A type of which any bits are a valid value.
 ///
 /// # Safety
-/// The implementer vouches for that.
+/// The implementer vouches that any bits are valid.
 pub(crate) unsafe trait Plain: Copy {
     /// The value whose bytes are all 0.
     fn zeroed() -> Self {
@@ -207,12 +207,12 @@ structs! {
     }
 }
 
-/// The smallest and the largest size of a struct. A size is a multiple of the smallest one: so no
-/// field ends in the middle.
+/// The smallest and the largest size of a struct. Every size is a multiple of the smallest one, so
+/// that no size ends within a field.
 const SIZE_MIN: usize = 8;
 const SIZE_MAX: usize = 4_096;
 
-/// The size of a struct of the caller, which stands at its beginning.
+/// The size of a caller's struct, as the struct's first field says.
 ///
 /// # Safety
 /// `at` is null or points to a struct that begins with its size.
@@ -231,10 +231,11 @@ pub(crate) unsafe fn size_of_caller<T: Plain>(at: *const T, name: &str) -> Resul
     }
 }
 
-/// A copy of a struct of the caller, with zeros for what that does not have.
+/// A copy of a caller's struct; fields that the caller's struct does not have are 0.
 ///
 /// # Errors
-/// It is null, its size is none, or it has fields that are unknown here and not 0.
+/// It is null, its size is not allowed, or it has fields that this library does not know and that
+/// are not 0.
 ///
 /// # Safety
 /// `at` is null or points to a struct that begins with its size.
@@ -262,10 +263,10 @@ pub(crate) unsafe fn read<T: Plain>(at: *const T, name: &str) -> Result<T, Failu
     Ok(value)
 }
 
-/// As [`read`], of options: null stands for defaults.
+/// As [`read`], for options: null stands for the defaults.
 ///
 /// # Errors
-/// As `read`, but for null.
+/// As `read`, except for null.
 ///
 /// # Safety
 /// As `read`.
@@ -277,8 +278,8 @@ pub(crate) unsafe fn options<T: Plain>(at: *const T, name: &str) -> Result<T, Fa
     }
 }
 
-/// Writes a result struct of the caller, as much of it as it has, and zeros behind that. Its size
-/// stays.
+/// Writes a result to a caller's struct: as many fields as the struct has, then zeros. The size
+/// field is left alone.
 ///
 /// # Safety
 /// `at` points to a struct of the size that [`size_of_caller`] has returned.
@@ -293,7 +294,7 @@ pub(crate) unsafe fn write<T: Plain>(at: *mut T, size: usize, value: &T) {
     }
 }
 
-/// Whether a struct's flags and choices are known.
+/// Refuses flags of a struct that this library does not know.
 pub(crate) fn known_flags(flags: u32, known: u32, name: &str) -> Result<(), Failure> {
     match flags & !known {
         0 => Ok(()),
@@ -301,7 +302,7 @@ pub(crate) fn known_flags(flags: u32, known: u32, name: &str) -> Result<(), Fail
     }
 }
 
-/// Whether the reserved field of a struct is 0, as a later version may give it a meaning.
+/// Refuses a reserved field that is not 0: a later version may give it a meaning.
 pub(crate) fn unused(reserved: u32, name: &str) -> Result<(), Failure> {
     match reserved {
         0 => Ok(()),
@@ -309,7 +310,7 @@ pub(crate) fn unused(reserved: u32, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whether a struct of this size has room for its hold, which ends there: it would be lost else.
+/// Refuses a struct that is too small for its hold, which ends at `end`: the hold would be lost.
 pub(crate) fn has_hold(size: usize, end: usize, name: &str) -> Result<(), Failure> {
     match size < end {
         false => Ok(()),

@@ -18,11 +18,11 @@ use super::failure::{invalid, run, Failure};
 use super::handles;
 use super::waiting::{deliver, in_any_case, in_time, Until};
 
-/// The wait of a client that is opened without a time.
+/// The wait for a primary of a client that is opened without a time limit.
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
-/// The wait of a client that is opened ends so long after the call.
+/// The client's own wait ends this long after the call's time, so that the call ends first.
 const LATE: Duration = Duration::from_secs(1);
-/// A control call with its turn takes no longer.
+/// The longest time of a control call, with the wait for its turn.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
 /// The text of a field or an argument; `None`: null.
@@ -39,7 +39,7 @@ unsafe fn text(at: *const c_char, name: &str) -> Result<Option<String>, Failure>
         .ok_or_else(|| invalid(format!("{name} does not end within {} bytes", args::TEXT_LEN_MAX)))
 }
 
-/// The configuration that these options stand for.
+/// The configuration for these options.
 ///
 /// # Safety
 /// The strings of the options are null or terminated.
@@ -89,7 +89,7 @@ unsafe fn config(options: &dlock_client_options) -> Result<Config, Failure> {
     })
 }
 
-/// The TLS configuration; `None`: the environment decides.
+/// The TLS configuration of the options; `None`: the environment decides.
 ///
 /// # Safety
 /// As [`config`].
@@ -145,7 +145,8 @@ pub unsafe extern "C" fn dlock_client_open(
 
 fn open(host: String, config: Config, until: &Until) -> Result<Client, Failure> {
     until.goes_on()?;
-    // without a wait it looks for no primary that recovers; `until` ends the call before that
+    // without a wait the client looks for no primary that recovers; `until` ends the call before
+    // this wait ends
     let config = config.wait(until.left().map_or(FOREVER, |left| left.saturating_add(LATE)));
     let work = move || Client::with_config(&config, &host).map_err(Failure::from);
     let leave = |client: Client| {

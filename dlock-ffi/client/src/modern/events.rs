@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What becomes of holds, and of the primary, told by a queue that was asked for it.
+//! Events of holds and of the primary, which a queue reports if the program listens.
 //!
 //! ```text
-//!   listen ─▶ Events of dlock_client ── its waker ──▶ listed in the queue ── next ──▶ one event,
-//!                                                       ▲                              and again
-//!                                                       └────────────── if there may be more ◀┘
+//!   listen ─▶ Events of dlock_client ── its waker ──▶ listed in the queue ── next ──▶ one event
+//!                                                       ▲                                │
+//!                                                       └── listed again if there is more ◀┘
 //! ```
 
 use std::os::raw::c_void;
@@ -21,12 +21,12 @@ use super::failure::{run, Failure};
 use super::handles;
 use super::queue::{Listed, Queue};
 
-/// The most events of one listener that wait.
+/// The most events of one listener that may wait.
 const WAITING_MAX: usize = 1_024;
 
-/// What one call has asked for.
+/// The listener of one call of `dlock_listen_*`.
 pub(super) struct Listener {
-    /// A closed queue keeps no listener.
+    /// The queue; a listener does not keep it alive.
     queue: Weak<Queue>,
     events: Mutex<Coming>,
     user_data: usize,
@@ -34,7 +34,7 @@ pub(super) struct Listener {
     is_listed: AtomicBool,
 }
 
-/// The next event, if it was there when it was looked for last, and those behind it.
+/// The next event, if there was one at the last look, and the source of those behind it.
 struct Coming(Option<Event>, Events);
 
 impl Coming {
@@ -42,14 +42,14 @@ impl Coming {
         self.0.take().or_else(|| self.1.try_next())
     }
 
-    /// Whether there is an event.
+    /// Whether there is an event now.
     fn is_there(&mut self) -> bool {
         self.0 = self.take();
         self.0.is_some()
     }
 }
 
-/// The waker of a listener: an event of a client that outlasts the queue wakes nothing.
+/// The waker of a listener. It does nothing once the queue is gone, though the client goes on.
 struct Comes(Weak<Listener>);
 
 impl Wake for Comes {
@@ -79,12 +79,12 @@ impl Listener {
         let mut events = listener.events.lock();
         events.1.wakes(waker);
         if events.is_there() {
-            listener.list(); // a hold that there is already was told before
+            listener.list(); // a hold that exists already is reported first
         }
         Ok(())
     }
 
-    /// Lists the listener, once: it may have an event.
+    /// Lists the listener, if it is not listed: it may have an event.
     fn list(self: &Arc<Self>) {
         if self.is_listed.swap(true, Ordering::SeqCst) {
             return;
@@ -94,13 +94,13 @@ impl Listener {
         }
     }
 
-    /// The next event; `None`: there is none now.
+    /// Takes the next event; `None`: there is none now.
     pub(super) fn take(self: &Arc<Self>) -> Option<dlock_event> {
         self.is_listed.store(false, Ordering::SeqCst);
         let mut events = self.events.lock();
         let event = events.take()?;
         if events.is_there() {
-            self.list(); // else its waker does
+            self.list(); // otherwise its waker does
         }
         drop(events);
         let mut told = dlock_event {
@@ -123,13 +123,13 @@ impl Listener {
                 told.count = count;
                 DLOCK_EVENT_MISSED
             }
-            _ => return None, // a kind that this version of the interface does not have
+            _ => return None, // this version of the interface has no such event
         };
         Some(told)
     }
 }
 
-/// Fills in what has become of a hold; the kind of the event.
+/// Fills in what has become of a hold; returns the kind of the event.
 fn of_hold(told: &mut dlock_event, what: HoldEvent) -> Option<u32> {
     let ms = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(DLOCK_FOREVER);
     Some(match what {

@@ -13,7 +13,7 @@ use dlock_ffi_abi::guard;
 use super::abi::*;
 use super::VERSION;
 
-/// Why a call fails: its code, and what its thread may ask for.
+/// Why a call failed: its code, and the detail for which its thread may ask.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: dlock_error,
@@ -25,18 +25,18 @@ impl Failure {
         Self { code, detail: detail.into() }
     }
 
-    /// The failure of this code, of which its text says all.
+    /// The failure with this code, whose text needs no further detail.
     pub(crate) fn of(code: dlock_error) -> Self {
         Self::new(code, text(code).to_string_lossy())
     }
 
-    /// The same, of one of many.
+    /// This failure, as that of one item of many.
     pub(crate) fn of_item(self, index: usize) -> Self {
         Self::new(self.code, format!("items[{index}]: {}", self.detail))
     }
 }
 
-/// The failure of an argument.
+/// The failure for an invalid argument.
 pub(crate) fn invalid(detail: impl Into<Cow<'static, str>>) -> Failure {
     Failure::new(DLOCK_E_INVALID, detail)
 }
@@ -102,11 +102,12 @@ fn text(code: dlock_error) -> &'static CStr {
 }
 
 thread_local! {
-    /// The detail of this thread's last failure; `None`: none has failed.
+    /// The detail of this thread's last failure; `None`: no call has failed yet.
     static DETAIL: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Runs the body of a function of the header, once a version was selected; returns its code.
+/// Runs the body of a function of the header and returns its code, if the program has selected a
+/// version.
 #[inline]
 pub(crate) fn run(name: &'static str, body: impl FnOnce() -> Result<(), Failure>) -> dlock_error {
     let run = || match VERSION.load(Ordering::Relaxed) {
@@ -116,7 +117,7 @@ pub(crate) fn run(name: &'static str, body: impl FnOnce() -> Result<(), Failure>
     guard::call(name, DLOCK_E_INTERNAL, || told(name, run()))
 }
 
-/// The code of a result, whose failure the thread may ask for.
+/// The code of a result; keeps a failure's detail for the thread.
 #[inline]
 pub(crate) fn told(name: &'static str, result: Result<(), Failure>) -> dlock_error {
     match result {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Handles: numbers that stand for what a program has opened.
+//! Handles: numbers that stand for what a program has opened (clients, locks, holds, …).
 //!
 //! ```text
 //!   number = count << 4 | kind        count: 1, 2, 3, … in a process and its children
-//!   find ─▶ tables of this process ─▶ clone of what it stands for; none: closed, or never made
+//!   find ─▶ tables of this process ─▶ clone of the value; none: closed, or never made
 //!   fork ─▶ a child makes tables of its own; counts below their first are the parent's handles
 //! ```
-//! No count is used twice, so a number that was closed never stands for something else. What a
-//! call has found lives until the call is over, also if the handle is closed meanwhile. A child
-//! never touches its parent's tables: a thread of the parent may have had them locked.
+//! No count is used twice, so the number of a closed handle never stands for another value. A value
+//! that a call has found lives until the call is over, even if the handle is closed meanwhile. A
+//! child never touches its parent's tables, because a thread of the parent may have locked them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -26,13 +26,13 @@ use super::queue::Queue;
 use super::waiting::{Calls, Cancel};
 
 const KIND_BITS: u32 = 4;
-/// Parts of a table, so that threads with different handles meet seldom.
+/// The parts of a table, each with its own lock: threads with different handles rarely meet.
 const SHARDS: usize = 16;
 
 /// The count of the next handle.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A kind of handle: its number, and the table of what stands behind it.
+/// A kind of handle: its number, and the table of its values.
 pub(crate) trait Kind: Sized + Clone + 'static {
     const NUMBER: u64;
     const NAME: &'static str;
@@ -41,10 +41,10 @@ pub(crate) trait Kind: Sized + Clone + 'static {
 
 macro_rules! kinds {
     ($($number:literal $name:literal $field:ident: $type:ty;)*) => {
-        /// What this process has opened.
+        /// The handles of this process, and their values.
         pub(crate) struct Tables {
             owner: Owner,
-            /// The first count of this process; those below are its parent's.
+            /// The first count of this process; lower ones are its parent's.
             first: u64,
             /// The calls that threads carry out.
             calls: Mutex<Calls>,
@@ -85,7 +85,7 @@ kinds! {
     6 "dlock_cancel" cancels: Arc<Cancel>;
 }
 
-/// What the handles of one kind stand for.
+/// The values of the handles of one kind.
 pub(crate) struct Table<T>([Shard<T>; SHARDS]);
 
 type Shard<T> = RwLock<HashMap<u64, T, BuildHasherDefault<Counts>>>;
@@ -102,7 +102,7 @@ impl<T> Table<T> {
     }
 }
 
-/// Hashes counts, which follow one another.
+/// A hasher for counts, which follow one another.
 #[derive(Default)]
 struct Counts(u64);
 
@@ -118,7 +118,7 @@ impl Hasher for Counts {
     }
 }
 
-/// The tables of this process. They are never freed.
+/// The tables of this process, which are never freed.
 fn tables() -> &'static Tables {
     static TABLES: AtomicPtr<Tables> = AtomicPtr::new(std::ptr::null_mut());
     let mut before = TABLES.load(Ordering::Acquire);
@@ -154,7 +154,7 @@ pub(crate) fn insert<T: Kind>(value: T) -> u64 {
     id
 }
 
-/// What a handle stands for.
+/// The value of a handle.
 ///
 /// # Errors
 /// `DLOCK_E_HANDLE`, `DLOCK_E_KIND`, `DLOCK_E_FORKED`.
@@ -165,7 +165,8 @@ pub(crate) fn find<T: Kind>(id: u64) -> Result<T, Failure> {
     found.ok_or_else(|| missing::<T>(tables, id))
 }
 
-/// Ends a handle; returns what it stood for. Of several threads that end the same, one gets it.
+/// Ends a handle and returns its value. If several threads end the same handle, one of them gets
+/// it.
 ///
 /// # Errors
 /// As [`find`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Holds of `dlock.h`: acquire, extend, release, one or many.
+//! Holds of `dlock.h`: acquiring, extending and releasing one or many.
 
 use std::future::{Future, IntoFuture};
 use std::mem::offset_of;
@@ -20,16 +20,16 @@ use super::failure::{invalid, run, Failure};
 use super::handles;
 use super::waiting::{block_on, deliver, in_time, Until};
 
-/// An operation on a hold or an object takes no longer, with the wait for other threads; nor does
-/// an acquire beyond its own time.
+/// The longest time of an operation on a hold or an object, with the wait for other threads; also
+/// the longest that an acquire takes beyond its own time.
 pub(crate) const OPERATION_WAIT: Duration = Duration::from_secs(4 * LOCK_WAIT_S);
-/// How long a call without a time waits for another one with the same hold.
+/// How long a call without a time limit waits for another call with the same hold.
 pub(crate) const BUSY_WAIT_NS: u64 = LOCK_WAIT_S * 1_000_000_000;
 
-/// What a hold's handle stands for; `None`: it is being released.
+/// The value of a hold's handle; `None`: the hold is being released.
 pub(crate) type Held = RwLock<Option<OwnedGuard>>;
 
-/// What a program asks of an acquire.
+/// The options of an acquire.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     mode: Mode,
@@ -56,7 +56,7 @@ impl Wanted {
         Ok(Self { mode, lease, waits, is_renewed })
     }
 
-    /// The acquire, which has not begun.
+    /// The acquire of this lock, as a future that has not begun.
     pub(crate) fn of_lock(self, lock: &Lock, until: &Until) -> AcquireFuture {
         self.within(lock, until.left()).into_future()
     }
@@ -77,8 +77,8 @@ impl Wanted {
         }
     }
 
-    /// Acquires the lock: in this thread alone, as long as the end of the time is far away and the
-    /// call cannot be cancelled; else as a future, which can be ended at any moment.
+    /// Acquires the lock. If the end of the time is far away and the call cannot be cancelled, it
+    /// waits in this thread; otherwise as a future, which can be dropped at any moment.
     fn hold(self, lock: &Lock, until: &Until) -> Result<OwnedGuard, Failure> {
         if until.suffices_for(2 * OPERATION_WAIT) {
             let left = until.left().map(|left| left.saturating_sub(OPERATION_WAIT));
@@ -91,7 +91,7 @@ impl Wanted {
     }
 }
 
-/// A lease of the header.
+/// A lease as the header states it.
 fn lease(ms: u64) -> Duration {
     match ms {
         DLOCK_FOREVER => LEASE_MAX,
@@ -99,7 +99,7 @@ fn lease(ms: u64) -> Duration {
     }
 }
 
-/// The token of a hold, as the header has it.
+/// The token of a hold as the header states it; 0: none.
 pub(crate) fn token(guard: &OwnedGuard) -> u64 {
     guard.token().map_or(0, |token| token.0)
 }
@@ -108,10 +108,10 @@ pub(crate) fn insert(guard: OwnedGuard) -> dlock_hold {
     dlock_hold { id: handles::insert(Arc::new(Held::new(Some(guard)))) }
 }
 
-/// Ends a handle, after the other calls with it; returns the hold.
+/// Ends a hold's handle once no other call uses it, and returns the guard.
 ///
 /// # Errors
-/// `DLOCK_E_BUSY`: another call goes on, and the handle stays; those of `handles::find`.
+/// `DLOCK_E_BUSY`: another call goes on, and the handle stays; also those of `handles::find`.
 pub(crate) fn take(hold: dlock_hold, until: &Until) -> Result<OwnedGuard, Failure> {
     let held = handles::find::<Arc<Held>>(hold.id)?;
     let guard = until.write(&held).map_err(|_| Failure::of(DLOCK_E_BUSY))?.take();
@@ -119,7 +119,7 @@ pub(crate) fn take(hold: dlock_hold, until: &Until) -> Result<OwnedGuard, Failur
     guard.ok_or_else(|| Failure::of(DLOCK_E_HANDLE)) // another thread has just released it
 }
 
-/// Begins to release a hold that no caller waits for: a release that has begun goes on.
+/// Begins to release a hold that no caller wants. The release goes on by itself.
 pub(crate) fn abandon(guard: OwnedGuard) {
     let mut release = pin!(guard.unlock_async());
     let mut context = Context::from_waker(Waker::noop());
@@ -128,7 +128,8 @@ pub(crate) fn abandon(guard: OwnedGuard) {
     }
 }
 
-/// A hold that was granted before, and surely lasts until then; `None`: as long as its client.
+/// Returns a hold that was granted before. `surely`: until when the hold surely lasts, `Lost` after
+/// that; `None`: as long as the session.
 pub(crate) fn still_held(
     guard: OwnedGuard,
     surely: Option<Instant>,
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn dlock_hold_get_info(
     })
 }
 
-/// An operation on a hold that leaves it held.
+/// Runs an operation that does not end the hold.
 fn on(
     hold: dlock_hold,
     timeout_ns: u64,
@@ -263,7 +264,7 @@ pub extern "C" fn dlock_release(
     })
 }
 
-/// Waits for a release, which begins in any case.
+/// Waits for a release, which begins even if there is no time.
 fn finish(release: impl Future<Output = Result<(), Error>>, until: &Until) -> Result<(), Failure> {
     let mut release = pin!(release);
     let mut context = Context::from_waker(Waker::noop());
@@ -297,7 +298,7 @@ impl Items {
         self.at.cast::<u8>().wrapping_add(index * self.stride).cast()
     }
 
-    /// Copies of the items, of which none is changed if one is invalid.
+    /// Copies of the items. If one of them is invalid, no item is changed.
     fn read(&self) -> Result<Vec<dlock_item>, Failure> {
         let read = |index| {
             // SAFETY: one of the caller's items.
@@ -319,14 +320,14 @@ impl Items {
     }
 }
 
-/// One of many operations under way.
+/// One operation of many.
 enum Many<T> {
     Under(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>, Arc<Woken>),
     Over(Result<T, Failure>),
 }
 
 impl<T> Many<T> {
-    /// The operation, which has begun.
+    /// Polls the operation for the first time, so that it begins.
     fn begun(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         let mut future: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(future);
         let woken = Arc::<Woken>::default();
@@ -337,7 +338,7 @@ impl<T> Many<T> {
         }
     }
 
-    /// Waits until the operation is over, and leaves its result in it.
+    /// Waits until the operation is over; the result stays in it.
     fn wait(&self, until: &Until) -> Result<(), Failure> {
         match self {
             Self::Over(_) => Ok(()),
@@ -345,7 +346,7 @@ impl<T> Many<T> {
         }
     }
 
-    /// The result, which an operation that is over has at once.
+    /// The result; waits for it if the operation is not over.
     fn result(self, until: &Until) -> Result<T, Failure> {
         match self {
             Self::Over(result) => result,
@@ -360,7 +361,7 @@ impl<T> Many<T> {
     }
 }
 
-/// Whether an operation is over.
+/// Whether the operation has been woken, as it is once it is over.
 #[derive(Default)]
 struct Woken {
     is_woken: AtomicBool,
@@ -388,7 +389,7 @@ impl Future for &Woken {
     }
 }
 
-/// The first failure of many.
+/// The first failure of many, with its index.
 fn first(failures: impl IntoIterator<Item = (usize, Failure)>) -> Result<(), Failure> {
     match failures.into_iter().next() {
         None => Ok(()),
@@ -425,7 +426,7 @@ pub unsafe extern "C" fn dlock_acquire_many(
             (Many::begun(wanted.of_lock(&lock, &until)), surely)
         };
         let begun: Vec<_> = begun.into_iter().map(begin).collect();
-        // a hold is told only when all are over: its lease may end while another one waits
+        // the results are taken when all are over: a lease may end while another acquire waits
         let _is_late = begun.iter().try_for_each(|(acquire, _)| acquire.wait(&until));
         let mut failures = Vec::new();
         for (index, ((acquire, surely), mut item)) in begun.into_iter().zip(wanted).enumerate() {
@@ -495,7 +496,7 @@ pub(crate) fn has_lease(lock: &Lock) -> bool {
 }
 
 impl Wanted {
-    /// The lease, if the lock has one.
+    /// The lease of the hold; `None`: this type of lock has no lease.
     pub(crate) fn lease_of(self, lock: &Lock) -> Option<Duration> {
         has_lease(lock).then(|| self.lease.unwrap_or(::dlock_client::LEASE_DEFAULT))
     }

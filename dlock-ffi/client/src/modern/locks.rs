@@ -13,8 +13,8 @@ use super::failure::{invalid, run, Failure};
 use super::handles;
 use super::waiting::{deliver, in_any_case, in_time, Until};
 
-/// The longest time of getting a lock or an object, or of giving it back: beside the call, other
-/// threads may be giving the same back.
+/// The longest time for getting a lock or an object, or giving it back: besides this call, other
+/// threads may be giving the same one back.
 pub(crate) const OPEN_WAIT: Duration = Duration::from_secs(4 * CONTROL_WAIT.as_secs());
 
 /// A copy of a name.
@@ -98,7 +98,7 @@ pub extern "C" fn dlock_lock_close(
     })
 }
 
-/// Drops what may be the last reference to a lock or an object, which is then given back.
+/// Drops a lock or an object. If this was the last reference, the client gives it back.
 pub(crate) fn close<T: Send + 'static>(last: T, until: &Until) -> Result<(), Failure> {
     let work = move || {
         drop(last);

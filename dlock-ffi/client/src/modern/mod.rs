@@ -7,7 +7,8 @@
 //!   abi.rs      types and numbers      clients.rs, locks.rs, holds.rs, objects.rs   functions
 //!   queue.rs    requests in flight     waiting.rs   cancel handles, and what waits
 //! ```
-//! It shares nothing with the drop-in calls but the library: neither clients nor locks.
+//! The functions share only the library with those of `dlock_client_api.h`: neither clients nor
+//! locks.
 
 mod abi;
 mod clients;
@@ -27,7 +28,7 @@ use dlock_ffi_abi::{guard, logging};
 use abi::{dlock_error, DLOCK_API_VERSION, DLOCK_E_API_VERSION, DLOCK_E_INTERNAL};
 use failure::{invalid, run, told, Failure};
 
-/// The version that the program has selected; 0: none.
+/// The version that the program has selected; 0: none yet.
 static VERSION: AtomicU32 = AtomicU32::new(0);
 
 /// `dlock_error dlock_select_version(uint32_t version)`

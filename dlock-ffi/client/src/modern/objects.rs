@@ -13,7 +13,7 @@ use super::holds::OPERATION_WAIT;
 use super::locks::{close, name, OPEN_WAIT};
 use super::waiting::{deliver, in_time, Until};
 
-/// The lease of an object whose options name none.
+/// The lease of an object whose options have none.
 const LEASE_DEFAULT: Duration = Duration::from_secs(30);
 
 /// `dlock_error dlock_object_open(dlock_client client, const void *name, size_t name_len,

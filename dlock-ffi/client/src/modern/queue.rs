@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests in flight, and the queue of their results.
+//! Requests in flight, and the queue of their events.
 //!
 //! ```text
 //!   start ─▶ Request: a future, polled once ─▶ Under ── driver wakes it ──▶ listed in the queue
@@ -8,8 +8,8 @@
 //!   listen ─▶ Listener (`events.rs`) ── an event has come ──▶ listed
 //!   fire  ─▶ drops the future of a request that is Under, lists it: DLOCK_E_CANCELLED
 //! ```
-//! The result is taken out of the future when the program takes the event: the future then says
-//! whether the lease still runs. The eventfd is readable as long as a request is listed.
+//! A request's result stays in the future until the program takes the event: only then the future
+//! checks whether the lease still runs. The eventfd is readable as long as a request is listed.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -32,10 +32,10 @@ use super::handles;
 use super::holds::{abandon, insert, still_held, take, token, Wanted, BUSY_WAIT_NS};
 use super::waiting::{deliver, Registered, Until};
 
-/// The most requests of a queue whose events were not taken.
+/// The most requests of a queue whose events the program has not taken.
 const REQUESTS_MAX: usize = 65_536;
 
-/// How often a queue may listen.
+/// The most listeners of a queue.
 const LISTENERS_MAX: usize = 1_024;
 
 /// What a queue's handle stands for.
@@ -54,7 +54,7 @@ struct State {
     listed: VecDeque<Listed>,
 }
 
-/// What may have an event for the program.
+/// A request or a listener that may have an event for the program.
 #[derive(Clone)]
 pub(super) enum Listed {
     Request(Arc<Request>),
@@ -65,7 +65,7 @@ pub(super) enum Listed {
 pub(super) struct Request {
     queue: Arc<Queue>,
     number: u64,
-    /// The event, but for the result.
+    /// The event without the result.
     event: Event,
     stage: Mutex<Stage>,
     is_listed: AtomicBool,
@@ -86,7 +86,8 @@ type Outcome = Result<Option<OwnedGuard>, Error>;
 enum Stage {
     New,
     Under(Pin<Box<dyn Future<Output = Outcome> + Send>>),
-    /// It is over; a hold surely lasts until then.
+    /// The request is over. The time: until when its hold surely lasts; `None`: the client's
+    /// session decides.
     Over(Result<Option<OwnedGuard>, Failure>, Option<Instant>),
     Taken,
 }
@@ -116,7 +117,7 @@ impl Queue {
         };
     }
 
-    /// The next one that may have an event; waits for it.
+    /// Takes the next request or listener that may have an event; waits for one.
     fn listed(self: &Arc<Self>, until: &Until) -> Result<Listed, Failure> {
         let waker = Waker::from(Arc::new(Sleeper(Arc::clone(self))));
         let mut registered = None;
@@ -142,7 +143,7 @@ impl Queue {
         }
     }
 
-    /// Lists what may have an event.
+    /// Lists a request or a listener that may have an event.
     pub(super) fn list(&self, listed: Listed) {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -155,7 +156,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// The queue is told from now on what this listener hears.
+    /// Adds a listener, whose events the queue reports from now on.
     pub(super) fn hears(&self, listener: Arc<Listener>) -> Result<(), Failure> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -168,7 +169,7 @@ impl Queue {
         Ok(())
     }
 
-    /// A request that has not begun: it has its place in the queue.
+    /// Makes a request that has not begun, and gives it its place in the queue.
     fn enter(self: &Arc<Self>, event: Event) -> Result<Arc<Request>, Failure> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -196,7 +197,8 @@ fn closed() -> Failure {
 }
 
 impl Request {
-    /// Begins the request; its result comes as an event. One that cannot begin is refused.
+    /// Begins the request; its result will be an event. A request that cannot begin is refused at
+    /// once.
     fn start(
         self: Arc<Self>,
         until: &Until,
@@ -215,14 +217,14 @@ impl Request {
                 let before = self.cancel.lock().replace(registered);
                 drop(before);
                 if matches!(*self.stage.lock(), Stage::Taken) {
-                    self.is_taken(); // the event was taken before it could be cancelled
+                    self.is_taken(); // the program took the event before this
                 }
             }
         }
         Ok(())
     }
 
-    /// Polls the future for the first time; returns whether it is over.
+    /// Polls the future for the first time; returns whether the request is over.
     fn begin(
         self: &Arc<Self>,
         lease: Option<Duration>,
@@ -245,7 +247,7 @@ impl Request {
         Ok(over)
     }
 
-    /// Lists the request, once: it may be over.
+    /// Lists the request, if it is not listed: it may be over.
     fn list(self: &Arc<Self>) {
         if self.is_listed.swap(true, Ordering::SeqCst) {
             return;
@@ -261,16 +263,16 @@ impl Request {
         let over = Stage::Over(Err(Failure::of(DLOCK_E_CANCELLED)), None);
         let dropped = std::mem::replace(&mut *stage, over);
         drop(stage);
-        drop(dropped); // nothing is held or queued
+        drop(dropped); // then nothing is held or queued
         self.list();
     }
 
-    /// Takes the result; `None`: it has none yet, or it was taken.
+    /// Takes the result. `None`: the request has none yet, or the result was taken before.
     fn take(self: &Arc<Self>) -> Option<Result<Option<OwnedGuard>, Failure>> {
         self.is_listed.store(false, Ordering::SeqCst);
         let mut stage = self.stage.lock();
         let result = match std::mem::replace(&mut *stage, Stage::Taken) {
-            Stage::New | Stage::Taken => return None, // a request is listed after its begin
+            Stage::New | Stage::Taken => return None, // a request is listed only after it has begun
             Stage::Over(Ok(Some(guard)), surely) => still_held(guard, surely).map(Some),
             Stage::Over(result, _) => result,
             Stage::Under(mut future) => {
@@ -289,7 +291,7 @@ impl Request {
         Some(result)
     }
 
-    /// Ends the request: its queue and its cancel handle do not know it any more.
+    /// Ends the request: removes it from its queue and from its cancel handle.
     fn is_taken(&self) {
         let registered = self.cancel.lock().take();
         drop(registered);
@@ -304,7 +306,7 @@ impl Wake for Request {
     }
 }
 
-/// Wakes the threads that wait for an event, so that they see that they are cancelled.
+/// Wakes the threads that wait for an event, so that they see a cancel.
 struct Sleeper(Arc<Queue>);
 
 impl Wake for Sleeper {
@@ -426,7 +428,7 @@ pub unsafe extern "C" fn dlock_queue_next(
     })
 }
 
-/// The event of a request that is over.
+/// Makes the event of a request that is over.
 fn over(request: &Request, result: Result<Option<OwnedGuard>, Failure>) -> dlock_event {
     let Event { kind, user_data, lock, hold } = request.event;
     let user_data = user_data as *mut c_void;
@@ -452,7 +454,7 @@ pub extern "C" fn dlock_queue_close(queue: dlock_queue) -> dlock_error {
             queue.changed.notify_all();
             std::mem::replace(&mut *state, State { is_closed: true, ..State::default() })
         };
-        drop((listeners, listed)); // nothing is told any more
+        drop((listeners, listed)); // no more events
         for request in requests.into_values() {
             let stage = std::mem::replace(&mut *request.stage.lock(), Stage::Taken);
             match stage {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How calls wait: for a future or for a thread, until their deadline, or until they are cancelled.
+//! Waits of calls, for a future or for a thread: until the deadline, or until the call is
+//! cancelled.
 //!
 //! ```text
 //!   Until { deadline, cancel } ── block_on(future)   polls, sleeps; drops the future at its end
-//!                              └─ in_time(work)      the caller does it, if it surely ends in time
-//!                                                    else a thread does, and goes on afterwards
-//!   dlock_cancel_fire ─▶ Cancel ─▶ wakes all that wait with it
+//!                              └─ in_time(work)      the caller runs it if it surely ends in time;
+//!                                                    otherwise a thread, even after the call's end
+//!   dlock_cancel_fire ─▶ Cancel ─▶ wakes all calls that wait with it
 //! ```
 
 use std::collections::{HashMap, VecDeque};
@@ -23,9 +24,9 @@ use super::abi::*;
 use super::failure::{invalid, run, Failure};
 use super::handles;
 
-/// The most calls of a process that threads carry out at a time.
+/// The most calls of a process that threads carry out at the same time.
 const THREADS_MAX: usize = 256;
-/// How often a call that waits for another one with the same hold looks whether it is cancelled.
+/// How often a call that waits for another call with the same hold checks whether it is cancelled.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What a cancel handle stands for.
@@ -56,7 +57,7 @@ impl Cancel {
     }
 }
 
-/// A waker that is called when a cancel handle is fired, until this is dropped.
+/// A waker that is woken when a cancel handle is fired, until this object is dropped.
 pub(crate) struct Registered(Option<(Arc<Cancel>, u64)>);
 
 impl Drop for Registered {
@@ -67,7 +68,7 @@ impl Drop for Registered {
     }
 }
 
-/// Until when a call waits.
+/// Until when a call may wait.
 #[derive(Clone)]
 pub(crate) struct Until {
     deadline: Option<Instant>,
@@ -75,10 +76,10 @@ pub(crate) struct Until {
 }
 
 impl Until {
-    /// Of a call that begins now.
+    /// The limit of a call that begins now.
     ///
     /// # Errors
-    /// The cancel handle is none.
+    /// There is no such cancel handle.
     pub(crate) fn new(timeout_ns: u64, cancel: dlock_cancel) -> Result<Self, Failure> {
         let deadline = match timeout_ns {
             DLOCK_FOREVER => None,
@@ -91,12 +92,12 @@ impl Until {
         Ok(Self { deadline, cancel })
     }
 
-    /// The time that is left; `None`: without end.
+    /// The time that is left; `None`: no limit.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the call goes on.
+    /// Checks that the call may still wait.
     ///
     /// # Errors
     /// `DLOCK_E_CANCELLED`, `DLOCK_E_TIMED_OUT`.
@@ -117,7 +118,7 @@ impl Until {
         }
     }
 
-    /// Has a cancel wake this waker; at once, if it is fired already.
+    /// A cancel will wake `waker`; if the handle was fired already, it is woken at once.
     pub(crate) fn wakes(&self, waker: &Waker) -> Registered {
         let Some(cancel) = &self.cancel else { return Registered(None) };
         let mut state = cancel.state.lock();
@@ -140,12 +141,13 @@ impl Until {
         }
     }
 
-    /// Whether this surely gives an operation all the time that it may take.
+    /// Whether the call surely has time for an operation that takes `longest`, and cannot be
+    /// cancelled.
     pub(crate) fn suffices_for(&self, longest: Duration) -> bool {
         self.cancel.is_none() && self.left().is_none_or(|left| left >= longest)
     }
 
-    /// The writer's side of a lock that another call with the same handle may have.
+    /// Locks for writing; another call with the same handle may have the lock.
     pub(crate) fn write<'a, T>(
         &self,
         lock: &'a RwLock<T>,
@@ -160,7 +162,7 @@ impl Until {
     }
 }
 
-/// The sleep of one thread.
+/// The sleep of one thread, until it is woken.
 #[derive(Default)]
 struct Sleep {
     is_woken: Mutex<bool>,
@@ -174,7 +176,7 @@ impl Wake for Sleep {
     }
 }
 
-/// The result of a future; at the end of the time the future is dropped.
+/// Waits for the result of a future. At the end of the time the future is dropped.
 ///
 /// # Errors
 /// `DLOCK_E_CANCELLED`, `DLOCK_E_TIMED_OUT`.
@@ -210,8 +212,9 @@ pub(crate) fn block_on<F: Future>(future: F, until: &Until) -> Result<F::Output,
     }
 }
 
-/// The result of a work that takes no longer than `longest`. If the time may not suffice for that,
-/// a thread does it, and goes on when the time is over; `undo` gets a result that is not wanted.
+/// Runs a work that takes no longer than `longest`, and returns its result. If the call's time may
+/// not suffice, a thread runs the work, and goes on after the call has ended; then `undo` gets the
+/// result, because no call wants it any more.
 ///
 /// # Errors
 /// Those of the work; `DLOCK_E_CANCELLED`, `DLOCK_E_TIMED_OUT`; `DLOCK_E_TOO_MANY`.
@@ -228,11 +231,11 @@ pub(crate) fn in_time<T: Send + 'static>(
     by_a_thread(until, Full::Refuses, work, undo)
 }
 
-/// As [`in_time`], of a work that begins also if there is no time for it: what it owns must not be
-/// dropped by the caller, if that may wait.
+/// As [`in_time`], for a work that begins even if there is no time for it: the caller must not drop
+/// what the work owns, because the drop may block.
 ///
 /// # Errors
-/// As `in_time`; after `DLOCK_E_TOO_MANY` the work begins when one of the threads is free.
+/// As `in_time`. After `DLOCK_E_TOO_MANY` the work begins when one of the threads is free.
 pub(crate) fn in_any_case<T: Send + 'static>(
     until: &Until,
     longest: Duration,
@@ -264,29 +267,29 @@ fn by_a_thread<T: Send + 'static>(
     match block_on(Answered(&answer), until) {
         Ok(result) => result,
         Err(late) => match answer.close() {
-            Some(result) => result, // it came in the same moment
+            Some(result) => result, // it came at the same moment
             None => Err(late),
         },
     }
 }
 
-/// The calls of a process that threads carry out.
+/// The calls that threads of a process carry out.
 #[derive(Default)]
 pub(crate) struct Calls {
     threads: usize,
-    /// Calls that must be carried out in any case, and wait for a thread.
+    /// Calls that must be carried out in any case, and that wait for a free thread.
     kept: VecDeque<Call>,
 }
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// What becomes of a call for which there is no thread more.
+/// What becomes of a call if no thread is free.
 enum Full {
     Refuses,
     Keeps,
 }
 
-/// Has a thread carry the call out.
+/// A thread carries the call out.
 ///
 /// # Errors
 /// `DLOCK_E_TOO_MANY`, `DLOCK_E_NO_RESOURCE`.
@@ -298,7 +301,7 @@ fn begin(call: Call, full: Full) -> Result<(), Failure> {
             Full::Keeps => state.kept.push_back(call),
             Full::Refuses => {
                 drop(state);
-                drop(call); // it may own the last reference to a lock
+                drop(call); // not under the mutex: it may own the last reference to a lock
             }
         }
         return Err(Failure::of(DLOCK_E_TOO_MANY));
@@ -322,7 +325,7 @@ fn begin(call: Call, full: Full) -> Result<(), Failure> {
     })
 }
 
-/// The answer of a thread; `state`: its result, or `Closed`.
+/// The answer of a thread: its result, or `Closed` if no call wants it any more.
 struct Answer<T> {
     state: Mutex<Option<Told<T>>>,
     sleep: Arc<Mutex<Option<Waker>>>,
@@ -334,7 +337,7 @@ enum Told<T> {
 }
 
 impl<T> Answer<T> {
-    /// Leaves the result; hands it back if it is not wanted any more.
+    /// Leaves the result for the caller; returns it if no call wants it any more.
     fn tell(&self, result: Result<T, Failure>) -> Option<Result<T, Failure>> {
         let mut state = self.state.lock();
         if let Some(Told::Closed) = &*state {
@@ -402,7 +405,7 @@ pub extern "C" fn dlock_cancel_close(cancel: dlock_cancel) -> dlock_error {
     run("dlock_cancel_close", || handles::remove::<Arc<Cancel>>(cancel.id).map(drop))
 }
 
-/// Writes what `make` returns where the caller wants it; null is refused before.
+/// Writes the value that `make` returns to `at`. A null `at` is refused before `make` is called.
 ///
 /// # Safety
 /// `at` is null or points to memory for a `T`.
