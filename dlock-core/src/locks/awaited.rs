@@ -4,7 +4,7 @@
 //! ```text
 //!   counted: a number of clients, for as long as it takes
 //!   known:   each until it has claimed everything, or is proved dead, or an operator ends the
-//!   known:   each until it has claimed everything, or is proved dead, or an operator ends the
+//!            wait, or the deadline and its own horizon have passed and it has not come
 //!   lost:    the clients are not known: all that come, until an operator ends the wait
 //!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
