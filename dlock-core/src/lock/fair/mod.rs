@@ -71,8 +71,7 @@ pub(super) struct Fair {
 pub enum Half {
     /// The half that counts the shared tickets done.
     Low,
-    /// The half that counts the exclusive tickets done. As the target of a wake it means both
-    /// halves.
+    /// The half that counts the exclusive tickets done; as the target of a wake: both halves.
     High,
 }
 
@@ -128,8 +127,7 @@ pub(super) fn first_chain(op: Op, e: &LockEntry) -> Chain {
     }
 }
 
-/// The result, if the first effect decides the operation; `None`: there is more to do, and nothing
-/// has changed.
+/// The result, if the first effect decides the operation; `None`: nothing has changed yet.
 #[inline(always)]
 pub(super) fn ends(
     op: Op,
@@ -326,8 +324,7 @@ fn granted(e: &mut LockEntry, mode: Mode, until: Deadline, clock: Now) -> OpResu
     e.grant(mode, view)
 }
 
-/// The look has not granted the lock. `is_turn`: the word shows the ticket's turn, but the claim
-/// may have been over before.
+/// The look has granted no lock. `is_turn`: the word shows the turn, but the claim may be over.
 fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step {
     let mode = m.mode();
     let is_new = e.state != ticketed(mode);
@@ -388,8 +385,7 @@ fn looked(
     }
 }
 
-/// The ticket was passed, or is of another lap. An operation that waits takes one new ticket; any
-/// other ends.
+/// The ticket was passed, or is of another lap: an operation that waits takes one new ticket.
 fn lost_place(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     match m.waits() && !m.is_reentry(e) && !std::mem::replace(&mut m.requeued, true) {
         true => take_anew(m, e, now),
@@ -555,8 +551,7 @@ pub(super) fn outcome(
 }
 
 impl LockEntry {
-    /// The word and the half on which clients sleep that have to be woken now; takes the request
-    /// out.
+    /// Takes out the word and the half on which clients sleep that have to be woken now.
     pub fn take_wake(&mut self) -> Option<(WordAddr, Half)> {
         let half = self.fair.wakes.take()?;
         Some((self.turn_addr(), half))
@@ -587,8 +582,7 @@ impl LockEntry {
         }
     }
 
-    /// Takes over the place that a successor has given to the ticket. The successor has reset the
-    /// ledger.
+    /// Takes over the place that a successor has given to the ticket, with a reset ledger entry.
     pub(super) fn has_place(&mut self, ticket: Ticket, turn: u64, mode: Mode) {
         self.fair.ticket = ticket;
         self.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
