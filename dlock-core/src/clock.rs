@@ -58,7 +58,7 @@ impl Lease {
         let ticks = time.as_nanos().div_ceil(u128::from(TICK_NS));
         Self(u32::try_from(ticks).unwrap_or(u32::MAX))
     }
-    /// Whether the operation only asks.
+    /// Whether this is no lease, so that the operation only asks.
     #[inline]
     pub const fn is_none(self) -> bool {
         self.0 == 0

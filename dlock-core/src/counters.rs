@@ -16,7 +16,7 @@ use crate::lock::Op;
 use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
-/// Which side counts with a counter.
+/// The side that counts events with a counter: client or primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
     /// The client library.
@@ -25,7 +25,8 @@ pub enum By {
     Primary,
     /// Client and primary, each for itself.
     Both,
-    /// Neither: the counter stays 0, as in the original or because its event cannot happen here.
+    /// Neither: the counter stays 0, as in the original, or because its event cannot happen in this
+    /// implementation.
     Nobody,
 }
 
@@ -130,7 +131,7 @@ impl Counters {
         self.0[counter as usize].fetch_add(events, Ordering::Relaxed);
     }
 
-    /// The value of one counter.
+    /// The value of this counter.
     pub fn of(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Ordering::Relaxed)
     }

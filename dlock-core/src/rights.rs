@@ -143,7 +143,7 @@ impl Rights {
         self.0 & right.bit() != 0
     }
 
-    /// The set with one more right, and the rights that it contains.
+    /// This set with one more right, and with the rights that this right contains.
     #[must_use]
     pub fn with(self, right: Right) -> Self {
         let contained = match right {
@@ -191,7 +191,7 @@ impl Quotas {
 /// A rule: what certificates with one of these names may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Names of certificates, or [`ANY_NAME`].
+    /// The names of certificates to which the rule applies; [`ANY_NAME`]: all.
     pub names: Vec<String>,
     /// Prefixes of the names of locks and objects; the empty prefix matches all.
     pub prefixes: Vec<Vec<u8>>,
@@ -223,7 +223,7 @@ pub enum Refused {
     Right {
         /// The missing right.
         right: Right,
-        /// The name of the lock or object.
+        /// The name of the lock or object for which the right is missing.
         name: Vec<u8>,
     },
     /// No rule names the certificate.
@@ -275,7 +275,7 @@ struct Standing {
     rules: Vec<usize>,
     quotas: Quotas,
     clients: BTreeSet<ClientId>,
-    /// Objects that it has created; some may not exist any more.
+    /// The objects that this identity has created; some may not exist any more.
     objects: BTreeSet<ObjectId>,
 }
 
@@ -444,7 +444,7 @@ impl Access {
     /// Records that a client has created an object.
     pub(crate) fn created(&mut self, client: ClientId, object: ObjectId) {
         let Some(&identity) = self.clients.get(&client) else { return };
-        // Counted even without a quota: new rules may set one later.
+        // An object counts even without a quota, because new rules may set one later.
         let before = match self.is_open() {
             false => self.creators.insert(object, identity),
             true => self.creators.remove(&object),
@@ -478,7 +478,7 @@ impl Access {
         std::mem::take(&mut self.refusals)
     }
 
-    /// Checks that every recorded client is known; for tests.
+    /// Checks that every recorded client is `known`; for tests.
     pub(crate) fn is_of(&self, known: impl Fn(ClientId) -> bool) -> bool {
         let listed = self.known.values().map(|standing| standing.clients.len()).sum::<usize>();
         self.clients.keys().all(|&client| known(client)) && listed == self.clients.len()

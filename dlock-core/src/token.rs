@@ -65,7 +65,7 @@ impl Token {
     }
 }
 
-/// What the end of an exclusive hold of a read-write lock adds to the fence.
+/// How much the end of an exclusive hold adds to the fence of a read-write lock.
 pub const RW_END: u64 = 2;
 
 /// The smallest even fence that is above every token of a lock with this fence and this `w0`.
@@ -139,7 +139,7 @@ impl TokenFloor {
         Self { start, since: now, reserved_until: None }
     }
 
-    /// The fence of the first lock.
+    /// The fence with which the primary's first lock starts.
     pub fn start(&self) -> u64 {
         self.start
     }

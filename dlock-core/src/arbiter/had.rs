@@ -13,8 +13,8 @@ use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
 impl Arbiter {
-    /// What the client has of this lock. If the primary cannot tell what it is, it counts as
-    /// something without a lease.
+    /// What the client has of this lock. If the primary cannot tell the kind of what the client
+    /// has, that counts as something without a lease.
     pub(crate) fn had(
         &self,
         now: ServerTime,

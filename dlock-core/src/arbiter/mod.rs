@@ -443,13 +443,14 @@ impl Arbiter {
         }
     }
 
-    /// How many clients a lock has to be told of.
+    /// How many clients are changing between executing their own chains and having the primary do
+    /// so: a lock that is used must learn of each.
     pub(crate) fn changing_len(&self) -> usize {
         self.proxied.changing_len()
     }
 
     /// How many records a call about this lock visits apart from its references: the queued
-    /// clients, and the clients that the lock may have to be told of.
+    /// clients, and those that are [changing](Self::changing_len).
     pub(crate) fn searched(&self, slot: Slot) -> usize {
         self.waiters(slot) + self.changing_len()
     }

@@ -20,7 +20,8 @@ use crate::planted::{self, Bug};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Proxied {
     clients: BTreeSet<ClientId>,
-    /// Clients of whose change some locks may not have been told.
+    /// Clients that became proxied, or stopped being proxied, while some of their locks do not know
+    /// that yet.
     changing: BTreeSet<ClientId>,
 }
 
@@ -29,7 +30,7 @@ impl Proxied {
         self.clients.contains(&client)
     }
 
-    /// How many clients a lock has to be told of.
+    /// How many clients a lock has to learn of that are changing.
     pub fn changing_len(&self) -> usize {
         self.changing.len()
     }
@@ -67,7 +68,8 @@ impl Arbiter {
         }
     }
 
-    /// Whether some locks still have to be [told](Self::tell) of a change of this client.
+    /// Whether some locks of this client still have to [learn](Self::tell) that it became proxied,
+    /// or no longer is.
     pub fn is_changing(&self, client: ClientId) -> bool {
         self.proxied.changing.contains(&client)
     }
@@ -80,7 +82,7 @@ impl Arbiter {
         self.drop_if_empty(slot);
     }
 
-    /// Records that every lock of this client has been told of its change.
+    /// Records that every lock of this client knows who executes the client's chains.
     pub fn settled(&mut self, client: ClientId) {
         self.proxied.changing.remove(&client);
     }

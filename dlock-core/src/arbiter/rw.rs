@@ -112,7 +112,8 @@ impl RwState {
             .map(|&(client, entry)| {
                 let same = before.get(&client).filter(|before| before.entry == entry);
                 let since = same.map_or(now, |before| {
-                    // the primary and the client may have stood still between two looks
+                    // if the primary and the client stood still between two looks, the time in
+                    // between does not count
                     let unseen_ns = now.0.saturating_sub(before.seen.plus_ns(UNSEEN_NS_MAX).0);
                     before.since.plus_ns(unseen_ns)
                 });

@@ -34,7 +34,7 @@ pub struct Metered<'a> {
 }
 
 impl<'a> Metered<'a> {
-    /// A counter at 0.
+    /// A meter for this memory, at 0.
     pub fn new(mem: &'a mut dyn LockMemory) -> Self {
         Self { mem, work: 0 }
     }

@@ -116,7 +116,7 @@ impl LockEntry {
             self.granted_at = Some(self.granted_at(epoch));
         }
         if !self.keeps_token(old) {
-            self.token = Token::NONE; // the answer to `Confirm` has a new one
+            self.token = Token::NONE; // `Confirm` brings a new one
         }
         let may_be_lost = old.is_past_horizon() || self.may_be_lost_by_clock(old);
         if self.state.is_held() && self.lock_type != LockType::Rw {
@@ -128,7 +128,7 @@ impl LockEntry {
         match &mut self.doubt {
             doubt @ Doubt::None => *doubt = Doubt::Claimed { may_be_lost },
             Doubt::Claimed { may_be_lost: before } => *before |= may_be_lost,
-            _ => {} // the client undoes it anyway
+            _ => {} // the doubt is undone anyway
         }
     }
 

@@ -66,7 +66,7 @@ impl LockEntry {
         Some(FirstOp(Phase::Fair(fair::first(op, self, now)?)))
     }
 
-    /// The chain of a [first turn](Self::first_turn).
+    /// The chain of the operation's [first turn](Self::first_turn).
     #[inline(always)]
     pub fn chain_of(&self, op: Op) -> Chain {
         fair::first_chain(op, self)

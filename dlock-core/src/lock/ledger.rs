@@ -22,7 +22,8 @@ impl LockEntry {
         let mode = match self.state {
             _ if self.doubt != Doubt::None => return, // the next operation undoes it
             S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
-            S::ExclusiveLocked if !is_fair => return self.clear_ledger_entry(), // the word names it
+            // the word names the client
+            S::ExclusiveLocked if !is_fair => return self.clear_ledger_entry(),
             S::ExclusiveLocked | S::ExclusiveTicketed => Mode::Exclusive,
             S::SharedLocked | S::SharedTicketed => Mode::Shared,
         };

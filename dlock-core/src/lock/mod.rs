@@ -180,7 +180,7 @@ pub struct LockEntry {
     /// Atomic and read-write locks, while held: the value of the lock word as last known.
     word: u64,
     lease: Term,
-    /// How the library renews the lease; `None`: it does not.
+    /// The renewal of the lease by the library; `None`: the library does not renew it.
     renewal: Option<Renewal>,
     /// How many holds have begun, and (`loss`) the number of the last hold that was lost, with the
     /// reason.
@@ -373,8 +373,9 @@ impl LockEntry {
         !matches!(self.doubt, Doubt::None | Doubt::Left)
     }
 
-    /// Whether an earlier operation may have left something that is to be [undone](Self::undo): its
-    /// caller was told that it holds nothing, or has asked for the end of the hold.
+    /// Whether the client has to [undo](Self::undo) something of an earlier operation: that
+    /// operation's caller got a result by which it holds nothing, or has asked for the end of the
+    /// hold.
     #[inline]
     pub fn is_to_be_undone(&self) -> bool {
         matches!(self.doubt, Doubt::Acquire | Doubt::Release)

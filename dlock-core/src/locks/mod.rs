@@ -113,7 +113,7 @@ pub struct Locks {
     /// Waits of ended channels that the primary still has to drop.
     deaf: StaleWaits,
     /// Clients whose chains will be executed by another party from now on (the primary or the
-    /// client itself), each with the handle whose lock is the next to be told of the change.
+    /// client itself), each with the handle of the next lock that has to learn of the change.
     changing: BTreeMap<ClientId, Handle>,
     /// Work units since the last [`take_work`](Locks::take_work).
     work: u32,

@@ -323,7 +323,7 @@ impl Locks {
         released: Released,
         out: &mut Vec<Sent>,
     ) {
-        // The search visits the references and the queue.
+        // The work of searching for the client in the references and in the queue.
         let refs = self.registry.locks.refs(released.slot).len();
         mem.visited(1 + refs + self.arbiter.searched(released.slot));
         self.claims.remove(&(released.slot, client));

@@ -126,7 +126,7 @@ pub(super) struct Member {
     pub(super) lags: bool,
     /// The reason to remove the client as soon as the lapse under way is done.
     pub(super) condemned: Option<Exit>,
-    /// What an operator has asked the client for.
+    /// What an operator has asked the client to give back.
     pub(super) asked: Option<Asked>,
     /// Whether an operator has removed the client: it may not come back.
     pub(super) is_barred: bool,

@@ -24,10 +24,10 @@ use crate::planted::{self, Bug};
 /// `Reinit`.
 pub const REMEMBERED_MAX: usize = 1_000;
 
-/// An operator has asked a client to give back what it has.
+/// What an operator has asked a client to give back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// When the client is judged.
+    /// When the primary judges the client.
     pub(crate) until: ServerTime,
     /// The lock that the client is to give back; `None`: the client is to leave.
     pub(crate) lock: Option<LockId>,

@@ -52,7 +52,7 @@ use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode, Reply, Request};
 use crate::wire::status::Status;
 
-/// What the executor does next. Times are on the client's own clock ([`Now::local_ns`]).
+/// The next step for the executor. Times are on the client's own clock ([`Now::local_ns`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Execute the chain and report [`Operation::outcome`]: `Unknown` if there is no outcome in

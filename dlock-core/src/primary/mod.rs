@@ -274,7 +274,7 @@ impl Primary {
             }
             Next::Tell(effect) => return self.effects.push_back(effect),
         };
-        self.next.push_front(then); // after the effects of this
+        self.next.push_front(then); // after the effects of the step
     }
 
     /// Handles that the driver has executed the effect that it must report.

@@ -93,20 +93,20 @@ pub enum Whose {
 /// now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Folder {
-    /// The folder that was opened.
+    /// The folder that this primary opened at the start.
     pub opened: FileId,
     /// Whether that folder was removed, so that it has no name any more.
     pub is_removed: bool,
     /// The folder that is at the path now.
     pub at_path: Option<FileId>,
-    /// The device of the lowest folder that the path still leads to.
+    /// The device of the lowest folder to which the path still leads.
     pub device_above: Option<u64>,
 }
 
 /// What a primary does before it writes its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Nothing: its lock file is in its place.
+    /// It does nothing: its lock file is in its place.
     Holds,
     /// It makes its lock file again, and the folder if need be, but replaces no other file.
     MakeAgain,
@@ -190,7 +190,7 @@ impl Process {
     pub fn has_ended(self, is_used: bool, stat: Option<(bool, u64)>) -> bool {
         let is_another = |started| self.started != 0 && self.started != started;
         match stat {
-            _ if self.pid <= 0 => false, // of another namespace
+            _ if self.pid <= 0 => false, // the process is of another namespace
             _ if !is_used => true,
             Some((has_ended, started)) => has_ended || is_another(started),
             None => false,
@@ -198,8 +198,8 @@ impl Process {
     }
 }
 
-/// Whether the list now has another signature (`there`) than when its primary was last heard;
-/// `heard`: `None`: it had no signature then.
+/// Whether the list now has another signature (`there`) than when its primary was last heard
+/// (`heard`); without a signature at that time it counts as not replaced.
 pub(crate) fn is_replaced(heard: Option<&Signature>, there: Option<&Signature>) -> bool {
     heard.is_some() && heard != there && !planted::is(Bug::ReplacedTaken)
 }

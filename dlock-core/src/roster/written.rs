@@ -100,10 +100,10 @@ impl Written {
 }
 
 impl Whose {
-    /// Whether a primary may tell a client whose request it has that it knows the client. The
-    /// client relies on its session from the moment in which it asked. That was before this check,
-    /// and a primary that takes the place later waits for the client's whole horizon. If the
-    /// primary cannot see which one has the list, another may have taken it.
+    /// Whether a primary may confirm to a client, whose request it has, that it knows the client.
+    /// The client relies on its session from the moment in which it asked. That was before this
+    /// check, and a primary that takes the place later waits for the client's whole horizon. If
+    /// this primary cannot see which primary has the list, another one may have taken it.
     pub fn may_answer(self) -> bool {
         self == Whose::Mine
     }

@@ -32,7 +32,8 @@ pub enum Step {
         /// The most informative status of the last round over the addresses; of equal ones the
         /// first.
         status: Status,
-        /// Whether a primary has answered that it recovers, or has just recovered.
+        /// Whether a primary has answered that it recovers, or has just recovered; then the client
+        /// may try later.
         recovers: bool,
     },
 }

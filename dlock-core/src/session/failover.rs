@@ -155,7 +155,7 @@ pub struct Failover {
     at: usize,
     silence_ns: u64,
     stage: Stage,
-    /// When the primary answered last, and when it is asked next.
+    /// When the primary answered last, and when the client asks it next.
     heard_ns: u64,
     next_ns: u64,
     /// Attempts since the client left its primary, and rounds of confirming since it came to one.
@@ -172,7 +172,7 @@ pub struct Failover {
     /// [`UNREACHED_NS`] between two such rounds.
     removed_rounds: u32,
     removed_ns: Option<(u64, u64)>,
-    /// The next pause before the primary is asked again, or claims are repeated.
+    /// The next pause before the client asks the primary again, or repeats claims.
     waits_ns: u64,
     /// Whether an operation has left something in doubt; and whether a primary has answered since.
     is_unsettled: bool,
@@ -326,7 +326,7 @@ impl Failover {
                 };
             }
             Err(_) if self.stage == Stage::Anew => {
-                // Treated like the last failure of a round.
+                // A failure to begin anew counts like the last failure of a round.
                 let addresses = self.addresses as u32;
                 self.at = self.addresses - 1;
                 self.tries = (self.tries / addresses).saturating_mul(addresses) + addresses - 1;
@@ -357,7 +357,7 @@ impl Failover {
         }
     }
 
-    /// The pause before the recovering primary is asked again: twice the last one.
+    /// The pause before the client asks the recovering primary again: twice the last one.
     fn pauses(&mut self) -> u64 {
         let longest_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
         let pause_ns = self.waits_ns;
@@ -385,7 +385,7 @@ impl Failover {
             return;
         }
         self.settles = false;
-        self.is_unsettled &= !is_all; // otherwise confirmed again after the next answer
+        self.is_unsettled &= !is_all; // otherwise the client confirms again after the next answer
         if self.stage == Stage::Here {
             return;
         }

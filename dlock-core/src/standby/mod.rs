@@ -40,7 +40,7 @@ pub enum Ground {
     Promoted,
 }
 
-/// What the executor does next.
+/// The next task of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Do nothing before `until_ns`, except to look whether the old process has ended.
@@ -192,7 +192,7 @@ impl Standby {
                 self.pauses(now_ns);
                 Some(ground)
             }
-            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None, // late
+            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None, // a late answer
         };
         (self.was_heard, self.heard_ns, self.stage) = (true, now_ns, Stage::Watches);
         self.next_ns = now_ns.saturating_add(self.quarter_ns());

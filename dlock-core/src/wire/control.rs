@@ -28,7 +28,7 @@ use crate::wire::status::Status;
 
 /// The newest protocol version that this library speaks.
 pub const VERSION: u8 = 1;
-/// The oldest protocol version this library speaks.
+/// The oldest protocol version that this library speaks.
 pub const VERSION_MIN: u8 = 1;
 
 /// The proof of a client's identity: a random value that only the primary and that client know.
@@ -113,9 +113,9 @@ pub struct Place {
 pub enum ControlRequest {
     /// Register a new client. The versions come first in the frame, in a layout that never changes.
     Init {
-        /// Oldest version the client speaks.
+        /// The oldest version that the client speaks.
         version_min: u8,
-        /// Newest version the client speaks.
+        /// The newest version that the client speaks.
         version_max: u8,
         /// `trans_mode_t` of the C API; must be the same as the primary's.
         tp_mode: u8,
@@ -125,9 +125,9 @@ pub enum ControlRequest {
     },
     /// Come back as a known client, or come to a successor.
     Reinit {
-        /// Oldest version the client speaks.
+        /// The oldest version that the client speaks.
         version_min: u8,
-        /// Newest version the client speaks.
+        /// The newest version that the client speaks.
         version_max: u8,
         /// `trans_mode_t` of the C API; must be the same as the primary's.
         tp_mode: u8,
@@ -206,7 +206,7 @@ pub enum Whose {
         /// The one client; `None`: all holders.
         client: Option<ClientId>,
     },
-    /// Those without a control connection.
+    /// Those that have no control connection.
     Departed,
     /// All.
     All,

@@ -16,7 +16,7 @@ use std::fmt;
 /// Makes [`FabricKind`] and the properties of each kind.
 macro_rules! fabrics {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $name:literal, $executes:ident;)*) => {
-        /// How the data path of a client runs.
+        /// A way in which the data path of a client runs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum FabricKind {

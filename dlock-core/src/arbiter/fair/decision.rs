@@ -43,7 +43,7 @@ pub(super) struct Decision<'a> {
     pub(super) answers: Vec<(Waiter, Option<(Deadline, Ticket)>)>,
     /// Whether there is more to pass.
     pub(super) is_unfinished: bool,
-    /// When to look again.
+    /// When the arbiter looks at the lock again.
     pub(super) next: Option<ServerTime>,
 }
 

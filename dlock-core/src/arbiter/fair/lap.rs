@@ -30,7 +30,7 @@ const HOLD_BACK_NS: u64 = NS;
 pub(super) fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     end_earlier_wait(ctx, state, from.client);
     let since = ctx.now;
-    state.fair.records.remove(&from.client); // of an earlier ticket
+    state.fair.records.remove(&from.client); // an earlier ticket
     let held_back = HeldBack { from, mode, since };
     if let Some(earlier) = state.fair.held_back.insert(from.client, held_back) {
         let word = ctx.read();

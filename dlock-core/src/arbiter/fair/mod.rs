@@ -403,7 +403,7 @@ pub(super) fn passed_on(fair: &mut FairState, client: ClientId) {
 pub(super) fn may_take(seen: u64, add: u64) -> Result<(), Status> {
     match add {
         TakenWord::TAKE_EXCLUSIVE | TakenWord::TAKE_SHARED => {
-            // if not, the client sends `TakeTicket`
+            // otherwise the client sends `TakeTicket`
             let is_high = TakenWord::from_bits(seen).is_high();
             (!is_high || planted::is(Bug::HighIsTicket)).then_some(()).ok_or(Status::Fail)
         }

@@ -24,8 +24,8 @@ use crate::wire::message::Mode;
 const GRACE_NS: u64 = FAIR_GRACE.ns();
 /// How long a client whose entry is over may stand in the way of the next lap.
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
-/// The times between looks by the timer while a client waits, or after something was undone,
-/// nanoseconds.
+/// The times between two looks by the timer, nanoseconds. The timer runs while a client waits, or
+/// after something was undone.
 const LOOK_AFTER_NS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
 /// What the arbiter knows of a client's ticket.
@@ -327,7 +327,7 @@ impl View {
         });
     }
 
-    /// What a client has.
+    /// What this client has, by its entry and its record.
     pub(super) fn has(&self, fair: &FairState, client: ClientId, entry: Entry) -> Has {
         match fair.records.get(&client) {
             Some(Record { status: Status::Over, .. }) => Has::Nothing,

@@ -56,7 +56,7 @@ pub(super) struct Fair {
     /// The least that the ledger claims: until when, and by which clock.
     claim_until: Deadline,
     claim_clock: u64,
-    /// Whether tickets come from the arbiter. It tells the client when they no longer do.
+    /// Whether the arbiter gives the tickets; its answer says when clients take them again.
     diverted: bool,
     /// Until when a ticket of a single try (`TryLock`) is claimed.
     tried_until: Deadline,
