@@ -40,7 +40,7 @@ pub(super) enum At {
     Looking,
     /// The client takes its share off the reader count.
     Leaving,
-    /// The client adds one to the count again: its share had already been taken off by the primary.
+    /// The client adds one to the count again: the arbiter had already taken its share off.
     PuttingBack,
     /// The client releases its exclusive hold.
     Releasing,

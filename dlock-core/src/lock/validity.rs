@@ -55,8 +55,8 @@ impl LockEntry {
     }
 
     /// The hold goes on until `deadline`, as the answer to an extend says. An extend without a
-    /// lease that finds the known deadline makes no lease longer, also not a claimed one. But if it
-    /// finds another deadline, the next claim lasts until that one.
+    /// lease that finds the known deadline makes no lease longer, also not a claimed one. But its
+    /// caller learns of the deadline, so a later claim lasts until then.
     pub(super) fn goes_on(&mut self, deadline: Deadline, lease: Lease, now: &Now) {
         let runs_until_ns = self.lease.runs_until_ns;
         self.is_judged_by(now);

@@ -172,8 +172,7 @@ impl Locks {
         }
     }
 
-    /// Records that the operator's deadline of this client has been judged: it gets no answer about
-    /// it.
+    /// Forgets what an operator wants back from this client: the client has been judged.
     pub(crate) fn wants_no_more(&mut self, client: ClientId) {
         self.listeners.wanted_no_more(client);
     }
