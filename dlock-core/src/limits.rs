@@ -23,7 +23,7 @@ pub const SERVERS_MAX: usize = 32;
 pub const FAIR_READERS_MAX: u16 = 63;
 /// The number, in either lane of a fair lock, from which a fetch-and-add takes no ticket: from
 /// there on only the arbiter gives tickets, until it has started the lanes again. Each client adds
-/// a few times at most before it knows.
+/// a few times at most before it learns that.
 pub const FAIR_DIVERT: u32 = 0x7000_0000;
 /// The number from which the arbiter gives no ticket either.
 pub const FAIR_LANE_END: u32 = 0x7fff_0000;

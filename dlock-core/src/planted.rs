@@ -456,8 +456,8 @@ bugs! {
 /// the simulator takes anywhere near 0x7000_0000 tickets.
 pub const OF_LAPS: &[Bug] = &[Bug::HighIsTicket, Bug::LapOverEntries];
 
-/// The rules that only unit tests find broken: no schedule of the simulator comes to the
-/// situations.
+/// The rules that only unit tests find broken: no schedule of the simulator reaches the situations
+/// that these tests make.
 pub const OF_UNITS: &[Bug] = &[
     Bug::QuestionKept,
     Bug::DeadlineUntold,

@@ -19,9 +19,9 @@
 //!
 //! **Across incarnations.** A new lock starts above the [floor](TokenFloor) of its primary: at
 //! least seconds since 1970 · 2³⁰, and above everything that an earlier incarnation with the same
-//! list of clients can have given. No lock is acquired 2³⁰ times a second, so the upper bound of an
-//! incarnation's tokens grows only with its clock. The primary writes this bound into the list of
-//! clients ahead of time ([`TokenFloor::reserve`]).
+//! roster can have given. No lock is acquired 2³⁰ times a second, so the upper bound of an
+//! incarnation's tokens grows only with its clock. The primary writes this bound into its roster
+//! ahead of time ([`TokenFloor::reserve`]).
 
 use crate::clock::{ServerTime, NS};
 use crate::memory::words::{TakenWord, Ticket};
@@ -114,7 +114,7 @@ pub fn settled_fence(
 pub const LEAP_MAX: u64 = 1 << 50;
 /// The most tokens that one lock gives in a second.
 pub const PER_SECOND: u64 = 1 << 30;
-/// For how long the list of clients reserves tokens, seconds.
+/// For how long the roster reserves tokens, seconds.
 pub const RESERVE_S: u64 = 600;
 
 /// The numbers between which a primary's tokens are: above `start`, and below the bound that it
@@ -129,7 +129,7 @@ pub struct TokenFloor {
 
 impl TokenFloor {
     /// The floor of a primary that starts now, `wall_s` seconds after 1970. `kept`: the number in
-    /// its list of clients below which all earlier tokens are.
+    /// its roster below which all earlier tokens are.
     pub fn new(now: ServerTime, wall_s: u64, kept: u64) -> Self {
         let by_clock = wall_s.saturating_mul(PER_SECOND);
         let start = match planted::is(Bug::ReserveIgnored) {
@@ -150,8 +150,8 @@ impl TokenFloor {
         self.start.saturating_add(passed_s.saturating_add(1).saturating_mul(PER_SECOND))
     }
 
-    /// The bound to write into the list of clients before any token above the last bound is given;
-    /// `None`: the last bound still holds for long enough.
+    /// The bound to write into the roster before any token above the last bound is given; `None`:
+    /// the last bound still holds for long enough.
     pub fn reserve(&mut self, now: ServerTime) -> Option<u64> {
         if self.reserved_until.is_some_and(|until| now < Self::renews_at(until)) {
             return None;

@@ -59,7 +59,7 @@ pub struct Progress {
     /// The clients that have not come, each with the time until which the recovery waits for it;
     /// `None`: without end.
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
-    /// Whether there may be other clients, because the list of clients was lost.
+    /// Whether there may be other clients, because the roster was lost.
     pub is_unlisted: bool,
 }
 
@@ -173,9 +173,9 @@ impl Locks {
         self.recovering |= !self.awaited.missing.is_empty();
     }
 
-    /// Begins a recovery without a list of clients, because the list was lost: no client gets a
-    /// lock before an operator ends the wait ([`hurries`](Self::hurries)). Until then clients may
-    /// come back.
+    /// Begins a recovery without a roster, because the roster was lost: no client gets a lock
+    /// before an operator ends the wait ([`hurries`](Self::hurries)). Until then clients may come
+    /// back.
     pub fn awaits_unlisted(&mut self) {
         self.awaited.is_unlisted = true;
         self.recovering = true;
@@ -204,7 +204,7 @@ impl Locks {
         }
     }
 
-    /// Whether the client is in the list of the predecessor.
+    /// Whether the client is in the roster of the predecessor.
     pub(crate) fn is_of_predecessor(&self, client: ClientId) -> bool {
         self.proofs(client).is_some()
     }

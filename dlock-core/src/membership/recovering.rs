@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members while the primary recovers: clients that do not claim everything in time, clients whose
-//! processes end before they have claimed everything, and the list of clients that is kept when the
+//! processes end before they have claimed everything, and the roster that is kept when the recovery
+//! is over.
 //! recovery is over.
 
 use super::{Ending, Exit, Gone, Membership, State};
@@ -54,8 +55,8 @@ impl Membership {
         self.hang_up(now, client, Gone::Silent);
     }
 
-    /// Takes the result of the recovery, once, with the change that the driver must keep with it:
-    /// the list of clients.
+    /// Takes the result of the recovery, once, with the change of the roster that the driver must
+    /// keep with it.
     pub(crate) fn take_recovered(&mut self, locks: &mut Locks) -> Option<(Recovered, Change)> {
         let recovered = locks.take_recovered()?;
         let clients: Vec<ClientId> = self.members.keys().copied().collect();

@@ -23,7 +23,7 @@ pub enum Event {
     /// [`PrimaryConfig`](super::PrimaryConfig) is 0. The predecessor answers nothing any more; the
     /// recovery gives up no client before `deadline_s` has passed since then.
     Awaits { known: Vec<Known>, deadline_s: u32 },
-    /// The list of the predecessor's clients was lost.
+    /// The roster of the predecessor was lost.
     AwaitsUnlisted,
     /// An operator ends the wait for clients of the predecessor.
     Hurries,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The list of clients with which a primary begins: its own, joined with the list of a predecessor
-//! that had another state file.
+//! The roster with which a primary begins: its own, joined with the roster of a predecessor that
+//! had another state file.
 //!
 //! ```text
 //!   own list ──┬─ a predecessor with another state file is later ──▶ joined with its list
@@ -9,7 +9,7 @@
 
 use super::{Change, Clients, UNSEEN_MAX};
 
-/// The contents of a list.
+/// The contents of a roster (the list of a primary's clients).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List {
     /// The clients.
@@ -18,14 +18,14 @@ pub struct List {
     pub origin: Origin,
 }
 
-/// Where the clients of a list come from.
+/// Where the clients of a roster come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The epoch of the list's primary; `None`: the list is of an earlier version.
+    /// The epoch of the roster's primary; `None`: the roster is of an earlier version.
     pub epoch: Option<u64>,
-    /// The epochs of primaries with other state files, all of whose clients are in this list.
+    /// The epochs of primaries with other state files, all of whose clients are in this roster.
     pub after: Vec<u64>,
-    /// `Some`: these are not all clients, because the list of the primary of this epoch was lost,
+    /// `Some`: these are not all clients, because the roster of the primary of this epoch was lost,
     /// and no recovery has ended since.
     pub lost: Option<u64>,
     /// All [tokens](crate::token) that were given are below this number.
@@ -41,17 +41,17 @@ pub struct Other {
     pub has_ended: bool,
 }
 
-/// The other list that a primary also begins with, by its index.
+/// The other roster that a primary also begins with, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joins {
-    /// The list of a later primary: [`List::joined`].
+    /// The roster of a later primary: [`List::joined`].
     Later(usize),
-    /// The list that was lost, and is back: [`List::restored`].
+    /// The roster that was lost, and is back: [`List::restored`].
     Lost(usize),
 }
 
 impl Other {
-    /// The list of this state file. `list`: as it was read; `None`: there is no list.
+    /// The roster of this state file. `list`: as it was read; `None`: there is none.
     pub fn list(&self, list: Option<List>) -> List {
         let lost = Origin { lost: Some(self.epoch), ..Origin::default() };
         let mut list = list.unwrap_or(List { origin: lost, ..List::default() });
@@ -63,21 +63,21 @@ impl Other {
 }
 
 impl List {
-    /// The list of a primary that starts. `read`: the list as it was read (`None`: there is none);
-    /// `last`: the last epoch in the state file.
+    /// The roster of a primary that starts. `read`: the roster as it was read (`None`: there is
+    /// none); `last`: the last epoch in the state file.
     pub fn begun(read: Option<List>, last: Option<u64>) -> List {
         let is_new = read.is_none();
         let mut list = read.unwrap_or_default();
         list.origin.epoch = list.origin.epoch.max(last);
         if is_new {
-            // a primary writes a list before its first epoch: if there is an epoch, there was a
-            // list
+            // a primary writes a roster before its first epoch: if there is an epoch, there was a
+            // roster
             list.origin.lost = list.origin.epoch;
         }
         list
     }
 
-    /// The other list, if any, with which this one is to be joined.
+    /// The other roster, if any, with which this one has to be joined.
     pub fn joins(&self, others: &[Other]) -> Option<Joins> {
         let others = || others.iter().enumerate();
         let later = others().filter(|(_, other)| Some(other.epoch) > self.origin.epoch);
@@ -88,7 +88,7 @@ impl List {
         }
     }
 
-    /// This list joined with a later one.
+    /// This roster joined with a later one.
     pub fn joined(mut self, later: List) -> List {
         let tokens_below = self.origin.tokens_below.max(later.origin.tokens_below);
         self.origin.tokens_below = tokens_below;
@@ -105,7 +105,7 @@ impl List {
         self
     }
 
-    /// Adds the clients of the list that was lost, now that it is back; `false`: `lost` itself
+    /// Adds the clients of the roster that was lost, now that it is back; `false`: `lost` itself
     /// lacks clients.
     pub fn restored(&mut self, lost: List) -> bool {
         self.origin.tokens_below = self.origin.tokens_below.max(lost.origin.tokens_below);
@@ -120,7 +120,7 @@ impl List {
         true
     }
 
-    /// Applies a change.
+    /// Applies a change of the roster.
     pub fn apply(&mut self, change: &Change) {
         self.origin.apply(change);
         change.apply(&mut self.clients);
@@ -128,7 +128,7 @@ impl List {
 }
 
 impl Origin {
-    /// Applies a change.
+    /// Applies a change of the roster.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Only { .. } => self.lost = None, // a recovery has ended
@@ -143,7 +143,7 @@ impl Origin {
     }
 }
 
-/// The shortest history that makes these clients; those first that were heard of first.
+/// The shortest list of changes that makes these clients; those first that were heard of first.
 pub fn history(clients: &Clients) -> Vec<Change> {
     let mut changes = Vec::new();
     for unseen in (0..=UNSEEN_MAX + 1).rev() {

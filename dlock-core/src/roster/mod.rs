@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The list of clients that a primary keeps for its successor.
+//! The roster: the list of clients that a primary keeps for its successor.
 //!
 //! ```text
 //!   Membership ──Effect::Keep(Change)──▶ driver: keeps it, then answers ──▶ Clients
 //!   a successor: Clients ──known()──▶ Locks::awaits
 //! ```
-//! This module does not write the list: the driver does. The successor must know what a client was
-//! answered, so the driver keeps a change before it sends the answer to which the change belongs
-//! ([`written`]). [`place`] decides which primary has the list, [`list`] and [`epoch`] with what a
-//! primary starts.
+//! This module does not write the roster: the driver does. The successor must know what a client
+//! was answered, so the driver keeps a change before it sends the answer to which the change
+//! belongs ([`written`]). [`place`] decides which primary has the roster, [`list`] and [`epoch`]
+//! with what a primary starts.
 
 pub mod epoch;
 pub mod list;
@@ -23,18 +23,18 @@ use crate::membership::Admission;
 use crate::planted::{self, Bug};
 use crate::wire::control::Secret;
 
-/// How many processes the list has of one client; a client with more counts as one whose end cannot
-/// be seen.
+/// How many processes of one client a roster has; a client with more processes counts as one whose
+/// end cannot be seen.
 pub const PROCESSES_MAX: usize = 8;
 
 /// How many primaries may start in a row without hearing of a client that never got a lock; the
 /// next one forgets it. A client whose answer to `Init` was lost never comes.
 pub const UNSEEN_MAX: u32 = 8;
 
-/// All clients of a list.
+/// The clients of a roster.
 pub type Clients = BTreeMap<ClientId, Kept>;
 
-/// What the list has of one client.
+/// What a roster has of one client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The client's proofs: the secret of its session, and behind it that of the session before,
@@ -67,7 +67,7 @@ pub struct Process {
     pub started: u64,
 }
 
-/// A change of the list.
+/// A change of the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A primary has started with these clients.
@@ -144,7 +144,7 @@ impl Change {
         }
     }
 
-    /// Applies the change to the list.
+    /// Applies the change to the clients of a roster.
     pub fn apply(&self, clients: &mut Clients) {
         match self {
             Change::Started => clients.retain(|_, kept| {

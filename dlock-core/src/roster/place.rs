@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which primary has a list of clients: one at a time. This module decides what a process may do
-//! with the list from what the process has seen; the driver does what concerns the file system.
+//! Which primary has a roster: one at a time. This module decides what a process may do with the
+//! roster from what the process has seen; the driver does what concerns the file system.
 //!
 //! ```text
-//!   lock file of the list: locked while the process of its primary lives, signed by that primary
+//!   lock file of the roster: locked while the process of its primary lives, signed by that primary
 //!
 //!   lock it ── locked, and still in its place ───────▶ Sign
 //!      │  └─── locked, another file is in its place ─▶ Again
@@ -16,14 +16,14 @@
 use super::Process;
 use crate::planted::{self, Bug};
 
-/// The text by which a lock file names the primary that has the list.
+/// The text by which a lock file names the primary that has the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature(pub String);
 
-/// How a process takes a list.
+/// How a process takes a roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taking {
-    /// Only if no living process has the list.
+    /// Only if no living process has the roster.
     IfFree,
     /// Even from a primary that must not serve any more: the one with this signature; `None`: the
     /// process does not know which one.
@@ -45,13 +45,13 @@ pub enum Attempt {
 /// The step after an [`Attempt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Sign the file: the process now has the list.
+    /// Sign the file: the process now has the roster.
     Sign,
     /// Open the file once more.
     Again,
     /// Put an own file in the place of the other process's file.
     Replace,
-    /// Do not take the list.
+    /// Do not take the roster.
     Refuse,
 }
 
@@ -78,7 +78,7 @@ pub enum Seen {
     Nothing,
 }
 
-/// Which primary has a list.
+/// Which primary has a roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// This primary.
@@ -103,7 +103,7 @@ pub struct Folder {
     pub device_above: Option<u64>,
 }
 
-/// What a primary does before it writes its list.
+/// What a primary does before it writes its roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// It does nothing: its lock file is in its place.
@@ -118,7 +118,7 @@ pub enum Hold {
 }
 
 impl Taking {
-    /// The step after an attempt to lock the file, or to take the name of the list on this host.
+    /// The step after an attempt to lock the file, or to take the name of the roster on this host.
     pub fn step(&self, attempt: Attempt) -> Step {
         match (attempt, self) {
             (Attempt::Locked { is_in_place: true }, _) => Step::Sign,
@@ -128,8 +128,8 @@ impl Taking {
         }
     }
 
-    /// Whether the list still belongs to the primary whose place is to be taken. The caller asks
-    /// this while no other process can take the place.
+    /// Whether the roster still belongs to the primary whose place the process wants to take. The
+    /// caller asks this while no other process can take the place.
     pub fn may_replace(&self, there: Option<&Signature>) -> bool {
         match self {
             Taking::IfFree => false,
@@ -139,10 +139,10 @@ impl Taking {
         }
     }
 
-    /// The living process whose list this list is a copy of; `None`: it is no copy. A list that is
-    /// taken because it is free must not be a copy of the list of a primary that serves. `before`:
-    /// the process that the lock file named, and the inode of the file that this process signed;
-    /// `own`: the id of the calling process, and the inode of the lock file.
+    /// The living process whose roster this one is a copy of; `None`: it is no copy. A roster that
+    /// is taken because it is free must not be a copy of the roster of a primary that serves.
+    /// `before`: the process that the lock file named, and the inode of the file that this process
+    /// signed; `own`: the id of the calling process, and the inode of the lock file.
     pub fn copied_from(
         &self,
         before: Option<(Process, u64)>,
@@ -156,7 +156,7 @@ impl Taking {
 }
 
 impl Whose {
-    /// Which primary has the list of a primary with the lock file `own` (`None`: that file cannot
+    /// Which primary has the roster of a primary with the lock file `own` (`None`: that file cannot
     /// be read), from what was `seen` in its place.
     pub fn of(own: Option<FileId>, seen: Seen) -> Self {
         match (seen, own) {
@@ -170,7 +170,7 @@ impl Whose {
 }
 
 impl Folder {
-    /// What a primary does before it writes. `whose`: which primary has the list; `is_in_place`:
+    /// What a primary does before it writes. `whose`: which primary has the roster; `is_in_place`:
     /// whether the lock file of this primary is at its path.
     pub fn hold(&self, whose: Whose, is_in_place: bool) -> Hold {
         let is_there = self.at_path == Some(self.opened);
@@ -198,7 +198,7 @@ impl Process {
     }
 }
 
-/// Whether the list now has another signature (`there`) than when its primary was last heard
+/// Whether the roster now has another signature (`there`) than when its primary was last heard
 /// (`heard`); without a signature at that time it counts as not replaced.
 pub(crate) fn is_replaced(heard: Option<&Signature>, there: Option<&Signature>) -> bool {
     heard.is_some() && heard != there && !planted::is(Bug::ReplacedTaken)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which changes the writer of the list has kept for a successor, and what it does next.
+//! Which changes of the roster its writer has kept for a successor, and what the writer does next.
 //!
 //! ```text
 //!   changes come ──────────▶ write ── kept ──▶ a client that waits for them gets its answer
@@ -9,7 +9,7 @@
 
 use super::place::Whose;
 
-/// How many changes the writer has handled, and whether the last write succeeded.
+/// How many changes the writer of the roster has handled, and whether the last write succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     changes: u64,
@@ -17,19 +17,19 @@ pub struct Written {
     is_replaced: bool,
 }
 
-/// What the writer does when no change has come for a while.
+/// What the writer of the roster does when no change has come for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Nothing.
     Rests,
-    /// It writes the whole list once more.
+    /// It writes the whole roster once more.
     WritesAgain,
 }
 
 /// What an operator must hear about an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Files of the list were removed or exchanged, and the writer makes them again.
+    /// Files of the roster were removed or exchanged, and the writer makes them again.
     Removed,
     /// The writer cannot keep the changes, so the primary refuses clients.
     Failing,
@@ -39,7 +39,7 @@ pub enum Trouble {
 }
 
 impl Written {
-    /// For a primary that keeps no list: every change counts as kept.
+    /// For a primary that keeps no roster: every change counts as kept.
     pub fn nowhere() -> Self {
         Self { changes: u64::MAX, ..Self::default() }
     }
@@ -59,7 +59,7 @@ impl Written {
         self.is_replaced
     }
 
-    /// Decides what to do when no change has come for a while. `is_in_place`: whether the list is
+    /// Decides what to do when no change has come for a while. `is_in_place`: whether the roster is
     /// where it was.
     pub fn idle(&mut self, whose: Whose, is_in_place: impl FnOnce() -> bool) -> Idle {
         self.is_replaced |= whose == Whose::Anothers;
@@ -69,10 +69,10 @@ impl Written {
         }
     }
 
-    /// Whether files of the list were removed or exchanged. The caller asks this before it writes
-    /// the list.
+    /// Whether files of the roster were removed or exchanged. The caller asks this before it writes
+    /// the roster.
     pub fn is_removed(&self, is_in_place: impl FnOnce() -> bool) -> bool {
-        // before the first write, the list of a primary is not in its place
+        // before the first write, the roster of a primary is not in its place
         self.changes > 0 && !self.is_failing && !is_in_place()
     }
 

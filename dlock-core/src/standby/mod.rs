@@ -65,7 +65,7 @@ pub enum Task {
 pub enum Denied {
     /// The primary has just answered.
     Heard,
-    /// The standby has heard the primary, but no primary has signed the lock file of the list, so
+    /// The standby has heard the primary, but no primary has signed the lock file of the roster, so
     /// the standby does not know the primary's clients. A primary that was never heard has no
     /// clients either.
     Unowned,
@@ -97,7 +97,7 @@ pub struct Standby {
     /// began.
     was_heard: bool,
     heard_ns: u64,
-    /// The signature of the list when the primary was last heard.
+    /// The signature of the roster when the primary was last heard.
     heard_as: Option<Signature>,
     /// When the next probe begins.
     next_ns: u64,
@@ -109,7 +109,7 @@ pub struct Standby {
 
 impl Standby {
     /// Begins to watch. `fences`: whether there is a fencing command; `there`: the signature of the
-    /// list.
+    /// roster.
     pub fn new(now_ns: u64, silence_ns: u64, fences: bool, there: Option<Signature>) -> Self {
         Self {
             silence_ns: silence_ns.max(PROBES_PER_SILENCE),
@@ -171,9 +171,9 @@ impl Standby {
     }
 
     /// Handles an answer of the primary. Returns the ground, if any, by which the primary seemed to
-    /// be gone. `asked`, `there`: the signature of the list when the standby asked, and now. A
+    /// be gone. `asked`, `there`: the signature of the roster when the standby asked, and now. A
     /// primary that was replaced meanwhile may still answer for a moment, but does not have the
-    /// list any more.
+    /// roster any more.
     pub fn heard(
         &mut self,
         now_ns: u64,
@@ -231,7 +231,8 @@ impl Standby {
         }
     }
 
-    /// Handles that an operator says that the primary is gone. `there`: the signature of the list.
+    /// Handles that an operator says that the primary is gone. `there`: the signature of the
+    /// roster.
     ///
     /// # Errors
     /// `Unowned`, `Heard`: nothing has changed.
@@ -252,7 +253,7 @@ impl Standby {
     }
 
     /// How to take the place of the primary, for [`Task::TakeOver`]. `there`: the signature of the
-    /// list; `place`: which primary has the place that this standby had taken before, if it had.
+    /// roster; `place`: which primary has the place that this standby had taken before, if it had.
     ///
     /// # Errors
     /// `Unowned`, `Replaced`: the standby does not take the place, and watches on. A place that it
@@ -285,8 +286,8 @@ impl Standby {
     }
 
     /// Whether this standby cannot know the clients of the primary it watches: it has heard that
-    /// primary, but no primary has signed the list that this standby sees (`there`), and the
-    /// standby has not taken that list over itself.
+    /// primary, but no primary has signed the roster that this standby sees (`there`), and the
+    /// standby has not taken that roster over itself.
     fn is_unowned(&self, there: Option<&Signature>) -> bool {
         self.was_heard && !self.has_place() && there.is_none()
     }
