@@ -11,9 +11,9 @@
 //! ```text
 //!   holder believes until   posted + lease − ε         (never later than the deadline in the word)
 //!   stealer waits until     (d + 1) ticks + ε
+//! ```
 //! 32 bits of ticks last for 8 years of one incarnation. After that, deadlines saturate: holds that
 //! begin then have no end.
-//! begin then are without an end.
 
 mod estimate;
 

@@ -2,7 +2,6 @@
 //! Members while the primary recovers: clients that do not claim everything in time, clients whose
 //! processes end before they have claimed everything, and the roster that is kept when the recovery
 //! is over.
-//! recovery is over.
 
 use super::{Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;

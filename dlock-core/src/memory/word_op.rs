@@ -2,7 +2,7 @@
 //! Word operations, chains and outcomes: the one interface between lock algorithms and fabrics.
 //!
 //! ```text
-//!   lock algorithm ──chain──▶ executor ──verbs──▶ words of the primary's memory
+//!   lock algorithm ──chain──▶ executor ──word operations──▶ words of the primary's memory
 //!                  ◀─outcome─
 //! ```
 //! The word operations of a chain are executed in their order. Those of different clients' chains

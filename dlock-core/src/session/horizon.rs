@@ -8,7 +8,6 @@
 //! The client counts from before it sent the heartbeat, and the primary from its arrival. So the
 //! client stops relying on its holds first, however long the network delays the heartbeat. Without
 //! a horizon neither side acts on silence.
-//! acts on silence.
 
 use crate::clock::{COARSE_NS_MAX, DRIFT_PPM};
 

@@ -219,6 +219,7 @@ pub fn header(bytes: &[u8; HEADER_LEN]) -> Result<Header, FrameError> {
 
 /// Parses the payload of a frame of this kind.
 ///
+/// # Errors
 /// The payload is not exactly one valid value of this kind. After `Version` the caller can still
 /// answer the peer; otherwise it closes the connection.
 pub fn decode(kind: Kind, payload: &[u8]) -> Result<Frame, FrameError> {
