@@ -15,9 +15,9 @@
 //! ```
 //! *Local* is the clock of this host that counts suspended time (CLOCK_BOOTTIME). That clock may
 //! still stand still: a guest that is paused, or saved and restored, does not know for how long.
-//! The same is true of the primary's clock. A discontinuity of `d` goes unnoticed while `d ≤ ε(old)
-//! + ε(new)`; the error of an estimate is then at most ε + d. The first exchange after a larger
-//! discontinuity notices it.
+//! The same is true of the primary's clock. A discontinuity of `d` goes unnoticed while `d` is at
+//! most the sum of the ε of the old and of the new estimate; the error of an estimate is then at
+//! most ε + d. The first exchange after a larger discontinuity notices it.
 //!
 //! Two processes of one host read the same clock of their kernel, shifted by a constant that
 //! depends on their time namespaces; it is 0 only within one namespace. So a client on the

@@ -111,7 +111,7 @@ pub enum Effect {
     Wake {
         /// The word.
         addr: WordAddr,
-        /// [`Half::High`]: both halves.
+        /// Which halves; [`Half::High`]: both.
         half: Half,
     },
     /// Send a request; the client does not wait for a reply.
