@@ -21,8 +21,8 @@ pub const DESC_LEN_MAX: usize = 512;
 pub const SERVERS_MAX: usize = 32;
 /// The most readers that hold a fair lock at a time (the 6 bits of `rcnt` in the C API).
 pub const FAIR_READERS_MAX: u16 = 63;
-/// The number, in either lane of a fair lock, from which a fetch-and-add takes no ticket: from
-/// there on only the arbiter gives tickets, until it has started the lanes again. Each client adds
+/// The number, in either ticket counter of a fair lock, from which a fetch-and-add takes no ticket:
+/// from there on only the arbiter gives tickets, until it has reset the counters. Each client adds
 /// a few times at most before it learns that.
 pub const FAIR_DIVERT: u32 = 0x7000_0000;
 /// The number from which the arbiter gives no ticket either.

@@ -25,7 +25,7 @@ impl Arbiter {
     ///
     /// # Errors
     /// `Invalid`: no client makes such a change to a lock of this kind, or this client may not make
-    /// it now. `Fail`: the lanes of a fair lock have no room now.
+    /// it now. `Fail`: the ticket counters of a fair lock have no room now.
     pub fn may(
         &self,
         slot: Slot,

@@ -380,7 +380,8 @@ impl Arbiter {
 
     /// A client that has been between two word operations of one operation for
     /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do;
-    /// or a client whose claim of a fair lock is over, and keeps the lanes from starting again.
+    /// or a client whose claim of a fair lock is over, and keeps the arbiter from resetting the
+    /// ticket counters.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
         states

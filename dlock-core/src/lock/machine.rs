@@ -295,7 +295,7 @@ impl Machine {
             e.clear_ledger_entry();
         }
         if status == Status::Fail && e.lock_type == LockType::Fair {
-            e.is_diverted(); // the numbers of both lanes are high
+            e.is_diverted(); // the ticket counters are high
         }
         Step::Done(OpResult::of(status))
     }

@@ -153,7 +153,7 @@ impl TurnWord {
     }
 }
 
-/// The largest number in a lane; a word that no client forged does not come near it.
+/// The largest number in a ticket counter; a word that no client forged does not come near it.
 const LANE_MAX: u32 = (1 << 31) - 1;
 
 #[cfg(not(feature = "planted-bugs"))]

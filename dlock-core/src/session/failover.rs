@@ -281,7 +281,7 @@ impl Failover {
         self.doubted(now_ns);
     }
 
-    /// Handles the result of a heartbeat; [`Heard::Nothing`]: the primary is not there.
+    /// Handles the result of a heartbeat; [`Heard::Nothing`]: the primary does not answer.
     pub fn heard(&mut self, now_ns: u64, heard: Heard) {
         match (self.stage, heard) {
             (Stage::Here | Stage::Waits, Heard::Nothing) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lap of a fair lock: when its lanes start again at 0.
+//! The lap of a fair lock: when its lanes (the two ticket counters) start again at 0.
 //!
 //! ```text
 //!   a lane is high ─▶ TakeTicket ─▶ held back ─ the lock is idle, no entry ─▶ w1 := 0,
@@ -26,7 +26,7 @@ use crate::wire::status::Status;
 /// How long a client is held back, so that the lock drains.
 const HOLD_BACK_NS: u64 = NS;
 
-/// Holds back a client that asks for a ticket: it has found that the lanes are high.
+/// Holds back a client that asks for a ticket because it has found the ticket counters high.
 pub(super) fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     end_earlier_wait(ctx, state, from.client);
     let since = ctx.now;

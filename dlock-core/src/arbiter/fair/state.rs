@@ -6,8 +6,8 @@
 //! | record | one whose ticket is known | the ticket is past, or its ledger entry is another one |
 //! | head | intents that may own the exclusive number at the head | another number is there |
 //! | passed | shares counted as done, and clients that may have one still | the lap ends |
-//! | held back | one that asked for a ticket while the lanes are high | it has an answer |
-//! | in the way | one whose entry is over, and keeps the lanes from starting again | it is none |
+//! | held back | one that asked for a ticket while the counters are high | it has an answer |
+//! | in the way | one whose entry is over, and keeps the next lap from beginning | it is none |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,7 @@ pub(super) struct Passed {
     pub(super) live: BTreeSet<ClientId>,
 }
 
-/// A client that has asked for a ticket while the lanes are high.
+/// A client that has asked for a ticket while the ticket counters are high.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::arbiter) struct HeldBack {
     pub(in crate::arbiter) from: Caller,
@@ -109,7 +109,7 @@ pub(in crate::arbiter) struct FairState {
     pub(super) in_the_way: BTreeMap<ClientId, (ServerTime, ServerTime, u32)>,
     /// Whether something was undone, and the lock has not been idle since.
     pub(super) unsettled: bool,
-    /// Whether the lanes are starting again: only `w0` still has to be set.
+    /// Whether a new lap is beginning: only `w0` still has to be set to 0.
     pub(super) restarts: bool,
     /// How many looks by the timer in a row have found no change.
     pub(super) looks: u8,

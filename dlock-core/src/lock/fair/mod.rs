@@ -18,7 +18,8 @@
 //!   its ledger had before that operation was posted. A later deadline counts if its write is known
 //!   to be complete while the earlier deadline surely runs. Otherwise the arbiter decides.
 //! * The ledger entry has a new stamp for each ticket. The entry is not *none* as long as anything
-//!   of a ticket can still take effect: the lanes start again only when all entries are *none*.
+//!   of a ticket can still take effect: the lanes (ticket counters) start again at 0 only when all
+//!   entries are *none*.
 //! * A word with `told` (a client sleeps at the arbiter) is changed by the arbiter alone.
 //! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
 //!   in any case. Its chain has already written *none*, so the arbiter may have passed the number,

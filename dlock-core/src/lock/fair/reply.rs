@@ -71,11 +71,11 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             e.fair.turn = TurnWord::from_bits(word);
             has_waited(e)
         }
-        // the lanes have started again: clients take their numbers themselves
+        // the ticket counters were reset: clients take their tickets themselves
         Reply::Done { .. } if e.state != ticketed(mode) && !m.is_reentry(e) => {
             m.rounds += 1;
             if m.rounds > CAS_ROUNDS_MAX {
-                return m.lose_track(e); // the primary says so although the lanes are high
+                return m.lose_track(e); // the counters are still high
             }
             e.fair.diverted = false;
             take_anew(m, e, now)

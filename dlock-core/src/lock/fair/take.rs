@@ -64,7 +64,7 @@ pub(super) fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
     ask(m, Request::TakeTicket { handle: e.handle, mode, lease })
 }
 
-/// Takes a new ticket, after the client has lost its place, or where the lanes have started again.
+/// Takes a new ticket, because the client has lost its place, or the ticket counters were reset.
 pub(super) fn take_anew(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     e.end(EntryState::Initialized);
     m.started = now;
