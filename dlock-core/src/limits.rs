@@ -55,7 +55,7 @@ pub const CAS_ROUNDS_MAX: u32 = 8;
 /// How many holds of other clients a waiting operation finds in its tries before it queues. Of 8
 /// clients with equal chances, one in 5,000 operations loses that often.
 pub const TRIES_HOLDS_MAX: u16 = 64;
-/// The most tries of one operation before it queues, whatever the clock says.
+/// The most tries of one operation before it queues, also if its clock stands still.
 pub const TRIES_MAX: u16 = 1_024;
 /// How long an operation finds the same hold before it queues, nanoseconds (10 ms): longer than it
 /// takes to wake a queued client that was granted the lock, so that a queue, once there, drains.

@@ -15,7 +15,7 @@
 //!
 //! The client never guesses what it does not know: an operation whose answer was lost ends with
 //! `BadResponse` and leaves the entry *in doubt*. The next operation on the entry first asks the
-//! arbiter to undo whatever the lost operation did ([`Request::Resolve`]), unless the library has
+//! arbiter to undo what the lost operation did ([`Request::Resolve`]), unless the library has
 //! asked already ([`Operation::undo`](crate::operation::Operation::undo)).
 
 mod atomic;

@@ -124,8 +124,8 @@ pub fn objects_survive(old: Epoch, new: Epoch, recovering: bool) -> bool {
     old == new && !recovering
 }
 
-/// Whether this answer to the release of a reference decides the release: whatever else the status
-/// says, the client then has no reference any more.
+/// Whether this answer to the release of a reference decides the release: then the client has no
+/// reference any more, even if the status is an error.
 pub fn is_decided(status: Status) -> bool {
     !matches!(status, Status::NotReady | Status::BadResponse)
 }

@@ -216,7 +216,7 @@ impl Standby {
     }
 
     /// Handles the end of the fencing command. `is_here`: the standby sees the process of the
-    /// primary, and it has not ended; then the primary is not gone, whatever the command says.
+    /// primary, and it has not ended; then the primary is not gone, although the command says so.
     pub fn fenced(&mut self, now_ns: u64, has_succeeded: bool, is_here: bool) {
         if self.stage != Stage::Fences {
             return;
