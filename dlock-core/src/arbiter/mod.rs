@@ -444,8 +444,8 @@ impl Arbiter {
         }
     }
 
-    /// How many clients are changing between executing their own chains and having the primary do
-    /// so: a lock that is used must learn of each.
+    /// How many clients have stopped being proxied while some of their locks do not know that: a
+    /// lock that is used must learn of each.
     pub(crate) fn changing_len(&self) -> usize {
         self.proxied.changing_len()
     }

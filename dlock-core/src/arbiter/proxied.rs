@@ -3,12 +3,12 @@
 //! they have, and their ledger entries count only as far as they agree with that.
 //!
 //! ```text
-//!   a client becomes proxied, or is no longer ──▶ changing ──all its locks told──▶ settled
+//!   a client is no longer proxied ──▶ changing ──all its locks told──▶ settled
 //! ```
 //! What the primary knows of a client stands with each lock, and the client may have got all locks.
-//! So the arbiter tells them of a change one by one; a lock that is used earlier is told then. A
-//! lock may be told twice, which does no harm: a client that has mapped the shared memory never
-//! becomes proxied again.
+//! So the arbiter tells them one by one that the client is no longer proxied; a lock that is used
+//! earlier is told then. A lock may be told twice, which does no harm: a client that has mapped the
+//! shared memory never becomes proxied again.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,7 @@ use crate::planted::{self, Bug};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Proxied {
     clients: BTreeSet<ClientId>,
-    /// Clients that became proxied, or stopped being proxied, while some of their locks do not know
-    /// that yet.
+    /// Clients that are no longer proxied, while some of their locks do not know that yet.
     changing: BTreeSet<ClientId>,
 }
 
@@ -30,12 +29,12 @@ impl Proxied {
         self.clients.contains(&client)
     }
 
-    /// How many clients a lock has to learn of that are changing.
+    /// How many changing clients there are; a lock that is used has to learn of each.
     pub fn changing_len(&self) -> usize {
         self.changing.len()
     }
 
-    /// Tells a lock of all clients of whose change it may not know.
+    /// Tells a lock of all clients that are no longer proxied, if it may not know that.
     pub fn tell(&self, state: &mut LockState) {
         if !planted::is(Bug::UsedUntold) {
             self.tell_now(state);
@@ -68,13 +67,13 @@ impl Arbiter {
         }
     }
 
-    /// Whether some locks of this client still have to [learn](Self::tell) that it became proxied,
-    /// or no longer is.
+    /// Whether some locks of this client still have to [learn](Self::tell) that the client is no
+    /// longer proxied.
     pub fn is_changing(&self, client: ClientId) -> bool {
         self.proxied.changing.contains(&client)
     }
 
-    /// Tells this lock of all clients that are changing.
+    /// Tells this lock of all changing clients.
     pub fn tell(&mut self, slot: Slot) {
         if let Some(state) = self.locks.get_mut(&slot) {
             self.proxied.tell_now(state);
@@ -82,7 +81,7 @@ impl Arbiter {
         self.drop_if_empty(slot);
     }
 
-    /// Records that every lock of this client knows who executes the client's chains.
+    /// Records that every lock of this client knows that the client is no longer proxied.
     pub fn settled(&mut self, client: ClientId) {
         self.proxied.changing.remove(&client);
     }

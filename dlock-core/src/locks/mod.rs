@@ -112,8 +112,8 @@ pub struct Locks {
     listeners: listeners::Listeners,
     /// Waits of ended channels that the primary still has to drop.
     deaf: StaleWaits,
-    /// Clients whose chains will be executed by another party from now on (the primary or the
-    /// client itself), each with the handle of the next lock that has to learn of the change.
+    /// Clients that were proxied and now operate on the words themselves, each with the handle of
+    /// the next lock that has to learn of that.
     changing: BTreeMap<ClientId, Handle>,
     /// Work units since the last [`take_work`](Locks::take_work).
     work: u32,

@@ -8,8 +8,9 @@
 //!                       locks ─▶ objects ─▶ what it owns
 //!   detached ──▶ deaf: the primary drops its waits, lock by lock
 //! ```
-//! If another party executes a client's chains from now on, the primary enters that in the client's
-//! locks in the same way, one by one; a lock that is used earlier gets the change then.
+//! If a proxied client operates on the words itself from now on, the primary enters that in the
+//! client's locks in the same way, one by one; a lock that is used earlier learns of the change
+//! then.
 //!
 //! Between two steps the primary serves other clients. A lock of the leaving client becomes free,
 //! or the next waiter's, as soon as the client's reference to it is undone. Until the last
@@ -32,7 +33,8 @@ const DEAF_AT_ONCE: usize = 16;
 /// The limit of work units for that; the last wait may exceed it.
 const DEAF_WORK: u32 = 4 * QUANTUM;
 /// How many of a client's locks learn of a new executing party at once: most clients attach before
-/// they get any lock.
+/// How many of a client's locks learn at once that the client is no longer proxied: most clients
+/// attach before they get any lock.
 const TOLD_AT_ONCE: usize = 1;
 
 /// The result of a [`step`](Locks::step).
@@ -183,8 +185,8 @@ impl Locks {
         true
     }
 
-    /// Enters in a client's locks that another party executes the client's chains from now on. If
-    /// there are many locks, [`step`](Self::step) does so for most of them.
+    /// Enters in a client's locks that the client is no longer proxied, if that is so. If there are
+    /// many locks, [`step`](Self::step) does so for most of them.
     pub(super) fn changes(&mut self, client: ClientId) {
         if !self.arbiter.is_changing(client) {
             return;
