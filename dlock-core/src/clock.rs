@@ -2,17 +2,18 @@
 //! The server clock, and lease arithmetic on it.
 //!
 //! The server clock is the primary's CLOCK_BOOTTIME plus a constant: it never steps, and does not
-//! stand still while the machine is suspended. A client knows it by an [estimate](ClockEstimate)
-//! with an uncertainty ε. It counts from an *anchor* of the incarnation that is a while before the
-//! primary's start ([`START_S`]). Deadlines and leases are in *ticks* of a sixteenth of a second: a
-//! hold with deadline `d` is valid through the whole tick `d`, so it *expires* at `d + 1` ticks.
+//! stand still while the machine is suspended. A client has an [estimate](ClockEstimate) of it,
+//! with an uncertainty ε. The server clock counts from the *anchor* of the incarnation, which is a
+//! while before the primary's start ([`START_S`]). Deadlines and leases are in *ticks* of a
+//! sixteenth of a second: a hold with deadline `d` is valid through the whole tick `d`, so it
+//! *expires* at `d + 1` ticks.
 //!
 //! ```text
 //!   holder believes until   posted + lease − ε         (never later than the deadline in the word)
 //!   stealer waits until     (d + 1) ticks + ε
 //! ```
-//! 32 bits of ticks last for 8 years of one incarnation. After that deadlines saturate: holds that
-//! begin then are without an end.
+//! 32 bits of ticks last for 8 years of one incarnation. After that, deadlines saturate: holds that
+//! begin then have no end.
 
 mod estimate;
 
@@ -32,59 +33,59 @@ pub const NS: u64 = 1_000_000_000;
 pub const TICKS_PER_S: u32 = 16;
 /// Nanoseconds in a tick (62.5 ms).
 pub const TICK_NS: u64 = NS / TICKS_PER_S as u64;
-/// What the server clock says when a primary starts, in seconds (50 days): longer ago than any
-/// time that a client tells its age of (32 bits of milliseconds), and later than tick 0, which is
-/// the deadline of what is over.
+/// The server clock when a primary starts, in seconds (50 days). Any age that a client can send (32
+/// bits of milliseconds) is shorter; and the start is later than tick 0, which is the deadline of
+/// what is over.
 pub const START_S: u64 = 50 * 86_400;
 
-/// For how long a hold is asked for, in ticks. 0: it is only asked for what there is.
+/// How long a hold is to last, in ticks; 0: the operation only asks for the present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lease(pub u32);
 
 impl Lease {
     /// No lease: the operation only asks.
     pub const NONE: Self = Self(0);
-    /// For ever.
+    /// A lease without an end.
     pub const ENDLESS: Self = Self(u32::MAX);
 
-    /// So many seconds; more than fits is for ever.
+    /// A lease of this many seconds; too many for the type: endless.
     #[inline]
     pub const fn secs(seconds: u32) -> Self {
         Self(seconds.saturating_mul(TICKS_PER_S))
     }
-    /// At least this long; more than fits is for ever.
+    /// A lease of at least this time; too long for the type: endless.
     pub fn at_least(time: Duration) -> Self {
         let ticks = time.as_nanos().div_ceil(u128::from(TICK_NS));
         Self(u32::try_from(ticks).unwrap_or(u32::MAX))
     }
-    /// Whether the operation only asks.
+    /// Whether this is no lease, so that the operation only asks.
     #[inline]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
-    /// Whether it is for ever.
+    /// Whether the lease has no end.
     #[inline]
     pub const fn is_endless(self) -> bool {
         self.0 == u32::MAX
     }
-    /// In nanoseconds.
+    /// The lease in nanoseconds.
     pub const fn ns(self) -> u64 {
         self.0 as u64 * TICK_NS
     }
 }
 
-/// The last tick through which a hold is valid, since the anchor of the incarnation that granted
-/// it.
+/// The last tick through which a hold is valid, counted from the anchor of the incarnation that
+/// granted the hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Deadline(pub u32);
 
 impl Deadline {
-    /// Of what is over.
+    /// The deadline of what is over.
     pub const NONE: Self = Self(0);
-    /// Of a hold without an end.
+    /// The deadline of a hold without an end.
     pub const NEVER: Self = Self(u32::MAX);
 
-    /// The first tick of this second.
+    /// The first tick of this second of the server clock.
     #[inline]
     pub const fn at_s(seconds: u32) -> Self {
         Self(seconds.saturating_mul(TICKS_PER_S))
@@ -102,8 +103,8 @@ impl Deadline {
             Self(tick) => ServerTime((u64::from(tick) + 1) * TICK_NS),
         }
     }
-    /// The second it falls into, as the C API shows it: since 1970, as the anchor is given; 0 of
-    /// what is over, `u32::MAX` of what never ends.
+    /// The second of the deadline, in seconds since 1970, as the C API shows it; `anchor_s`: the
+    /// anchor in seconds since 1970. 0: what is over; `u32::MAX`: what never ends.
     #[inline]
     pub fn shown_s(self, anchor_s: u32) -> u32 {
         match self {
@@ -111,41 +112,41 @@ impl Deadline {
             Self(tick) => anchor_s.saturating_add(tick / TICKS_PER_S),
         }
     }
-    /// As it stands in a word.
+    /// The deadline as a word has it.
     #[inline]
     pub const fn into_bits(self) -> u32 {
         self.0
     }
-    /// As it stands in a word.
+    /// The deadline from the bits of a word.
     #[inline]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 }
 
-/// The fastest drift between two clocks that is allowed for, in parts per million: 500 of the
-/// faster clock's time are 500.25 of the slower one's.
+/// The fastest drift between two clocks for which the protocol allows, in parts per million: 500 of
+/// the faster clock's time are 500.25 of the slower one's.
 pub const DRIFT_PPM: u64 = 501;
 /// A coarse reading of a client's own clock is late by at most this many nanoseconds: ten ticks
 /// of a kernel at 100 Hz.
 pub const COARSE_NS_MAX: u64 = 100_000_000;
 
 impl ServerTime {
-    /// The tick that runs, as a deadline; saturates.
+    /// The tick of this time, as a deadline; saturates.
     #[inline]
     pub fn tick(self) -> Deadline {
         Deadline(u32::try_from(self.0 / TICK_NS).unwrap_or(u32::MAX))
     }
-    /// The deadline of a hold that starts now: saturates, never wraps.
+    /// The deadline of a hold that starts at this time; saturates, never wraps.
     #[inline]
     pub fn deadline(self, lease: Lease) -> Deadline {
         let is_short = planted::is(Bug::LeaseShortened) && !lease.is_endless();
         let ticks = lease.0 - u32::from(is_short && lease.0 > 0);
         Deadline(self.tick().0.saturating_add(ticks))
     }
-    /// The deadline, from now on, of a hold with a rest of `left_ns` nanoseconds; `u64::MAX`: no
-    /// end. The hold lasts at least as long as before, and less than a tick longer. A rest of 0
-    /// stays over.
+    /// The deadline of a hold that has `left_ns` nanoseconds left at this time; `u64::MAX`: no end.
+    /// The hold lasts at least as long as before, and less than a tick longer. A hold that is over
+    /// (0) stays over.
     pub fn deadline_of_rest(self, left_ns: u64) -> Deadline {
         let end = match left_ns {
             0 if !planted::is(Bug::ClaimRevived) => self.0 / TICK_NS,
@@ -158,7 +159,7 @@ impl ServerTime {
             }
         }
     }
-    /// This time and `ns` more.
+    /// This time plus `ns` nanoseconds.
     pub fn plus_ns(self, ns: u64) -> ServerTime {
         ServerTime(self.0.saturating_add(ns))
     }
@@ -167,33 +168,34 @@ impl ServerTime {
 /// A client's knowledge of the server clock at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Now {
-    /// The estimate.
+    /// The estimate of the server clock.
     pub time: ServerTime,
-    /// ε: the true time differs from the estimate by at most this many nanoseconds.
+    /// ε: the true server clock differs from `time` by at most this many nanoseconds.
     pub uncertainty_ns: u64,
-    /// The reader's own clock (CLOCK_BOOTTIME). Better estimates do not move it, so it measures the
-    /// time between two readings.
+    /// The reader's own clock (CLOCK_BOOTTIME). A better estimate does not move it, so it measures
+    /// the time between two readings.
     pub local_ns: u64,
-    /// The horizon of the session on the reader's own clock: from then on the client neither posts
-    /// nor believes that it holds anything ([`session`](crate::session)). `u64::MAX`: none.
+    /// The session's horizon on the reader's own clock: from then on the client neither posts nor
+    /// relies on what it holds ([`session`](crate::session)). `u64::MAX`: none.
     pub horizon_ns: u64,
     /// How often the server clock has turned out to differ from the estimate ([`TrackedClock`]).
-    /// Readings with the same number are of one clock. A hold whose lease was judged at another
-    /// number is possibly over.
+    /// Readings with the same number belong to one clock. A hold whose lease was judged by another
+    /// clock is possibly over.
     pub discontinuities: u64,
 }
 
 impl Now {
-    /// Exact knowledge: the primary itself, and the simulator.
+    /// An exact reading: that of the primary itself, and of the simulator.
     pub fn exact(time: ServerTime) -> Self {
         let (local_ns, horizon_ns) = (time.0, u64::MAX);
         Self { time, uncertainty_ns: 0, local_ns, horizon_ns, discontinuities: 0 }
     }
-    /// As [`exact`](Self::exact), with this ε.
+    /// Like [`exact`](Self::exact), with this ε.
     pub fn within(time: ServerTime, uncertainty_ns: u64) -> Self {
         Self { uncertainty_ns, ..Self::exact(time) }
     }
-    /// The reading at the later time `local_ns` of the reader's own clock: ε grows by the drift.
+    /// This estimate of the server clock, carried forward to `local_ns`, a later time on the
+    /// client's own clock. The uncertainty ε grows by how far the two clocks may drift apart.
     pub fn at_local(self, local_ns: u64) -> Self {
         let passed_ns = local_ns.saturating_sub(self.local_ns);
         let drift_ns = passed_ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
@@ -209,13 +211,13 @@ impl Now {
     pub fn is_past_horizon(self) -> bool {
         self.local_ns >= self.horizon_ns && !planted::is(Bug::HorizonIgnored)
     }
-    /// The deadline to write for a hold that starts now. Never earlier than by the true time, so
-    /// that no client takes the lock over before the lease is over.
+    /// The deadline to write for a hold that starts now. It is never earlier than by the true time,
+    /// so no client takes the lock over before the lease is over.
     #[inline]
     pub fn deadline(self, lease: Lease) -> Deadline {
         ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(lease)
     }
-    /// Whether a hold with this deadline has expired for sure.
+    /// Whether a hold with this deadline has surely expired.
     #[inline]
     pub fn surely_expired(self, deadline: Deadline) -> bool {
         let uncertainty_ns = match planted::is(Bug::ThiefWithoutEpsilon) {

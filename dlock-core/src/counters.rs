@@ -7,8 +7,8 @@
 //!                         └▶ a count in its ledger ── collected when asked, and when it leaves ──┐
 //!   primary  control thread, command thread ──────────────────────────────▶ its Counters ◀──────┘
 //! ```
-//! A new counter is one line of the table. Counters are relaxed atomics: nothing is ordered by
-//! them, and any thread counts without asking another.
+//! A new counter is one line of the table. Counters are relaxed atomics: they order nothing, and
+//! any thread counts without waiting for another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use crate::lock::Op;
 use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
-/// Which side counts with a counter.
+/// The side that counts events with a counter: client or primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
     /// The client library.
@@ -25,14 +25,15 @@ pub enum By {
     Primary,
     /// Client and primary, each for itself.
     Both,
-    /// Neither: the counter stays 0, as in the original or because its event cannot happen here.
+    /// Neither: the counter stays 0, as in the original, or because its event cannot happen in this
+    /// implementation.
     Nobody,
 }
 
-/// A counter: a line of the table.
+/// One line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Which.
+    /// The counter.
     pub counter: Counter,
     /// The name, as in `DEBUG_STATS_…` of the C API.
     pub name: &'static str,
@@ -130,7 +131,7 @@ impl Counters {
         self.0[counter as usize].fetch_add(events, Ordering::Relaxed);
     }
 
-    /// The value of one counter.
+    /// The value of this counter.
     pub fn of(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Ordering::Relaxed)
     }
@@ -140,7 +141,7 @@ impl Counters {
         std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
     }
 
-    /// Sets all to 0.
+    /// Sets all counters to 0.
     pub fn clear(&self) {
         for counter in &self.0 {
             counter.store(0, Ordering::Relaxed);
@@ -148,11 +149,12 @@ impl Counters {
     }
 }
 
-/// Counters for which a ledger has room.
+/// The number of counters for which a ledger has room.
 pub const TOLD_MAX: usize = 16;
 
-/// The counters that a client counts for the primary, in the order of its ledger: events that the
-/// client decides by itself on the primary's memory, and that the original's primary decided.
+/// The counters that a client counts for the primary, in the order of its ledger. They count events
+/// that the client decides by itself on the primary's memory, and that the original's primary
+/// decided.
 pub const TOLD: [Counter; 13] = [
     Counter::Again,
     Counter::AtomicTryLockFail,
@@ -174,14 +176,14 @@ const _: () = assert!(TOLD.len() <= TOLD_MAX);
 pub type Told = [u64; TOLD_MAX];
 
 impl Counter {
-    /// The index in a ledger; `None`: clients do not count it for the primary.
+    /// The index of the counter in a ledger; `None`: clients do not count it for the primary.
     pub fn place(self) -> Option<usize> {
         TOLD.iter().position(|&counter| counter == self)
     }
 
-    /// The counter that the original's primary would have increased for an operation that the
-    /// client here has decided by itself. `mode`: the mode in which the lock is asked for, or was
-    /// held.
+    /// The counter that the original's primary would have increased for an operation that this
+    /// library's client has decided by itself. `mode`: the mode in which the operation asks for the
+    /// lock, or held it.
     pub fn of_decision(lock_type: LockType, op: Op, mode: Mode, status: Status) -> Option<Self> {
         use {LockType as L, Mode as M};
         let is_acquire = matches!(op, Op::TryLock { .. } | Op::Lock { .. });

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A newtype for every identifier, so that none can be passed for another.
+//! A newtype for every identifier, so that no identifier can be passed for another.
 
 use std::fmt;
 
-/// A client of one primary: 31-bit, never 0, drawn at random by the primary.
+/// The id of a client of one primary: 31 bits, never 0; the primary draws it at random.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(u32);
 
@@ -16,14 +16,14 @@ impl ClientId {
         (raw != 0 && raw <= Self::MAX).then_some(Self(raw))
     }
 
-    /// The number as it stands in lock words and in the C API.
+    /// The number as lock words and the C API have it.
     pub fn get(self) -> u32 {
         self.0
     }
 }
 
-/// Who a client is by its certificate, made by the part that has verified it: equal for the same
-/// client, and opaque here.
+/// The identity of a client by its certificate. The code that has verified the certificate makes
+/// it; it is equal for the same client, and opaque to this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub [u8; 32]);
 
@@ -34,32 +34,32 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// A lock as the C API names it: positive, the same for all clients while the lock exists.
+/// The id of a lock in the C API: positive, the same for all clients while the lock exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockId(pub i32);
 
-/// A state object as the C API names it: positive.
+/// The id of a state object in the C API: positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub i32);
 
-/// A 32-byte slot of the primary's lock memory: one lock or one object.
+/// The index of a 32-byte slot of the primary's lock memory: one lock or one object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
-/// The number of one lock or object of one client: a lock's is dense, and the index of its entry
-/// in the client's ledger.
+/// The number under which one client knows a lock or object. Handles of locks are dense, and are
+/// the indices of the entries in the client's ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u32);
 
-/// The generation of a slot: grows whenever the slot's occupant is destroyed.
+/// The generation of a slot; it grows whenever the slot's occupant is destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation(pub u64);
 
-/// The incarnation of a primary. Never repeats and never goes back.
+/// The incarnation of a primary; it never repeats and never goes back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u64);
 
-/// The number of a request on one client's command channel; starts at 1, grows by one.
+/// The number of a request on one client's command channel; it starts at 1 and grows by one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Seq(pub u64);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dlock protocol, pure: no I/O, no clock, no threads, no `unsafe`.
 //!
-//! What this crate does not do: send or wait. It turns operations into
+//! This crate does not send, and does not wait. It turns operations into
 //! [chains](memory::word_op::Chain) and [messages](wire::message::Request), and outcomes and
-//! replies into results. Its drivers execute them, and say what time it is.
+//! replies into results. Its drivers execute the chains, carry the messages, and pass the time as
+//! an argument.
 #![forbid(unsafe_code)]
 
 pub mod arbiter;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Planted bugs: every safety rule can be switched off, one at a time, so that the simulator can
-//! prove that it would notice. Without the feature `planted-bugs` — in everything that is
-//! shipped — `is` is a constant `false` and no rule can be switched off.
+//! Planted bugs: the simulator can switch every safety rule off, one at a time, to prove that it
+//! would notice the bug. Without the feature `planted-bugs` (it is off in everything that is
+//! shipped) `is` is a constant `false`, and no rule can be switched off.
 
 macro_rules! bugs {
     ($($bug:ident = $name:literal, $rule:literal;)*) => {
-        /// A rule that can be switched off.
+        /// A rule that can be switched off: the planted bug that breaks it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Bug { $(#[doc = $rule] $bug,)* }
 
@@ -452,11 +452,12 @@ bugs! {
         "a ticket that was asked for once is queued, and does not wait";
 }
 
-/// Rules of laps: `tests/models` switches them off, with a divert point of 1. No schedule of the
-/// simulator comes near 0x7000_0000 tickets.
+/// The rules of laps: `tests/models` switches them off, with a divert point of 1. No schedule of
+/// the simulator takes anywhere near 0x7000_0000 tickets.
 pub const OF_LAPS: &[Bug] = &[Bug::HighIsTicket, Bug::LapOverEntries];
 
-/// Rules that unit tests alone find broken: no schedule of the simulator comes to what they need.
+/// The rules that only unit tests find broken: no schedule of the simulator reaches the situations
+/// that these tests make.
 pub const OF_UNITS: &[Bug] = &[
     Bug::QuestionKept,
     Bug::DeadlineUntold,
@@ -485,8 +486,8 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::DebtPaidTwice,
 ];
 
-/// Rules that schedules see and that unit tests alone find broken: what follows is too rare for the
-/// simulator, or violates nothing that it checks.
+/// The rules that schedules reach, but that only unit tests find broken: what follows is too rare
+/// for the simulator, or violates nothing that it checks.
 pub const UNFOUND: &[Bug] = &[
     Bug::PolledStaysWaiting,
     Bug::ExtendedOnOtherClock,
@@ -510,19 +511,19 @@ mod switch {
         static PLANTED: Cell<Option<Bug>> = Cell::new(of_environment());
     }
 
-    /// The rule that `DLOCK_PLANTED` names: unit tests are run so, and must find it.
+    /// The planted bug that `DLOCK_PLANTED` names: unit tests run with it, and must find it.
     fn of_environment() -> Option<Bug> {
         let name = std::env::var("DLOCK_PLANTED").ok().filter(|name| !name.is_empty())?;
         let bug = super::BUGS.iter().find(|bug| bug.1 == name);
         Some(bug.unwrap_or_else(|| panic!("there is no planted bug {name}")).0)
     }
 
-    /// Switches one rule off, on this thread; `None`: all rules hold.
+    /// Sets the planted bug of this thread; `None`: all rules are followed.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.set(bug);
     }
 
-    /// Whether the rule is switched off.
+    /// Whether this bug is planted on this thread: the rule that it breaks is not followed.
     #[inline]
     pub fn is(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
@@ -532,7 +533,7 @@ mod switch {
 #[cfg(feature = "planted-bugs")]
 pub use switch::{is, plant};
 
-/// Whether the rule is switched off: never.
+/// Whether this bug is planted: never, in this build.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
 pub(crate) const fn is(_bug: Bug) -> bool {

@@ -4,17 +4,17 @@
 //! ```text
 //!   no rule at all ─────────────────────────▶ everything is allowed, nothing is counted
 //!   a certificate's names ─▶ rules that name one of them
-//!        none ─▶ it is not let in
+//!        none ─▶ the client is not let in
 //!        some ─▶ a right on a lock or object: one of these rules gives it, and has a prefix of
 //!                the name of that lock or object
 //!                a quota: the lowest that these rules set
 //! ```
-//! Names are compared byte by byte; [`ANY_NAME`] matches every certificate. They come from the
-//! certificate that registered the client. Only certificates of the same names may speak for it
-//! ([`membership`](crate::membership)), so a renewed certificate has the same rights.
+//! Names are compared byte by byte; [`ANY_NAME`] matches every certificate. The names are those of
+//! the certificate that registered the client. Only certificates of the same names may speak for
+//! the client ([`membership`](crate::membership)), so a renewed certificate has the same rights.
 //!
-//! New rules ([`Access::set_rules`]) apply from each client's next request on. They take nothing
-//! away that was granted: a hold may be released, but not extended or locked again.
+//! New rules ([`Access::set_rules`]) apply from each client's next request on. They take away
+//! nothing that was granted: a client may release a hold, but not extend it or lock again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,11 +26,11 @@ use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode, Request};
 use crate::wire::status::Status;
 
-/// Rules of one primary.
+/// The most rules of one primary.
 pub const RULES_MAX: usize = 256;
-/// Names of certificates, or prefixes, of one rule.
+/// The most names of certificates, or prefixes, of one rule.
 pub const RULE_ITEMS_MAX: usize = 256;
-/// Refusals that are kept for the log until [`Access::take_refusals`].
+/// How many refusals are kept for the log until [`Access::take_refusals`].
 pub const REFUSALS_MAX: usize = 16;
 /// The name in a rule that matches every certificate.
 pub const ANY_NAME: &str = "*";
@@ -55,7 +55,7 @@ impl Right {
     pub const ALL: [Self; 5] =
         [Self::Get, Self::LockShared, Self::LockExclusive, Self::Objects, Self::Admin];
 
-    /// The name in a rule.
+    /// The name of the right in a rule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -143,7 +143,7 @@ impl Rights {
         self.0 & right.bit() != 0
     }
 
-    /// The set with one more right, and the rights that it contains.
+    /// This set with one more right, and with the rights that this right contains.
     #[must_use]
     pub fn with(self, right: Right) -> Self {
         let contained = match right {
@@ -163,13 +163,13 @@ impl FromIterator<Right> for Rights {
 /// How much all clients of one identity may have together; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
-    /// Clients at a time.
+    /// How many clients at a time.
     pub clients_max: Option<u32>,
-    /// Locks got; a lock that two of the clients have got counts twice.
+    /// How many locks they have got; a lock that two of the clients have got counts twice.
     pub locks_max: Option<u32>,
-    /// State objects that they have created and that still exist.
+    /// How many state objects they have created that still exist.
     pub objects_max: Option<u32>,
-    /// Locks for which they are queued.
+    /// For how many locks they are queued.
     pub waits_max: Option<u32>,
 }
 
@@ -191,7 +191,7 @@ impl Quotas {
 /// A rule: what certificates with one of these names may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Names of certificates, or [`ANY_NAME`].
+    /// The names of certificates to which the rule applies; [`ANY_NAME`]: all.
     pub names: Vec<String>,
     /// Prefixes of the names of locks and objects; the empty prefix matches all.
     pub prefixes: Vec<Vec<u8>>,
@@ -216,23 +216,23 @@ impl Rule {
     }
 }
 
-/// A reason for refusing a client, for the log.
+/// Why a client was refused, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No rule gives the right.
     Right {
         /// The missing right.
         right: Right,
-        /// The name of the lock or object.
+        /// The name of the lock or object for which the right is missing.
         name: Vec<u8>,
     },
     /// No rule names the certificate.
     Unnamed,
     /// The identity has reached a quota.
     Quota {
-        /// The quota's key in the rule.
+        /// The key of the quota in the rule.
         bound: &'static str,
-        /// The quota.
+        /// The value of the quota.
         max: u32,
     },
 }
@@ -242,7 +242,7 @@ pub enum Refused {
 pub struct Refusal {
     /// The client; `None`: it was not let in.
     pub client: Option<ClientId>,
-    /// The first name of its certificate.
+    /// The first name in the client's certificate.
     pub peer: String,
     /// The reason.
     pub refused: Refused,
@@ -275,7 +275,7 @@ struct Standing {
     rules: Vec<usize>,
     quotas: Quotas,
     clients: BTreeSet<ClientId>,
-    /// Objects that it has created; some may not exist any more.
+    /// The objects that this identity has created; some may not exist any more.
     objects: BTreeSet<ObjectId>,
 }
 
@@ -319,12 +319,12 @@ impl Access {
         self.rules = rules;
     }
 
-    /// Whether a certificate with these names may register one more client; `has`: clients that it
-    /// has.
+    /// Whether a certificate with these names may register one more client; `has`: how many clients
+    /// it already has.
     ///
     /// # Errors
-    /// `Denied`: no rule names the certificate. `ServerNoResource`: its quota of clients is
-    /// reached.
+    /// `Denied`: no rule names the certificate. `ServerNoResource`: its quota of clients is used
+    /// up.
     pub fn admit(
         &mut self,
         identity: Option<Identity>,
@@ -369,7 +369,7 @@ impl Access {
         self.is_open() || self.rules_of(client).any(|rule| rule.gives(right, name))
     }
 
-    /// As [`allows`](Self::allows); records a refusal for the log.
+    /// Like [`allows`](Self::allows), and records a refusal for the log.
     ///
     /// # Errors
     /// `Denied`: no rule gives the right.
@@ -403,7 +403,7 @@ impl Access {
         self.standing(client).map(|standing| standing.quotas).unwrap_or_default()
     }
 
-    /// The clients of a client's identity, itself included.
+    /// The clients of a client's identity, including the client itself.
     pub fn fellows(&self, client: ClientId) -> impl Iterator<Item = ClientId> + '_ {
         self.standing(client).into_iter().flat_map(|standing| standing.clients.iter().copied())
     }
@@ -416,7 +416,7 @@ impl Access {
     /// Whether a client may create one more object. `exists`: whether an object still exists.
     ///
     /// # Errors
-    /// `ServerNoResource`: the quota of objects is reached.
+    /// `ServerNoResource`: the quota of objects is used up.
     pub(crate) fn may_create(
         &mut self,
         client: ClientId,
@@ -444,7 +444,7 @@ impl Access {
     /// Records that a client has created an object.
     pub(crate) fn created(&mut self, client: ClientId, object: ObjectId) {
         let Some(&identity) = self.clients.get(&client) else { return };
-        // Counted even without a quota: new rules may set one later.
+        // An object counts even without a quota, because new rules may set one later.
         let before = match self.is_open() {
             false => self.creators.insert(object, identity),
             true => self.creators.remove(&object),
@@ -473,12 +473,12 @@ impl Access {
         });
     }
 
-    /// The refusals since the last call, the first [`REFUSALS_MAX`].
+    /// Takes the refusals since the last call, at most the first [`REFUSALS_MAX`].
     pub fn take_refusals(&mut self) -> Vec<Refusal> {
         std::mem::take(&mut self.refusals)
     }
 
-    /// Checks that every recorded client is known; for tests.
+    /// Checks that every recorded client is `known`; for tests.
     pub(crate) fn is_of(&self, known: impl Fn(ClientId) -> bool) -> bool {
         let listed = self.known.values().map(|standing| standing.clients.len()).sum::<usize>();
         self.clients.keys().all(|&client| known(client)) && listed == self.clients.len()

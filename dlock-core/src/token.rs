@@ -7,28 +7,28 @@
 //!   read-write   an even number                      fence + 1          fence
 //!   fair         the base of the lap                 base + 2 tx + 1    base + 2 tx
 //! ```
-//! * Exclusive tokens of one lock name strictly increase: over grants, take-overs, failovers,
-//!   restarts of the primary, and over the lock being given back by all clients and made anew.
-//! * Clients that share a lock have equal tokens: above those of the exclusive holds before, below
-//!   those of the next.
-//! * A token counts only if it came while the lease surely ran. Until then the lock has no other
-//!   holder, so that no larger token is out.
-//! * A read-write lock counts when an exclusive hold ends: the fence grows by 2 *before* the word
-//!   is freed. Counting at the acquire would give the readers of one phase different tokens.
-//!   Clients that ask for no tokens do not count: they separate no readers.
+//! * The exclusive tokens of one lock name strictly increase: over grants, take-overs, failovers,
+//!   restarts of the primary, and also if all clients give the lock back and it is made anew.
+//! * Clients that share a lock have equal tokens: above those of earlier exclusive holds, below
+//!   those of later ones.
+//! * A token counts only if it came while the lease surely ran: until then the lock had no other
+//!   holder, so no larger token had been given.
+//! * Of a read-write lock the end of an exclusive hold is counted: the fence grows by 2 *before*
+//!   the word is freed. Counting at the acquire would give the readers of one phase different
+//!   tokens. Clients that want no tokens do not count, because they separate no readers.
 //!
-//! **Across incarnations.** A lock that is made starts above the [floor](TokenFloor) of its
-//! primary: at least seconds since 1970 · 2³⁰, and above everything that an earlier incarnation
-//! with the same record can have given. No lock is acquired 2³⁰ times a second, so that the bound
-//! of an incarnation grows with its clock alone. It is kept in the record ahead of time
-//! ([`TokenFloor::reserve`]).
+//! **Across incarnations.** A new lock starts above the [floor](TokenFloor) of its primary: at
+//! least seconds since 1970 · 2³⁰, and above everything that an earlier incarnation with the same
+//! roster can have given. No lock is acquired 2³⁰ times a second, so the upper bound of an
+//! incarnation's tokens grows only with its clock. The primary writes this bound into its roster
+//! ahead of time ([`TokenFloor::reserve`]).
 
 use crate::clock::{ServerTime, NS};
 use crate::memory::words::{TakenWord, Ticket};
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode};
 
-/// A fencing token, below 2⁶³. A larger one was given later.
+/// A fencing token, below 2⁶³. Of two tokens of a lock, the larger one was given later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -39,36 +39,36 @@ impl std::fmt::Display for Token {
 }
 
 impl Token {
-    /// No token was asked for.
+    /// No token: the client has asked for none.
     pub const NONE: Self = Self(0);
 
-    /// What a primary says is not believed to be in bounds.
+    /// The sum, limited to valid tokens: a client does not trust the numbers of a primary.
     fn of(fence: u64, more: u64) -> Self {
         Self(fence.saturating_add(more).min(i64::MAX as u64))
     }
-    /// Of an atomic lock whose fence was `fence` before it was counted up.
+    /// The token of an atomic lock whose fence was `fence` before the lock was counted.
     pub fn of_atomic(fence: u64) -> Self {
         Self::of(fence, 1)
     }
-    /// Of a read-write lock, whose fence is this while it is held.
+    /// The token of a read-write lock whose fence is `fence` while it is held.
     pub fn of_rw(mode: Mode, fence: u64) -> Self {
         Self::of(fence, u64::from(mode == Mode::Exclusive))
     }
-    /// Of a fair lock that is held under this ticket.
+    /// The token of a fair lock that is held under this ticket.
     pub fn of_fair(mode: Mode, ticket: Ticket) -> Self {
         let turn = 2 * u64::from(ticket.tx);
         Self::of(ticket.lap, turn + u64::from(mode == Mode::Exclusive))
     }
-    /// `None` where there is none.
+    /// This token; `None` if it is [`NONE`](Self::NONE).
     pub fn some(self) -> Option<Self> {
         Some(self).filter(|&token| token != Self::NONE)
     }
 }
 
-/// What the end of an exclusive hold of a read-write lock adds to the fence.
+/// How much the end of an exclusive hold adds to the fence of a read-write lock.
 pub const RW_END: u64 = 2;
 
-/// The smallest even fence that is above every token of a lock with this fence and `w0`.
+/// The smallest even fence that is above every token of a lock with this fence and this `w0`.
 pub fn fence_above(lock_type: LockType, fence: u64, w0: u64) -> u64 {
     let taken = match lock_type {
         LockType::Fair => 2 * u64::from(TakenWord::from_bits(w0).mx()),
@@ -81,12 +81,12 @@ pub fn fence_above(lock_type: LockType, fence: u64, w0: u64) -> u64 {
     }
 }
 
-/// The fence of a lock after a recovery. `floor`: what it would be without any claim. `holds`: mode
-/// and token of each hold that survived and that its client was sure of.
+/// The fence of a lock after a recovery. `floor`: the fence without any claim. `holds`: the mode
+/// and the token of each hold that survived and that its client was sure of.
 ///
-/// Clients that share the lock keep their token, and clients that join them get the same. An
-/// exclusive holder keeps its own, and the next one is larger. A client that was not sure of its
-/// hold gets a token of the successor.
+/// Clients that share the lock keep their token, and clients that join them get the same one. An
+/// exclusive holder keeps its own token, and the next token is larger. A client that was not sure
+/// of its hold gets a token of the successor.
 pub fn settled_fence(
     lock_type: LockType,
     floor: u64,
@@ -95,7 +95,7 @@ pub fn settled_fence(
     let (mut fence, mut shared) = (floor, None);
     for (mode, Token(token)) in holds {
         if token == 0 || token.saturating_sub(floor) > LEAP_MAX {
-            continue; // none, or not counted up but made up
+            continue; // no token, or a made-up one
         }
         match (mode, lock_type) {
             (Mode::Shared, _) => shared = shared.max(Some(token & !1)),
@@ -109,26 +109,27 @@ pub fn settled_fence(
     }
 }
 
-/// How far above its floor a primary believes a token: 12 days of [`PER_SECOND`].
+/// The largest distance from its floor at which a primary believes a token: 12 days of
+/// [`PER_SECOND`].
 pub const LEAP_MAX: u64 = 1 << 50;
-/// Tokens that one lock gives in a second at most.
+/// The most tokens that one lock gives in a second.
 pub const PER_SECOND: u64 = 1 << 30;
-/// For how long the record reserves tokens, seconds.
+/// For how long the roster reserves tokens, seconds.
 pub const RESERVE_S: u64 = 600;
 
-/// Above which number a primary's tokens are, and below which: those of its successor are above
-/// that.
+/// The numbers between which a primary's tokens are: above `start`, and below the bound that it
+/// reserves. The tokens of its successor are above that bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenFloor {
     start: u64,
     since: ServerTime,
-    /// The end of the time for which the record reserves tokens; `None`: it reserves none.
+    /// The end of the time for which tokens are reserved; `None`: none are.
     reserved_until: Option<ServerTime>,
 }
 
 impl TokenFloor {
-    /// Of a primary that starts now, so many seconds after 1970. `kept`: its record says that all
-    /// tokens before are below.
+    /// The floor of a primary that starts now, `wall_s` seconds after 1970. `kept`: the number in
+    /// its roster below which all earlier tokens are.
     pub fn new(now: ServerTime, wall_s: u64, kept: u64) -> Self {
         let by_clock = wall_s.saturating_mul(PER_SECOND);
         let start = match planted::is(Bug::ReserveIgnored) {
@@ -138,19 +139,19 @@ impl TokenFloor {
         Self { start, since: now, reserved_until: None }
     }
 
-    /// The fence of the first lock.
+    /// The fence with which the primary's first lock starts.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Above everything that is given until then.
+    /// The number above every token that is given until `then`.
     fn below(&self, then: ServerTime) -> u64 {
         let passed_s = then.0.saturating_sub(self.since.0).div_ceil(NS);
         self.start.saturating_add(passed_s.saturating_add(1).saturating_mul(PER_SECOND))
     }
 
-    /// What the record is to say from now on, before any token is given by which it is passed:
-    /// tokens are below this.
+    /// The bound to write into the roster before any token above the last bound is given; `None`:
+    /// the last bound still holds for long enough.
     pub fn reserve(&mut self, now: ServerTime) -> Option<u64> {
         if self.reserved_until.is_some_and(|until| now < Self::renews_at(until)) {
             return None;
@@ -160,7 +161,7 @@ impl TokenFloor {
         Some(self.below(until))
     }
 
-    /// When the reservation is to be renewed.
+    /// When the primary has to renew the reservation.
     pub fn next_reserve(&self) -> Option<ServerTime> {
         self.reserved_until.map(Self::renews_at)
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The atomic lock, arbiter side: hand-over in order of arrival, take-over after expiry.
 //!
-//! Invariant: the waiters bit is set iff the queue is not empty; it is never set on a word
-//! without an owner. While it is set, the word is written by this module alone, but for the
-//! holder's own extend.
+//! Invariant: the waiters bit is set if and only if the queue is not empty, and never on a word
+//! without an owner. While the bit is set, this module alone writes the word; only the holder's own
+//! extend may still do so, too.
 
 use super::confirm::confirm;
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
@@ -57,7 +57,8 @@ fn granted(ctx: &mut Ctx<'_>, to: Caller, word: AtomicWord) {
     ctx.granted(to, Mode::Exclusive, word.into_bits(), word.timeout(), None);
 }
 
-/// Grants at once if the lock is free or expired, else queues and sets the waiters bit.
+/// Grants at once if the lock is free or its hold has expired; otherwise queues, and sets the
+/// waiters bit.
 fn queue(ctx: &mut Ctx<'_>, state: &mut LockState, waiter: Waiter) {
     let now = ctx.now;
     let grant = grant_word(ctx, &waiter, false);
@@ -82,7 +83,8 @@ fn queue(ctx: &mut Ctx<'_>, state: &mut LockState, waiter: Waiter) {
     }
 }
 
-/// Hands the lock from whoever `may_end` accepts to the first in the queue, or to nobody.
+/// Hands the lock to the first client in the queue, or frees it, if `may_end` accepts the present
+/// word.
 fn hand_over(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
@@ -140,7 +142,7 @@ fn clear_bit_if_nobody_waits(ctx: &mut Ctx<'_>, state: &LockState) {
     }
 }
 
-/// Takes over expired holds while somebody waits, and knows when to look again.
+/// Takes over an expired hold while a client is queued, and sets when to look again.
 pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     let now = ctx.now;
     if state.queue.is_empty() {

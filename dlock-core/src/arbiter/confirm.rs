@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client has of a lock after a recovery, which has settled what it claimed.
+//! What a client has of a lock after a recovery, as the recovery has settled its claim.
 
 use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
 use crate::clock::Deadline;
@@ -9,8 +9,8 @@ use crate::wire::message::{LockType, Mode, Reply};
 use crate::wire::status::Status;
 
 impl Arbiter {
-    /// What this client has of the lock was settled in a recovery, and its ledger says `entry`.
-    /// Fair: its ticket, and the end of its hold, if it has one.
+    /// Takes over what the recovery has settled for this client; the client's ledger says `entry`.
+    /// `ticket`, fair locks: the client's ticket, and, if it holds the lock, the end of the hold.
     pub(crate) fn claimed(
         &mut self,
         lock: LockRef<'_>,
@@ -31,8 +31,9 @@ impl Arbiter {
     }
 }
 
-/// Answers a [`Request::Confirm`](crate::wire::message::Request::Confirm). The word is read once:
-/// others may change it at any time, and the answer is about what was found.
+/// Answers a [`Request::Confirm`](crate::wire::message::Request::Confirm). The arbiter reads the
+/// word once: other clients may change it at any time, and the answer is about the word that was
+/// read.
 pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     let word = ctx.read();
     match had(ctx, state, from, mode, word) {
@@ -45,7 +46,7 @@ pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mo
 }
 
 enum Confirmed {
-    /// Until this deadline; read-write: the time of the answer.
+    /// Held until this deadline; read-write locks: the time of the answer.
     Held(Deadline, Option<Ticket>),
     Queued(Ticket),
 }

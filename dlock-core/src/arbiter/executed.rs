@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Word operations that the primary executes for a client: whether it may, and what follows.
+//! Word operations that the primary executes for a client: whether it may, and what it does after
+//! them.
 //!
 //! ```text
 //!   chain ─▶ may ─ yes ─▶ executed ─▶ executed_word_op ─▶ what a proxied client has
 //!                                                     └─▶ its ledger says so: no write follows
 //! ```
-//! What such an operation did is known here at once. So the primary writes to the client's ledger
-//! what the client would have to write next of a read-write lock, and the client writes nothing
+//! The primary knows at once what such an operation did. So for a read-write lock it writes into
+//! the client's ledger what the client would have to write next, and the client writes nothing
 //! ([`LockEntry::is_by_primary`](crate::lock::LockEntry::is_by_primary)).
 
 use super::{fair, rw, Arbiter, LockRef};
@@ -19,12 +20,12 @@ use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
 impl Arbiter {
-    /// Whether a client may have this word operation executed on a word of a read-write or fair
-    /// lock, which is `seen` now.
+    /// Checks whether the primary may execute this word operation for a client, on the word of a
+    /// read-write or fair lock that is `seen` now.
     ///
     /// # Errors
-    /// `Invalid`: no client of this kind makes such a change, or not this one now. `Fail`: the
-    /// lanes of a fair lock have no room now.
+    /// `Invalid`: no client makes such a change to a lock of this kind, or this client may not make
+    /// it now. `Fail`: the ticket counters of a fair lock have no room now.
     pub fn may(
         &self,
         slot: Slot,
@@ -48,9 +49,10 @@ impl Arbiter {
         }
     }
 
-    /// The primary has executed a word operation on the word of a lock for this client (a tcp
-    /// client), and found `old` there: what the client has taken or left is known from now on, and
-    /// its ledger says so. `noted`: what the same chain has written to its ledger before.
+    /// Handles that the primary has executed a word operation on the word of a lock for this client
+    /// (a tcp client), and found `old`: the primary now knows what the client has taken or given
+    /// back, and writes it into the client's ledger. `noted`: what the same chain has written into
+    /// that ledger before.
     pub fn executed_word_op(
         &mut self,
         mem: &mut dyn LockMemory,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What one client has of one lock, as the lock's word, its ledger entry and the queues tell.
+//! What one client has of one lock, by the lock's word, the client's ledger entry and the queues.
 
 use super::{atomic, fair, rw, Arbiter, LockRef, LockState, Sent};
 use crate::clock::{Deadline, ServerTime};
@@ -13,8 +13,8 @@ use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
 impl Arbiter {
-    /// What the client has of this lock. Something of which it is not known what it is counts as
-    /// something without a lease.
+    /// What the client has of this lock. If the primary cannot tell the kind of what the client
+    /// has, that counts as something without a lease.
     pub(crate) fn had(
         &self,
         now: ServerTime,
@@ -50,7 +50,7 @@ impl Arbiter {
                     false => mem.ledger(client, handle),
                 };
                 let noted = entry.state() != LedgerState::None;
-                // one that has written since has a share if its ledger says so
+                // a client that has written since has a share only if its ledger says so
                 let has_untold = entry == LedgerEntry::new() && state.rw.knows(client);
                 match owns || noted || has_untold {
                     true => Had::Unleased,
@@ -74,8 +74,9 @@ impl Arbiter {
         }
     }
 
-    /// Whether the client holds this lock, or may: not one that is queued, nor one whose lease is
-    /// over. Of a fair lock a client may hold it that claims a turn and whose ticket is not known.
+    /// Whether the client holds this lock, or may hold it. A queued client does not, nor one whose
+    /// lease is over. A client may hold a fair lock if its ledger claims a turn and its ticket is
+    /// not known.
     pub(crate) fn may_hold(
         &self,
         now: ServerTime,
@@ -96,7 +97,7 @@ impl Arbiter {
         is_something && !is_queued && !is_place
     }
 
-    /// Ends everything that clients wait for at this lock: nobody gets it any more.
+    /// Ends all waits for this lock, because of a drain: no client gets the lock any more.
     pub(crate) fn end_waits(
         &mut self,
         now: ServerTime,
@@ -128,8 +129,8 @@ impl Arbiter {
         });
     }
 
-    /// Whether a ledger entry that a client is to write claims a fair lock for longer than its
-    /// entry does, and than it was granted: in which mode.
+    /// Whether a ledger entry that a client is about to write claims a fair lock for longer than
+    /// the present entry, and longer than the grant; returns the mode if so.
     pub(crate) fn lengthens(
         &self,
         slot: Slot,
@@ -146,7 +147,7 @@ impl Arbiter {
     }
 }
 
-/// A hold with this deadline.
+/// What a hold with this deadline counts as.
 fn leased_until(now: ServerTime, deadline: Deadline) -> Had {
     let until = deadline.expiry();
     match deadline {

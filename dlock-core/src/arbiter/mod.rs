@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The arbiter: the rare side of every lock.
+//! The arbiter: the primary's state machine for what is rare at a lock.
 //!
 //! ```text
-//!   Request ──▶ atomic | rw | fair ──verbs──▶ lock words
-//!                     └─▶ wait queue ──grant──▶ Sent (a reply to somebody's Wait)
-//!   tick ──▶ expiry, graces, recounts         forget ──▶ what a gone client held is undone
+//!   Request ──▶ atomic | rw | fair ──word operations──▶ lock words
+//!                     └─▶ wait queue ──grant──▶ Sent (the reply to a client's Wait)
+//!   tick ──▶ expiry, graces, recounts         forget ──▶ undo what a client held that is gone
 //! ```
-//! It owns the wait queues and every multi-step repair. It changes words by the same verbs as
-//! everybody else, so clients may operate on them at the same time. Every decision on one
-//! primary is taken here one after the other; nothing of it blocks.
+//! The arbiter owns the wait queues and does every repair of several steps. It changes words by the
+//! same word operations as the clients, which may operate on the words at the same time. It takes
+//! all decisions of a primary one after the other, and blocks on nothing.
 
 mod atomic;
 mod confirm;
@@ -41,49 +41,50 @@ use proxied::Proxied;
 use rw::RwState;
 use waits::{cancel_wait, drop_waits, end_earlier_wait, no_wait};
 
-/// A reply on its way to a client's command channel.
+/// A reply to a client, for its command channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// To whom.
+    /// The client.
     pub client: ClientId,
-    /// The request it answers.
+    /// The number of the request that this answers.
     pub seq: Seq,
     /// The answer.
     pub reply: Reply,
 }
 
-/// A lock and everybody who has got it.
+/// A lock, and the clients that have got it.
 #[derive(Clone, Copy, Debug)]
 pub struct LockRef<'a> {
-    /// Where it is.
+    /// The slot of the lock.
     pub slot: Slot,
-    /// Its kind.
+    /// The kind of the lock.
     pub lock_type: LockType,
-    /// Its grants and the ends of its exclusive holds are counted, for [tokens](crate::token).
+    /// Whether the lock's grants and the ends of its exclusive holds are counted, for
+    /// [tokens](crate::token).
     pub tokens: bool,
-    /// Every client that may operate on it, with its handle.
+    /// Every client that may operate on the lock, with its handle.
     pub refs: &'a [(ClientId, Handle)],
 }
 
-/// Who asks.
+/// The client that has sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// The client.
     pub client: ClientId,
-    /// Its handle of the lock.
+    /// The client's handle of the lock.
     pub handle: Handle,
-    /// The number of its request.
+    /// The number of the request.
     pub seq: Seq,
 }
 
-/// Compare-and-swap rounds of one change of a word. Each lost round is another client's word
-/// operation; the clients of a contended word are diverted to this arbiter, so the bound is far
-/// away.
+/// The most compare-and-swaps for one change of a word. Each of them that fails has met another
+/// client's word operation. The clients of a contended word come to this arbiter instead, so the
+/// limit is far away.
 const ROUNDS_MAX: u32 = 100_000;
-/// Time between two attempts at a recount at least, nanoseconds. It grows with the time for which
-/// somebody was waited for, to [`LOOK_S`](crate::limits::LOOK_S).
+/// The least time between two attempts at a recount, nanoseconds. It grows with the time for which
+/// the arbiter has waited for a client, to [`LOOK_S`](crate::limits::LOOK_S).
 const RECOUNT_EVERY_NS: u64 = 1_000_000;
-/// Somebody who is queued.
+/// A client that is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Waiter {
     caller: Caller,
@@ -98,13 +99,14 @@ struct LockState {
     queue: VecDeque<Waiter>,
     fair: FairState,
     rw: RwState,
-    /// When it is to be looked at; the same if no wake-up were ever lost.
+    /// When the arbiter next looks at the lock; and (`needed`) when it would have to if no wake-up
+    /// were ever lost.
     due: Option<ServerTime>,
     needed: Option<ServerTime>,
 }
 
 impl LockState {
-    /// Whether the client is to be answered later, if its channel lasts.
+    /// Whether the arbiter will answer this client later, if its channel lasts.
     fn has_queued(&self, client: ClientId) -> bool {
         self.queue.iter().any(|w| w.caller.client == client) || self.fair.holds_back(client)
     }
@@ -117,19 +119,19 @@ impl LockState {
 /// The arbiter of one primary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arbiter {
-    /// Boxed, so that what a tree moves when it grows is little.
+    /// Boxed, so that a growing tree moves little at a time.
     locks: BTreeMap<Slot, Box<LockState>>,
     due: BTreeSet<(ServerTime, Slot)>,
     proxied: Proxied,
-    /// The locks each client is queued for, and perhaps some for which it no longer is: where
-    /// to look when it does not wait any more.
+    /// The locks that each client is queued for, and perhaps some for which it no longer is: where
+    /// to look when the client does not wait any more.
     waits: BTreeMap<ClientId, BTreeSet<Slot>>,
-    /// Locks that wait for a client which is between two verbs, or does not come back.
+    /// Locks that wait for a client that is between two word operations, or does not come back.
     hindered: BTreeSet<Slot>,
     work: Work,
 }
 
-/// What the last call took: no part of the state.
+/// The work of the last call, which is no part of the state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work(u64);
 
@@ -141,24 +143,25 @@ impl PartialEq for Work {
 
 impl Eq for Work {}
 
-/// For model checkers, whose states are copied, compared and hashed.
+/// For model checkers, which copy, compare and hash states.
 impl Hash for Arbiter {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.locks, &self.due).hash(state);
     }
 }
 
-/// What one call works with.
+/// The context of one call.
 struct Ctx<'a> {
     now: ServerTime,
     mem: &'a mut dyn LockMemory,
     lock: LockRef<'a>,
     out: &'a mut Vec<Sent>,
     proxied: &'a Proxied,
-    /// When this lock wants to be looked at again, and in case that a wake-up was lost.
+    /// When this call wants to look at the lock again; and (`look`) when, in case that a wake-up is
+    /// lost.
     due: Option<ServerTime>,
     look: Option<ServerTime>,
-    /// Ledger entries and records looked at, and tickets skipped.
+    /// How many ledger entries and records were read, and tickets skipped.
     work: u64,
 }
 
@@ -169,7 +172,7 @@ impl Ctx<'_> {
     fn w0(&self) -> WordAddr {
         WordAddr::new(self.lock.slot, Word::W0)
     }
-    /// The word that tells how the lock is held: of a fair lock, the turns.
+    /// The word that tells how the lock is held; of a fair lock, the turn word.
     fn read(&mut self) -> u64 {
         let word = match self.lock.lock_type {
             LockType::Fair => Word::W1,
@@ -177,7 +180,7 @@ impl Ctx<'_> {
         };
         self.mem.read(WordAddr::new(self.lock.slot, word))
     }
-    /// Changes the word as `f` says; the new word, or `None` if `f` did not want to.
+    /// Changes the lock word to what `f` returns; the new word, or `None` if `f` wants no change.
     fn update(&mut self, mut f: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         let (addr, mut seen) = (self.w0(), self.read());
         for _ in 0..ROUNDS_MAX {
@@ -204,7 +207,8 @@ impl Ctx<'_> {
         let word = self.read();
         self.answer(to, Reply::Denied { status, word });
     }
-    /// The word has the hold: its token is taken after that, so that it is above every earlier one.
+    /// Answers with a grant. The word has the hold already, so the token that is taken now is above
+    /// every earlier one.
     fn granted(
         &mut self,
         to: Caller,
@@ -216,7 +220,8 @@ impl Ctx<'_> {
         let (at, token) = (self.now, self.token(mode));
         self.answer(to, Reply::Granted { word, deadline, at, ticket, token });
     }
-    /// The token of a hold, where clients want tokens. A fair ticket tells its own.
+    /// The token of a hold, where clients want tokens. A fair hold's client has the token in its
+    /// ticket.
     fn token(&mut self, mode: Mode) -> Token {
         let fence = self.fence();
         match self.lock.lock_type {
@@ -235,20 +240,20 @@ impl Ctx<'_> {
             self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
     }
-    /// Whoever is to tell of a release may die before.
+    /// Looks again later, because the client that should tell of a release may die before.
     fn looks_again(&mut self) {
         self.look = (!planted::is(Bug::NoLook)).then(|| self.now.plus_ns(u64::from(LOOK_S) * NS));
     }
 }
 
 impl Arbiter {
-    /// What the last call took, in the units of [`FAIR_WORK_MAX`].
+    /// The work of the last call, in the units of [`FAIR_WORK_MAX`].
     pub fn work(&self) -> u64 {
         self.work.0
     }
 
-    /// Handles one request about one lock. The caller has checked that `lock` is what the
-    /// request's handle names.
+    /// Handles one request about one lock. The caller has checked that the request's handle names
+    /// `lock`.
     pub fn request(
         &mut self,
         now: ServerTime,
@@ -268,13 +273,13 @@ impl Arbiter {
         }
     }
 
-    /// The client is not queued for this lock.
+    /// Records that the client is not queued for this lock any more.
     pub(crate) fn waits_no_more(&mut self, client: ClientId, slot: Slot) {
         no_wait(&mut self.waits, client, slot);
     }
 
-    /// A client that can no longer act on the lock (fenced, or it gave its reference back):
-    /// whatever it holds or waits for is undone. Its ledger entry is read, not cleared.
+    /// Undoes what a client holds or waits for that can no longer act on the lock (it is fenced, or
+    /// has given its reference back). Reads the client's ledger entry, and does not clear it.
     pub fn forget(
         &mut self,
         now: ServerTime,
@@ -287,7 +292,7 @@ impl Arbiter {
         self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle));
     }
 
-    /// What is remembered of a lock, to be changed; the caller drops it if it is empty then.
+    /// The state of a lock, to be changed; the caller drops it if it is empty after that.
     fn state(&mut self, slot: Slot) -> &mut LockState {
         let state = self.locks.entry(slot).or_default();
         self.proxied.tell(state);
@@ -300,7 +305,7 @@ impl Arbiter {
         }
     }
 
-    /// The client is gone, and every lock it had got has forgotten it.
+    /// Forgets a client that is gone; every lock that it had got has forgotten it.
     pub fn gone(&mut self, client: ClientId) {
         self.proxied.forget(client);
         self.waits.remove(&client);
@@ -311,12 +316,12 @@ impl Arbiter {
         self.waits.get(&client).map_or(0, BTreeSet::len)
     }
 
-    /// The locks this client is queued for, and perhaps others, once.
+    /// Takes the locks that this client is queued for, and perhaps others.
     pub fn take_waits(&mut self, client: ClientId) -> BTreeSet<Slot> {
         self.waits.remove(&client).unwrap_or_default()
     }
 
-    /// Nobody reads the answers to what this client waits for any more: it is not queued.
+    /// Removes this client from the queue, because no channel carries the answers any more.
     pub fn drop_waits(
         &mut self,
         now: ServerTime,
@@ -335,7 +340,7 @@ impl Arbiter {
         });
     }
 
-    /// The lock is gone, and nobody knows it any more.
+    /// Forgets a lock that does not exist any more.
     pub fn destroyed(&mut self, slot: Slot) {
         self.hindered.remove(&slot);
         if let Some(state) = self.locks.remove(&slot) {
@@ -345,7 +350,7 @@ impl Arbiter {
         }
     }
 
-    /// The next slot whose time has come, once.
+    /// Takes the next slot whose time has come.
     pub fn pop_due(&mut self, now: ServerTime) -> Option<Slot> {
         let &(due, slot) = self.due.first()?;
         if due > now {
@@ -373,9 +378,10 @@ impl Arbiter {
         });
     }
 
-    /// A client that was seen to be between two verbs of an operation for
+    /// A client that has been between two word operations of one operation for
     /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do;
-    /// or whose claim of a fair lock is over, and keeps the lanes from starting again.
+    /// or a client whose claim of a fair lock is over, and keeps the arbiter from resetting the
+    /// ticket counters.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
         states
@@ -383,7 +389,8 @@ impl Arbiter {
             .find_map(|state| state.rw.hinderer(skip).or_else(|| state.fair.hinderer(skip)))
     }
 
-    /// A client that is between two verbs may take as long for the rest as if it had just begun.
+    /// Gives a client that is between two word operations as much time for the rest as if it had
+    /// just begun.
     pub fn goes_on(&mut self, now: ServerTime, client: ClientId) {
         for slot in &self.hindered {
             if let Some(state) = self.locks.get_mut(slot) {
@@ -393,19 +400,20 @@ impl Arbiter {
         }
     }
 
-    /// When the next lock would have to be looked at if no wake-up were ever lost: for models, none
-    /// of whose clients may depend on that.
+    /// When the arbiter would have to look at the next lock if no wake-up were ever lost. For
+    /// models: there, no client may depend on later looks.
     pub fn next_need(&self) -> Option<ServerTime> {
         self.locks.values().filter_map(|state| state.needed).min()
     }
 
-    /// When the next lock wants to be looked at.
+    /// When the arbiter next looks at a lock.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// See [`Locks::assert_consistent`](crate::locks::Locks::assert_consistent). `refs` has
-    /// everybody who has got the lock of a slot, `is_deaf` whose waits are about to be dropped.
+    /// See [`Locks::assert_consistent`](crate::locks::Locks::assert_consistent). `refs`: the
+    /// clients that have got the lock of a slot; `is_deaf`: whether a client's waits are about to
+    /// be dropped.
     pub(crate) fn assert_consistent<'a>(
         &self,
         refs: &dyn Fn(Slot) -> &'a [(ClientId, Handle)],
@@ -436,13 +444,14 @@ impl Arbiter {
         }
     }
 
-    /// How many clients a lock is told of.
+    /// How many clients have stopped being proxied while some of their locks do not know that: a
+    /// lock that is used must learn of each.
     pub(crate) fn changing_len(&self) -> usize {
         self.proxied.changing_len()
     }
 
-    /// Records that a call about this lock searches, apart from its references: who is queued, and
-    /// who may be told of.
+    /// How many records a call about this lock visits apart from its references: the queued
+    /// clients, and those that are [changing](Self::changing_len).
     pub(crate) fn searched(&self, slot: Slot) -> usize {
         self.waiters(slot) + self.changing_len()
     }
@@ -452,9 +461,8 @@ impl Arbiter {
         self.waits.get(&client).is_some_and(|slots| slots.contains(&slot))
     }
 
-    /// The deadline of the turn of a fair lock that was granted to this client and keeps others
-    /// waiting. A client that has released it by itself has none. For
-    /// checkers and simulators.
+    /// The deadline of a turn of a fair lock that was granted to this client and keeps others
+    /// waiting; `None` if the client has released the turn by itself. For checkers and simulators.
     pub fn turn_until(
         &self,
         mem: &mut dyn LockMemory,
@@ -465,12 +473,12 @@ impl Arbiter {
         fair::turn_until(&state.fair, mem, slot, client)
     }
 
-    /// How many are queued for this lock.
+    /// How many clients are queued for this lock.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.locks.get(&slot).map_or(0, |state| state.queue.len())
     }
 
-    /// How many but this client are queued for this lock.
+    /// How many other clients are queued for this lock.
     pub(crate) fn others_wait(&self, slot: Slot, client: ClientId) -> usize {
         let is_other = |waiter: &&Waiter| waiter.caller.client != client;
         self.locks.get(&slot).map_or(0, |state| state.queue.iter().filter(is_other).count())
@@ -489,7 +497,7 @@ impl Arbiter {
         let (proxied, before) = (&self.proxied, out.len());
         let mut ctx = Ctx { now, mem, lock, out, proxied, due: None, look: None, work: 0 };
         f(&mut ctx, state);
-        // every path ends in an `advance`, which says anew when it wants to be called again
+        // every path ends in an `advance`, which sets anew when it wants to be called again
         let (needed, look, work) = (ctx.due, ctx.look, ctx.work);
         let due = needed.into_iter().chain(look).min();
         state.needed = needed;
@@ -518,7 +526,7 @@ impl Arbiter {
     }
 }
 
-/// Undoes what a client that can no longer act on the lock has of it.
+/// Undoes what a client has of the lock that can no longer act on it.
 fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     match ctx.lock.lock_type {
         LockType::Atomic => atomic::forget(ctx, state, client),

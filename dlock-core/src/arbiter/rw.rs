@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The read-write lock, arbiter side: hand-over in order of arrival, recount of suspects.
+//! The read-write lock, arbiter side: hand-over in order of arrival, recount of a suspect count.
 //!
-//! Invariant: the waiters bit is set iff the queue is not empty or the count is suspect. While
-//! it is set, clients only take themselves off the word; they add themselves for a moment at
-//! most, and step back.
+//! Invariant: the waiters bit is set if and only if the queue is not empty or the count is suspect.
+//! While the bit is set, clients only take themselves off the word; if one adds itself, it steps
+//! back at once.
 //!
-//! A *suspect* count: somebody is gone, or in doubt, whose ledger does not tell whether it is
-//! among the readers. The recount reads all ledgers, the word, and all ledgers again. If every
-//! entry is settled and reads the same twice (each chain on the count brings a new stamp), then
-//! nobody moved, and what the word counts above the ledgers is what was left behind. It is
-//! *subtracted*, so that whoever comes or goes afterwards does not matter. If the word counts no
-//! more than the settled readers, then no client that is between two verbs is in it, and nothing
-//! was left behind either.
+//! The count is *suspect* if a client is gone, or in doubt, whose ledger does not tell whether it
+//! is among the readers. The recount reads all ledgers, the word, and all ledgers again. If every
+//! entry is settled and reads the same twice (each chain on the count brings a new stamp), then no
+//! client moved, and what the word counts above the ledgers was left behind. The recount
+//! *subtracts* that, so clients that come or go afterwards make no difference. If the word counts
+//! no more than the settled readers, then no client between two word operations is in it, and
+//! nothing was left behind either.
 //!
-//! A client that stays between two verbs while others wait for the count is stopped: it must be
-//! fenced ([`RwState::hinderer`]), since only it knows what it has.
+//! A client that stays between two word operations while others wait for the count is stopped. It
+//! must be fenced ([`RwState::hinderer`]), since only that client knows what it has.
 //!
-//! Of a *proxied* client, whose verbs this primary executes, the share is known without its
-//! ledger, is never suspect, and there is at most one: it cannot take off another's.
+//! The share of a *proxied* client, whose word operations this primary executes, is known without
+//! the client's ledger. It is never suspect, and there is at most one, because the client cannot
+//! take off the share of another client.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,31 +37,32 @@ use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
-/// Of the time between two looks at a client so much counts.
+/// The most of the time between two looks at a client that counts as time for which it was waited
+/// for.
 const UNSEEN_NS_MAX: u64 = 2 * LOOK_S as u64 * NS;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RwState {
-    /// Shared grants whose receiver's ledger may still say `Waiting`, by wait number.
+    /// Clients that got a shared grant, by wait number, and whose ledgers may still say `Waiting`.
     granted: BTreeMap<ClientId, WaitNumber>,
     /// Proxied clients that are among the readers.
     pub(super) shares: BTreeSet<ClientId>,
-    /// Clients that were proxied, had a share, and have written nothing to their ledgers since.
+    /// Clients that were proxied, had a share, and have written nothing into their ledgers since.
     untold: BTreeSet<ClientId>,
     suspect: bool,
-    /// In doubt: they count as holding nothing, and are answered after the recount. Each asks once
-    /// at a time.
+    /// Clients in doubt: they count as holding nothing, and get their answer after the recount.
+    /// Each has one request at a time.
     resolving: BTreeMap<ClientId, Caller>,
-    /// Clients that a recount waits for.
+    /// Clients for which a recount waits.
     between: BTreeMap<ClientId, Between>,
 }
 
-/// A client that is between two verbs.
+/// A client that is between two word operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Between {
-    /// What its ledger says.
+    /// What the client's ledger says.
     entry: LedgerEntry,
-    /// Since when it has said so, and when that was seen last.
+    /// Since when the ledger has said so, and (`seen`) when the arbiter last read it.
     since: ServerTime,
     seen: ServerTime,
 }
@@ -71,22 +73,22 @@ impl RwState {
         nobody && !self.suspect && self.resolving.is_empty()
     }
 
-    /// A client that was seen to have kept the count from being known for too long: it may have
-    /// gone on since it was seen last.
+    /// A client that has kept the count unknown for too long at the last look; it may have gone on
+    /// since.
     pub(super) fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let is_over = |b: &Between| b.seen >= b.since.plus_ns(HINDRANCE_NS);
         let mut over = self.between.iter().filter(|(_, between)| is_over(between));
         over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
     }
 
-    /// Whether a recount waits for somebody.
+    /// Whether a recount waits for a client.
     pub(super) fn is_hindered(&self) -> bool {
         !self.between.is_empty()
     }
 
-    /// How long to wait before the next recount, since nothing announces that a client has gone on:
-    /// an eighth of the time for which one was waited for, but not beyond the time at which it is
-    /// to be fenced.
+    /// How long to wait before the next recount, because no message says that a client has gone on:
+    /// an eighth of the time for which the recount has waited for it, but not beyond the time at
+    /// which the client is to be fenced.
     fn pause_ns(&self, now: ServerTime) -> u64 {
         let waited_ns = |between: &Between| now.0.saturating_sub(between.since.0);
         let longest_ns = self.between.values().map(waited_ns).max().unwrap_or(0);
@@ -102,7 +104,7 @@ impl RwState {
         }
     }
 
-    /// These clients are between two verbs now.
+    /// Records the clients that are between two word operations now.
     fn waits_for(&mut self, now: ServerTime, between: &[(ClientId, LedgerEntry)]) {
         let before = std::mem::take(&mut self.between);
         self.between = between
@@ -110,7 +112,8 @@ impl RwState {
             .map(|&(client, entry)| {
                 let same = before.get(&client).filter(|before| before.entry == entry);
                 let since = same.map_or(now, |before| {
-                    // the primary and the client may have stood still between two looks
+                    // if the primary and the client stood still between two looks, the time in
+                    // between does not count
                     let unseen_ns = now.0.saturating_sub(before.seen.plus_ns(UNSEEN_NS_MAX).0);
                     before.since.plus_ns(unseen_ns)
                 });
@@ -119,19 +122,20 @@ impl RwState {
             .collect();
     }
 
-    /// The client's ledger tells from now on, unless it says nothing yet.
+    /// From now on the client's ledger tells whether it has a share, once the client has written
+    /// there.
     pub(super) fn unproxy(&mut self, client: ClientId) {
         if self.shares.remove(&client) {
             self.untold.insert(client);
         }
     }
 
-    /// Whether the client has a share that its ledger does not tell of.
+    /// Whether the client has a share that its ledger does not show.
     pub(super) fn knows(&self, client: ClientId) -> bool {
         self.shares.contains(&client) || self.untold.contains(&client)
     }
 
-    /// A proxied client has taken its share off.
+    /// Records that a proxied client has taken its share off.
     pub(super) fn gave_back(&mut self, client: ClientId) {
         self.shares.remove(&client);
         self.granted.remove(&client);
@@ -142,12 +146,13 @@ impl RwState {
     }
 }
 
-/// Whether a client may add to the count of this word. `has_share`: of a proxied client.
+/// Whether a client may add `add` to the count of this word. `has_share`: for a proxied client,
+/// whether it has a share.
 pub(super) fn may_add(seen: u64, add: u64, has_share: Option<bool>) -> Result<(), Status> {
     let rcount = RwWord::from_bits(seen).rcount();
     let may = match add {
         1 => has_share != Some(true) && rcount < u32::MAX,
-        // the count must not borrow from the owner
+        // a subtraction must not borrow from the owner's bits
         u64::MAX => has_share != Some(false) && rcount > 0,
         _ => false,
     };
@@ -204,9 +209,9 @@ fn set_bit(ctx: &mut Ctx<'_>) {
     });
 }
 
-/// Hands the lock from its owner straight to the next in the queue by one change of the word; the
-/// word after that. `None`: the client does not own it, readers are in the count or it is suspect,
-/// or the next in the queue, if there is one, wants to share it.
+/// Hands the lock from its owner straight to the next client in the queue, by one change of the
+/// word. Returns the word after that. `None`: the client is not the owner, readers are in the
+/// count, the count is suspect, the queue is empty, or the next client in it wants a share.
 fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Option<u64> {
     let next = state.queue.front().copied().filter(|next| next.mode == Mode::Exclusive)?;
     if state.rw.suspect {
@@ -230,8 +235,8 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
     Some(word)
 }
 
-/// An exclusive hold is about to end: its end is counted before the word says so. The client that
-/// has it does not end it meanwhile: it has asked for this, or cannot act any more.
+/// Counts the end of an exclusive hold in the fence word, before the lock word shows the end. The
+/// owner does not end the hold meanwhile: it has asked for this, or cannot act any more.
 fn counts_end(ctx: &mut Ctx<'_>, owner: ClientId) {
     let is_owner = RwWord::from_bits(ctx.read()).client() == owner.get();
     if ctx.lock.tokens && is_owner && !planted::is(Bug::EndUncounted) {
@@ -306,7 +311,7 @@ fn grant(ctx: &mut Ctx<'_>, waiter: &Waiter) -> Option<u64> {
                 Some(word.with_client(waiter.caller.client.get()).into_bits())
             }
             Mode::Shared if word.client() == 0 => {
-                let rcount = word.rcount().checked_add(1)?; // full only if forged
+                let rcount = word.rcount().checked_add(1)?; // full only if a client forged it
                 Some(word.with_rcount(rcount).into_bits())
             }
             _ => None,
@@ -321,7 +326,7 @@ fn clear_bit(ctx: &mut Ctx<'_>) -> Option<u64> {
     })
 }
 
-/// One attempt; true if the count is right now.
+/// One attempt at a recount; `true`: the count is right now.
 fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let first = entries(ctx, state);
     let word = RwWord::from_bits(ctx.read());
@@ -369,7 +374,7 @@ fn is_between(entry: LedgerEntry) -> bool {
     matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving)
 }
 
-/// Every ledger entry that counts.
+/// Every ledger entry that counts for a recount, with its client.
 fn entries(ctx: &mut Ctx<'_>, state: &LockState) -> Vec<(ClientId, LedgerEntry)> {
     let mut entries = Vec::with_capacity(ctx.lock.refs.len());
     for &(client, handle) in ctx.lock.refs {
@@ -395,7 +400,7 @@ fn suspect(ctx: &mut Ctx<'_>, state: &mut LockState) {
 
 fn resolve(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
     if undo(ctx, state, from.client, from.handle) {
-        // the client waits for the answer: nobody else writes the entry now
+        // the client waits for the answer: no one else writes the entry now
         ctx.mem.clear_ledger(from.client, from.handle);
         let word = ctx.read();
         ctx.answer(from, Reply::Done { word });
@@ -408,7 +413,7 @@ fn resolve(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
     }
 }
 
-/// Undoes what the client's ledger and the word say for sure; false if the count is suspect.
+/// Undoes what the client surely has by its ledger and the word; `false`: the count is suspect.
 fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) -> bool {
     drop_waits(state, client);
     if !planted::is(Bug::RwResolveKeepsHold) {
@@ -424,7 +429,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     }
     let entry = ctx.ledger(client, handle);
     let is_untold = state.rw.is_untold(client, entry);
-    // the entry will be cleared, and must not be taken for one that was never written
+    // the entry will be cleared, and must not look like one that was never written
     state.rw.untold.remove(&client);
     match entry.state() {
         LedgerState::HeldShared => take_one_reader_off(ctx),

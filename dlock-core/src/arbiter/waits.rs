@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waits in a lock's queue: taken out one by one, or all of a client.
+//! How waits leave a lock's queue: one by one, or all of one client.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::ids::{ClientId, Slot};
 use crate::planted::{self, Bug};
 use crate::wire::message::{Reply, WaitNumber};
 
-/// A client has no wait for this lock any more.
+/// Records that a client has no wait for this lock any more.
 pub(super) fn no_wait(
     waits: &mut BTreeMap<ClientId, BTreeSet<Slot>>,
     client: ClientId,
@@ -36,7 +36,7 @@ pub(super) fn cancel_wait(
     true
 }
 
-/// A client is queued for a lock once: a later wait ends the one before it.
+/// Ends an earlier wait of the client for this lock: a client is queued for a lock only once.
 pub(super) fn end_earlier_wait(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
     let at = state.queue.iter().position(|w| w.caller.client == client);
     if let Some(waiter) = at.and_then(|at| state.queue.remove(at)) {

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rate limits: how often something may happen a second, and how often at once.
+//! Rate limits: how often a client may do something in a second, and how often at once.
 //!
 //! ```text
 //!   taken ── each use moves it on by one interval ──▶
 //!   now ────────────┬──────────────── taken ahead of now: what is used of the burst
 //!                   └── more than `burst` intervals ahead: rest for 5 ms at least
 //! ```
-//! A client that is over its rate rests long enough to have few long turns instead of a short one
-//! for each use, because a turn costs the other clients more than most of what is done in it.
+//! A client over its rate rests long enough to have few long turns instead of a short one for each
+//! use, because a turn costs the other clients more than most of what is done in the turn.
 
 use crate::clock::NS;
 use crate::planted::{self, Bug};
 
-/// How many times a second a client over its rate may resume, at most.
+/// The most times per second that a client over its rate may resume.
 const RESTS_PER_SECOND: u32 = 200;
 
 /// A rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Uses a second in the long run; not 0.
+    /// How many uses per second in the long run; not 0.
     pub per_second: u32,
-    /// Uses at once after a pause.
+    /// How many uses at once after a pause.
     pub burst: u32,
 }
 
 impl Rate {
     /// A rate with a burst of a hundredth of a second's uses, so that a client over its rate delays
-    /// the others by no more than that takes. The burst is at least 64, so that a low rate cuts no
-    /// batch in two.
+    /// other clients by no more than a hundredth of a second. The burst is at least 64, so that a
+    /// low rate cuts no batch in two.
     pub fn even(per_second: u32) -> Self {
         Self { per_second, burst: (per_second / 100).max(64) }
     }
@@ -42,7 +42,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A rate of which nothing is used.
+    /// A pace of which nothing is used.
     pub fn new(rate: Rate) -> Self {
         Self { rate, taken_ns: 0 }
     }

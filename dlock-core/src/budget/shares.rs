@@ -6,10 +6,10 @@
 //!   add ──▶ ring ──next_turn──▶ a turn of at most a quantum ──done──▶ back into the ring, or idle
 //!                  each round: + quantum, up to one quantum; minus the work that was done
 //! ```
-//! A turn may do more than its budget, because its last item is not divided. The excess is a debt:
-//! until it is paid off, round by round, the turns of others come first. A debt stays while its
-//! client is idle, less the rounds that pass meanwhile. A client without debt waits for at most one
-//! turn of each of the others.
+//! A turn may do more work than its budget, because its last item is not divided. The excess is a
+//! debt: until it is paid off, round by round, the turns of other clients come first. A debt stays
+//! while its client is idle, less the rounds that pass meanwhile. A client without debt waits for
+//! at most one turn of each of the others.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ use crate::planted::{self, Bug};
 pub struct Turn<K> {
     /// The client.
     pub who: K,
-    /// Work units it may do before the next client's turn.
+    /// How many work units the client may do before the next client's turn.
     pub budget: u32,
 }
 
@@ -50,7 +50,7 @@ pub struct Shares<K> {
     /// Accounts of the clients in the ring, and of those that were in it before.
     accounts: BTreeMap<K, Account>,
     round: u64,
-    /// Turns left in this round.
+    /// How many turns are left in this round.
     left: usize,
 }
 
@@ -65,7 +65,7 @@ impl<K: Ord + Copy> Shares<K> {
         Self { quantum: quantum.into(), ring, accounts, round: 0, left: 0 }
     }
 
-    /// Adds a client that has work to the ring, unless it is in it.
+    /// Adds a client that has work to the ring, if it is not in the ring.
     pub fn add(&mut self, who: K) {
         let (credit, round) = (self.quantum, self.round);
         let fresh = Account { credit, round, waits: false };
@@ -113,7 +113,7 @@ impl<K: Ord + Copy> Shares<K> {
         None
     }
 
-    /// Ends a client's turn, in which it did `work`; `more`: it has more to do.
+    /// Ends a client's turn, in which it did `work` units; `more`: whether it has more to do.
     pub fn done(&mut self, who: K, work: u32, more: bool) {
         self.charge(who, work);
         if more {
@@ -121,7 +121,7 @@ impl<K: Ord + Copy> Shares<K> {
         }
     }
 
-    /// Charges a client for work that it has caused, in its turn or otherwise.
+    /// Charges a client for work that it has caused, in its turn or at another time.
     pub fn charge(&mut self, who: K, work: u32) {
         let (quantum, round) = (self.quantum, self.round);
         let fresh = Account { credit: quantum, round, waits: false };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work units: the unit in which the primary's work is counted, shared and bounded.
 //!
-//! One unit is one access to lock memory or one record visited. Units are counted, not timed: a
-//! unit takes some 0.1 µs where the memory is the CPU's, and a round trip where it is a device's.
+//! One unit is one access to lock memory, or one record visited. The primary counts units, not
+//! time: a unit takes some 0.1 µs in CPU memory, and a round trip in device memory.
 
 use crate::counters::Told;
 use crate::ids::{ClientId, Handle};
@@ -11,18 +11,18 @@ use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Chain, WordAddr};
 use crate::memory::words::LedgerEntry;
 
-/// Work of one client's turn: about one batch of 31 single word operations.
+/// The work units of one client's turn: about one batch of 31 single word operations.
 pub const QUANTUM: u32 = 64;
-/// Work of handling a frame or control request, without the operations it carries.
+/// The work units of handling a frame or a control request, without the operations that it carries.
 pub const FRAME_WORK: u32 = 4;
-/// Waits that are granted before a read-write lock gives way to other work; it is handled again at
-/// once.
+/// How many waits of a read-write lock are granted before other work comes; the lock is handled
+/// again at once.
 pub const GRANTS_PER_LOOK: usize = 32;
-/// The most work on one lock or object in one undivided step, except for fair locks: the records of
-/// all clients, their places in the queue, and their ledger entries, read twice.
+/// The most work units on one lock or object in one undivided step, except for fair locks: the
+/// records of all clients, their places in the queue, and their ledger entries, read twice.
 pub const ITEM_WORK_MAX: u32 = 6 * CLIENTS_MAX as u32;
 
-/// The work of executing a chain.
+/// The work units of executing a chain.
 pub fn of_chain(chain: &Chain) -> u32 {
     1 + chain.ops().len() as u32
 }
@@ -34,7 +34,7 @@ pub struct Metered<'a> {
 }
 
 impl<'a> Metered<'a> {
-    /// A counter at 0.
+    /// A meter for this memory, at 0.
     pub fn new(mem: &'a mut dyn LockMemory) -> Self {
         Self { mem, work: 0 }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's estimate of the server clock, and what follows if a clock stood still or jumped.
+//! A client's estimate of the server clock, and how the client notices that a clock stood still or
+//! jumped.
 //!
 //! ```text
 //!   client   sent ──────────┐        ┌────────▶ received
@@ -12,11 +13,11 @@
 //!   [────old────]   [──new──]    disjoint  ▶ clocks that only drift do not do this:
 //!                                            the old one is wrong, the new one is taken
 //! ```
-//! *Local* is the clock of this host that counts suspended time (CLOCK_BOOTTIME). It may still
-//! stand still: a guest that is paused, or saved and restored, does not know for how long. The same
-//! is true of the primary's clock. A discontinuity of `d` goes unnoticed while `d ≤ ε(old) +
-//! ε(new)`; the error of an estimate is then at most ε + d. A larger one is noticed by the first
-//! exchange after it.
+//! *Local* is the clock of this host that counts suspended time (CLOCK_BOOTTIME). That clock may
+//! still stand still: a guest that is paused, or saved and restored, does not know for how long.
+//! The same is true of the primary's clock. A discontinuity of `d` goes unnoticed while `d` is at
+//! most the sum of the ε of the old and of the new estimate; the error of an estimate is then at
+//! most ε + d. The first exchange after a larger discontinuity notices it.
 //!
 //! Two processes of one host read the same clock of their kernel, shifted by a constant that
 //! depends on their time namespaces; it is 0 only within one namespace. So a client on the
@@ -26,9 +27,10 @@
 use super::{Now, ServerTime, DRIFT_PPM};
 use crate::planted::{self, Bug};
 
-/// Growth of ε by drift before the server clock is asked again, nanoseconds: that of 1 s.
+/// How much drift may add to ε before the client asks for the server clock again, nanoseconds: the
+/// drift of 1 s.
 const DRIFT_TOLERATED_NS: u64 = DRIFT_PPM * 1_000;
-/// The upper limit of that growth for peers that are far away: that of 20 s.
+/// The upper limit of that addition for peers that are far away: the drift of 20 s.
 const DRIFT_TOLERATED_NS_MAX: u64 = 20 * DRIFT_TOLERATED_NS;
 
 /// A client's estimate of the server clock, from one exchange of messages.
@@ -69,13 +71,13 @@ impl ClockEstimate {
         Self { drift_ppm: 0, ..self }
     }
 
-    /// Whether the server clock may be the local clock plus this offset, by this estimate.
+    /// Whether this estimate allows the server clock to be the local clock plus `offset_ns`.
     pub fn allows(&self, offset_ns: u64) -> bool {
         let apart_ns = (self.offset_ns.wrapping_sub(offset_ns) as i64).unsigned_abs();
         apart_ns <= self.uncertainty_ns(self.taken_at_ns)
     }
 
-    /// The server clock at a moment of the local clock.
+    /// The server clock at the time `local_ns` of the local clock.
     pub fn at(&self, local_ns: u64) -> Now {
         Now {
             time: ServerTime(local_ns.wrapping_add(self.offset_ns)),
@@ -87,8 +89,8 @@ impl ClockEstimate {
     }
 
     /// Whether the age of the estimate adds more to ε than a new exchange would cost: half a
-    /// millisecond (1 s of drift), or half the round trip. A round trip that took long because a
-    /// machine was busy is allowed no more than 20 s of drift.
+    /// millisecond (1 s of drift), or half the round trip. Half a round trip counts up to 20 s of
+    /// drift only, because it may have taken long on a busy machine.
     ///
     /// On one host estimates do not age: an estimate is stale if its exchange took long.
     pub fn is_stale(&self, local_ns: u64) -> bool {
@@ -105,8 +107,9 @@ impl ClockEstimate {
         self.half_trip_ns > DRIFT_TOLERATED_NS
     }
 
-    /// ε at a moment of the local clock. It grows with the age of the estimate, counted from when
-    /// the request was sent: the answer may have been under way for all of the trip.
+    /// ε at the time `local_ns` of the local clock. It grows with the age of the estimate, counted
+    /// from when the request was sent: the answer may have been under way for all of the round
+    /// trip.
     pub fn uncertainty_ns(&self, local_ns: u64) -> u64 {
         let trip_ns = self.half_trip_ns.saturating_mul(2);
         let age_ns = local_ns.saturating_sub(self.taken_at_ns).saturating_add(trip_ns);
@@ -118,7 +121,7 @@ impl ClockEstimate {
     /// Whether no server clock can be within the bounds of both estimates: a clock stood still, or
     /// jumped, between the two exchanges.
     pub fn is_disjoint(&self, other: &ClockEstimate) -> bool {
-        // When the later of the two was taken: its ε has not grown yet.
+        // When the later of the two was taken: the ε of that one has not grown yet.
         let local_ns = self.taken_at_ns.max(other.taken_at_ns);
         let apart_ns = (self.offset_ns.wrapping_sub(other.offset_ns) as i64).unsigned_abs();
         let allowed_ns = self.uncertainty_ns(local_ns);
@@ -133,9 +136,9 @@ pub enum Refresh {
     Accepted,
     /// The new estimate is older, or no better; the one in use stays.
     Rejected,
-    /// The new estimate is in use, and the one before was wrong: a deadline that was judged by it
-    /// may have passed earlier or later than believed. Holds that were granted before are possibly
-    /// over, and count as such until the primary was asked.
+    /// The new estimate is in use, and the one before was wrong: a deadline that was judged by that
+    /// one may have passed earlier or later than believed. Holds that were granted before are
+    /// possibly over, and count as such until the client has asked the primary.
     Disjoint,
 }
 
@@ -145,8 +148,8 @@ pub struct TrackedClock {
     /// The estimate.
     pub estimate: ClockEstimate,
     /// How often a new estimate was [disjoint](Refresh::Disjoint) from the one in use. A lock entry
-    /// keeps this number with its hold ([`lease`](crate::operation::lease)): a later reading with
-    /// another number is of a different clock.
+    /// keeps this number with its hold ([`lease`](crate::operation::lease)). A later reading with
+    /// another number belongs to a different clock.
     pub discontinuities: u64,
 }
 
@@ -156,14 +159,14 @@ impl TrackedClock {
         Self { estimate, discontinuities: 0 }
     }
 
-    /// The server clock at a moment of the local clock.
+    /// The server clock at the time `local_ns` of the local clock.
     #[inline]
     pub fn at(&self, local_ns: u64) -> Now {
         Now { discontinuities: self.discontinuities, ..self.estimate.at(local_ns) }
     }
 
-    /// Takes a new estimate if it is more exact than the one in use is by now, or proves the one in
-    /// use wrong. `local_ns` is the local clock now.
+    /// Takes the new estimate `candidate` if it is now more exact than the one in use, or proves
+    /// the one in use wrong. `local_ns`: the local clock now.
     pub fn refresh(&mut self, candidate: ClockEstimate, local_ns: u64) -> Refresh {
         let current = self.estimate;
         if current.is_disjoint(&candidate) && !planted::is(Bug::DisjointKept) {

@@ -6,11 +6,12 @@
 //!                                  └ expired for sure ─▶ Cas(seen → me|deadline)
 //!                                  └ expired perhaps  ─▶ Steal
 //!   extend    Cas(mine → mine with a later deadline)
-//!   release   Cas(mine → 0) ─ waiters ─▶ Release; at once where the primary would execute the Cas,
+//!   release   Cas(mine → 0) ─ waiters ─▶ Release; at once if the primary would execute the Cas,
 //!             and others waited at the last release
 //! ```
-//! Where a token is wanted, `Faa(fence, 1)` follows each `Cas` that takes the lock.
-//! A word with the waiters bit is changed by the arbiter alone, but for its holder's own extend.
+//! If the client wants a token, `Faa(fence, 1)` follows each `Cas` that takes the lock. A word with
+//! the waiters bit is changed by the arbiter alone; only the holder's own extend may still write
+//! it.
 
 use super::machine::Phase;
 use super::{LockEntry, Machine, Op, OpResult, Step, TimeOut, View};
@@ -23,23 +24,25 @@ use crate::token::Token;
 use crate::wire::message::{Mode, Reply, Request};
 use crate::wire::status::Status;
 
-/// Where an operation on an atomic lock is.
+/// The step that an operation on an atomic lock has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum At {
-    /// It takes a word that was found so: free, or of a hold that is over for sure.
+    /// The client takes the lock: it expects `found`, which is free or a hold that is surely over.
     Taking { found: u64, mine: u64 },
-    /// It moves the deadline of its own hold.
+    /// The client moves the deadline of its own hold.
     Extending { later: u64 },
-    /// It gives its own hold up.
+    /// The client releases its own hold.
     Releasing,
-    /// The arbiter is asked to take over a hold that may be over.
+    /// The client has asked the arbiter to take over a hold that may be over (`Request::Steal`),
+    /// and waits for the reply.
     Steals,
-    /// The arbiter is asked to release.
+    /// The client has asked the arbiter to release its own hold (`Request::Release`), and waits for
+    /// the reply.
     AsksRelease,
 }
 
 impl At {
-    /// The deadline of the lease that begins if the word is as expected.
+    /// The deadline of the lease that begins if the word is as expected; `None`: no lease begins.
     #[inline(always)]
     pub(super) fn begins_until(self) -> Option<Deadline> {
         match self {
@@ -49,7 +52,7 @@ impl At {
     }
 }
 
-/// The first effect of an acquire or a release; `None`: the release is the arbiter's.
+/// The first effect of an acquire or a release; `None`: the arbiter has to execute the release.
 #[inline(always)]
 pub(super) fn first(op: Op, e: &LockEntry, now: &Now) -> Option<(At, WordOp)> {
     let (at, expect, swap) = match op {
@@ -69,7 +72,7 @@ pub(super) fn first(op: Op, e: &LockEntry, now: &Now) -> Option<(At, WordOp)> {
     Some((at, WordOp::Cas { addr: e.w0(), expect, swap }))
 }
 
-/// What the first effect has decided; `None`: the word was not as expected.
+/// The result, if the first effect decides the operation; `None`: the word was not as expected.
 #[inline(always)]
 pub(super) fn ends(
     op: Op,
@@ -80,7 +83,7 @@ pub(super) fn ends(
 ) -> Option<OpResult> {
     match at {
         At::Taking { found, mine } if old == found => Some(granted(e, mine, begun)),
-        // the hold is still its own
+        // the hold is still this client's
         At::Extending { later } if old == e.word => Some(extended(op, e, later, (begun, now))),
         At::Releasing if old == e.word => Some(released(e)),
         _ => None,
@@ -97,7 +100,7 @@ pub(super) fn start(m: &mut Machine, e: &LockEntry) -> Step {
     }
 }
 
-/// Whether the release is the arbiter's: of a word with the waiters bit.
+/// Whether the arbiter has to release: the word has the waiters bit, or others are likely to wait.
 #[inline(always)]
 fn is_arbiters(e: &LockEntry) -> bool {
     let has_bit = AtomicWord::from_bits(e.word).waiters() && !planted::is(Bug::ReleaseIgnoresBit);
@@ -115,8 +118,8 @@ fn cas(m: &mut Machine, e: &LockEntry, at: At, expect: u64, swap: u64) -> Step {
     Step::Chain(with_token(e, at, WordOp::Cas { addr: e.w0(), expect, swap }))
 }
 
-/// A chain that takes the lock takes its token after the word names this client: no later holder
-/// has a smaller one.
+/// The chain of `cas`. If it takes the lock, it takes the token after the word names this client,
+/// so that no later holder has a smaller token.
 fn with_token(e: &LockEntry, at: At, cas: WordOp) -> Chain {
     if !matches!(at, At::Taking { .. }) || !e.desc.tokens {
         return Chain::one(cas);
@@ -128,7 +131,7 @@ fn with_token(e: &LockEntry, at: At, cas: WordOp) -> Chain {
     }
 }
 
-/// The word that the compare-and-swap has found. If the chain took a token, the entry has it.
+/// The word that the compare-and-swap has found. A token that the chain took goes to the entry.
 #[inline]
 pub(super) fn found(e: &mut LockEntry, at: At, values: &[u64]) -> Option<u64> {
     match (at, values) {
@@ -144,8 +147,8 @@ pub(super) fn found(e: &mut LockEntry, at: At, values: &[u64]) -> Option<u64> {
     }
 }
 
-/// The word of the hold with a later deadline. With nothing to move it is the same, and a
-/// compare-and-swap a query.
+/// The word of the hold with a later deadline. If the deadline does not change, the word stays the
+/// same, and the compare-and-swap only asks whether the client still holds the lock.
 fn later_word(e: &LockEntry, lease: Lease, now: &Now) -> u64 {
     let word = AtomicWord::from_bits(e.word);
     let later = match lease {
@@ -157,7 +160,7 @@ fn later_word(e: &LockEntry, lease: Lease, now: &Now) -> u64 {
     word.with_timeout(later).with_waiters(keep).into_bits()
 }
 
-/// The first effect has found the word to be another than expected.
+/// The first effect has found another word than it expected.
 pub(super) fn interfered(m: &mut Machine, e: &mut LockEntry, at: At, old: u64, now: Now) -> Step {
     match at {
         At::Taking { mine, .. } => not_acquired(m, e, mine, old, now),
@@ -172,7 +175,7 @@ fn not_acquired(m: &mut Machine, e: &mut LockEntry, mine: u64, old: u64, now: No
     m.rounds += 1;
     let queue = word.waiters() && !planted::is(Bug::StealPastQueue);
     if m.rounds < CAS_ROUNDS_MAX && !queue {
-        // released in the meantime, or over
+        // another client has released the lock in the meantime, or its hold is over
         if old == 0 || now.surely_expired(word.timeout()) {
             return cas(m, e, At::Taking { found: old, mine }, old, mine);
         }
@@ -188,7 +191,7 @@ fn not_acquired(m: &mut Machine, e: &mut LockEntry, mine: u64, old: u64, now: No
     }
 }
 
-/// `clock`: the one by which the lease counts.
+/// Begins the hold. `clock`: the clock by which the lease counts.
 #[inline(always)]
 fn granted(e: &mut LockEntry, word: u64, clock: &Now) -> OpResult {
     e.word = word;
@@ -210,7 +213,7 @@ fn extended(op: Op, e: &mut LockEntry, later: u64, (begun, now): (&Now, &Now)) -
     e.goes_on(AtomicWord::from_bits(later).timeout(), op.lease(), clock);
     let view = view(e);
     if op.is_acquire() {
-        return e.grant(Mode::Exclusive, view); // once more
+        return e.grant(Mode::Exclusive, view); // a re-entry
     }
     e.cache = view;
     OpResult { status: Status::Success, view: Some(view) }
@@ -222,9 +225,11 @@ fn not_extended(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
     }
     m.rounds += 1;
     if m.rounds >= CAS_ROUNDS_MAX {
-        return m.done(Status::BadResponse); // only I and the arbiter's bit can change it
+        // only this client and the arbiter's bit can change the word
+        return m.done(Status::BadResponse);
     }
-    e.word = old; // the arbiter has set or cleared the waiters bit, or a lost extend came through
+    // the arbiter has set or cleared the waiters bit, or an extend without an answer took effect
+    e.word = old;
     let later = later_word(e, m.op.lease(), &now);
     cas(m, e, At::Extending { later }, old, later)
 }

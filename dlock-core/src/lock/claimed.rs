@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lock at the successor of its primary: what it is told, and what it makes of that.
+//! A lock after a failover: what its client claims at the successor of the primary, and what the
+//! client makes of the answer.
 //!
 //! ```text
-//!   held, or queued ─claim─▶ a place at the successor ─▶ Claimed ─Confirm─▶ Granted: held still
-//!                                                          ▲  │             Queued: with a ticket
+//!   held, or queued ─claim─▶ a place at the successor ─▶ Claimed ─Confirm─▶ Granted: still held
+//!                                                          ▲  │             Queued: has a ticket
 //!                                   answer lost, NOT_READY └──┘             Denied: lost
 //! ```
-//! All claims to a lock are decided together, once every client has told its own. So nothing that
-//! is claimed is relied on, and no word of the lock is touched, before the successor was asked.
+//! The successor decides all claims to a lock together, once every client has made its own. So
+//! before the successor has confirmed a claim, the client does not rely on what it claimed, and
+//! touches no word of the lock.
 
 use super::validity::NO_CLOCK;
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View};
@@ -22,11 +24,12 @@ use crate::wire::status::Status;
 const MS: u64 = NS / 1_000;
 
 impl LockEntry {
-    /// What to tell a recovering primary. `now`: by the clock that the deadlines are of; `epoch`:
-    /// the incarnation of which the lock's place was.
+    /// The claim for a recovering primary. `now`: read by the clock of the entry's deadlines;
+    /// `epoch`: the incarnation in which the entry's slot was given.
     pub fn claim(&self, now: Now, epoch: Epoch) -> Claim {
         let (granted_at, deadline) = match self.doubt {
-            Doubt::Release => (Epoch(0), Deadline::NONE), // it may be released: any other is later
+            // it may be released: any other claim is later
+            Doubt::Release => (Epoch(0), Deadline::NONE),
             _ => self.granted_at(epoch),
         };
         let held = self.claimed_mode().map(|mode| HeldClaim {
@@ -42,15 +45,16 @@ impl LockEntry {
         Claim { lock: self.lock, desc: self.desc.clone(), held }
     }
 
-    /// Whether the token of the hold counts at a successor: no other client can have got the lock.
+    /// Whether the token of the hold counts at a successor: no other client can have got the lock
+    /// since.
     fn keeps_token(&self, now: Now) -> bool {
         let is_sure = self.doubt != Doubt::Release && self.surely_has(now);
         is_sure || planted::is(Bug::DoubtfulTokenClaimed)
     }
 
-    /// How it has the lock, or asks for it. A hold whose release was not answered counts: its
-    /// caller may believe in it, and it is undone before the next operation. Of an acquire that was
-    /// not answered nothing does.
+    /// The mode in which the client holds the lock or waits for it. A hold whose release was not
+    /// answered counts, because its caller may still rely on it; the client undoes it before the
+    /// next operation. An acquire without an answer does not count.
     fn claimed_mode(&self) -> Option<Mode> {
         use EntryState as S;
         match self.state {
@@ -63,9 +67,9 @@ impl LockEntry {
         }
     }
 
-    /// The longest that the lease may still run, in nanoseconds, which is what another server can
-    /// count on its own clock; `u64::MAX`: the lease has no end. A hold is valid through the whole
-    /// tick of its deadline.
+    /// The longest time for which the lease may still run, in nanoseconds; another server can count
+    /// this time on its own clock. `u64::MAX`: the lease has no end. A hold is valid through the
+    /// whole tick of its deadline.
     fn left_ns(&self, now: Now) -> u64 {
         let earliest_ns = now.time.0.saturating_sub(now.uncertainty_ns);
         let left_ns = match (self.lease.until_ns, self.deadline()) {
@@ -79,7 +83,7 @@ impl LockEntry {
         }
     }
 
-    /// A hold that may be released is older than any other.
+    /// How long ago the hold began. A hold that may be released counts as older than any other.
     fn age_ms(&self, now: Now) -> u32 {
         if self.doubt == Doubt::Release {
             return u32::MAX;
@@ -88,8 +92,8 @@ impl LockEntry {
         u32::try_from(age_ms).unwrap_or(u32::MAX)
     }
 
-    /// The incarnation that granted or confirmed the hold last, and its deadline by that one's
-    /// clock.
+    /// The incarnation that last granted or confirmed the hold, and the hold's deadline by the
+    /// clock of that incarnation.
     fn granted_at(&self, epoch: Epoch) -> (Epoch, Deadline) {
         self.granted_at.unwrap_or((epoch, self.deadline()))
     }
@@ -100,8 +104,9 @@ impl LockEntry {
         is_fair.then(|| self.fair.place.unwrap_or(here))
     }
 
-    /// What the lock has at the incarnation `epoch` was claimed at a successor. Its lease is
-    /// counted by the successor's clock from now on; `old` and `new` are of the same moment.
+    /// The client has claimed at a successor what it has of the lock from the incarnation `epoch`.
+    /// From now on the lease counts by the successor's clock. `old` and `new`: the same moment on
+    /// both clocks.
     pub fn is_claimed(&mut self, epoch: Epoch, old: Now, new: Now) {
         if self.claimed_mode().is_none() {
             return;
@@ -111,7 +116,7 @@ impl LockEntry {
             self.granted_at = Some(self.granted_at(epoch));
         }
         if !self.keeps_token(old) {
-            self.token = Token::NONE; // the answer to `Confirm` has another one
+            self.token = Token::NONE; // `Confirm` brings a new one
         }
         let may_be_lost = old.is_past_horizon() || self.may_be_lost_by_clock(old);
         if self.state.is_held() && self.lock_type != LockType::Rw {
@@ -123,16 +128,17 @@ impl LockEntry {
         match &mut self.doubt {
             doubt @ Doubt::None => *doubt = Doubt::Claimed { may_be_lost },
             Doubt::Claimed { may_be_lost: before } => *before |= may_be_lost,
-            _ => {} // it is undone
+            _ => {} // the doubt is undone anyway
         }
     }
 
-    /// Whether a lease that is claimed for the first time was judged by another clock.
+    /// Whether this is the first claim of a hold, and the hold's lease was judged by another clock.
     fn may_be_lost_by_clock(&self, old: Now) -> bool {
         !self.is_unconfirmed() && self.state.is_held() && self.is_of_another_clock(old)
     }
 
-    /// Adopts what a primary says after a reinit: a new place, the same holds.
+    /// Takes over what a primary answers after a reinit: the slot and handle are new, the holds
+    /// stay.
     pub fn rebind(&mut self, grant: &LockGrant, anchor_s: u32) {
         self.lock = grant.lock;
         self.handle = grant.handle;
@@ -144,21 +150,21 @@ impl LockEntry {
         self.see_lanes(grant.word);
         self.write = None;
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
-            self.doubt = Doubt::Acquire; // got, but of before something may be left
+            self.doubt = Doubt::Acquire; // got anew, but something of an earlier time may be left
         }
     }
 
-    /// Whose it is.
+    /// The client that this entry belongs to.
     pub fn client(&self) -> ClientId {
         self.me
     }
 
-    /// Whose it is: a client that begins anew has another id.
+    /// Sets the client that this entry belongs to: a client that begins anew has another id.
     pub fn is_of(&mut self, me: ClientId) {
         self.me = me;
     }
 
-    /// The request that an operation begins with if something is in doubt.
+    /// The request with which an operation on an entry in doubt begins.
     pub(super) fn settles_doubt(&self) -> Request {
         let handle = self.handle;
         match (self.doubt, self.claimed_mode()) {
@@ -167,8 +173,8 @@ impl LockEntry {
         }
     }
 
-    /// Asks what a successor makes of a hold that was claimed, without the program; `None` if there
-    /// is none.
+    /// Asks what a successor makes of a claimed hold, without a call of the program; `None` if the
+    /// entry has no such hold.
     pub(crate) fn confirm(&self, now: Now) -> Option<(Machine, Step)> {
         let mode = self.claimed_mode().filter(|_| self.is_unconfirmed() && self.state.is_held())?;
         let ask = Op::Extend { mode, lease: Lease::NONE };
@@ -176,17 +182,17 @@ impl LockEntry {
         Some((machine, Step::Request(self.settles_doubt())))
     }
 
-    /// Fair: the place of its ticket, if that was taken at an earlier incarnation.
+    /// Fair locks: the place of the ticket, if the ticket was taken at an earlier incarnation.
     pub fn earlier_place(&self) -> Option<Place> {
         self.fair.place
     }
 
-    /// Whether the successor is still to be asked what it makes of a claim.
+    /// Whether the client still has to ask the successor what it makes of a claim.
     pub fn is_unconfirmed(&self) -> bool {
         matches!(self.doubt, Doubt::Claimed { .. })
     }
 
-    /// It is as it was claimed.
+    /// The successor has confirmed the claimed hold.
     fn confirmed(&mut self, word: u64, deadline: Deadline, now: Now) {
         self.word = word;
         self.granted_at = None;
@@ -207,7 +213,7 @@ impl LockEntry {
     }
 }
 
-/// The answer to a [`Request::Confirm`], with which the operation begins.
+/// Handles the answer to a [`Request::Confirm`], with which an operation on a claim begins.
 pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     let is_held = e.state.is_held();
     match reply {
@@ -247,7 +253,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
     }
 }
 
-/// The operation itself, now that nothing is in doubt.
+/// Begins the operation itself, now that nothing is in doubt.
 fn begin(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     match e.decided(m.op, now) {
         Some(local) => Step::Done(local),

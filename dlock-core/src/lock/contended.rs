@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that listens hears that its hold keeps others waiting, and by when an operator wants
-//! it back.
+//! How a program that listens learns that other clients wait for its lock, and by when an operator
+//! wants the lock back.
 //!
 //! ```text
 //!   granted ─▶ Listen ─ Contended ─▶ told ─▶ Listen(knows) ─ a second ─▶ Listen ─▶ …
 //!                 └ Denied, no answer: a second ─▶ Listen ─▶ …
 //! ```
-//! A client asks once for each hold, and asks again after an answer, or when the session ends in
-//! which it asked. An answer that comes after the end of its hold is dropped, even if the client
+//! A client asks once for each hold. It asks again after an answer, or when the session in which it
+//! asked has ended. The client drops an answer that comes after the end of the hold, even if it
 //! holds the lock again by then. The primary answers a client that knows of waiters only if an
-//! operator sets a deadline; so a program hears once in [`ASK_AGAIN_NS`] how many wait, and of a
-//! deadline at once.
+//! operator sets a deadline. So a program hears once in [`ASK_AGAIN_NS`] how many clients wait, and
+//! of a deadline at once.
 
 use super::heard::{Heard, Listening};
 use super::LockEntry;
@@ -19,31 +19,32 @@ use crate::planted::{self, Bug};
 use crate::wire::message::{Reply, Request};
 use crate::wire::status::Status;
 
-/// How long a client that knows of waiters, or has no answer, does not ask for more, nanoseconds.
+/// How long a client does not ask again after it has heard of waiters, or had no answer,
+/// nanoseconds.
 pub const ASK_AGAIN_NS: u64 = NS;
 /// The least time between two questions about one hold, nanoseconds.
 pub const ASK_NS_MIN: u64 = 20_000_000;
 
-/// What a client has asked about its hold. Times without a unit are those of the primary.
+/// What a client has asked about its hold. Fields without a unit are times of the server clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Question {
-    /// The number of the hold.
+    /// The number of the hold that the question is about.
     hold: u64,
-    /// Not asked before.
+    /// When the client may ask next, on its own clock.
     next_ns: u64,
-    /// Until then the client knows that others wait.
+    /// Until when, on its own clock, the client counts as knowing that others wait.
     aware_until_ns: u64,
-    /// Whether the question that is not answered says that the client knows of waiters; `None`:
-    /// there is no such question.
+    /// What the question without an answer says: whether the client knows of waiters. `None`: no
+    /// question is without an answer.
     out: Option<bool>,
-    /// What the program was told of the hold.
+    /// What the program last heard of the hold: how many wait, and the operator's deadline.
     waiters: u32,
     until: ServerTime,
 }
 
 impl Listening {
-    /// The question that is due about the hold that the listeners know; the caller sends it in the
-    /// same turn. It takes the place of an earlier one, whose answer is not waited for any more.
+    /// The question that is due about the hold of which the listeners know; the caller sends it in
+    /// the same turn. It replaces an earlier question, whose answer no longer counts.
     pub fn asks(&mut self, entry: &LockEntry, now: Now) -> Option<(u64, Request)> {
         let hold = entry.hold().filter(|&hold| self.hold() == Some(hold))?;
         let question = &mut self.question;
@@ -64,7 +65,8 @@ impl Listening {
         Some((hold, Request::Listen { handle, knows, until }))
     }
 
-    /// When the next question is due by the client's own clock, if nothing happens before.
+    /// When this client next asks the primary whether others wait for its lock, on its own clock;
+    /// an answer may change that. `u64::MAX`: not before the answer to the last question.
     pub fn asks_at_ns(&self) -> u64 {
         let Question { next_ns, aware_until_ns, out, .. } = self.question;
         match out {
@@ -74,7 +76,8 @@ impl Listening {
         }
     }
 
-    /// Handles the answer to the last question about this hold, or that there will be none.
+    /// Handles the answer to the last question about this hold, or the error because of which there
+    /// is no answer. Returns the event for the program, if there is one.
     pub fn answered(
         &mut self,
         hold: u64,
@@ -108,7 +111,7 @@ impl Listening {
     }
 }
 
-/// The earliest that this time of the primary may be by the client's own clock.
+/// The earliest time on the client's own clock that can be this time of the server clock.
 fn local_ns(until: ServerTime, now: Now) -> u64 {
     let latest_ns = now.time.0.saturating_add(now.uncertainty_ns);
     now.local_ns.saturating_add(until.0.saturating_sub(latest_ns))

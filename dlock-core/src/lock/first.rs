@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first effect of an operation: it decides most of them.
+//! The first effect of an operation, computed before a [`Machine`](super::Machine) exists. It alone
+//! decides most operations.
 //!
 //! ```text
-//!   first_op   ─▶ compare-and-swap ─┬ as expected ─▶ ends: the result
-//!   first_turn ─▶ chain, fair locks ┤
-//!            │                      └ not so ─▶ the machine goes on from there
-//!            └▶ None: the machine begins
+//!   first_op    (atomic, rw)  None ─▶ a Machine does the operation from its beginning
+//!   first_turn  (fair)        Some ─▶ the caller executes a compare-and-swap; fair: a chain
+//!                                     ├ found what it expected ─▶ ends: the result
+//!                                     └ found something else  ─▶ a Machine goes on from there
 //! ```
-//! The machine is made of the same functions, [`atomic::first`] and [`atomic::ends`], or those of
-//! the other locks. Nothing of it is built before it is needed.
+//! A `Machine` takes its own first step by the same functions (for atomic locks [`atomic::first`]
+//! and [`atomic::ends`]), so both decide alike. The caller builds a `Machine` only if it needs one.
 
 use super::machine::Phase;
 use super::{atomic, fair, rw, Doubt, LockEntry, Op, OpResult};
@@ -17,13 +18,13 @@ use crate::memory::word_op::{Chain, WordOp};
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode};
 
-/// What is done by the first effect of an operation, which decides it if no other client
-/// interferes.
+/// The first effect of an operation. It decides the operation if no other client interferes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstOp(pub(super) Phase);
 
 impl FirstOp {
-    /// Whether the lease that it begins, if it begins one, surely runs.
+    /// Whether the lease that this effect begins surely runs; true if it begins no lease. `begun`,
+    /// `now`: the clock before and after the effect.
     #[inline(always)]
     pub(crate) fn runs(&self, begun: &Now, now: &Now) -> bool {
         let Phase::Atomic(at) = self.0 else { return true };
@@ -35,8 +36,8 @@ impl FirstOp {
 }
 
 impl LockEntry {
-    /// The first effect of an operation that is to begin, if it is one word operation; `None`: it
-    /// takes more, or less.
+    /// The first effect of an operation that is about to begin, if that is a single word operation;
+    /// `None`: the operation needs a chain, a request or nothing at all.
     #[inline(always)]
     pub fn first_op(&self, op: Op, now: &Now) -> Option<(WordOp, FirstOp)> {
         if self.lock_type == LockType::Fair || !self.fits(op, now) || self.counts(op) {
@@ -55,7 +56,8 @@ impl LockEntry {
         }
     }
 
-    /// The first effect of an operation on a fair lock that is to begin: [a chain](Self::chain_of).
+    /// The first effect of an operation on a fair lock that is about to begin: [a
+    /// chain](Self::chain_of).
     #[inline(always)]
     pub fn first_turn(&mut self, op: Op, now: &Now) -> Option<FirstOp> {
         if self.lock_type != LockType::Fair || !self.fits(op, now) {
@@ -64,14 +66,14 @@ impl LockEntry {
         Some(FirstOp(Phase::Fair(fair::first(op, self, now)?)))
     }
 
-    /// The chain of a [first turn](Self::first_turn).
+    /// The chain of the operation's [first turn](Self::first_turn).
     #[inline(always)]
     pub fn chain_of(&self, op: Op) -> Chain {
         fair::first_chain(op, self)
     }
 
-    /// Whether it begins with a first effect: it takes what it has nothing of, or ends a hold, and
-    /// nothing is to be done before.
+    /// Whether the operation can begin with a first effect: it takes a lock of which the client has
+    /// nothing, or ends a hold, and nothing else has to be done before.
     #[inline(always)]
     fn fits(&self, op: Op, now: &Now) -> bool {
         let fits = match op {
@@ -86,7 +88,8 @@ impl LockEntry {
         fits && is_settled && !now.is_past_horizon()
     }
 
-    /// A chain, and no single word operation, takes a token, and counts the end of a hold.
+    /// Whether the operation needs a chain instead of a single word operation: to take a token, or
+    /// to count the end of a hold.
     #[inline(always)]
     fn counts(&self, op: Op) -> bool {
         match op {
@@ -95,7 +98,8 @@ impl LockEntry {
         }
     }
 
-    /// What a chain has found in the word that decides; a token that it took is the entry's.
+    /// The value of the word that decides, from what a chain has found. A token that the chain took
+    /// goes to the entry.
     #[inline]
     pub(crate) fn found(&mut self, FirstOp(phase): FirstOp, values: &[u64]) -> Option<u64> {
         match phase {
@@ -105,8 +109,9 @@ impl LockEntry {
         }
     }
 
-    /// What the first effect has decided, which found `old`; `None`: the word was not as expected.
-    /// `begun`: the clock from before it; `now`: as for [`Machine::outcome`].
+    /// The result, if the first effect, which found `old`, decides the operation; `None`: the word
+    /// was not as expected. `begun`: the clock from before the effect; `now`: as for
+    /// [`Machine::outcome`](super::Machine::outcome).
     #[inline(always)]
     pub(crate) fn ends(
         &mut self,
@@ -123,7 +128,7 @@ impl LockEntry {
         }
     }
 
-    /// The same of a chain that found `values`.
+    /// Like [`ends`](Self::ends), for an effect that was a chain and found `values`.
     #[inline(always)]
     pub(crate) fn ends_by(
         &mut self,

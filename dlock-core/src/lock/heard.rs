@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program hears of its holds without asking: that one has begun, cannot be renewed just
-//! now, or was lost.
+//! What a program hears of its holds without asking: a hold has begun, its lease cannot be renewed
+//! at present, it keeps others waiting, or it was lost.
 //!
 //! ```text
 //!          ┌───────────── its program has asked for its end ─────────────┐
 //!          ▼                                                             │
 //!   nothing ─▶ Granted ─▶ [RenewalFailing ─▶ …] ─▶ Lost ─▶ nothing   Granted
 //! ```
-//! An event is the difference between what the listener was told last and what the entry is now. So
-//! events come in order, a hold that was granted is lost once at most, and a loss is told before
-//! the grant of the next hold, whichever operation finds either. The number of the hold, which no
-//! other hold of the entry has, says which one an event is about.
+//! An event is the difference between what the listener heard last and what the entry is now. So
+//! events come in order, a hold that was granted is lost once at most, and the listener hears of a
+//! loss before the grant of the next hold, whichever operation finds either. Each event names the
+//! number of its hold, which no other hold of the entry has.
 //!
-//! There is no event of a grant or a release that the program has not asked for: a grant that comes
-//! after its call has given up is released before it is told, and an end that the program has not
-//! asked for is a loss.
+//! There is no event of a grant or a release that the program has not asked for. A grant that comes
+//! after its call has given up is released without an event; an end that the program has not asked
+//! for is a loss.
 
 use super::contended::Question;
 use super::{Doubt, LockEntry, OpResult};
@@ -25,63 +25,63 @@ use crate::planted::{self, Bug};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Its lease is over, or is about to be.
+    /// The lease of the hold is over, or is about to be.
     Expired,
-    /// The session is over that it depended on.
+    /// The session that the hold depended on is over.
     Session,
-    /// An operator has taken it away.
+    /// An operator has taken the lock away.
     TakenAway,
-    /// A successor of the primary has refused it.
+    /// A successor of the primary has refused the claim to the hold.
     Conflict,
-    /// The lock was found to be another client's, or no one's, while the lease ran by this client's
+    /// The client found the lock free or held by another client while its own lease ran by its own
     /// clock: the clock was wrong, or the client has not heard yet of what an operator has done.
     Unknown,
 }
 
-/// What has become of a hold.
+/// What has happened to a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Heard {
-    /// It has begun.
+    /// The hold has begun.
     Granted,
-    /// It is over, though its program has not released it.
+    /// The hold is over, though its program has not released it.
     Lost(Loss),
-    /// A renewal of its lease was not answered. If no later renewal is answered, the hold is lost
-    /// shortly before this time of the client's own clock.
+    /// A renewal of the hold's lease was not answered. If no later renewal is answered, the hold is
+    /// lost shortly before `until_ns`.
     RenewalFailing {
-        /// The end of the lease.
+        /// The end of the lease, on the client's own clock.
         until_ns: u64,
     },
-    /// It keeps others waiting.
+    /// Other clients wait for the lock.
     Contended {
         /// How many wait for the lock.
         waiters: u32,
         /// If the program has not released the lock by this time of the client's own clock, an
-        /// operator has the client removed.
+        /// operator has the client removed; `None`: no operator has set such a time.
         until_ns: Option<u64>,
     },
 }
 
-/// What the listeners of one lock were told.
+/// What the listeners of one lock have heard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Listening {
-    /// The number of the hold that they know.
+    /// The number of the hold of which the listeners know.
     pub(super) hold: Option<u64>,
-    /// Until when its lease ran for sure, when it was looked at last.
+    /// Until when the lease of that hold surely ran, when the listeners last looked.
     until_ns: u64,
     is_failing: bool,
-    /// What was asked about it.
+    /// What the client has asked about that hold.
     pub(super) question: Question,
 }
 
 impl Listening {
-    /// The number of the hold that its listeners know.
+    /// The number of the hold of which the listeners know.
     pub fn hold(&self) -> Option<u64> {
         self.hold
     }
 
     /// The next event, and the number of the hold that it is about. The caller asks until there is
-    /// none, in the same turn as the operation that may have changed the entry. `now`: by the
-    /// clock that the deadline is of.
+    /// none, in the same turn as the operation that may have changed the entry. `now`: read by the
+    /// clock of the entry's deadline.
     pub fn next(&mut self, entry: &LockEntry, now: Now) -> Option<(u64, Heard)> {
         let has = entry.hold();
         let Some(known) = self.hold else {
@@ -103,39 +103,39 @@ impl Listening {
                 Some((known, Heard::Lost(Loss::Expired)))
             }
             Some((_, loss)) => Some((known, Heard::Lost(loss))),
-            None => self.next(entry, now), // its program has asked for the end
+            None => self.next(entry, now), // the program has asked for the end
         }
     }
 }
 
 impl LockEntry {
-    /// The number of the hold, as far as this client knows that it has one, and its program has not
-    /// asked for its end.
+    /// The number of the hold; `None` if the client has no hold, as far as it knows, or if its
+    /// program has asked for the end of the hold.
     pub fn hold(&self) -> Option<u64> {
         let is_doubtful =
             matches!(self.doubt, Doubt::Lost | Doubt::Release | Doubt::Acquire | Doubt::Left);
         (self.state.is_held() && !is_doubtful).then_some(self.hold)
     }
 
-    /// The release of a hold that is known to be lost needs no primary: its program is told.
-    /// `None`: the hold is not lost, or that was told.
+    /// Ends a hold that is known to be lost: its release needs no primary, and the program gets
+    /// this result. `None`: the hold is not lost, or the program has heard of the loss.
     pub fn loss_told(&mut self) -> Option<OpResult> {
         (self.doubt == Doubt::Lost).then(|| self.lost())
     }
 
-    /// How many holds have begun: the number of the last one, by which its guard is known.
+    /// How many holds have begun. This is the number of the last hold, by which its guard knows it.
     #[inline]
     pub fn holds(&self) -> u64 {
         self.hold
     }
 
-    /// The client has had so many holds of locks that it has given back: those of this one are
-    /// counted from there on, as it may be one of them, got again.
+    /// Makes the holds of this lock count from `holds` on, the number of holds that the client has
+    /// had of locks which it gave back: this lock may be one of them, got again.
     pub fn counts_from(&mut self, holds: u64) {
         self.hold = self.hold.max(holds);
     }
 
-    /// This entry takes the place of `before`: holds go on to be counted.
+    /// This entry takes the place of `before`: its holds go on counting from there.
     pub(crate) fn after(self, before: &Self) -> Self {
         Self { hold: before.hold, loss: before.loss, ..self }
     }

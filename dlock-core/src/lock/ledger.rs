@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the entry wants to have in the client's ledger.
+//! What the entry writes into the client's ledger.
 //!
 //! ```text
 //!   machine, or a new channel ─ write ─▶ take_ledger_write ─▶ executor, before anything follows
@@ -11,18 +11,19 @@ use crate::memory::words::{LedgerEntry, LedgerState};
 use crate::wire::message::{LockType, Mode, WaitNumber};
 
 impl LockEntry {
-    /// A new channel to the same primary: what the old one carried last may be lost, so the
-    /// ledger is told again what this client has. [`take_ledger_write`](Self::take_ledger_write)
-    /// has it. While an operation is under way the entry does not know: then it is called when that
-    /// is over.
+    /// Prepares the ledger write for a new channel to the same primary: the old channel may have
+    /// lost its last ledger write. [`take_ledger_write`](Self::take_ledger_write) returns the
+    /// write. While an operation is under way the entry does not know what it has; then the caller
+    /// calls this function after the operation.
     pub fn rewrite_ledger(&mut self) {
         use EntryState as S;
-        self.lease.clock = NO_CLOCK; // the new channel has an estimate of its own
+        self.lease.clock = NO_CLOCK; // the new channel has a clock estimate of its own
         let is_fair = self.lock_type == LockType::Fair;
         let mode = match self.state {
-            _ if self.doubt != Doubt::None => return, // it is asked to be undone
+            _ if self.doubt != Doubt::None => return, // the next operation undoes it
             S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
-            S::ExclusiveLocked if !is_fair => return self.clear_ledger_entry(), // the word names it
+            // the word names the client
+            S::ExclusiveLocked if !is_fair => return self.clear_ledger_entry(),
             S::ExclusiveLocked | S::ExclusiveTicketed => Mode::Exclusive,
             S::SharedLocked | S::SharedTicketed => Mode::Shared,
         };
@@ -38,23 +39,24 @@ impl LockEntry {
         self.write(waiting.with_detail(wait.0));
     }
 
-    /// To be written before anything follows.
+    /// Sets the ledger entry to write before the next chain or request.
     pub(super) fn write(&mut self, entry: LedgerEntry) {
         self.write = Some(entry);
     }
 
-    /// Of a share that is not in the count, a ticket that is done, or was never taken.
+    /// Makes the ledger name nothing: the share is not in the count, or the ticket is done or was
+    /// not taken.
     pub(super) fn clear_ledger_entry(&mut self) {
         let stamp = if self.lock_type == LockType::Rw { self.stamp } else { 0 };
         self.write(LedgerEntry::new().with_detail(stamp));
     }
 
-    /// The ledger entry to write now, once.
+    /// Takes out the ledger entry that is to be written now.
     pub fn take_ledger_write(&mut self) -> Option<LedgerEntry> {
         self.write.take()
     }
 
-    /// Whether something is to be written to the ledger.
+    /// Whether a ledger entry is to be written.
     #[inline]
     pub fn has_ledger_write(&self) -> bool {
         self.write.is_some()

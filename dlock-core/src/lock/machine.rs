@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One operation under way: what all kinds of locks have in common.
+//! One operation under way: the part that is the same for all kinds of locks.
 //!
 //! ```text
 //!   Idle ─▶ [Resolving ─▶] Atomic | Rw | Fair ─▶ Wait | Told | Done
@@ -22,39 +22,42 @@ use crate::wire::status::Status;
 pub struct Machine {
     pub(super) op: Op,
     pub(super) phase: Phase,
-    /// Compare-and-swap rounds so far.
+    /// How many compare-and-swaps have been tried so far.
     pub(super) rounds: u32,
-    /// The clock before the chain that takes the lock was posted.
+    /// The clock as read before the chain that takes the lock was posted.
     pub(super) started: Now,
-    /// A lost place in the queue was taken anew already.
+    /// Whether the operation has queued again after it had lost its place in the queue.
     pub(super) requeued: bool,
-    /// Of a lock that another client holds.
+    /// The tries of a lock that another client holds.
     pub(super) tries: Tries,
-    /// The library asks what became of a claim: its program hears of a loss by its next operation.
+    /// Whether the library asks what became of a claim. If the hold is lost, its program learns
+    /// that from its next operation.
     pub(super) is_confirm: bool,
-    /// The library renews the lease: its program hears of a loss by its next operation.
+    /// Whether the library renews the lease. If the hold is lost, its program learns that from its
+    /// next operation.
     pub(super) is_renewal: bool,
-    /// A release that leaves the lock held asks first whether it is held still.
+    /// Whether this is a release that leaves the lock held (re-entry): it first asks the primary
+    /// whether the client still holds the lock.
     pub(super) is_partial: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
-    /// Waiting for `Resolve`; then the operation begins.
+    /// `Resolve` or `Confirm` is under way; the operation itself begins after its answer.
     Resolving,
-    /// Nothing is under way: before the beginning, or in a pause.
+    /// Nothing is under way: the operation has not begun, or pauses.
     Idle,
     Atomic(atomic::At),
     Rw(rw::At),
     Fair(fair::At),
     /// Queued at the arbiter.
     Wait,
-    /// A request without a reply was sent; then this is the result.
+    /// A request without a reply was sent; the operation ends with this result.
     Told(OpResult),
 }
 
 impl Machine {
-    /// Of an operation that is to begin.
+    /// The machine of an operation that is about to begin.
     pub(crate) fn of(op: Op, now: Now) -> Self {
         Self::new(op, Phase::Idle, now)
     }
@@ -64,18 +67,18 @@ impl Machine {
         self.op
     }
 
-    /// The clock from before anything is posted.
+    /// The clock as read before anything is posted.
     #[inline]
     pub(crate) fn started(&self) -> Now {
         self.started
     }
 
-    /// Of an operation whose [first effect](LockEntry::first_op) is under way.
+    /// The machine of an operation whose [first effect](LockEntry::first_op) is under way.
     pub(crate) fn after(op: Op, first: FirstOp, now: Now) -> Self {
         Self::new(op, first.0, now)
     }
 
-    /// The first effect, if that is one word operation and under way.
+    /// The first effect, if it is a single word operation and under way.
     #[inline]
     pub(crate) fn first_op(&self) -> Option<FirstOp> {
         match self.phase {
@@ -99,7 +102,7 @@ impl Machine {
         }
     }
 
-    /// The operation itself, once nothing is in doubt.
+    /// Begins the operation itself, once nothing is in doubt.
     pub(super) fn start(&mut self, e: &mut LockEntry, now: Now) -> Step {
         self.phase = Phase::Idle;
         self.started = now;
@@ -117,21 +120,22 @@ impl Machine {
         }
     }
 
-    /// The outcome of the chain the last step asked for. `now` was read after the outcome came;
+    /// Handles the outcome of the chain of the last step. `now` was read after the outcome came;
     /// for atomic and read-write locks it may be older.
     pub fn outcome(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
         let step = self.executed(e, outcome, now);
         self.released_partly(e, step, now)
     }
 
-    /// Of a release that leaves the lock held: it is held still, and was asked whether it is.
+    /// A release that leaves the lock held has asked whether the client still holds the lock: if
+    /// so, ends the release.
     #[inline]
     fn released_partly(&self, e: &mut LockEntry, step: Step, now: Now) -> Step {
         match step {
             Step::Done(OpResult { status: Status::Success, .. }) if self.is_partial => {
                 match e.released_partly(now) {
                     Some(result) => Step::Done(result),
-                    None => self.done(Status::BadResponse), // the clock is another one already
+                    None => self.done(Status::BadResponse), // the session's clock has changed again
                 }
             }
             step => step,
@@ -142,14 +146,14 @@ impl Machine {
     fn executed(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
         let values = match outcome {
             Outcome::Done(values) => values,
-            // a refusal that calls itself a success says nothing
+            // a refusal with a status of success tells nothing
             Outcome::Unknown | Outcome::Refused(Status::Success | Status::Done) => {
                 return self.lose_track(e)
             }
             Outcome::Refused(status) => return self.refused(e, status),
         };
         if values.as_slice().is_empty() {
-            return self.lose_track(e); // an executor that answers less than it was asked
+            return self.lose_track(e); // the executor returned fewer values than the chain has
         }
         self.found(e, values, now)
     }
@@ -169,8 +173,8 @@ impl Machine {
         }
     }
 
-    /// The reply to the request the last step asked for, or why there is none. `now` was read
-    /// after it came.
+    /// Handles the reply to the request of the last step, or the error because of which there is
+    /// none. `now` was read after the reply came.
     pub fn reply(&mut self, e: &mut LockEntry, reply: Result<Reply, Status>, now: Now) -> Step {
         let step = self.answered(e, reply, now);
         self.released_partly(e, step, now)
@@ -178,10 +182,10 @@ impl Machine {
 
     fn answered(&mut self, e: &mut LockEntry, reply: Result<Reply, Status>, now: Now) -> Step {
         if let Phase::Told(result) = self.phase {
-            return Step::Done(result); // nobody answers it, and nobody needs to
+            return Step::Done(result); // the request has no reply
         }
         let reply = match reply {
-            // it was not looked at
+            // the primary has not looked at the request
             Ok(Reply::Denied {
                 status: status @ (Status::NotReady | Status::Denied | Status::ServerNoResource),
                 ..
@@ -199,24 +203,24 @@ impl Machine {
         }
     }
 
-    /// The request that ends a wait early: the driver sends it when a `Wait` has lasted too
-    /// long, forgets its reply, and goes on waiting for the reply to the `Wait` itself.
+    /// The request that ends a wait early. The driver sends it when a `Wait` has lasted too long,
+    /// ignores its reply, and goes on waiting for the reply to the `Wait` itself.
     pub fn cancel(&self, e: &LockEntry) -> Option<Request> {
         matches!(self.phase, Phase::Wait)
             .then_some(Request::Cancel { handle: e.handle, wait: WaitNumber(e.wait) })
     }
 
-    /// The caller gives the operation up while its answer is still out (an asynchronous
-    /// operation that took too long): the entry is in doubt, as if the answer had been lost.
+    /// The caller gives the operation up while its answer is still to come (an asynchronous
+    /// operation that took too long): the entry is then in doubt, as after a lost answer.
     pub fn abandon(mut self, e: &mut LockEntry) {
         let _ = self.lose_track(e);
     }
 
     pub(super) fn resolved(&mut self, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
         if matches!(reply, Reply::Denied { status: Status::LockNotGet, .. }) {
-            // who has not got a lock holds nothing of it
+            // a client that has not got a lock holds nothing of it
             match (self.is_confirm || self.is_renewal) && e.state.is_held() {
-                true => e.lose(), // its program is to hear of that
+                true => e.lose(), // its program has yet to learn that
                 false => e.end(EntryState::Initialized),
             }
             return self.done(Status::LockNotGet);
@@ -239,7 +243,7 @@ impl Machine {
         }
     }
 
-    /// An answer is lost: say so, and remember what may have happened.
+    /// Handles a lost answer: the result says so, and the entry remembers what may have happened.
     pub(super) fn lose_track(&mut self, e: &mut LockEntry) -> Step {
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
@@ -249,7 +253,7 @@ impl Machine {
         if !matches!(self.phase, Phase::Resolving) {
             e.lease.may_be_endless |= e.state.is_held() && self.lease().is_endless();
             match self.op {
-                // asking again with the same ticket is idempotent, and so is a re-entry
+                // asking again with the same ticket changes nothing, and neither does a re-entry
                 _ if self.is_reentry(e) || ticketed => {}
                 Op::TryLock { .. } | Op::Lock { .. } => {
                     e.end(EntryState::Initialized);
@@ -264,12 +268,12 @@ impl Machine {
         Step::Done(OpResult::of(Status::BadResponse))
     }
 
-    /// Refused before anything was executed.
+    /// Handles a refusal: the primary has executed nothing.
     pub(super) fn refused(&mut self, e: &mut LockEntry, status: Status) -> Step {
         if matches!(self.op, Op::Unlock) {
             e.end_is_wanted();
         }
-        // these do not tell what became of the hold: the client may come back to it
+        // these statuses do not tell what became of the hold: the client may come back to it
         let is_untold = matches!(status, Status::NotReady | Status::ClientRemoved);
         if !is_untold && matches!(self.op, Op::Unlock) && e.refs > 0 {
             if fair::had_turn(self.phase) {
@@ -282,7 +286,8 @@ impl Machine {
         if let Phase::Rw(rw::At::SteppingBack | rw::At::PuttingBack) = self.phase {
             return self.lose_track(e);
         }
-        // what is in doubt is undone by what the ledger says: by its silence, too, of a claim
+        // keep the entry while in doubt: the arbiter undoes by the ledger, and reads `None` as no
+        // claim
         let is_in_doubt = matches!(self.phase, Phase::Resolving);
         let is_ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
@@ -290,7 +295,7 @@ impl Machine {
             e.clear_ledger_entry();
         }
         if status == Status::Fail && e.lock_type == LockType::Fair {
-            e.is_diverted(); // the lanes are high
+            e.is_diverted(); // the ticket counters are high
         }
         Step::Done(OpResult::of(status))
     }
@@ -306,13 +311,14 @@ impl Machine {
         self.op.lease()
     }
 
-    /// Whether it asks for a lock, and not for the end of a hold, or a later one.
+    /// Whether the operation asks for a lock; the others end a hold or move its deadline.
     #[inline]
     pub(super) fn is_acquire(&self) -> bool {
         self.op.is_acquire()
     }
 
-    /// Whether it asks for a lock that it holds: success is `AlreadyLocked`.
+    /// Whether the operation asks for a lock that the client holds: success is then
+    /// `AlreadyLocked`.
     pub(super) fn is_reentry(&self, e: &LockEntry) -> bool {
         self.is_acquire() && e.refs > 0
     }
@@ -321,7 +327,7 @@ impl Machine {
         matches!(self.op, Op::Lock { .. })
     }
 
-    /// Queue at the arbiter.
+    /// Queues at the arbiter.
     pub(super) fn wait(&mut self, e: &mut LockEntry, ticket: Option<Ticket>) -> Step {
         self.phase = Phase::Wait;
         let wait = e.next_wait();

@@ -9,14 +9,14 @@
 //!                                           | Done(result)
 //! ```
 //! After `begin`, `outcome` and `reply` the driver first executes what
-//! [`LockEntry::take_ledger_write`] and [`LockEntry::take_wake`] give, then acts on the step. A
-//! request without a reply ([`Request::has_reply`]) is sent, and `reply` is called at once with any
-//! `Ok`. One machine runs per entry at a time.
+//! [`LockEntry::take_ledger_write`] and [`LockEntry::take_wake`] return, then carries out the step.
+//! The driver sends a request without a reply ([`Request::has_reply`]) and calls `reply` at once
+//! with any `Ok`. One machine runs per entry at a time.
 //!
-//! What is not known for sure is never guessed: an operation whose answer was lost ends with
-//! `BadResponse` and leaves the entry *in doubt*; the next operation on it first asks the arbiter
-//! to undo whatever the lost one did ([`Request::Resolve`]), unless the library has asked that
-//! before ([`Operation::undo`](crate::operation::Operation::undo)).
+//! The client never guesses what it does not know: an operation whose answer was lost ends with
+//! `BadResponse` and leaves the entry *in doubt*. The next operation on the entry first asks the
+//! arbiter to undo what the lost operation did ([`Request::Resolve`]), unless the library has
+//! asked already ([`Operation::undo`](crate::operation::Operation::undo)).
 
 mod atomic;
 mod claimed;
@@ -61,33 +61,35 @@ use crate::wire::status::Status;
 /// An operation on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Take it now or not at all (fair locks: take a ticket, or ask with the one there is).
+    /// Take the lock now or not at all. Fair locks: take a ticket, or look whether the ticket that
+    /// the client has is at its turn.
     TryLock {
         /// The mode wanted.
         mode: Mode,
-        /// The lease; without one the cached state is read.
+        /// The lease; [`Lease::NONE`]: only return the cached state.
         lease: Lease,
     },
-    /// Take it, waiting at the arbiter if need be.
+    /// Take the lock; if need be, wait for it at the arbiter.
     Lock {
         /// The mode wanted.
         mode: Mode,
-        /// The lease; without one the cached state is read.
+        /// The lease; [`Lease::NONE`]: only return the cached state.
         lease: Lease,
     },
-    /// Give it up, or give up the ticket.
+    /// Release the lock, or give the ticket up.
     Unlock,
-    /// Move the end of the lease; without a lease: ask whether it is still held.
+    /// Move the end of the lease; with [`Lease::NONE`]: ask whether the client still holds the
+    /// lock.
     Extend {
-        /// How it is held.
+        /// The mode in which the client holds the lock.
         mode: Mode,
-        /// The lease, from now on.
+        /// The new lease; it begins now.
         lease: Lease,
     },
 }
 
 impl Op {
-    /// Whether it asks for a lock, and not for the end of a hold, or a later one.
+    /// Whether the operation asks for a lock; the others end a hold or move its deadline.
     #[inline]
     fn is_acquire(self) -> bool {
         matches!(self, Op::TryLock { .. } | Op::Lock { .. })
@@ -101,63 +103,65 @@ impl Op {
     }
 }
 
-/// What an operation came to.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpResult {
-    /// The code.
+    /// The status that the caller gets.
     pub status: Status,
-    /// The lock's public state; `None`: nothing is written to the caller's result.
+    /// The lock's public state; `None`: the operation writes no state to the caller's result.
     pub view: Option<View>,
 }
 
 impl OpResult {
-    /// A code without a state.
+    /// A status without a state.
     pub fn of(status: Status) -> Self {
         Self { status, view: None }
     }
 }
 
-/// The client's state of a lock (the C API's cached state).
+/// The state of a lock as its client knows it (the C API's cached state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryState {
-    /// Got, not held; also after a loss.
+    /// The client has got the lock and does not hold it; also after a loss.
     Initialized = 0,
-    /// Held exclusively.
+    /// The client holds the lock exclusively.
     ExclusiveLocked = 1,
-    /// Held shared.
+    /// The client holds the lock shared.
     SharedLocked = 2,
-    /// Released by this client.
+    /// The client has released the lock.
     Unlocked = 3,
-    /// An exclusive ticket is held (fair locks).
+    /// Fair locks: the client has an exclusive ticket whose turn it has not seen.
     ExclusiveTicketed = 4,
-    /// A shared ticket is held (fair locks).
+    /// Fair locks: the client has a shared ticket whose turn it has not seen.
     SharedTicketed = 5,
 }
 
 impl EntryState {
-    /// Whether the lock is held, exclusively or shared.
+    /// Whether the client holds the lock, exclusively or shared.
     pub fn is_held(self) -> bool {
         matches!(self, Self::ExclusiveLocked | Self::SharedLocked)
     }
 }
 
-/// What is not known about an entry because an answer was lost.
+/// What the client does not know about an entry because an answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doubt {
     None,
-    /// Something may be held, or queued, that the caller was not told of.
+    /// The client may hold the lock, or be queued for it, without its caller knowing.
     Acquire,
     /// A release whose answer was lost: it may have taken effect.
     Release,
-    /// A successor was told of the hold or the ticket; what it makes of it is to be asked for.
-    /// `may_be_lost`: when it was claimed, another client could have it already.
+    /// The client has claimed the hold or the ticket at a successor, and has to ask what the
+    /// successor makes of the claim. `may_be_lost`: at the time of the claim another client could
+    /// already have had the lock.
     Claimed {
         may_be_lost: bool,
     },
-    /// The hold did not survive its primary; the caller's next operation on it says `Fail`.
+    /// The hold did not survive its primary; the caller's next operation on the lock returns
+    /// `Fail`.
     Lost,
-    /// The lock was to be released altogether, and the primary has not answered: its place and its
-    /// handle may be another lock's by now.
+    /// The client has asked the primary to give the lock back altogether, and has no answer: the
+    /// lock's slot and handle may belong to another lock by now.
     Left,
 }
 
@@ -173,48 +177,54 @@ pub struct LockEntry {
     desc: LockDesc,
     state: EntryState,
     refs: u32,
-    /// Atomic, read-write, held: the word as last known.
+    /// Atomic and read-write locks, while held: the value of the lock word as last known.
     word: u64,
     lease: Term,
-    /// The library renews the lease.
+    /// The renewal of the lease by the library; `None`: the library does not renew it.
     renewal: Option<Renewal>,
-    /// How many holds have begun; the last one that was lost, and why.
+    /// How many holds have begun, and (`loss`) the number of the last hold that was lost, with the
+    /// reason.
     hold: u64,
     loss: Option<(u64, Loss)>,
-    /// Claimed, and not confirmed: the incarnation that granted or confirmed the hold last, and its
-    /// deadline by the clock of that one.
+    /// For a claimed hold that no primary has confirmed: the incarnation that last granted or
+    /// confirmed the hold, and the hold's deadline by the clock of that incarnation.
     granted_at: Option<(Epoch, Deadline)>,
     fair: Fair,
     cache: View,
     doubt: Doubt,
     wait: u32,
-    /// Of the ledger entry of a share or a ticket: changes with every chain that adds to or takes
-    /// off a reader count, and with every ticket, so that an entry that reads the same twice has
-    /// not moved in between.
+    /// A number in the ledger entry of a share or a ticket. It changes with every chain that adds
+    /// to or takes from a reader count, and with every ticket. So an entry that the arbiter reads
+    /// twice with the same value has not changed in between.
     stamp: u32,
-    /// How long turns and looks have taken lately.
+    /// What the client has seen of the lock lately: how long a turn takes, whether others follow.
     pace: Pace,
     means: Means,
     /// The fencing token of the hold.
     token: Token,
-    /// Read-write: the end of an exclusive hold is counted, for clients that want tokens.
+    /// Read-write locks: the end of an exclusive hold is counted in the fence word, because some
+    /// client wants tokens.
     counts_end: bool,
-    /// What is to be written to the ledger, before anything else follows.
+    /// The ledger entry to write before the next chain or request.
     write: Option<LedgerEntry>,
 }
 
-/// What operations may do where the session's executor carries them out.
+/// What the session's executor makes possible for operations on this lock; it depends on the
+/// fabric. By default nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Means {
     /// A client that waits may try again before it queues.
     may_try: bool,
-    /// The primary executes the chains, and notes in the ledger what they have taken and released.
+    /// The primary executes the chains, and writes into the ledger what they have taken and
+    /// released.
     by_primary: bool,
-    /// Fair: the primary is asked for the readers inside where the words do not tell them.
+    /// Fair locks: where the words do not tell how many readers hold the lock, the client asks the
+    /// primary.
     asks_readers: bool,
-    /// Fair: reads cost nothing, so that views tell the tickets taken as they are.
+    /// Fair locks: a read is free, so each view has the number of tickets taken as the word has it
+    /// now.
     reads_free: bool,
-    /// Fair: a client that waits may sleep on the word.
+    /// Fair locks: a client that waits may sleep on the word.
     parks: bool,
 }
 
@@ -222,44 +232,46 @@ struct Means {
 #[allow(clippy::large_enum_variant)] // nothing is allocated
 #[derive(Debug)]
 pub enum Begin {
-    /// Decided without the primary.
+    /// The entry has decided the operation without the primary.
     Local(OpResult),
-    /// To be driven on.
+    /// The driver executes this step, then drives the machine until `Done`.
     Run(Machine, Step),
 }
 
-/// What a machine wants next.
+/// What a machine wants the driver to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Execute this chain and call [`Machine::outcome`].
     Chain(Chain),
     /// Send this request and call [`Machine::reply`].
     Request(Request),
-    /// Pause for so long and call [`Machine::paused`], or [`Machine::queues`] at once.
+    /// Pause for `pause_ns` and call [`Machine::paused`], or call [`Machine::queues`] at once.
     Again {
         /// Nanoseconds.
         pause_ns: u64,
-        /// Turns of others before its own; 0: there are no turns, and it may win at any moment.
+        /// How many turns of other clients come before this one's; 0: the lock has no turns, and
+        /// the operation may succeed at any moment.
         ahead: u16,
     },
-    /// Sleep until this half of this word is another value, or was woken, and call
-    /// [`Machine::paused`], or [`Machine::queues`] at once.
+    /// Sleep until this half of the word is no longer `value`, or until another process wakes the
+    /// sleeper; then call [`Machine::paused`]. Or call [`Machine::queues`] at once.
     Park {
-        /// The word.
+        /// The word to sleep on.
         addr: WordAddr,
-        /// Which half.
+        /// The half of the word.
         half: Half,
-        /// What it is.
+        /// The value that this half has.
         value: u32,
-        /// For so long at most, nanoseconds.
+        /// The longest sleep, nanoseconds.
         limit_ns: u64,
     },
-    /// Finished.
+    /// The operation has ended.
     Done(OpResult),
 }
 
 impl LockEntry {
-    /// An entry for a lock that was just got. Of one that was got before something may be left.
+    /// An entry for a lock that the client has just got. If the client had got the lock before
+    /// (`grant.already`), something of that time may be left: the entry begins in doubt.
     pub fn new(
         me: ClientId,
         anchor_s: u32,
@@ -298,18 +310,18 @@ impl LockEntry {
         entry
     }
 
-    /// The lock was got once more: from the next acquire on it gives tokens if any of its users
-    /// wants them.
+    /// The client has got the lock once more: from the next acquire on the lock gives tokens if any
+    /// of its users wants them.
     pub fn may_want_tokens(&mut self, grant: &LockGrant, desc: &LockDesc) {
         self.desc.tokens |= desc.tokens;
         self.counts_end |= grant.tokens;
     }
 
-    /// The public id.
+    /// The lock's public id.
     pub fn lock(&self) -> LockId {
         self.lock
     }
-    /// The kind.
+    /// The kind of the lock.
     pub fn lock_type(&self) -> LockType {
         self.lock_type
     }
@@ -317,32 +329,32 @@ impl LockEntry {
     pub fn handle(&self) -> Handle {
         self.handle
     }
-    /// Where its words are.
+    /// The slot of the lock's words.
     pub fn slot(&self) -> Slot {
         self.slot
     }
-    /// Fair locks: the ticket it is held under, or queued with.
+    /// Fair locks: the ticket under which the client holds the lock or waits for it.
     #[inline]
     pub fn ticket(&self) -> Option<Ticket> {
         use EntryState as S;
         let has_one = !matches!(self.state, S::Initialized | S::Unlocked);
         (has_one && self.lock_type == LockType::Fair).then_some(self.fair.ticket)
     }
-    /// The descriptor it was got with.
+    /// The descriptor with which the client got the lock.
     pub fn desc(&self) -> &LockDesc {
         &self.desc
     }
-    /// The state.
+    /// The lock's state as this client knows it.
     #[inline]
     pub fn state(&self) -> EntryState {
         self.state
     }
-    /// The fencing token of the hold; none if the lock is not held, or no tokens were asked for
-    /// when it was got.
+    /// The fencing token of the hold; `None` if the client does not hold the lock, or did not ask
+    /// for tokens when it got the lock.
     pub fn token(&self) -> Option<Token> {
         self.token.some().filter(|_| self.desc.tokens && self.state.is_held())
     }
-    /// How often it is held.
+    /// How many acquires of this hold are not released yet (re-entry); 0: not held.
     pub fn refs(&self) -> u32 {
         self.refs
     }
@@ -355,19 +367,21 @@ impl LockEntry {
             self.lease.time
         }
     }
-    /// An earlier operation's answer was lost, and what it did was not undone yet.
+    /// Whether the answer to an earlier operation was lost, and the client does not yet know what
+    /// that operation did.
     pub fn in_doubt(&self) -> bool {
         !matches!(self.doubt, Doubt::None | Doubt::Left)
     }
 
-    /// Whether an earlier operation has left something that is to be [undone](Self::undo): its
-    /// caller was told that it holds nothing, or not what it holds, or has asked for its end.
+    /// Whether the client has to [undo](Self::undo) something of an earlier operation: that
+    /// operation's caller got a result by which it holds nothing, or has asked for the end of the
+    /// hold.
     #[inline]
     pub fn is_to_be_undone(&self) -> bool {
         matches!(self.doubt, Doubt::Acquire | Doubt::Release)
     }
 
-    /// Begins an operation: decides it locally, or says what it takes.
+    /// Begins an operation: decides it locally, or returns its machine and first step.
     pub fn begin(&mut self, op: Op, now: Now) -> Begin {
         if let Some(local) = self.decided(op, now) {
             return Begin::Local(local);
@@ -377,7 +391,7 @@ impl LockEntry {
         Begin::Run(machine, step)
     }
 
-    /// The result of an operation that needs no primary.
+    /// The result of an operation that needs no primary; `None`: the operation needs one.
     pub(crate) fn decided(&mut self, op: Op, now: Now) -> Option<OpResult> {
         if self.has_left() && !planted::is(Bug::LeftUsed) {
             return Some(OpResult::of(Status::LockNotGet));
@@ -387,11 +401,12 @@ impl LockEntry {
         }
         if self.doubt == Doubt::Lost {
             if matches!(op, Op::Unlock) && self.refs > 1 {
-                self.refs -= 1; // the next release of those who have entered it is told, too
+                self.refs -= 1; // the next release of a re-entered hold fails, too
                 return Some(OpResult::of(Status::Fail));
             }
             self.end(EntryState::Initialized);
-            self.doubt = Doubt::Acquire; // the primary may have it still, or again: a lost answer
+            // the primary may still have the hold, or have it again, because an answer was lost
+            self.doubt = Doubt::Acquire;
             return Some(OpResult::of(Status::Fail));
         }
         None
@@ -400,7 +415,7 @@ impl LockEntry {
     /// The first step of a [new](Machine::of) machine.
     pub(crate) fn first_step(&mut self, machine: &mut Machine, now: Now) -> Step {
         let op = machine.op;
-        // also for an extend: a release that was asked for may still be carried out
+        // extends, too, resolve a doubt first: a release without an answer may still take effect
         let undoubted = planted::is(Bug::ExtendInDoubt) && matches!(op, Op::Extend { .. });
         if self.in_doubt() && !undoubted {
             machine.phase = Phase::Resolving;
@@ -410,16 +425,17 @@ impl LockEntry {
         }
     }
 
-    /// The lease of a grant may be over before its caller was told: as far as this client knows
-    /// it holds nothing, and what it may have is undone before its next operation.
+    /// Gives up a grant whose lease may be over before the caller learns of the grant. The client
+    /// then counts as holding nothing; its next operation first undoes what it may still have.
     pub fn give_back(&mut self) {
         self.is_over_by(Loss::Expired);
         self.end(EntryState::Initialized);
         self.doubt = Doubt::Acquire;
     }
 
-    /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt. A release in
-    /// doubt is asked for again: the ledger would name the hold for as long as nobody asks.
+    /// The request that undoes what an operation without an answer may have left, and its machine;
+    /// `None` if there is nothing to undo. A release in doubt is asked for again, because otherwise
+    /// the ledger would name the hold until the next operation on the lock.
     pub fn undo(&mut self, now: Now) -> Option<(Machine, Step)> {
         if !self.is_to_be_undone() {
             return None;
@@ -428,7 +444,7 @@ impl LockEntry {
         Some((machine, Step::Request(Request::Resolve { handle: self.handle })))
     }
 
-    /// The request that undoes what a lost answer may have left behind, as [`undo`](Self::undo).
+    /// Like [`undo`](Self::undo), but only the request.
     pub fn undo_request(&mut self, now: Now) -> Option<Request> {
         match self.undo(now)? {
             (_, Step::Request(request)) => Some(request),
@@ -436,7 +452,7 @@ impl LockEntry {
         }
     }
 
-    /// The answers that need no primary: the table of the C API's cached state.
+    /// The results that need no primary: the table of the C API's cached state.
     fn decide(&mut self, op: Op, now: Now) -> Option<OpResult> {
         use EntryState as S;
         let code = |s| Some(OpResult::of(s));
@@ -477,7 +493,8 @@ impl LockEntry {
                     S::SharedLocked => mode == Mode::Shared,
                     _ => false,
                 };
-                // what became of a claim is asked for first, whether it can be extended or not
+                // an operation on a claim first asks the primary to confirm it, even if it cannot
+                // be extended
                 let cannot = self.lock_type == LockType::Rw && !self.is_unconfirmed();
                 if !fits || cannot {
                     return code(Status::Invalid);
@@ -500,7 +517,7 @@ impl LockEntry {
         WaitNumber(self.wait)
     }
 
-    /// The hold begins, or is entered once more.
+    /// A hold begins, or the client enters its hold once more.
     #[inline]
     fn grant(&mut self, mode: Mode, view: View) -> OpResult {
         self.state = match mode {
@@ -547,14 +564,15 @@ impl LockEntry {
         OpResult::of(Status::Fail)
     }
 
-    /// The primary executes the chains, and notes in the ledger what those on a read-write lock
-    /// have taken and released.
+    /// Says whether the primary executes the chains, and writes into the ledger what those on a
+    /// read-write lock have taken and released.
     pub fn is_by_primary(&mut self, is: bool) {
         self.means.by_primary = is;
     }
 
-    /// Whether a release asks the primary at once: it would execute the chain, too, and at the last
-    /// release others waited, so that it is likely to be asked after that.
+    /// Whether a release asks the arbiter at once, without a chain: the primary would execute the
+    /// chain, too, and because others waited at the last release, the arbiter will probably be
+    /// needed anyway.
     #[inline]
     fn asks_at_once(&self) -> bool {
         self.means.by_primary && self.pace.is_followed()

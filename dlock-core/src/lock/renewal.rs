@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lease that the library renews for its program, and the end of one that it cannot renew.
+//! A lease that the library renews for its program, and the end of a hold that it cannot renew.
 //!
 //! ```text
 //!   granted ─ a third of the lease ─▶ Renew ─ answered ─▶ a third of the lease ─▶ Renew …
@@ -7,11 +7,11 @@
 //!                       no answer, no primary: a pause that grows
 //!                                      └──┴─ LOST_AHEAD_NS before the end of the lease ─▶ Lost
 //! ```
-//! A renewal is an [extend](Op::Extend) that the library posts. It belongs to the hold for which it
-//! was asked for, and ends with it: the entry forgets it wherever the hold ends, and where its
-//! program has asked for the end and had no answer. A failover and a new session do not end the
-//! hold, so they do not end the renewal either. A renewal whose outcome is not waited for any
-//! longer is an extend whose answer was lost: the next operation learns from the word what it did.
+//! A renewal is an [extend](Op::Extend) that the library posts. It belongs to one hold, and ends
+//! with that hold: the entry forgets it wherever the hold ends, and also where the program has
+//! asked for the end and had no answer. A failover and a new session do not end the hold, so they
+//! do not end the renewal. A renewal whose outcome the library no longer waits for is an extend
+//! whose answer was lost: the next operation learns from the word whether it took effect.
 
 use super::{EntryState, LockEntry, Loss, Machine, Op, OpResult, Step};
 use crate::clock::{Lease, Now, NS};
@@ -19,40 +19,42 @@ use crate::planted::{self, Bug};
 use crate::wire::message::Mode;
 use crate::wire::status::Status;
 
-/// How long before the end of its lease a hold that is not renewed is given up, nanoseconds: so
-/// that its program hears of the loss while the lease still runs.
+/// How long before the end of its lease a hold that is not renewed counts as lost, nanoseconds: the
+/// program is to hear of the loss while the lease still runs.
 pub const LOST_AHEAD_NS: u64 = 50_000_000;
-/// The longest that the outcome of one renewal is waited for, nanoseconds, and the same as a part
-/// of the lease: an operation of the program on the same lock may have to wait for as long.
+/// How long the library waits for the outcome of one renewal at most: nanoseconds, and `WAIT` as a
+/// divisor of the lease. An operation of the program on the same lock may have to wait as long.
 const WAIT_NS_MAX: u64 = NS;
 const WAIT: u64 = 4;
-/// A lease is renewed after this part of it.
+/// A renewal begins after the lease divided by this.
 const EVERY: u64 = 3;
-/// The first pause after a renewal without an answer, and the longest one, as parts of the lease.
+/// The first pause after a renewal without an answer, and the longest pause, as divisors of the
+/// lease.
 const PAUSES: (u64, u64) = (24, 6);
 
 /// The renewal of one hold. Times are on the client's own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Renewal {
     lease: Lease,
-    /// No renewal begins after this.
+    /// No renewal begins after this time.
     until_ns: u64,
-    /// When the next one begins.
+    /// When the next renewal begins.
     next_ns: u64,
-    /// Renewals without an answer since the last one that had one.
+    /// How many renewals in a row have had no answer.
     fails: u32,
 }
 
-/// What is to be done for a hold that is renewed, or whose program is to be told of its loss.
+/// What the library has to do for a hold that it renews, or of whose loss its program wants to
+/// hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Nothing any more: the hold is over, or was lost.
+    /// Nothing more: the hold is over, or was lost.
     Over,
     /// Nothing before this time of the client's own clock.
     At(u64),
-    /// [`Operation::renew`](crate::operation::Operation::renew).
+    /// Renew the lease: [`Operation::renew`](crate::operation::Operation::renew).
     Renew,
-    /// The hold was given up just now: its lease, or the session's horizon, is about to end.
+    /// The hold now counts as lost: its lease, or the session's horizon, is about to end.
     Lost,
 }
 
@@ -68,9 +70,9 @@ impl Renewal {
 }
 
 impl LockEntry {
-    /// Has the library renew the lease of the hold, by `lease` each time, but not
-    /// beyond `max_ns` nanoseconds from now on. Called in one turn with the grant. A hold without
-    /// an end needs no renewal.
+    /// Makes the library renew the lease of the hold, by `lease` each time, but not beyond `max_ns`
+    /// nanoseconds from now on. The caller calls it in one turn with the grant. Does nothing for a
+    /// hold without an end.
     pub fn renews(&mut self, lease: Lease, max_ns: u64, now: Now) {
         if !self.state.is_held() || self.deadline().is_never() || lease.is_none() {
             return;
@@ -86,12 +88,12 @@ impl LockEntry {
         self.renewal.is_some()
     }
 
-    /// What is to be done now for a hold that is renewed, or whose program is to be told of its
-    /// loss in time. `now`: by the clock that the deadline is of.
+    /// What the library has to do now for a hold that it renews, or of whose loss its program wants
+    /// to hear in time. `now`: read by the clock of the hold's deadline.
     pub fn due(&mut self, is_listened_to: bool, now: Now) -> Due {
         let is_endless = self.deadline().is_never();
         if is_endless {
-            self.renewal = None; // a call of the program has made it a hold without an end
+            self.renewal = None; // a call of the program has made the lease endless
         }
         if self.hold().is_none() || self.renewal.is_none() && !is_listened_to {
             return Due::Over;
@@ -109,7 +111,7 @@ impl LockEntry {
         let is_within = now.local_ns < renewal.until_ns || planted::is(Bug::RenewalUnbounded);
         match is_within {
             true if now.local_ns >= renewal.next_ns && now.is_past_horizon() => {
-                self.has_renewed(Status::NotReady, now); // past it nothing is posted
+                self.has_renewed(Status::NotReady, now); // past the horizon nothing is posted
                 Due::At(self.renewal.map_or(lost_ns, |renewal| renewal.next_ns.min(lost_ns)))
             }
             true if now.local_ns >= renewal.next_ns => Due::Renew,
@@ -123,12 +125,13 @@ impl LockEntry {
         self.renewal.is_some_and(|renewal| renewal.fails > 0)
     }
 
-    /// When the hold is given up if it is not renewed.
+    /// When the hold counts as lost if it is not renewed.
     fn lost_ns(&self, now: Now) -> u64 {
         self.runs_until_ns(now).saturating_sub(LOST_AHEAD_NS)
     }
 
-    /// The renewal that is due: its first step, and until when its outcome is waited for.
+    /// The renewal that is due: its machine, its first step, and until when to wait for its
+    /// outcome.
     pub(crate) fn renew(&mut self, now: Now) -> Option<(Machine, Step, u64)> {
         let renewal = self.renewal?;
         let mode = match self.state {
@@ -143,13 +146,13 @@ impl LockEntry {
         Some((machine, step, until_ns))
     }
 
-    /// Its program does not want to go on now: it is asked again, as after a renewal without an
-    /// answer.
+    /// The program does not want a renewal now: the library asks it again, as after a renewal
+    /// without an answer.
     pub fn renewal_declined(&mut self, now: Now) {
         self.has_renewed(Status::NotReady, now);
     }
 
-    /// A renewal has ended.
+    /// Handles the end of a renewal, and sets the time of the next one.
     pub(crate) fn has_renewed(&mut self, status: Status, now: Now) {
         let Some(renewal) = &mut self.renewal else { return };
         let wait_ns = match status {
@@ -169,7 +172,7 @@ impl LockEntry {
         }
     }
 
-    /// The hold is over: of its renewal nothing is left.
+    /// Ends the renewal of a hold that is over.
     #[inline]
     pub(super) fn renewal_ends(&mut self) {
         if !planted::is(Bug::RenewalOutlives) {
@@ -177,20 +180,20 @@ impl LockEntry {
         }
     }
 
-    /// An operation has found that the hold is over. Its program hears of that from this operation,
-    /// or, if it is one of the library, from the next one.
+    /// Handles that an operation has found its hold to be over. The program learns that from this
+    /// operation, or, if the operation is a renewal, from its next one.
     pub(super) fn lost_by(&mut self, machine: &Machine) -> OpResult {
         if !machine.is_renewal {
             return self.lost();
         }
-        let write = self.write.take(); // that nothing is claimed any more
+        let write = self.write.take(); // the write that says that nothing is claimed any more
         self.lose_by(Loss::Unknown);
         self.write = write;
         OpResult::of(Status::Fail)
     }
 
-    /// The program has asked for the end of the hold, and has no answer that tells of it: the hold
-    /// is not renewed any more.
+    /// The program has asked for the end of the hold, and had no answer that tells whether it is
+    /// over: the library does not renew the hold any more.
     pub(crate) fn end_is_wanted(&mut self) {
         if self.refs <= 1 && !planted::is(Bug::RenewedAfterUnlock) {
             self.renewal = None;

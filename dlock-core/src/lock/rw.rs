@@ -9,9 +9,10 @@
 //!   release    shared     [Ledger(Leaving), Faa(−1), Ledger(None)]
 //!              exclusive  Cas(me|r → 0|r) or Release
 //! ```
-//! `Intent` and `Leaving` say the same: the share may be in the count, or not.
-//! Whoever leaves {waiters, no owner, no reader} behind sends `Wake`; exactly one client can.
-//! A read-write lock has no lease: it ends by a release, or when its client is fenced.
+//! `Intent` and `Leaving` mean the same: the share may be in the count, or not. A client that
+//! leaves behind a word with the waiters bit, no owner and no reader sends `Wake`; exactly one
+//! client can do so. A read-write lock has no lease: a hold ends by a release, or when its client
+//! is fenced.
 
 use super::machine::Phase;
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, TimeOut, View};
@@ -26,28 +27,30 @@ use crate::wire::status::Status;
 
 const MINUS_ONE: u64 = u64::MAX;
 
-/// Where an operation on a read-write lock is.
+/// The step that an operation on a read-write lock has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum At {
-    /// It takes a free lock exclusively.
+    /// The client takes a free lock exclusively.
     Taking,
-    /// It adds itself to the readers.
+    /// The client adds itself to the reader count.
     Entering,
-    /// It takes itself off again: there is an owner, or others wait.
+    /// The client takes itself off the count again, because there is an owner, or others wait.
     SteppingBack,
-    /// It looks whether the lock is free again.
+    /// The client looks whether the lock is free again.
     Looking,
-    /// It takes itself off the readers.
+    /// The client takes its share off the reader count.
     Leaving,
-    /// It adds what it took off too much: its share had been taken off already.
+    /// The client adds one to the count again: the arbiter had already taken its share off.
     PuttingBack,
-    /// It gives an exclusive hold up.
+    /// The client releases its exclusive hold.
     Releasing,
-    /// The arbiter is asked to release.
+    /// The client has asked the arbiter to release its own hold (`Request::Release`), and waits for
+    /// the reply.
     AsksRelease,
 }
 
-/// The first effect of an exclusive acquire or release; `None`: there is none, or it is another.
+/// The first effect of an exclusive acquire or release. `None`: the operation is a shared one or an
+/// extend, or the arbiter has to release.
 #[inline(always)]
 pub(super) fn first(op: Op, e: &LockEntry) -> Option<(At, WordOp)> {
     let (at, expect, swap) = match op {
@@ -55,7 +58,7 @@ pub(super) fn first(op: Op, e: &LockEntry) -> Option<(At, WordOp)> {
             (At::Taking, 0, mine(e))
         }
         Op::Unlock if e.state == EntryState::ExclusiveLocked && !is_arbiters(e) => {
-            // readers may be stepping back just now
+            // keep the count in the word: readers may be stepping back just now
             (At::Releasing, e.word, RwWord::from_bits(e.word).with_client(0).into_bits())
         }
         _ => return None,
@@ -63,7 +66,7 @@ pub(super) fn first(op: Op, e: &LockEntry) -> Option<(At, WordOp)> {
     Some((at, WordOp::Cas { addr: e.w0(), expect, swap }))
 }
 
-/// What the first effect has decided; `None`: the word was not as expected.
+/// The result, if the first effect decides the operation; `None`: the word was not as expected.
 #[inline(always)]
 pub(super) fn ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpResult> {
     match at {
@@ -105,8 +108,8 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
     }
 }
 
-/// The chain that takes the lock, or ends an exclusive hold. The end is counted before the word
-/// says so, where clients want tokens.
+/// The chain that takes the lock, or ends an exclusive hold. If clients want tokens, the chain
+/// counts the end before the word shows it.
 fn counted(e: &LockEntry, at: At, cas: WordOp) -> Chain {
     if at == At::Taking {
         return with_token(e, Chain::one(cas));
@@ -119,7 +122,7 @@ fn counted(e: &LockEntry, at: At, cas: WordOp) -> Chain {
     }
 }
 
-/// The chain that takes the lock, and the read of its token.
+/// The chain that takes the lock, with the read of its token if one is wanted.
 fn with_token(e: &LockEntry, take: Chain) -> Chain {
     match e.desc.tokens {
         true => take.then(WordOp::Read { addr: e.fence() }),
@@ -127,7 +130,8 @@ fn with_token(e: &LockEntry, take: Chain) -> Chain {
     }
 }
 
-/// What the word operation on the word has found. If the chain read a token, the entry has it.
+/// What the word operation on the lock word has found. A token that the chain read goes to the
+/// entry.
 #[inline]
 pub(super) fn found(e: &mut LockEntry, at: At, values: &[u64]) -> Option<u64> {
     match (at, values) {
@@ -139,7 +143,7 @@ pub(super) fn found(e: &mut LockEntry, at: At, values: &[u64]) -> Option<u64> {
             e.token = Token::of_rw(Mode::Shared, fence);
             Some(count)
         }
-        // after the ledger entry
+        // the value after that of the ledger write
         (At::Entering | At::Leaving, _) => values.get(1).copied(),
         (At::Releasing, &[count, cas]) => {
             Some(if planted::is(Bug::EndCountedLate) { count } else { cas })
@@ -153,7 +157,7 @@ fn mine(e: &LockEntry) -> u64 {
     RwWord::new().with_client(e.me.get()).into_bits()
 }
 
-/// Whether the release is the arbiter's: of a word with the waiters bit.
+/// Whether the arbiter has to release: the word has the waiters bit, or others are likely to wait.
 #[inline(always)]
 fn is_arbiters(e: &LockEntry) -> bool {
     let has_bit = RwWord::from_bits(e.word).waiters() && !planted::is(Bug::ReleaseIgnoresBit);
@@ -175,7 +179,8 @@ fn ledger_op(e: &LockEntry, state: LedgerState) -> WordOp {
     WordOp::WriteLedger { handle: e.handle, value: stamped(e, state).into_bits() }
 }
 
-/// The outcome of a chain, if it is not that of a [first effect](first) as expected.
+/// Handles the outcome of a chain, unless that is a [first effect](first) that found what it
+/// expected.
 pub(super) fn interfered(m: &mut Machine, e: &mut LockEntry, at: At, old: u64, now: Now) -> Step {
     match at {
         At::Taking => held_by_another(m, e, old),
@@ -214,7 +219,7 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
     )
 }
 
-/// Whether a reader that found `old` and took one off has left a free lock with waiters.
+/// Whether a reader that found `old` and took its share off has left a free lock with waiters.
 fn left_free_with_waiters(old: RwWord) -> bool {
     old.waiters() && old.client() == 0 && old.rcount() == 1
 }
@@ -223,7 +228,7 @@ fn stepped_back(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     let wake = left_free_with_waiters(RwWord::from_bits(old));
     if m.waits() {
         return match wake && !planted::is(Bug::NoStepBackWake) {
-            // the arbiter looks at the word when the wait arrives, so this is a wake-up, too
+            // the arbiter looks at the word when the wait arrives, so the wait is also a wake-up
             true => m.queues(e),
             false => m.again_or_wait(e, without_readers(old)),
         };
@@ -234,12 +239,12 @@ fn stepped_back(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     m.done(Status::Fail)
 }
 
-/// Readers come and go without being in each other's way.
+/// The word without its reader count: readers come and go without hindering each other.
 fn without_readers(word: u64) -> u64 {
     RwWord::from_bits(word).with_rcount(0).into_bits()
 }
 
-/// A reader looks again before it adds itself.
+/// Handles a read of the word by a reader that waits: adds the reader if the lock is free again.
 fn looked(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
     let word = RwWord::from_bits(found);
     match word.client() == 0 && !word.waiters() {
@@ -296,7 +301,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
         (Op::Unlock, Reply::Denied { .. }) => Step::Done(e.lost()),
         (Op::Lock { mode, .. }, Reply::Granted { word, deadline, token, .. }) => {
             let state = match mode {
-                Mode::Exclusive => LedgerState::None, // the word names me
+                Mode::Exclusive => LedgerState::None, // the word names this client
                 Mode::Shared => LedgerState::HeldShared,
             };
             e.write(stamped(e, state));

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tries: who finds a lock held asks for it again before it queues.
+//! Tries: a client that finds a lock held asks for it again a few times before it queues.
 //!
 //! ```text
 //!   chain ─ held by another ─▶ Again ─▶ pause ─▶ paused ─▶ the chain again
 //!                 └ tried for long enough ─────────────┴─▶ Wait
 //! ```
-//! While nobody sleeps in the queue, a release is one compare-and-swap and an acquire another, and
-//! no message is sent. Who is queued is not passed: the word is not free then until the arbiter
-//! has handed the lock to each of them. So an operation that has lost against [`TRIES_HOLDS_MAX`]
-//! holds of others queues, and has its turn. One that found the same hold for
-//! [`TRY_SAME_HOLD_NS_MAX`] queues, too: it sleeps as long as the hold may last.
+//! While no client is queued, a release is one compare-and-swap and an acquire another, and no
+//! message is sent. A queued client cannot be overtaken, because the word is not free until the
+//! arbiter has handed the lock to all that are queued. So an operation that has lost against
+//! [`TRIES_HOLDS_MAX`] holds of other clients queues, and gets its turn. An operation that has
+//! found the same hold for [`TRY_SAME_HOLD_NS_MAX`] queues, too, and sleeps for as long as the hold
+//! lasts.
 
 use super::machine::Phase;
 use super::{fair, rw, LockEntry, Machine, Step};
@@ -23,25 +24,25 @@ use crate::memory::words::TurnWord;
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode};
 
-/// What an operation has found, try by try.
+/// What an operation has found in its tries so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Tries {
-    /// How often the lock was found held.
+    /// How often the client has found the lock held.
     lost: u16,
-    /// In how many different ways.
+    /// In how many different holds.
     holds: u16,
-    /// The word that was found last.
+    /// The word as found last.
     found: u64,
-    /// When that was first found, on the client's own clock; `None`: just now.
+    /// When the client first found that word, on its own clock; `None`: in the last try.
     since_ns: Option<u64>,
-    /// For how long it has been there.
+    /// How long that word has been there.
     held_ns: u64,
 }
 
 impl Tries {
-    /// How long to pause: the longer the hold has lasted, the longer it may last. Who pauses for a
-    /// quarter of it is late by an eighth of it: that is for those who have lost the lock to others
-    /// meanwhile, and so are many.
+    /// How long to pause: the longer the hold has lasted, the longer it may still last. A pause of
+    /// a quarter of that time makes the client late by an eighth on average. That is accepted where
+    /// the client has lost the lock to other clients meanwhile, so that many compete.
     fn pause_ns(&self) -> u64 {
         match self.holds > 1 {
             true => (self.held_ns / 4).min(TRY_PAUSE_NS_MAX),
@@ -49,8 +50,8 @@ impl Tries {
         }
     }
 
-    /// Whether a hold is so short that it is looked at all the time. Where a look takes less time
-    /// than over a network, fewer of them do.
+    /// Whether the hold is so short that the client looks at the word without a pause. A count
+    /// bounds those looks, too, where a look takes less time than over a network.
     fn is_at_once(&self) -> bool {
         self.held_ns < TRY_AT_ONCE_NS_MAX && self.lost < TRIES_AT_ONCE_MAX
     }
@@ -64,25 +65,25 @@ impl Tries {
         (self.held_ns / 4).min(late_ns).min(TRY_PAUSE_NS_MAX)
     }
 
-    /// The ticket of this exclusive number has its turn.
+    /// The exclusive ticket with this number has its turn: was the client late for it?
     pub(super) fn came_to(&self, tx: u32, pace: &mut Pace) {
         if self.lost > 0 && tx > TurnWord::from_bits(self.found).nx() + 1 {
             pace.overslept();
         }
     }
 
-    /// For how long the turn that was found last has lasted, as far as was seen.
+    /// How long the turn found last has lasted, as far as this client has seen.
     pub(super) fn seen_ns(&self, now: Now) -> u64 {
         now.local_ns.saturating_sub(self.since_ns.unwrap_or(now.local_ns))
     }
 
-    /// How often the lock was found held.
+    /// How often the client has found the lock held.
     pub(super) fn lost(&self) -> u16 {
         self.lost
     }
 
-    /// Of a fair lock this turn was found, and so many others have theirs before this client: how
-    /// long to pause.
+    /// A look at a fair lock has found this turn, and `ahead` other turns come before this
+    /// client's. Returns how long to pause, nanoseconds.
     pub(super) fn sees_turn(
         &mut self,
         turn: TurnWord,
@@ -109,17 +110,17 @@ impl Tries {
     }
 }
 
-/// What has been seen of a fair lock lately: nanoseconds; 0, false: nothing.
+/// What the client has seen of this lock lately; 0, false: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
-    /// A turn.
+    /// How long a turn takes, nanoseconds.
     turn_ns: u64,
-    /// At the last release that knew of no later ticket another had been taken; of one that asked
-    /// the primary: somebody waited.
+    /// Whether the last release has shown that another client follows: one had taken a later
+    /// ticket, or waited at the primary.
     followed: bool,
 }
 
-/// What is seen late seems longer than it was: the shortest counts, for a while.
+/// A duration that is seen late seems longer than it was, so the shortest one counts for a while.
 fn lately(lately_ns: u64, took_ns: u64) -> u64 {
     match lately_ns {
         0 => took_ns,
@@ -128,12 +129,13 @@ fn lately(lately_ns: u64, took_ns: u64) -> u64 {
 }
 
 impl Pace {
-    /// Who paused while others had their turns has come too late for its own: the others wait.
+    /// This client paused during the turns of others and came too late for its own, while others
+    /// waited for it: turns are shorter than estimated.
     fn overslept(&mut self) {
         self.turn_ns -= self.turn_ns / 4;
     }
 
-    /// A release that knew of no later ticket is over: whether another had been taken.
+    /// A release has shown whether another client follows.
     pub(super) fn followed(&mut self, was: bool) {
         self.followed = was;
     }
@@ -143,10 +145,11 @@ impl Pace {
         self.followed
     }
 
-    /// How long not to look, with so many turns before one's own, of which the first has lasted
-    /// for `held_ns`. Who is next looks all the time, and less often if the hold lasts. Who is not
-    /// leaves the processor to the others until about half of the turn before its own: it must be
-    /// awake when its turn comes, since then all wait for it.
+    /// How long to pause, nanoseconds, while `ahead` turns come before this client's, of which the
+    /// first has lasted for `held_ns`. A client that is next looks all the time, and less often if
+    /// the hold lasts long. A client further back leaves the processor to the others until about
+    /// half of the turn before its own: it must be awake when its turn comes, because from then on
+    /// all wait for it.
     pub(super) fn before_turn_ns(self, ahead: u16, held_ns: u64) -> u64 {
         let often_ns = (held_ns / 16).min(TRY_PAUSE_NS_MAX);
         let quarters = (3 * u64::from(ahead.saturating_sub(1))).saturating_sub(1);
@@ -156,7 +159,7 @@ impl Pace {
 }
 
 impl Machine {
-    /// The lock was found held by another, in this word: begin anew after a pause, or queue.
+    /// Another client holds the lock, as the word `found` says: begin anew after a pause, or queue.
     pub(super) fn again_or_wait(&mut self, e: &mut LockEntry, found: u64) -> Step {
         let tries = &mut self.tries;
         tries.lost = tries.lost.saturating_add(1);
@@ -171,7 +174,7 @@ impl Machine {
         }
     }
 
-    /// The pause before another try is over; `now` was read after it.
+    /// Goes on after the pause before another try; `now` was read after the pause.
     pub fn paused(&mut self, e: &mut LockEntry, now: Now) -> Step {
         if e.lock_type == LockType::Fair {
             return fair::paused(self, e, now);
@@ -183,7 +186,7 @@ impl Machine {
             return self.queues(e);
         }
         match (e.lock_type, self.mode()) {
-            // a reader that adds itself to a held lock disturbs its owner
+            // a reader that adds itself to a held lock disturbs the owner, so it reads first
             (LockType::Rw, Mode::Shared) => {
                 self.phase = Phase::Rw(rw::At::Looking);
                 Step::Chain(Chain::one(WordOp::Read { addr: e.w0() }))
@@ -195,7 +198,7 @@ impl Machine {
         }
     }
 
-    /// Instead of another try.
+    /// Queues instead of trying again.
     pub fn queues(&mut self, e: &mut LockEntry) -> Step {
         match e.lock_type {
             LockType::Fair => fair::queues(self, e),
@@ -205,8 +208,8 @@ impl Machine {
 }
 
 impl LockEntry {
-    /// Whether an operation that waits for the lock may try again before it queues: where its
-    /// chains reach the word without the primary.
+    /// Says whether an operation that waits for the lock may try again before it queues: it may
+    /// where its chains reach the word without the primary.
     pub fn may_try(&mut self, may: bool) {
         self.means.may_try = may;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client may believe by itself of what it holds: by which clock a lease was judged, and
-//! what the end of a session leaves of it.
+//! What a client may conclude on its own about what it holds: by which clock a lease was judged,
+//! and which holds the end of a session ends.
 //!
 //! ```text
 //!   granted, extended, confirmed ─▶ the entry remembers the clock's number of discontinuities
-//!   another number, or another session ─▶ the hold may be over: extend and release ask for it
+//!   another number, or another session ─▶ the hold may be over: extend and release ask the primary
 //! ```
 
 use super::{Doubt, EntryState, LockEntry, Loss, Op, OpResult};
@@ -13,25 +13,25 @@ use crate::planted::{self, Bug};
 use crate::wire::message::LockType;
 use crate::wire::status::Status;
 
-/// The number of no clock, so that a hold counts as one of another clock.
+/// A number that no clock has: a hold with it counts as one of another clock.
 pub(super) const NO_CLOCK: u64 = u64::MAX;
 
 /// Until when a hold lasts, and by which clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Term {
-    /// Atomic, fair: deadline (ticketed: time of queuing).
+    /// Atomic and fair locks: the deadline; with a ticket: the time of queuing.
     pub(super) time: Deadline,
-    /// [`Now::discontinuities`] of the clock by which the lease was granted or confirmed last;
+    /// [`Now::discontinuities`] of the clock by which the lease was last granted or confirmed;
     /// [`NO_CLOCK`]: of a clock that is not the session's.
     pub(super) clock: u64,
-    /// When it was granted or confirmed last, on this host's clock.
+    /// When the lease was last granted or confirmed, on this host's clock.
     pub(super) since_ns: u64,
-    /// Claimed at a successor, and neither granted nor extended since: when the lease has ended for
-    /// sure, and until when it runs for sure, on this host's clock. `u64::MAX`: the deadline says
-    /// it.
+    /// For a hold that was claimed at a successor, and neither granted nor extended since: when the
+    /// lease has surely ended, and (`runs_until_ns`) until when it surely runs, on this host's
+    /// clock. `u64::MAX`: the deadline decides.
     pub(super) until_ns: u64,
     pub(super) runs_until_ns: u64,
-    /// It was asked to last for ever, and the answer was lost.
+    /// The client has asked for an endless lease, and the answer was lost.
     pub(super) may_be_endless: bool,
 }
 
@@ -47,16 +47,16 @@ impl Term {
 }
 
 impl LockEntry {
-    /// The lease of the hold is one of this clock.
+    /// The lease of the hold now counts by this clock.
     #[inline]
     pub(super) fn is_judged_by(&mut self, now: &Now) {
         (self.lease.clock, self.lease.since_ns) = (now.discontinuities, now.local_ns);
         (self.lease.until_ns, self.lease.runs_until_ns) = (u64::MAX, u64::MAX);
     }
 
-    /// The hold goes on until `deadline`, by the answer to an extend. One that only asks, and
-    /// finds the deadline that is known, makes no lease longer: also not one that was claimed. But
-    /// the deadline is told, so the next claim lasts until then.
+    /// The hold goes on until `deadline`, as the answer to an extend says. An extend without a
+    /// lease that finds the known deadline makes no lease longer, also not a claimed one. But its
+    /// caller learns of the deadline, so a later claim lasts until then.
     pub(super) fn goes_on(&mut self, deadline: Deadline, lease: Lease, now: &Now) {
         let runs_until_ns = self.lease.runs_until_ns;
         self.is_judged_by(now);
@@ -67,32 +67,35 @@ impl LockEntry {
     }
 
     /// Whether the lease of the hold was judged by a server clock that has turned out to be wrong
-    /// since, or by another session's: whoever knew the true time may have taken the lock over.
-    /// Asking the primary for it, an extend, settles that. A hold without an end is not affected.
+    /// since, or by the clock of another session: a client that knew the true time may have taken
+    /// the lock over. An extend asks the primary, and settles that. A hold without an end is not
+    /// affected.
     #[inline]
     pub fn is_of_another_clock(&self, now: Now) -> bool {
         self.deadline() != Deadline::NEVER && self.lease.clock != now.discontinuities
     }
 
-    /// Whether the hold may be over, as far as the client can tell by itself.
+    /// Whether the hold may be over, as far as the client can tell on its own.
     pub(super) fn maybe_over(&self, now: Now) -> bool {
         let is_over = now.maybe_expired(self.lease.time) || self.is_past_claim(now);
         is_over || self.is_of_another_clock(now)
     }
 
-    /// Whether the lease may be over that was claimed at a successor. The successor's deadline for
-    /// it is in whole ticks of another clock, and up to a tick later.
+    /// Whether the lease that the client claimed at a successor may be over. The successor's
+    /// deadline for the claim is in whole ticks of another clock, and up to a tick later than the
+    /// lease.
     #[inline]
     pub fn is_past_claim(&self, now: Now) -> bool {
         now.local_ns >= self.lease.runs_until_ns && !planted::is(Bug::ClaimRevived)
     }
 
-    /// A release was refused so, or was not answered. Without a primary (other refusals are `None`)
-    /// the hold or the ticket is over here all the same, and is undone before the next operation.
-    /// It is a success while nobody else can have the lock: the lease and the session's horizon
-    /// surely run. Later it is `Fail`: the primary, or its successor, may have given the lock to
-    /// another client. `None`, too: it is as it was, and the next operation tells what that is.
-    /// `now`: by the clock that the deadline is of.
+    /// The result of a release that was refused with `refused`, or had no answer. If that status
+    /// means that there is no primary (`None` for other statuses), the hold or the ticket is over
+    /// for this client all the same, and the client undoes it before its next operation. The
+    /// release succeeds while no other client can have the lock: the lease and the session's
+    /// horizon surely run. Later it is `Fail`, because the primary, or its successor, may have
+    /// given the lock to another client. `None` also means that nothing has changed, and that the
+    /// next operation tells what the client holds. `now`: read by the clock of the hold's deadline.
     pub fn release_unheard(&mut self, refused: Status, now: Now) -> Option<OpResult> {
         use EntryState as S;
         if !refused.is_without_primary() || matches!(self.doubt, Doubt::Left | Doubt::Lost) {
@@ -110,7 +113,7 @@ impl LockEntry {
             _ => {
                 let loss = self.loss;
                 self.give_back();
-                self.loss = loss; // its program has asked for the end
+                self.loss = loss; // the program has asked for the end
             }
         }
         Some(match is_sure {
@@ -119,15 +122,15 @@ impl LockEntry {
         })
     }
 
-    /// Whether the operation decides nothing by the clock: the last release of an atomic or a
+    /// Whether no decision of the operation depends on a clock: the last release of an atomic or a
     /// read-write lock.
     #[inline]
     pub fn is_timeless(&self, op: Op) -> bool {
         self.needs_no_server_clock(op) && self.refs <= 1
     }
 
-    /// Whether the operation decides nothing by the server's clock: also a release that leaves a
-    /// read-write lock held, which is judged by the session's horizon alone.
+    /// Whether no decision of the operation depends on the server clock. This also includes a
+    /// release that leaves a read-write lock held: the session's horizon alone decides it.
     #[inline]
     pub fn needs_no_server_clock(&self, op: Op) -> bool {
         let has_no_lease = match self.lock_type {
@@ -138,8 +141,9 @@ impl LockEntry {
         matches!(op, Op::Unlock) && has_no_lease
     }
 
-    /// A release that leaves the lock held says so only while no other client can have it, and
-    /// `Fail` once the lease or the horizon may be over. `None`: the primary is to be asked.
+    /// The result of a release that leaves the lock held (re-entry): `AlreadyLocked` only while no
+    /// other client can have the lock, and `Fail` once the lease or the horizon may be over.
+    /// `None`: the client has to ask the primary.
     pub(super) fn released_partly(&mut self, now: Now) -> Option<OpResult> {
         let is_sure = self.surely_has(now) || planted::is(Bug::PartlyUnjudged);
         let may_be_told = self.is_unconfirmed() || self.is_of_another_clock(now);
@@ -151,13 +155,13 @@ impl LockEntry {
         Some(OpResult::of(status))
     }
 
-    /// It is held once less, and still held.
+    /// Takes one acquire off a hold that stays held.
     pub(crate) fn leaves_once(&mut self) {
         assert!(self.refs > 1, "a release that ends the hold is carried out");
         self.refs -= 1;
     }
 
-    /// Whether no other client can have what this one has.
+    /// Whether it is sure that no other client can have what this one has.
     pub(super) fn surely_has(&self, now: Now) -> bool {
         let may_be_lost = match self.doubt {
             Doubt::Claimed { may_be_lost } => may_be_lost,
@@ -166,15 +170,16 @@ impl LockEntry {
         !may_be_lost && now.local_ns < self.runs_until_ns(now) && !now.is_past_horizon()
     }
 
-    /// Whether the lock is held and no other client can have it, also while a successor that has
-    /// taken the claim of it is still to be asked what it makes of that.
+    /// Whether this client holds the lock, and no other client can have it. It may be so, too,
+    /// while the claim of the hold is not confirmed: a successor has taken it, and keeps it unless
+    /// another claim is in the way.
     pub fn is_surely_held(&self, now: Now) -> bool {
         let is_known = matches!(self.doubt, Doubt::None | Doubt::Claimed { .. });
         is_known && self.state.is_held() && self.surely_has(now)
     }
 
-    /// Until when the lease surely runs, on this host's clock; without a lease: `u64::MAX`. The
-    /// lease of a claim ends when it would have ended at the predecessor.
+    /// Until when the lease surely runs, on this host's clock; `u64::MAX`: it has no end, or
+    /// nothing is held. The lease of a claim ends when it would have ended at the predecessor.
     pub(super) fn runs_until_ns(&self, now: Now) -> u64 {
         if !self.state.is_held() || self.deadline().is_never() {
             return u64::MAX;
@@ -191,16 +196,16 @@ impl LockEntry {
         until_ns.min(self.lease.runs_until_ns)
     }
 
-    /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
-    /// believes to hold the lock is told by the next operation.
+    /// The hold or the ticket did not survive: a recovering primary has refused the claim. A
+    /// program that believes to hold the lock learns of the loss from its next operation.
     pub fn lose(&mut self) {
         self.lose_by(Loss::Conflict);
     }
 
-    /// The hold is over for this reason: as by [`lose`](Self::lose).
+    /// Like [`lose`](Self::lose), for another reason.
     pub(crate) fn lose_by(&mut self, loss: Loss) {
         if self.has_left() {
-            return; // nothing is held, and that it is left is not forgotten
+            return; // nothing is held, and the entry stays `Left`
         }
         self.is_over_by(loss);
         match self.state.is_held() {
@@ -211,26 +216,27 @@ impl LockEntry {
         self.renewal_ends();
     }
 
-    /// Whether what the caller believes to hold was lost, and it was not told yet.
+    /// Whether the hold was lost, and the caller has not learnt that yet.
     pub fn is_lost(&self) -> bool {
         self.doubt == Doubt::Lost
     }
 
-    /// The lock, of which nothing is held, was to be released altogether, and the primary has not
-    /// answered. An operation on its place, before it is got again, might change another lock.
+    /// The client holds nothing of the lock, has asked the primary to give it back, and has no
+    /// answer. Until the client gets the lock again, an operation on its slot might change another
+    /// lock.
     pub fn leaves(&mut self) {
         self.end(EntryState::Initialized);
         self.write = None;
         self.doubt = Doubt::Left;
     }
 
-    /// Whether it was to be released, and the primary has not answered.
+    /// Whether the client has asked the primary to give the lock back, and has no answer.
     pub fn has_left(&self) -> bool {
         self.doubt == Doubt::Left
     }
 
-    /// Whether this operation would be decided from what this client remembers of a hold that has
-    /// no lease: whose session is over must not rely on it.
+    /// Whether the result of this operation would come from what the client remembers of a hold
+    /// without a lease. A client whose session is over must not rely on that.
     fn rests_on_session(&self, op: Op) -> bool {
         let takes = match op {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
@@ -239,10 +245,11 @@ impl LockEntry {
         takes && self.lock_type == LockType::Rw && self.refs > 0
     }
 
-    /// Why an operation is not decided from what this client remembers: its session is over, as
-    /// far as it can tell, and the primary may have given the lock to another. `is_cut_off`: the
-    /// [executor](crate::memory::exec::Executor::is_cut_off) says so, or the horizon has passed;
-    /// `refusal` is its, too.
+    /// Why the operation may not be decided from what the client remembers: as far as the client
+    /// can tell, its session is over, and the primary may have given the lock to another client.
+    /// `is_cut_off`: whether the [executor](crate::memory::exec::Executor::is_cut_off) says so, or
+    /// the horizon has passed; `refusal`: the executor's
+    /// [`refusal`](crate::memory::exec::Executor::refusal).
     #[inline]
     pub fn unfounded(
         &self,
@@ -259,10 +266,10 @@ impl LockEntry {
         }
     }
 
-    /// The primary has ended what this client had without a lease: holds of read-write locks,
-    /// holds for ever, tickets. Whether this one was among them; it is lost then. What was to be
-    /// noted is not: of what was ended it would end another's, and what is left is noted anew, or
-    /// undone.
+    /// Handles that the primary has ended what this client had without a lease: holds of read-write
+    /// locks, endless holds, tickets. Returns whether this hold was among them; then it is lost. A
+    /// pending ledger write is dropped: it might change another client's hold, and what is left of
+    /// this lock is written anew, or undone.
     pub fn lapse(&mut self) -> bool {
         use EntryState as S;
         self.write = None;
@@ -274,7 +281,7 @@ impl LockEntry {
         let is_held = self.state.is_held();
         self.lose_by(Loss::Session);
         if !is_held && !planted::is(Bug::LapsedGrantKept) {
-            // it may have been granted, with a lease that outlasts the session
+            // the ticket may have been granted, with a lease that outlasts the session
             self.doubt = Doubt::Acquire;
         }
         true

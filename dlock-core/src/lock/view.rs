@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a caller is told of a lock.
+//! The state of a lock that an operation returns to its caller.
 
 use super::LockEntry;
 use crate::clock::{Deadline, TICK_NS};
 use crate::wire::message::LockType;
 
-/// A time that a caller is told, by the clock of the incarnation with this anchor.
+/// A time that an operation returns to its caller, by the clock of the incarnation with this
+/// anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeOut {
-    /// The tick.
+    /// The tick of the server clock.
     pub at: Deadline,
-    /// Seconds since 1970.
+    /// When tick 0 began, in seconds since 1970.
     pub anchor_s: u32,
 }
 
@@ -18,7 +19,7 @@ impl TimeOut {
     /// No time.
     pub const NONE: Self = Self { at: Deadline::NONE, anchor_s: 0 };
 
-    /// Seconds since 1970, as the C API tells it.
+    /// Seconds since 1970, as the C API shows the time.
     #[inline]
     pub fn seconds(self) -> u32 {
         self.at.shown_s(self.anchor_s)
@@ -40,39 +41,39 @@ impl TimeOut {
 pub enum View {
     /// `atomic_state`, 8 bytes.
     Atomic {
-        /// Owner or 0.
+        /// The owner's client id, or 0.
         client_id: u32,
-        /// Deadline.
+        /// The deadline of the hold.
         time_out: TimeOut,
     },
     /// The first 12 bytes of `rw_state`.
     Rw {
-        /// Time of the acquire.
+        /// The time of the acquire.
         time_out: TimeOut,
-        /// Exclusive owner or 0.
+        /// The exclusive owner's client id, or 0.
         client_id: u32,
-        /// Readers.
+        /// The number of readers.
         rcount: u32,
     },
     /// `fairlock_state`: 12 bytes, or 16 with `t_value`.
     Fair {
-        /// Exclusive tickets done.
+        /// The number of exclusive tickets done.
         nx: u16,
-        /// Shared tickets done.
+        /// The number of shared tickets done.
         ns: u16,
-        /// Next exclusive ticket, or mine.
+        /// The next exclusive ticket, or this client's.
         mx: u16,
-        /// Next shared ticket, or mine.
+        /// The next shared ticket, or this client's.
         ms: u16,
-        /// Deadline, or the time of queuing.
+        /// The deadline of the hold, or the time of queuing.
         time_out: TimeOut,
-        /// `rms`, `rflag`, `rcnt`; `None`: not written.
+        /// `rms`, `rflag`, `rcnt`; `None`: the caller's memory for them is not written.
         t_value: Option<u32>,
     },
 }
 
 impl LockEntry {
-    /// A time of the incarnation at which the lock is.
+    /// This time on the clock of the lock's incarnation.
     #[inline]
     pub(super) fn shown(&self, at: Deadline) -> TimeOut {
         TimeOut { at, anchor_s: self.anchor_s }
@@ -80,7 +81,7 @@ impl LockEntry {
 }
 
 impl View {
-    /// The time that it tells.
+    /// The time in this view.
     pub(super) fn time_out(&self) -> TimeOut {
         match *self {
             View::Atomic { time_out, .. }
@@ -99,7 +100,8 @@ impl View {
         }
     }
 
-    /// The view as it is read from the cache: a fair lock's last 4 bytes are not written.
+    /// The view as a query of the cached state returns it: without the last 4 bytes of a fair
+    /// lock's.
     pub(super) fn without_t(self) -> Self {
         match self {
             View::Fair { nx, ns, mx, ms, time_out, .. } => {

@@ -4,19 +4,20 @@
 //! ```text
 //!   counted: a number of clients, for as long as it takes
 //!   known:   each until it has claimed everything, or is proved dead, or an operator ends the
-//!            wait, or the deadline and its own horizon have passed and it is not here
+//!            wait, or the deadline and its own horizon have passed and it has not come
 //!   lost:    the clients are not known: all that come, until an operator ends the wait
 //!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
-//! A client with a horizon neither operates on its locks nor relies on them beyond it, counted from
-//! the last answer of the predecessor, which answers nothing after its successor starts. A client
-//! without a horizon cannot know that its locks are given to others, so it is waited for without
-//! end. A client that comes back with a shorter horizon may not learn of that: until the horizon at
-//! the predecessor has passed, nothing of it ends because of silence. A client that was never given
-//! a lock has nothing to claim, and may not even know that it was let in: it may come at any time,
-//! and is let in by its proof.
+//! A client with a horizon neither operates on its locks nor relies on them beyond the horizon,
+//! counted from the last answer of the predecessor, which answers nothing after its successor has
+//! started. A client without a horizon cannot learn that its locks are given to others, so the
+//! recovery waits for it without end. A client that comes back with a shorter horizon may not have
+//! heard of the new one: until the horizon at the predecessor has passed, nothing of the client
+//! ends because of silence. A client that never got a lock has nothing to claim, and may not even
+//! know that the predecessor had let it in: it may come at any time, and the primary lets it in by
+//! its proof.
 //!
-//! A client that is here but does not say that it has claimed everything may take as long as the
+//! A client that is here but does not say that it has claimed everything has as long as the
 //! deadline, and at least [`TELLING_S`], from when it came ([`Locks::take_laggard`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,13 +35,13 @@ use crate::wire::status::Status;
 pub struct Known {
     /// The client.
     pub client: ClientId,
-    /// The proofs that it may still use.
+    /// The secrets by which the client may prove who it is.
     pub secrets: [Secret; 3],
-    /// The identity of the certificate that registered it; `None`: there was none.
+    /// The identity of the certificate that registered the client; `None`: there was none.
     pub identity: Option<Identity>,
-    /// The horizon of its session, seconds; 0: unlimited.
+    /// The horizon of the client's session, seconds; 0: unlimited.
     pub horizon_s: u32,
-    /// Whether it was given a lock, so that it may rely on a hold.
+    /// Whether the predecessor gave the client a lock, so that the client may rely on a hold.
     pub has_locks: bool,
 }
 
@@ -49,28 +50,29 @@ pub struct Known {
 pub struct Progress {
     /// Clients for which the recovery waits, or has waited.
     pub expected: u32,
-    /// How many of them are here.
+    /// How many of them have come.
     pub back: u32,
-    /// How many have claimed everything.
+    /// How many of them have claimed everything.
     pub told: u32,
-    /// Claims so far.
+    /// How many claims there are so far.
     pub claims: usize,
-    /// The clients that are not here, each with the end of waiting for it; `None`: without end.
+    /// The clients that have not come, each with the time until which the recovery waits for it;
+    /// `None`: without end.
     pub missing: Vec<(ClientId, Option<ServerTime>)>,
-    /// Whether there may be others, because the list of clients was lost.
+    /// Whether there may be other clients, because the roster was lost.
     pub is_unlisted: bool,
 }
 
 /// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Clients that have claimed everything.
+    /// How many clients have claimed everything.
     pub clients: usize,
-    /// Clients that were no longer waited for.
+    /// For how many clients the recovery stopped waiting.
     pub given_up: usize,
-    /// Claims.
+    /// How many claims there were.
     pub claims: usize,
-    /// Claims that were not granted, because another client had the lock.
+    /// How many claims were not granted, because another client had the lock.
     pub lost: usize,
 }
 
@@ -79,32 +81,33 @@ pub struct Recovered {
 pub struct Laggard {
     /// The client.
     pub client: ClientId,
-    /// Whether an operator ends the wait for it, although it has no horizon.
+    /// Whether an operator has ended the wait for this client, although it has no horizon.
     pub is_hurried: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
-    /// Clients that have not claimed everything, each with the end of waiting for it.
+    /// Clients that have not claimed everything, each with the time until which the recovery waits
+    /// for it.
     missing: BTreeMap<ClientId, ServerTime>,
-    /// Until when each client relies on what it has by its session at the predecessor.
+    /// Until when each client relies on what it has, by its session at the predecessor.
     promised: BTreeMap<ClientId, ServerTime>,
     proofs: BTreeMap<ClientId, Proofs>,
-    /// Clients that are here but have not claimed everything, each with the time at which it came.
+    /// Clients that have come but have not claimed everything, each with the time at which it came.
     telling: BTreeSet<(ServerTime, ClientId)>,
     /// The laggards among them: those that [`Locks::take_laggard`] has returned.
     late: BTreeSet<(ServerTime, ClientId)>,
-    /// How long each of them may take, seconds.
+    /// How long each of them has to claim everything, seconds.
     telling_s: u32,
-    /// Every request that had come by this time was read. A missing client is given up only by this
-    /// time, because the primary itself may have stood still.
+    /// The primary has read every request that had come by this time. Only this time decides that a
+    /// missing client is late, because the primary itself may have stood still.
     heard: ServerTime,
     /// Clients whose session ended but whose memory access could not be revoked; the recovery
     /// treats them as absent.
     given_up: BTreeSet<ClientId>,
-    /// Whether there may be clients that are not known: only an operator ends the recovery then.
+    /// Whether there may be clients that are not listed: then only an operator ends the recovery.
     is_unlisted: bool,
-    /// Whether the wait for missing clients was ended by an operator.
+    /// Whether an operator has ended the wait for missing clients.
     is_hurried: bool,
     /// Clients that have said that they claimed everything, or for which the recovery need not
     /// wait.
@@ -114,9 +117,9 @@ pub(super) struct Awaited {
 /// The proof that a client of the predecessor must show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proofs {
-    /// One of these secrets.
+    /// The client shows one of these secrets.
     secrets: [Secret; 3],
-    /// The certificate that registered it.
+    /// The identity of the certificate that registered the client.
     identity: Option<Identity>,
 }
 
@@ -131,23 +134,21 @@ impl Awaited {
         self.telling.iter().chain(&self.late).any(|(_, telling)| *telling == client)
     }
 
-    /// How many clients have nothing more to tell.
+    /// How many clients have nothing more to claim.
     fn answered(&self) -> usize {
         self.told.len() + self.given_up.len()
     }
 }
 
-/// How long a client that is here may take at least to tell everything, seconds.
+/// How long a client that has come has at least to claim everything, seconds.
 pub const TELLING_S: u32 = 30;
 
 const NEVER: ServerTime = ServerTime(u64::MAX);
 
 impl Locks {
-    /// Begins a recovery that waits for these clients, also without
-    /// [`PrimaryConfig::recovery_clients`]. `now`: the predecessor answers nothing any more; no
-    /// client is given up before `deadline_s` has passed since then.
-    ///
-    /// [`PrimaryConfig::recovery_clients`]: super::PrimaryConfig::recovery_clients
+    /// Begins a recovery that waits for these clients, even if `recovery_clients` of
+    /// [`PrimaryConfig`](super::PrimaryConfig) is 0. `now`: a time at which the predecessor answers
+    /// nothing any more; the recovery gives up no client before `deadline_s` has passed since then.
     pub fn awaits(&mut self, now: ServerTime, known: &[Known], deadline_s: u32) {
         self.awaited.telling_s = deadline_s.max(TELLING_S);
         let has_locks = |known: &&Known| known.has_locks || planted::is(Bug::IdleAwaited);
@@ -172,19 +173,19 @@ impl Locks {
         self.recovering |= !self.awaited.missing.is_empty();
     }
 
-    /// Begins a recovery without a list of clients, because it was lost: no client is given a lock
-    /// before an operator ends the wait ([`hurries`](Self::hurries)). Clients may come back until
-    /// then.
+    /// Begins a recovery without a roster, because the roster was lost: no client gets a lock
+    /// before an operator ends the wait ([`hurries`](Self::hurries)). Until then clients may come
+    /// back.
     pub fn awaits_unlisted(&mut self) {
         self.awaited.is_unlisted = true;
         self.recovering = true;
     }
 
-    /// Whether an unknown client may be adopted from the predecessor, with this proof, on a
-    /// connection with this certificate.
+    /// Whether the primary may adopt an unknown client from the predecessor: it shows this proof,
+    /// on a connection with this certificate.
     ///
     /// # Errors
-    /// `ClientRemoved`: it may not. `Error`: its proof or its certificate is wrong.
+    /// `ClientRemoved`: the primary may not. `Error`: the proof or the certificate is wrong.
     pub fn may_adopt(
         &self,
         client: ClientId,
@@ -203,7 +204,7 @@ impl Locks {
         }
     }
 
-    /// Whether the client is in the list of the predecessor.
+    /// Whether the client is in the roster of the predecessor.
     pub(crate) fn is_of_predecessor(&self, client: ClientId) -> bool {
         self.proofs(client).is_some()
     }
@@ -212,8 +213,8 @@ impl Locks {
         self.idle.get(&client).or_else(|| self.awaited.proofs.get(&client))
     }
 
-    /// Handles that a client of the predecessor has ended, with everything that could rely on its
-    /// locks: the recovery does not wait for it, and it does not come back.
+    /// Handles that a client of the predecessor has ended, with every process that could rely on
+    /// its locks: the recovery does not wait for the client, and the client does not come back.
     pub fn is_dead(&mut self, client: ClientId) {
         if self.idle.remove(&client).is_some() {
             return;
@@ -224,8 +225,8 @@ impl Locks {
         }
     }
 
-    /// Handles that a client of the predecessor has come, or that a member has come back: it may
-    /// say once that it has claimed everything.
+    /// Handles that a client of the predecessor has come, or that a member has come back: the
+    /// client may say once that it has claimed everything.
     pub fn came_back(&mut self, now: ServerTime, client: ClientId) {
         self.reinits.insert(client);
         self.idle.remove(&client);
@@ -236,17 +237,18 @@ impl Locks {
             self.awaited.telling.insert((now, client));
         }
         if self.recovering && self.awaited.is_unlisted && !self.has_claimed_all(client) {
-            self.awaited.missing.entry(client).or_insert(NEVER); // its claims are waited for
+            // the recovery waits for its claims
+            self.awaited.missing.entry(client).or_insert(NEVER);
         }
     }
 
-    /// Until when a client of the predecessor may rely on what it has by its session there.
+    /// Until when a client of the predecessor may rely on what it has, by its session there.
     pub(crate) fn promised_until(&self, client: ClientId) -> Option<ServerTime> {
         let is_kept = !planted::is(Bug::PredecessorsPromise);
         self.awaited.promised.get(&client).copied().filter(|_| is_kept)
     }
 
-    /// Clients of the predecessor that were never given a lock, and have not come yet.
+    /// Clients of the predecessor that never got a lock, and have not come yet.
     pub fn idle(&self) -> impl Iterator<Item = ClientId> + '_ {
         self.idle.keys().copied()
     }
@@ -256,9 +258,9 @@ impl Locks {
         self.idle.contains_key(&client)
     }
 
-    /// Takes a client that is here but has not claimed everything in time;
-    /// [`membership`](crate::membership) decides what happens to it. Each is returned once, and
-    /// again if an operator ends the wait.
+    /// Takes a client that has come but has not claimed everything in time;
+    /// [`membership`](crate::membership) decides what happens to it. Each client is returned once,
+    /// and again if an operator ends the wait.
     pub fn take_laggard(&mut self, now: ServerTime) -> Option<Laggard> {
         self.lags_at().filter(|&at| at <= now)?;
         let laggard = self.awaited.telling.pop_first()?;
@@ -272,8 +274,9 @@ impl Locks {
         self.awaited.telling.first().map(|(since, _)| since.plus_ns(telling_ns))
     }
 
-    /// Ends the wait for missing clients, and after the deadline also for clients that have not
-    /// claimed everything. Locks may be given to others while such a client still relies on them.
+    /// Ends the wait for missing clients, and after the deadline also for clients that have come
+    /// but not claimed everything. Locks may then go to other clients while such a client still
+    /// relies on them.
     pub fn hurries(&mut self) {
         let awaited = &mut self.awaited;
         awaited.is_hurried = true;
@@ -281,9 +284,9 @@ impl Locks {
     }
 
     /// Handles that a client cannot be fenced, although everything of it is to end and it relies on
-    /// nothing but its claims: one of its processes has the memory mapped, and may be stopped. Its
-    /// chains are refused at the memory. The recovery treats it as a client that has not come, and
-    /// that may come back. The leases that it has claimed are kept.
+    /// nothing but its claims: one of its processes has the memory mapped, and may be stopped. The
+    /// memory refuses the client's chains. The recovery treats the client as one that has not come
+    /// and that may come back. The leases that the client has claimed stay.
     pub fn gives_up(&mut self, client: ClientId) {
         let is_open = self.recovering && !self.has_claimed_all(client);
         if is_open && !planted::is(Bug::StoppedAwaited) {
@@ -291,12 +294,13 @@ impl Locks {
         }
     }
 
-    /// Whether the client was given up, and has not come back.
+    /// Whether the recovery has given the client up, and the client has not come back.
     pub(super) fn is_given_up(&self, client: ClientId) -> bool {
         self.awaited.given_up.contains(&client)
     }
 
-    /// Records that a client of the predecessor has nothing more to claim; it may be the last one.
+    /// Records that a client of the predecessor has nothing more to claim; that may end the
+    /// recovery.
     pub(super) fn has_told(&mut self, client: ClientId) {
         let awaited = &mut self.awaited;
         awaited.missing.remove(&client);
@@ -315,13 +319,13 @@ impl Locks {
         self.awaited.told.contains(&client)
     }
 
-    /// Records that every request that had come by this time was read: a client that has not come
-    /// by then is missing.
+    /// Records that the primary has read every request that had come by this time: a client that
+    /// has not come by then is missing.
     pub fn has_heard(&mut self, until: ServerTime) {
         self.awaited.heard = self.awaited.heard.max(until);
     }
 
-    /// Whether a client is here and may claim.
+    /// Whether a client has come and may claim.
     fn is_here(&self, client: ClientId) -> bool {
         let is_known = self.registry.clients.get(client).is_some();
         is_known && !self.is_given_up(client)
@@ -345,8 +349,8 @@ impl Locks {
         self.awaited.is_unlisted && !self.awaited.is_hurried
     }
 
-    /// When the recovery may end without another request. The driver listens then, and reports that
-    /// by [`has_heard`](Self::has_heard).
+    /// When the recovery may end without another request. At that time the driver reads all
+    /// requests that have come, and reports that by [`has_heard`](Self::has_heard).
     pub fn recovery_due(&self) -> Option<ServerTime> {
         if !self.recovering || self.waits_for_operator() {
             return None;
@@ -379,8 +383,8 @@ impl Locks {
         }
     }
 
-    /// The clients that were given up when the recovery ended, once: what they had claimed without
-    /// a lease was not kept.
+    /// Takes the clients that were given up when the recovery ended: the primary has not kept what
+    /// they had claimed without a lease.
     pub(crate) fn take_given_up(&mut self) -> BTreeSet<ClientId> {
         std::mem::take(&mut self.awaited.given_up)
     }
@@ -410,7 +414,7 @@ impl Locks {
         })
     }
 
-    /// How many clients have claimed everything, of those for which a recovery waits or has waited.
+    /// How many clients have claimed everything, and for how many the recovery waits or has waited.
     pub(super) fn have_told(&self) -> Told {
         let told = self.awaited.told.len() as u32;
         let known = self.awaited.missing.len() as u32 + told;

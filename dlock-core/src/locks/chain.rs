@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chains that the primary executes for a tcp client: the words that they may touch, and how.
+//! Chains that the primary executes for a tcp client: which words they may touch, and how.
 //!
 //! | word of | allowed |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | fair lock | Faa of `w0`: one ticket; Cas of `w1`: its own ticket done; Read |
 //! | object | anything |
 //! | any other word | Read |
-//! | ledger | the entry of a handle of its own; to prolong a fair hold needs the right to lock |
+//! | ledger | the entry of a handle of its own; to lengthen a fair hold needs the right to lock |
 //!
-//! A chain changes at most one read-write or fair lock, once. The arbiter knows the shares and
-//! tickets of clients that have never operated on the words themselves.
+//! A chain changes at most one read-write or fair lock, and that once. The arbiter knows the shares
+//! and tickets of clients that have never operated on the words themselves.
 
 use super::{lock_ref, Locks};
 use crate::clock::ServerTime;
@@ -26,15 +26,15 @@ use crate::wire::message::LockType;
 use crate::wire::status::Status;
 
 impl Locks {
-    /// Whether this client may have this chain executed now. `Ok(true)`: after its execution,
-    /// [`executed`](Self::executed) must be called.
+    /// Checks whether the primary may execute this chain for this client now. `Ok(true)`: after the
+    /// execution, the caller must call [`executed`](Self::executed).
     ///
     /// # Errors
-    /// Nothing was executed. `Denied`: no rule allows it
-    /// ([`chain_was_denied`](Self::chain_was_denied)). `NotReady` in recovery; `LockNotGet`,
-    /// `ObjectNotGet` for words of locks or objects that the client has not got; `Invalid` for a
-    /// change that a client of such a lock never makes, or that this one may not make now; `Fail`
-    /// if a fair lock has no room for a ticket.
+    /// Nothing was executed. `Denied`: no rule allows the chain
+    /// ([`chain_was_denied`](Self::chain_was_denied)). `NotReady`: in recovery. `LockNotGet`,
+    /// `ObjectNotGet`: a word of a lock or an object that the client has not got. `Invalid`: a
+    /// change that no client makes to such a lock, or that this client may not make now. `Fail`: a
+    /// fair lock has no room for a ticket.
     pub fn check_chain(
         &self,
         now: ServerTime,
@@ -80,7 +80,7 @@ impl Locks {
                 }
                 (Some(lock_type), _) => lock_type,
             };
-            // The arbiter's knowledge would be out of date for a second change.
+            // After the first change the arbiter does not know enough to check a second one.
             valid(!is_changed)?;
             is_changed = true;
             self.arbiter.may(addr.slot(), lock_type, client, mem.read(addr), word_op)?;
@@ -88,10 +88,10 @@ impl Locks {
         Ok(is_changed)
     }
 
-    /// Whether this client may have this single ledger write executed.
+    /// Checks whether the primary may execute this single ledger write for this client.
     ///
     /// # Errors
-    /// As [`check_chain`](Self::check_chain).
+    /// As for [`check_chain`](Self::check_chain).
     pub fn check_note(
         &self,
         mem: &mut dyn LockMemory,
@@ -109,8 +109,8 @@ impl Locks {
         }
     }
 
-    /// Handles that the memory has executed a checked chain. (A single ledger write is a chain of
-    /// one.)
+    /// Handles that the memory has executed a checked chain, or a single ledger write (a chain of
+    /// one).
     pub fn executed(
         &mut self,
         mem: &mut dyn LockMemory,
@@ -152,8 +152,9 @@ impl Locks {
         }
     }
 
-    /// Whether a client may count a fence up: of an atomic lock by 1, which leaves a gap
-    /// at worst; of a read-write lock where it ends its own exclusive hold.
+    /// Whether a client may add to a fence word: of an atomic lock 1, which leaves a gap in the
+    /// tokens at worst; of a read-write lock `RW_END`, while the client has the exclusive hold that
+    /// it is about to end.
     fn may_count(
         &self,
         mem: &mut dyn LockMemory,
@@ -200,7 +201,7 @@ fn atomic_cas(client: ClientId, now: ServerTime, expect: u64, swap: u64) -> bool
         return mine && !old.waiters();
     }
     let free = expect == 0 || (!old.waiters() && now >= old.timeout().expiry());
-    // A shorter lease would end without waking the clients that wait for its end.
+    // A shorter lease would end without a wake-up of the clients that wait for its end.
     let extends = mine && new.timeout() >= old.timeout();
     new.client() == client.get() && old.waiters() == new.waiters() && (extends || free)
 }

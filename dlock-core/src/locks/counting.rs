@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary's counters: events of its own answers, of chains executed for tcp clients, and of
-//! what other clients have counted for it.
+//! The primary's counters: of its own answers, of the chains that it executes for tcp clients, and
+//! of what other clients have counted for it.
 //!
 //! | decided by | counted by |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | a tcp client, from the outcome of a chain | the primary, from the same outcome |
 //! | an shm or verbs client, from words that it operates on | that client, in its ledger |
 //!
-//! The counts in ledgers are collected when the counters are read, when the client gets a new
-//! channel, and before its ledger is forgotten.
+//! The primary collects the counts in ledgers when an operator reads the counters, when the client
+//! gets a new channel, and before the client's ledger is forgotten.
 
 use std::sync::Arc;
 
@@ -49,14 +49,15 @@ impl Locks {
         }
     }
 
-    /// As `collect`; the last time, before the driver forgets the ledger of a client that has left.
+    /// Like `collect`, for the last time: the driver is about to forget the ledger of a client that
+    /// has left.
     pub fn collect_last(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
         self.collect(mem, client);
         self.told.remove(&client);
     }
 
     /// Adds what a client has counted for the primary since the last call. A client can write any
-    /// numbers there, but spoils only the counters.
+    /// numbers into its ledger, but that spoils only the counters.
     pub(super) fn collect(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
         let told = mem.told(client);
         let known = self.told.get(&client).copied().unwrap_or_default();
@@ -65,14 +66,15 @@ impl Locks {
         }
         for (place, counter) in TOLD.into_iter().enumerate() {
             let (new, old) = (told[place], known[place]);
-            // Less than before: the client has begun to count anew, on another channel.
+            // Less than before: the client counts from 0 again, on another channel.
             self.counters.add(counter, if new < old { new } else { new - old });
         }
         self.told.insert(client, told);
     }
 
-    /// Counts the failures in a chain executed for a tcp client, as the client would. A
-    /// compare-and-swap that succeeded is not counted here.
+    /// Counts the failures in a chain that the primary has executed for a tcp client, as a
+    /// one-sided client would count them itself. A compare-and-swap that succeeded is not counted
+    /// here.
     pub fn count_chain(&self, now: ServerTime, client: ClientId, chain: &Chain, values: &Values) {
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
             let (addr, is_as_expected) = match *word_op {
@@ -139,7 +141,7 @@ fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> O
         _ if found.client() == client.get() => None,
         (true, 0) => Some(Counter::AtomicUnlockFail),
         (true, _) => Some(Counter::AtomicExtendFail),
-        // For an expired hold the client asks again.
+        // If the hold has expired, the client asks again.
         (false, _) if found.waiters() || now < found.timeout().expiry() => {
             (old != 0).then_some(Counter::AtomicTryLockFail)
         }
@@ -147,8 +149,9 @@ fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> O
     }
 }
 
-/// A failed operation on a read-write lock. `verbs`: the length of the chain. A share is taken or
-/// given back together with a ledger entry; an addition that corrects the count comes alone.
+/// A failed operation on a read-write lock. `verbs`: the number of word operations in the chain. A
+/// share is taken or given back in one chain with a ledger write; an addition that corrects the
+/// count comes alone.
 fn of_rw(client: ClientId, word_op: &WordOp, old: u64, verbs: usize) -> Option<Counter> {
     let found = RwWord::from_bits(old);
     let is_held = found.client() != 0 || found.waiters();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A drain: no client gets a lock any more, until nothing is held.
+//! A drain: no client gets a lock any more, until no lock is held.
 //!
 //! ```text
-//!   begins ──▶ waits:   lock by lock, who is queued is answered `NotReady`
-//!              ──▶ holds: lock by lock, up to the first that is held; looked at again later
+//!   begins ──▶ waits:   lock by lock; each queued client gets the answer `NotReady`
+//!              ──▶ holds: lock by lock, up to the first that is held; the drain looks again later
 //!              ──▶ idle
 //! ```
-//! Refused with `NotReady`: chains that take a lock, and `Wait`, `Poll`, `Steal` and `TakeTicket`.
-//! Releases, extends and questions are served, so a hold lasts for as long as its client wants. A
-//! ticket of a fair lock that was taken before still comes to its turn.
+//! The primary refuses with `NotReady`: chains that take a lock, and `Wait`, `Poll`, `Steal` and
+//! `TakeTicket`. It serves releases, extends and questions, so a hold lasts for as long as its
+//! client wants. A ticket of a fair lock that was taken before the drain still comes to its turn.
 //!
-//! Every word operation must be executed by the primary for that: it offers no other fabric
-//! meanwhile, and [`Membership::drains`](crate::membership::Membership) cuts off the clients that
-//! reach the memory themselves. As nothing can be held anew, a lock that was found free stays free:
-//! each is looked at once.
+//! During a drain the primary must execute every word operation itself: it offers no other fabric,
+//! and [`Membership::drains`](crate::membership::Membership) cuts off the clients that reach the
+//! memory themselves. Because no lock can be taken anew, a lock that was found free stays free: the
+//! drain looks at each lock once.
 
 use super::{lock_ref, Had, Locks};
 use crate::arbiter::Sent;
@@ -34,20 +34,20 @@ const LOOK_EVERY_NS: u64 = NS / 10;
 pub(super) enum Drain {
     /// The waits of the locks up to this one have ended.
     Waits(LockId),
-    /// The locks up to this one are free; the next is looked at at this time.
+    /// The locks up to this one are free; the drain looks at the next one at this time.
     Holds(LockId, ServerTime),
-    /// Nothing is held.
+    /// No lock is held.
     Idle,
 }
 
-/// How far a drain is.
+/// The progress of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draining {
-    /// Waits are being ended.
+    /// The primary is ending the waits.
     EndsWaits,
-    /// A client holds this lock, or did when it was looked at; others may be held as well.
+    /// A client holds this lock, or held it at the last look; other locks may be held as well.
     Held(LockId),
-    /// Nothing is held.
+    /// No lock is held.
     Idle,
 }
 
@@ -60,12 +60,12 @@ impl Locks {
         };
     }
 
-    /// Whether no client gets a lock.
+    /// Whether a drain is under way, so that no client gets a lock.
     pub fn is_draining(&self) -> bool {
         self.drain.is_some()
     }
 
-    /// How far the drain is; `None`: there is none.
+    /// The progress of the drain; `None`: there is none.
     pub fn draining(&self) -> Option<Draining> {
         Some(match self.drain? {
             Drain::Waits(_) => Draining::EndsWaits,
@@ -82,7 +82,7 @@ impl Locks {
         self.registry.locks.by_id(lock).map(|record| record.name())
     }
 
-    /// When the drain has something to do.
+    /// When the drain next has something to do.
     pub(super) fn next_drain(&self) -> Option<ServerTime> {
         match self.drain? {
             Drain::Waits(_) if !self.recovering => Some(ServerTime(0)),
@@ -91,7 +91,7 @@ impl Locks {
         }
     }
 
-    /// Whether a request is refused because it may get its client a lock.
+    /// Whether a drain refuses this request, because the request may get its client a lock.
     pub(super) fn refuses(&self, request: &Request) -> bool {
         let gets = matches!(
             request,
@@ -103,7 +103,7 @@ impl Locks {
         self.is_draining() && gets && !planted::is(Bug::DrainQueues)
     }
 
-    /// Whether a word operation is refused because it takes a lock.
+    /// Whether a drain refuses this word operation, because it takes a lock.
     pub(super) fn refuses_op(&self, client: ClientId, lock_type: LockType, op: &WordOp) -> bool {
         let takes = match (lock_type, *op) {
             (LockType::Atomic, WordOp::Cas { expect, swap, .. }) => {
@@ -175,7 +175,7 @@ impl Locks {
         refs.find(holds).map(|&(client, _)| client)
     }
 
-    /// The clients that may hold the lock of this name, and the lock; `None`: there is no such
+    /// The id of the lock of this name, and the clients that may hold it; `None`: there is no such
     /// lock.
     pub(crate) fn holders(
         &mut self,

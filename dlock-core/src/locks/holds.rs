@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The holds of a client, and which of them outlast its session.
+//! The holds of a client, and which of them outlast the client's session.
 //!
 //! | what | lapses | until |
 //! |---|---|---|
 //! | hold of an atomic or fair lock with a lease | no | the lease's end |
 //! | reference of an object with a lease | no | the lease's end |
-//! | hold without a lease (read-write, or for ever) | yes | |
+//! | hold without a lease (read-write, or endless) | yes | |
 //! | ticket, wait, hold that is not known for sure | yes | |
 //! | reference of a lock without a hold | kept, as long as anything else is | |
 //!
-//! A lapse is done in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many clients:
-//! [`Locks::lapse`] is called until it is done, and other clients are served between the slices.
+//! The primary does a lapse in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many
+//! clients: the driver calls [`Locks::lapse`] until the lapse is done, and serves other clients
+//! between the slices.
 
 use super::{lock_ref, Locks};
 use crate::arbiter::{LockRef, Sent};
@@ -21,13 +22,13 @@ use crate::memory::exec::LockMemory;
 use crate::planted::{self, Bug};
 use crate::registry::What;
 
-/// Handles that one call of [`Locks::lapse`] checks, at most.
+/// The most handles that one call of [`Locks::lapse`] checks.
 pub const LAPSE_SLICE: usize = 128;
-/// Handles that [`Locks::has_something`] checks, at most; a client with more handles counts as
+/// The most handles that [`Locks::has_something`] checks; a client with more handles counts as
 /// having something.
 pub const LOOKS_MAX: usize = 256;
 
-/// A lapse under way: the end of everything that only a client's session has kept.
+/// A lapse under way: it ends everything that only a client's session has kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lapse {
     client: ClientId,
@@ -40,9 +41,9 @@ pub struct Lapse {
 /// The result of a lapse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lapsed {
-    /// Whether anything was ended on which the client may rely.
+    /// Whether the lapse has ended anything on which the client may rely.
     pub ended: bool,
-    /// The end of the last lease that was kept; `None`: no lease was kept.
+    /// The end of the last lease that stays; `None`: no lease stays.
     pub until: Option<ServerTime>,
 }
 
@@ -51,8 +52,8 @@ impl Lapse {
     pub fn client(&self) -> ClientId {
         self.client
     }
-    /// The work units of the last slice: at most one [`ITEM_WORK_MAX`], and those of one more lock
-    /// or object.
+    /// The work units of the last slice: at most [`ITEM_WORK_MAX`], and those of one more lock or
+    /// object.
     pub fn work(&self) -> u32 {
         self.work
     }
@@ -62,15 +63,15 @@ impl Lapse {
     }
 }
 
-/// The kind of hold that a client has under one handle.
+/// What a client has under one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Had {
     Nothing,
     /// A hold whose lease is over.
     Expired,
-    /// Something without a lease, or of unknown state.
+    /// Something without a lease, or in an unknown state.
     Unleased,
-    /// Something with a lease until then.
+    /// Something with a lease until this time.
     Leased(ServerTime),
 }
 
@@ -92,7 +93,7 @@ impl Locks {
         handles.any(|handle| is_something(self.had(now, mem, client, handle)))
     }
 
-    /// Handles that [`has_something`](Self::has_something) checks.
+    /// How many handles [`has_something`](Self::has_something) checks.
     pub(crate) fn looks(&self, client: ClientId) -> usize {
         let handles = self.registry.clients.get(client).map_or(0, |known| known.handles_len());
         if handles > LOOKS_MAX {
@@ -102,7 +103,7 @@ impl Locks {
         }
     }
 
-    /// Begins the lapse of a client, which must be fenced.
+    /// Begins the lapse of a client, which must already be fenced.
     pub fn begin_lapse(&self, client: ClientId) -> Lapse {
         let known = self.registry.clients.get(client);
         let rest = known.map(|c| c.handles().map(|(handle, _)| handle).collect());
@@ -134,7 +135,7 @@ impl Locks {
                 Had::Leased(until) => {
                     lapse.lapsed.until = lapse.lapsed.until.max(Some(until));
                 }
-                // A client that did not receive its grant still relies on its ticket.
+                // A client that has not received its grant still relies on its ticket.
                 Had::Unleased | Had::Expired => {
                     lapse.lapsed.ended = true;
                     self.forget_hold(now, &mut mem, client, handle, out);
@@ -164,7 +165,7 @@ impl Locks {
         }
     }
 
-    /// Undoes what the client has of a lock, but keeps its reference.
+    /// Undoes what the client has of a lock, but keeps the client's reference to the lock.
     fn forget_hold(
         &mut self,
         now: ServerTime,
@@ -178,7 +179,8 @@ impl Locks {
         let What::Lock(..) = entry.what else { return };
         self.claims.remove(&(entry.slot, client));
         if let Some(lock) = lock_ref(&self.registry, entry.slot) {
-            // As if it had no reference, so that its ledger entry does not count.
+            // The arbiter sees no reference of this client, so the client's ledger entry does not
+            // count.
             let others: Vec<_> = lock.refs.iter().copied().filter(|r| r.0 != client).collect();
             let lock = LockRef { refs: &others, ..lock };
             self.arbiter.forget(now, mem, lock, client, handle, out);
@@ -186,7 +188,7 @@ impl Locks {
         }
     }
 
-    /// The kind of hold that the client has under this handle.
+    /// What the client has under this handle.
     fn had(
         &self,
         now: ServerTime,

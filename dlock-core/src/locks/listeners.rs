@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clients that hold a lock and listen: they are told when they keep others waiting.
+//! Clients that hold a lock and listen: the primary tells them when they keep others waiting.
 //!
 //! ```text
 //!   Listen ─▶ kept ── others wait ────────────────┬─▶ Contended, or Denied(Fail): does not hold it
 //!                └── an operator wants it back ───┘
 //! ```
-//! A client asks for each hold, and is answered once: the primary sends nothing unasked, and keeps
-//! nothing of clients that do not listen. A lock may have many readers that listen, and an operator
-//! may want everything back: those are told in the slices of [`Locks::step`]. A question belongs to
-//! its command channel, and ends with it.
+//! A client sends one question for each hold, and the primary answers it once: the primary sends
+//! nothing unasked, and keeps nothing of clients that do not listen. A lock may have many readers
+//! that listen, and an operator may want everything back: the primary answers those in the slices
+//! of [`Locks::step`]. A question belongs to its command channel, and ends with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -22,25 +22,26 @@ use crate::planted::{self, Bug};
 use crate::wire::message::Reply;
 use crate::wire::status::Status;
 
-/// Listeners of one lock that are told at once when others come to wait; the rest by slices.
+/// How many listeners of one lock the primary answers at once when others come to wait; the rest
+/// follow in slices.
 const TOLD_AT_ONCE: usize = 2;
 
-/// The questions that are not answered.
+/// The questions that the primary has not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     of: BTreeMap<ClientId, BTreeMap<Slot, Question>>,
-    /// Listeners of each lock that do not know that others wait, and perhaps clients whose question
-    /// has ended.
+    /// For each lock, the listeners that do not know that others wait. Clients whose question has
+    /// ended may still be among them.
     unaware: BTreeMap<Slot, BTreeSet<ClientId>>,
-    /// Locks that others wait for, and whose listeners are being told.
+    /// Locks for which others wait, and whose listeners the primary is answering.
     due: BTreeSet<Slot>,
-    /// Clients from which an operator wants something back: by when, and which lock; `None`: all.
+    /// Clients from which an operator wants something back: by when, and which lock (`None`: all).
     wanted: BTreeMap<ClientId, (ServerTime, Option<LockId>)>,
-    /// Of these, clients that are being told, and the lock that was told last.
+    /// Those of them that the primary is answering, with the last slot for which it has answered.
     telling: BTreeMap<ClientId, Option<Slot>>,
 }
 
-/// What a client wants to hear of one lock.
+/// A client's question about one lock.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     from: Caller,
@@ -49,30 +50,30 @@ struct Question {
 }
 
 impl Listeners {
-    /// Whether [`Locks::step`] has a listener to tell.
+    /// Whether [`Locks::step`] has a listener to answer.
     pub(super) fn is_due(&self) -> bool {
         !self.due.is_empty() || !self.telling.is_empty()
     }
 
-    /// The client's channel has ended.
+    /// Drops the questions of a client whose channel has ended.
     pub(super) fn channel_ended(&mut self, client: ClientId) {
         if !planted::is(Bug::QuestionKept) {
             self.of.remove(&client);
         }
     }
 
-    /// The client has no reference to this lock any more.
+    /// Drops the question of a client that has no reference to this lock any more.
     pub(super) fn forget_lock(&mut self, client: ClientId, slot: Slot) {
         self.take(client, slot);
     }
 
-    /// The client is gone.
+    /// Drops everything of a client that is gone.
     pub(super) fn forget(&mut self, client: ClientId) {
         self.of.remove(&client);
         self.wanted_no_more(client);
     }
 
-    /// An operator does not wait for this client any more.
+    /// Records that no operator wants anything of this client back any more.
     pub(super) fn wanted_no_more(&mut self, client: ClientId) {
         self.wanted.remove(&client);
         self.telling.remove(&client);
@@ -99,7 +100,8 @@ impl Listeners {
         }
     }
 
-    /// The next question of a client that is told of an operator's deadline.
+    /// The client's next question, after that about the lock `after`, to be answered with an
+    /// operator's deadline.
     fn next_of(&mut self, client: ClientId, after: Option<Slot>) -> Option<(Slot, Question)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.of.get(&client)?.range((from, Bound::Unbounded)).next();
@@ -143,7 +145,7 @@ impl Locks {
         }
     }
 
-    /// Another client may have come to wait for this lock.
+    /// Answers listeners of this lock, if another client has come to wait for it.
     pub(super) fn may_be_contended(
         &mut self,
         now: ServerTime,
@@ -161,7 +163,8 @@ impl Locks {
         }
     }
 
-    /// An operator wants something of the client back by then.
+    /// Records that an operator wants this lock of the client (`None`: all its locks) back by
+    /// `until`.
     pub(crate) fn wants_back(&mut self, client: ClientId, until: ServerTime, lock: Option<LockId>) {
         self.listeners.wanted.insert(client, (until, lock));
         if self.listeners.of.contains_key(&client) {
@@ -169,12 +172,12 @@ impl Locks {
         }
     }
 
-    /// The client is judged: it is not told of a deadline any more.
+    /// Forgets what an operator wants back from this client: the client has been judged.
     pub(crate) fn wants_no_more(&mut self, client: ClientId) {
         self.listeners.wanted_no_more(client);
     }
 
-    /// Tells one listener; returns whether there may be another.
+    /// Answers one listener; returns whether there may be another.
     pub(super) fn tell_next_listener(
         &mut self,
         now: ServerTime,
@@ -200,7 +203,7 @@ impl Locks {
         true
     }
 
-    /// Tells the next listener of a lock that others wait for.
+    /// Answers the next listener of a lock for which others wait.
     fn tell_next_of(
         &mut self,
         now: ServerTime,
@@ -239,13 +242,13 @@ impl Locks {
         out.push(Sent { client, seq, reply });
     }
 
-    /// How many clients but this one are queued for the lock.
+    /// How many other clients are queued for the lock.
     fn others_wait(&self, mem: &mut Metered<'_>, client: ClientId, slot: Slot) -> u32 {
         mem.visited(1 + self.arbiter.searched(slot));
         u32::try_from(self.arbiter.others_wait(slot, client)).unwrap_or(u32::MAX)
     }
 
-    /// By when an operator wants this lock of the client back; 0: not at all.
+    /// By when an operator wants this lock of the client back; 0: no operator does.
     fn wanted_by(&self, client: ClientId, slot: Slot) -> ServerTime {
         let is_it = |lock| self.registry.locks.by_slot(slot).is_some_and(|one| one.id() == lock);
         match self.listeners.wanted.get(&client) {
@@ -255,7 +258,7 @@ impl Locks {
         }
     }
 
-    /// Whether an operator's deadline is another one than the client knows.
+    /// Whether an operator's deadline differs from the one that the client knows.
     fn wants_more(&self, client: ClientId, slot: Slot, question: &Question) -> bool {
         let until = self.wanted_by(client, slot);
         until != ServerTime(0) && until != question.until

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The locks and clients of a primary: tables and arbiter.
+//! The locks and the clients of a primary: its tables and its arbiter.
 //!
 //! ```text
 //!   control connection ──ControlRequest──▶ control         ──▶ ControlReply
@@ -9,8 +9,8 @@
 //!                                          nothing is left
 //!   clock              ──────────────────▶ step, when next_wakeup has come
 //! ```
-//! *Fencing comes before cleanup*: [`Locks::fenced`] is called only when nothing of that client can
-//! act on memory any more.
+//! *Fencing comes before cleanup*: [`Locks::fenced`] is called only when nothing of the client can
+//! act on lock memory any more.
 
 mod awaited;
 mod chain;
@@ -62,68 +62,70 @@ use undo::Leaving;
 /// The configuration of a primary.
 #[derive(Clone, Debug)]
 pub struct PrimaryConfig {
-    /// The incarnation.
+    /// The incarnation of the primary.
     pub epoch: Epoch,
-    /// `trans_mode_t` of the C API; clients must have the same.
+    /// `trans_mode_t` of the C API; clients must have the same value.
     pub tp_mode: u8,
-    /// Clients that must have claimed everything before any client is served; 0: no recovery.
+    /// How many clients must have claimed everything before the primary serves any client; 0: no
+    /// recovery.
     pub recovery_clients: u32,
-    /// The limit of clients.
+    /// The most clients.
     pub clients_max: usize,
-    /// The limit of locks.
+    /// The most locks.
     pub locks_max: usize,
-    /// The limit of objects.
+    /// The most objects.
     pub objects_max: usize,
     /// How long a client that has closed its connections keeps what it has without a lease;
     /// `None`: for ever.
     pub absent_grace_ns: Option<u64>,
-    /// Above which number its fencing tokens are.
+    /// The number above which this primary's fencing tokens are.
     pub tokens: TokenFloor,
 }
 
-/// Locks, objects, and what clients have of them.
+/// The locks and objects of a primary, and what clients have of them.
 #[derive(Debug)]
 pub struct Locks {
     config: PrimaryConfig,
     registry: Registry,
     arbiter: Arbiter,
-    /// The last request of each client; an older or equal number was executed already.
+    /// The number of each client's last request; the primary has executed every request with this
+    /// number or a smaller one.
     last_seq: BTreeMap<ClientId, Seq>,
-    /// Clients that were ever able to operate on the words themselves.
+    /// Clients that have ever been able to operate on the words themselves.
     one_sided: BTreeSet<ClientId>,
     recovering: bool,
-    /// Clients that came back and have not said that their claims are complete.
+    /// Clients that have come back and have not said that they have claimed everything.
     reinits: BTreeSet<ClientId>,
     awaited: Awaited,
-    /// Clients of the predecessor that were never given a lock and have not come yet.
+    /// Clients of the predecessor that never got a lock from it and have not come yet.
     idle: BTreeMap<ClientId, awaited::Proofs>,
     recovered: Option<Recovered>,
-    /// Clients fenced in this recovery. Their claims were undone, which they do not know, so they
-    /// are not adopted a second time.
+    /// Clients that were fenced in this recovery. The primary has dropped their claims, which they
+    /// do not know, so it does not adopt them a second time.
     removed: BTreeSet<ClientId>,
     /// The claims, until the recovery is over.
     claims: BTreeMap<(Slot, ClientId), Claimed>,
     leaving: Leaving,
-    /// No client gets a lock any more.
+    /// The drain that is under way; `None`: clients may get locks.
     drain: Option<drain::Drain>,
-    /// Clients that want to hear when they keep others waiting.
+    /// Clients that want to hear when they keep other clients waiting.
     listeners: listeners::Listeners,
-    /// Waits of ended channels that are still to be dropped.
+    /// Waits of ended channels that the primary still has to drop.
     deaf: StaleWaits,
-    /// Clients whose word operations will be executed by another party (the primary or the client),
-    /// each with the next handle whose lock must change to that party.
+    /// Clients that were proxied and now operate on the words themselves, each with the handle of
+    /// the next lock that has to learn of that.
     changing: BTreeMap<ClientId, Handle>,
     /// Work units since the last [`take_work`](Locks::take_work).
     work: u32,
     counters: Arc<Counters>,
     /// The rules, and the rights of each client.
     access: Access,
-    /// The collected part of what each client has counted for the primary.
+    /// How much of each client's own counts the primary has already added to its counters.
     told: BTreeMap<ClientId, Told>,
 }
 
 impl Locks {
-    /// An empty primary.
+    /// The tables of a primary without clients, locks or objects.
     pub fn new(config: PrimaryConfig) -> Self {
         let mut registry = Registry::new(config.clients_max, config.locks_max, config.objects_max);
         registry.locks.starts_above(config.tokens.start());
@@ -152,15 +154,15 @@ impl Locks {
         }
     }
 
-    /// What the record is to say of the tokens that are given, before more is answered: from the
-    /// first lock on whose tokens a client wants.
+    /// The change of the roster that reserves fencing tokens, if one is due; the primary writes it
+    /// before it answers more requests. `None` until a client wants the tokens of a lock.
     pub(crate) fn reserve_tokens(&mut self, now: ServerTime) -> Option<Change> {
         let is_asked_for = self.registry.locks.gives_tokens();
         let below = if is_asked_for { self.config.tokens.reserve(now) } else { None };
         below.map(|below| Change::Tokens { below })
     }
 
-    /// When the reservation of tokens is to be renewed.
+    /// When the primary has to renew the reservation of tokens.
     pub(crate) fn next_reserve(&self) -> Option<ServerTime> {
         self.config.tokens.next_reserve()
     }
@@ -175,7 +177,7 @@ impl Locks {
         self.recovering
     }
 
-    /// The arbiter, for models, which go on with a copy of it after a recovery.
+    /// The arbiter; models go on with a copy of it after a recovery.
     pub fn arbiter(&self) -> &Arbiter {
         &self.arbiter
     }
@@ -185,11 +187,11 @@ impl Locks {
         self.registry.clients.is_full()
     }
 
-    /// Adds a client without locks or objects. [`membership`](crate::membership) decides who it is,
-    /// and whether it may be let in.
+    /// Adds a client without locks or objects. [`membership`](crate::membership) decides who the
+    /// client is, and whether the primary lets it in.
     ///
     /// # Errors
-    /// `ServerNoResource`: there is no room. `Error`: the client is known already.
+    /// `ServerNoResource`: there is no room. `Error`: the client is already known.
     pub fn add_client(&mut self, client: ClientId) -> Result<(), Status> {
         self.registry.clients.add(client)
     }
@@ -215,8 +217,8 @@ impl Locks {
         }
     }
 
-    /// Handles that a channel is made for a client's prepared session: from now on the client may
-    /// reach the memory by this fabric.
+    /// Handles that a channel for a client's prepared session is being made: from now on the client
+    /// may reach the memory by this fabric.
     pub fn will_attach(&mut self, client: ClientId, fabric: FabricKind) {
         if fabric.executes() != Executes::Primary {
             self.one_sided.insert(client);
@@ -227,8 +229,9 @@ impl Locks {
         }
     }
 
-    /// Handles that a command channel of this client has ended: its waits end, because it would not
-    /// receive a grant. If there are many, [`step`](Self::step) ends the rest.
+    /// Handles that a command channel of this client has ended. The client's waits end, because a
+    /// grant would not reach the client. If there are many waits, [`step`](Self::step) ends the
+    /// rest.
     pub fn detached(
         &mut self,
         now: ServerTime,
@@ -243,21 +246,21 @@ impl Locks {
     }
 
     /// A client for which others have waited too long, although it may hold nothing: it is stopped
-    /// between two verbs of an operation, and only it knows whether it is a reader. Judged by the
-    /// last check of that lock, because the client may go on while this primary stands still, or
-    /// waits.
+    /// between two word operations of one operation, and only that client knows whether it is a
+    /// reader. The last check of the lock decides, because the client may go on while this primary
+    /// stands still, or waits.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         self.arbiter.hinderer(skip)
     }
 
-    /// Handles that a client that was cut off is here again: before it counts as a hinderer again,
-    /// it has as long as any other client to go on.
+    /// Handles that a client that was cut off is back: before it counts as a hinderer again, it has
+    /// as much time as any other client.
     pub fn goes_on(&mut self, now: ServerTime, client: ClientId) {
         self.arbiter.goes_on(now, client);
     }
 
-    /// Handles a request on the control connection of an admitted client, except `Init` and
-    /// `Reinit`. After `Deinit` its channels are closed, and [`fenced`](Self::fenced) is called.
+    /// Handles a request on the control connection of a member, except `Init` and `Reinit`. After
+    /// `Deinit` the driver closes the client's channels, and then calls [`fenced`](Self::fenced).
     pub fn control(
         &mut self,
         now: ServerTime,
@@ -287,8 +290,8 @@ impl Locks {
         use ControlRequest as R;
         let in_recovery = match request {
             R::ReinitDone | R::UpdateLocks(_) => true,
-            // Served during recovery, too: a client that waits for other clients' claims must not
-            // count as silent.
+            // Served during recovery, too: a client that waits for the claims of other clients must
+            // not count as silent.
             R::Heartbeat => !planted::is(Bug::BeatRefused),
             _ => false,
         };
@@ -299,12 +302,13 @@ impl Locks {
             R::Init { .. } | R::Reinit { .. } | R::Operate(_) => ControlReply::Error(Status::Error),
             R::ReinitDone => self.reinit_done(mem, client),
             R::Deinit => {
-                // The objects of a client that leaves stay: every client may destroy them.
+                // The objects of a client that leaves stay: any client may destroy them.
                 self.registry.objects.disown(client);
                 ControlReply::Done
             }
             R::Heartbeat => {
-                let (until, asked) = (ServerTime(0), ServerTime(0)); // the membership tells them
+                // the membership fills these in
+                let (until, asked) = (ServerTime(0), ServerTime(0));
                 let (recovering, recovery) = (self.recovering, self.have_told());
                 ControlReply::Alive { now, recovering, until, asked, recovery }
             }
@@ -385,7 +389,7 @@ impl Locks {
     ) {
         let last = self.last_seq.get(&client).copied().unwrap_or(Seq(0));
         if seq <= last && !planted::is(Bug::RetryExecutedTwice) {
-            return; // a repetition: it was executed, and its answer is on its way
+            return; // a repetition: the request was executed, and its answer is under way
         }
         self.last_seq.insert(client, seq);
         let mut answer = |reply| out.push(Sent { client, seq, reply });
@@ -447,17 +451,18 @@ impl Locks {
         }
     }
 
-    /// Takes the work units of requests since the last call, without those of [`step`](Self::step).
+    /// Takes the work units of requests since the last call. Those of [`step`](Self::step) are not
+    /// in them.
     pub fn take_work(&mut self) -> u32 {
         std::mem::take(&mut self.work)
     }
 
-    /// The client, if it is known and not leaving.
+    /// The client, if the primary knows it and it is not leaving.
     fn known(&self, client: ClientId) -> Option<&Client> {
         self.registry.clients.get(client).filter(|_| !self.is_leaving(client))
     }
 
-    /// When [`step`](Self::step) has something to do next, or a client becomes a laggard
+    /// When [`step`](Self::step) next has something to do, or the next client becomes a laggard
     /// ([`take_laggard`](Self::take_laggard)); a time in the past: now.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         self.next_step().into_iter().chain(self.lags_at()).min()
@@ -474,11 +479,11 @@ impl Locks {
         }
     }
 
-    /// Checks that all tables agree and that no unknown client is queued. Visits everything, so it
-    /// is for tests and the simulator.
+    /// Checks that all tables agree, and that no unknown client is queued. Visits everything, so it
+    /// is only for tests and the simulator.
     ///
     /// # Errors
-    /// A remnant of a client that has left.
+    /// Something of a client that has left is still there.
     ///
     /// # Panics
     /// If the tables do not agree with each other.

@@ -17,7 +17,7 @@ impl Locks {
         request: ControlRequest,
     ) -> ControlReply {
         use ControlRequest as R;
-        // The client's reference is searched for, and the last lease.
+        // The work of searching for the client's reference and for the last lease.
         mem.visited(2 * self.registry.objects.refs_of(&request));
         if let Err(status) = self.may_use_object(client, &request) {
             return ControlReply::Error(status);

@@ -2,14 +2,14 @@
 //! Recovery: the claims of the predecessor's clients, and their settlement.
 //!
 //! ```text
-//!   UpdateLocks ─▶ a place for each lock; its claims are kept, per (client, lock)
-//!   ReinitDone  ─▶ counted, by client; the last one ends the recovery:
+//!   UpdateLocks ─▶ a place for each lock; the primary keeps the claims, per (client, lock)
+//!   ReinitDone  ─▶ counted, once per client; the last one ends the recovery:
 //!                  each lock is settled from all its claims, in any order
 //!   Confirm     ─▶ the verdict on one claim, from the word and the client's ledger entry
 //! ```
-//! A claim can be repeated; the last one counts. Claims of a client that has not said that it has
-//! claimed everything do not count, except, if its session has lapsed meanwhile, its leases. No
-//! client operates on a word before all locks are settled.
+//! A client may repeat a claim; the last one counts. Claims of a client that has not said that it
+//! has claimed everything do not count, except for its leases, if its session has lapsed meanwhile.
+//! No client operates on a word before all locks are settled.
 
 use super::settlement::{settle, Claimed, Settled};
 use super::{lock_ref, valid_name, Had, Locks};
@@ -43,7 +43,7 @@ impl Locks {
         ControlReply::Locks(results)
     }
 
-    /// Gives the lock a place, and keeps the claim.
+    /// Gives the lock a place, and keeps the client's claim.
     fn claim(
         &mut self,
         now: ServerTime,
@@ -77,8 +77,8 @@ impl Locks {
     }
 
     /// Settles all locks from the claims: sets the words and the ledger entries. Returns how many
-    /// claims there were, and how many of them were not granted. Done in one step, because no
-    /// client is served before.
+    /// claims there were, and how many of them were not granted. All locks are settled in one step,
+    /// because no client is served before.
     pub(super) fn settle_all(&mut self, mem: &mut dyn LockMemory) -> (usize, usize) {
         self.recovering = false;
         self.removed.clear();
@@ -100,8 +100,8 @@ impl Locks {
         (all, all - granted)
     }
 
-    /// Whether a claim counts: its client has claimed everything, or it has a lease, which outlasts
-    /// the session as at a primary that serves.
+    /// Whether a claim counts: its client has claimed everything, or the claim has a lease, which
+    /// outlasts the session just as at a primary that serves.
     fn counts(&self, claim: &Claimed) -> bool {
         let is_leased = claim.is_held && claim.deadline != Deadline::NEVER;
         self.has_claimed_all(claim.client) || is_leased && self.is_given_up(claim.client)
@@ -118,8 +118,8 @@ impl Locks {
         for (client, entry, ticket) in entries {
             let known = self.registry.clients.get(client);
             let Some(handle) = known.and_then(|known| known.handle_of(slot)) else { continue };
-            // The client's channel comes later; until then only the primary can execute chains for
-            // it.
+            // The client makes its channel later; until then only the primary can execute chains
+            // for it.
             if !self.one_sided.contains(&client) {
                 self.arbiter.proxy(client);
             }
@@ -144,7 +144,7 @@ impl Locks {
     }
 }
 
-/// Whether such a claim is possible for a lock of this type.
+/// Whether a client can have made such a claim to a lock of this type.
 fn is_possible(lock_type: LockType, held: &HeldClaim) -> bool {
     match (lock_type, held.fair) {
         (LockType::Atomic, None) => held.mode == Mode::Exclusive && !held.is_queued,

@@ -3,15 +3,15 @@
 //!
 //! ```text
 //!   GetLocks      get (contained in the rights to lock)       quota locks_max
-//!   UpdateLocks   the right to the mode that is claimed       quota locks_max
+//!   UpdateLocks   the right to the claimed mode               quota locks_max
 //!   Object*       objects                                     quota objects_max
 //!   chains, Wait, Poll, TakeTicket, Steal, Extend   the right to the mode, on the lock's name
 //!   Wait, TakeTicket                                          quota waits_max
 //!   writes that make the hold of a fair lock last longer      the right to the mode
-//!   release, cancel, abandon, resolve, and reads of words     nothing: a holder may give back
+//!   release, cancel, abandon, resolve, and reads of words     none: a holder may always give back
 //! ```
 //! The primary does not see the chains of a client that operates on the words itself, so only a
-//! client that may do everything can do that ([`Locks::may_map`]).
+//! client that may do everything can do so ([`Locks::may_map`]).
 
 use super::Locks;
 use crate::arbiter::Arbiter;
@@ -27,7 +27,7 @@ use crate::wire::message::{LockType, Request};
 use crate::wire::status::Status;
 
 impl Locks {
-    /// Replaces the rules; none: everything is allowed.
+    /// Replaces the rules. Without rules everything is allowed.
     pub fn set_rules(&mut self, rules: Vec<Rule>) {
         self.access.set_rules(rules);
     }
@@ -37,12 +37,12 @@ impl Locks {
         self.access.allows_everything(client)
     }
 
-    /// The name of a client for the log, if a rule gives it the right to operate the primary: with
-    /// an empty prefix, or for one lock with a prefix of its name. Without rules no client may do
-    /// that over the network.
+    /// The client's name for the log, if a rule gives the client the right to operate the primary:
+    /// with an empty prefix, or for one lock with a prefix of its name. Without rules no client may
+    /// do so over the network.
     ///
     /// # Errors
-    /// `Denied`.
+    /// `Denied`: no rule gives the right.
     pub(crate) fn operator(&mut self, client: ClientId, lock: &[u8]) -> Result<String, Status> {
         if self.access.is_open() && !planted::is(Bug::AdminUnchecked) {
             return Err(Status::Denied);
@@ -54,8 +54,8 @@ impl Locks {
         Ok(format!("client {client} ({name:?})"))
     }
 
-    /// Takes the refusals, for want of a right or because of a quota, since the last call; for the
-    /// log.
+    /// Takes the refusals since the last call, for want of a right or because of a quota; they are
+    /// for the log.
     pub fn take_refusals(&mut self) -> Vec<Refusal> {
         self.access.take_refusals()
     }
@@ -119,7 +119,7 @@ impl Locks {
         }
     }
 
-    /// Whether a client may have this word operation executed.
+    /// Whether the primary may execute this word operation for this client.
     pub(super) fn may_operate(
         &self,
         client: ClientId,
@@ -140,7 +140,7 @@ impl Locks {
         }
     }
 
-    /// The right that a client lacks for a ledger write that prolongs its hold of a fair lock.
+    /// The right that the client lacks for a ledger write that lengthens its hold of a fair lock.
     pub(super) fn missing_for_note(
         &self,
         mem: &mut dyn LockMemory,
@@ -159,7 +159,7 @@ impl Locks {
         (!self.access.allows(client, right, name)).then_some((right, name))
     }
 
-    /// The work of counting the locks of a client's identity.
+    /// The work units of counting the locks of a client's identity.
     pub(super) fn quota_work(&self, client: ClientId) -> usize {
         match self.access.quotas(client).locks_max {
             Some(_) => self.access.fellows(client).count(),
@@ -202,7 +202,8 @@ impl Locks {
             LockType::Rw | LockType::Fair => Right::to_lock(held.mode),
         });
         self.access.check(client, right, &claim.desc.name)?;
-        // Else one identity could fill the table before the others have claimed their locks.
+        // Otherwise one identity could fill the table before other clients have claimed their
+        // locks.
         self.may_have_one_more(client, &claim.desc.name)
     }
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a successor settles all claims to one lock: decided once, independent of their order.
+//! How a successor settles all claims to one lock: once, and independent of their order.
 //!
 //! ```text
-//!   claims of one lock ─▶ settle ─▶ its word, and the ledger entries of those who have something
+//!   claims of one lock ─▶ settle ─▶ its word, and the ledger entries of clients with something
 //! ```
-//! Of two holds that exclude each other, the hold that was granted or confirmed last is kept:
-//! the predecessor had taken the lock away from the other, after its lease had ended. So of two
+//! Of two holds that exclude each other, the one that was granted or confirmed last stays: the
+//! predecessor had taken the lock away from the other client, after its lease had ended. So of two
 //! holds granted by one incarnation, the later one has the later deadline by the clock of that
-//! incarnation, which both claims contain. The age of a hold decides only if this does not, because
-//! a claim may have been under way for long. Shares of readers are added up.
+//! incarnation; both claims contain that deadline. The age of a hold decides only between equal
+//! deadlines, because a claim may have been under way for long. Shares of readers are added up.
 //!
-//! *Fair*: holders are at the head of the queue; the others follow in the order of their tickets,
-//! and all get new numbers from 0. The order of tickets is given by the incarnation at which they
-//! were taken, the lap there, and the sum of both numbers, which grows with each ticket of a lap.
+//! *Fair locks*: holders are at the head of the queue; the others follow in the order of their
+//! tickets, and all get new numbers from 0. The order of tickets is given by the incarnation at
+//! which they were taken, the lap there, and the sum of both numbers, which grows with each ticket
+//! of a lap.
 
 use std::cmp::Reverse;
 
@@ -29,23 +30,23 @@ use crate::wire::message::{LockType, Mode};
 pub(super) struct Claimed {
     pub(super) client: ClientId,
     pub(super) mode: Mode,
-    /// Whether it holds the lock; else it is queued for it (fair locks).
+    /// Whether the client holds the lock; otherwise it is queued for the lock (fair locks).
     pub(super) is_held: bool,
     /// The end of the lease of a hold.
     pub(super) deadline: Deadline,
-    /// The incarnation that granted or confirmed a hold last, and the end of the lease by the clock
-    /// of that incarnation.
+    /// The incarnation that last granted or confirmed the hold, and the end of its lease by the
+    /// clock of that incarnation.
     pub(super) granted_at: (Epoch, Deadline),
-    /// When a hold was granted or confirmed last; too late if the claim took long to come.
+    /// When the hold was last granted or confirmed; too late if the claim took long to arrive.
     pub(super) since: ServerTime,
-    /// Fair: the place of the ticket.
+    /// Fair locks: the place of the ticket.
     pub(super) place: Option<Place>,
-    /// Of a hold that its client is sure of: its fencing token.
+    /// The fencing token of a hold that its client is sure of.
     pub(super) token: Token,
 }
 
-/// A lock after the recovery. A client that has no entry, and is not named by the word, has
-/// nothing.
+/// A lock after the recovery. A client that has no entry here, and that the word does not name, has
+/// nothing of the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) word: u64,
@@ -54,11 +55,11 @@ pub(super) struct Settled {
     pub(super) entries: Vec<(ClientId, LedgerEntry, Option<Claim>)>,
 }
 
-/// Fair: the mode, the ticket, and the end of the hold if it is one.
+/// Fair locks: the mode, the ticket, and, for a hold, the end of the lease.
 pub(super) type Claim = (Mode, Ticket, Option<Deadline>);
 
-/// `fence`: of the slot, which is above every token that
-/// this primary knows of.
+/// Settles one lock. `fence`: the fence word of the slot, which is above every token that this
+/// primary knows of.
 pub(super) fn settle(lock_type: LockType, claims: &[Claimed], fence: u64) -> Settled {
     let holder = claims.iter().filter(|claim| claim.is_held).max_by_key(|claim| {
         let ((Epoch(n), Deadline(end)), ServerTime(since)) = (claim.granted_at, claim.since);
@@ -110,7 +111,7 @@ fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) ->
     }
 }
 
-/// The claims that stay, in their order.
+/// Settles a fair lock: the claims that stay, in their order.
 fn fair(claims: &[Claimed], is_true: &dyn Fn(&Claimed) -> bool, lap: u64) -> Settled {
     let stays = |claim: &&Claimed| !claim.is_held || is_true(claim);
     let placed = |claim: &Claimed| claim.place.map(|place| (*claim, place));

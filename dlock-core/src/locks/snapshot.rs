@@ -22,9 +22,9 @@ pub struct LockSnapshot {
     /// The lock word; of a fair lock the low bits of its four counters, as in
     /// [`FairView`](crate::memory::words::FairView).
     pub word: u64,
-    /// Clients that have got the lock.
+    /// How many clients have got the lock.
     pub refs: usize,
-    /// Clients queued at the arbiter.
+    /// How many clients are queued at the arbiter.
     pub waiters: usize,
 }
 
@@ -33,7 +33,7 @@ pub struct LockSnapshot {
 pub struct ClientSnapshot {
     /// The id of the client.
     pub client: ClientId,
-    /// Locks and objects that it has got.
+    /// How many locks and objects the client has got.
     pub handles: usize,
 }
 

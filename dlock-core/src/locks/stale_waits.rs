@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waits of ended channels that are still to be dropped.
+//! Waits of ended channels that the primary still has to drop.
 //!
-//! A client may wait for all locks on one channel after the other. The waits that each channel
-//! leaves behind are kept as a set. If a client has more than [`SETS_MAX`] sets, the two smallest
-//! are merged, so that the end of a channel never moves more than a ninth of all locks.
+//! A client may wait for all locks on one channel after another. The primary keeps the waits that
+//! each channel leaves behind as a set. If a client has more than [`SETS_MAX`] sets, the two
+//! smallest are merged, so that the end of a channel never moves more than a ninth of all locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{ClientId, Slot};
 
-/// Sets of one client.
+/// The most sets of one client.
 const SETS_MAX: usize = 8;
 
 /// The slots of locks for which each client was queued. No set is empty.
@@ -62,7 +62,7 @@ impl StaleWaits {
         was_deaf
     }
 
-    /// Removes all waits of this client from the list: they need not be dropped any more.
+    /// Removes all waits of this client from the list: the primary need not drop them any more.
     pub fn forget(&mut self, client: ClientId) {
         self.0.remove(&client);
     }

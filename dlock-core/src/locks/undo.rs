@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work that the primary does in slices: undoing what a fenced client had, and checking locks at
+//! Work that the primary does in slices: it undoes what fenced clients had, and checks locks at
 //! their deadlines.
 //!
 //! ```text
 //!   fenced ──▶ leaving: it cannot act any more ──step, step, …──▶ gone: id and place are free
 //!                       one reference after the other:
 //!                       locks ─▶ objects ─▶ what it owns
-//!   detached ──▶ deaf: its waits are dropped, lock by lock
+//!   detached ──▶ deaf: the primary drops its waits, lock by lock
 //! ```
-//! In the same way a change of the party that executes a client's word operations is entered lock
-//! by lock; a lock that is used earlier gets the change then.
+//! If a proxied client operates on the words itself from now on, the primary enters that in the
+//! client's locks in the same way, one by one; a lock that is used earlier learns of the change
+//! then.
 //!
-//! Between two steps other clients are served. A lock of the leaving client becomes free, or the
-//! next waiter's, as soon as the reference to it is undone. Until the last one is undone the client
-//! is known: its id, its ledger and its place stay taken.
+//! Between two steps the primary serves other clients. A lock of the leaving client becomes free,
+//! or the next waiter's, as soon as the client's reference to it is undone. Until the last
+//! reference is undone the client is known: its id, its ledger and its place stay taken.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -26,23 +27,25 @@ use crate::ids::{ClientId, Handle, Slot};
 use crate::memory::exec::LockMemory;
 use crate::registry::{Released, What};
 
-/// Waits of an ended channel that are dropped at once, so that a client with few waits has none
+/// How many waits of an ended channel are dropped at once, so that a client with few waits has none
 /// left when the call returns.
 const DEAF_AT_ONCE: usize = 16;
-/// The work limit for that; the last wait may exceed it.
+/// The limit of work units for that; the last wait may exceed it.
 const DEAF_WORK: u32 = 4 * QUANTUM;
-/// Handles whose locks get such a change at once: most clients attach before they get any lock.
+/// How many of a client's locks learn of a new executing party at once: most clients attach before
+/// How many of a client's locks learn at once that the client is no longer proxied: most clients
+/// attach before they get any lock.
 const TOLD_AT_ONCE: usize = 1;
 
 /// The result of a [`step`](Locks::step).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Work units; at most the budget and one
+    /// Work units; at most the budget plus one
     /// [`ITEM_WORK_MAX`](crate::budget::work::ITEM_WORK_MAX).
     pub work: u32,
     /// Whether there is more to do now.
     pub more: bool,
-    /// A client of which nothing is left; its ledger is to be forgotten.
+    /// A client of which nothing is left; the driver now forgets its ledger.
     pub gone: Option<ClientId>,
 }
 
@@ -63,7 +66,7 @@ impl Leaving {
         self.next.contains_key(&client)
     }
 
-    /// The leaving client, and its handle, to undo next: the clients take turns.
+    /// The leaving client to undo next, and its handle: the clients take turns.
     fn turn(&mut self) -> Option<(ClientId, Handle)> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let later = self.next.range((after, Bound::Unbounded)).next();
@@ -74,17 +77,17 @@ impl Leaving {
 }
 
 impl Locks {
-    /// Handles that a client is fenced: [`step`](Self::step) undoes what it has. From now on it is
-    /// unknown to all other clients. `true`: it had nothing, and is forgotten.
+    /// Handles that a client is fenced: [`step`](Self::step) undoes what the client has. From now
+    /// on other clients do not see it. `true`: the client had nothing, and is forgotten already.
     pub fn fenced(&mut self, client: ClientId) -> bool {
         let Some(known) = self.known(client) else { return false };
         let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
         self.reinits.remove(&client);
-        self.deaf.forget(client); // a reference is undone together with its wait
-        self.changing.remove(&client); // its locks need not be told
+        self.deaf.forget(client); // a reference and its wait are undone together
+        self.changing.remove(&client); // its locks need not learn of a change
         if self.recovering {
             self.removed.insert(client);
-            self.has_told(client); // it has nothing left to claim
+            self.has_told(client); // the client has nothing left to claim
         }
         if has_nothing {
             self.forget_client(client);
@@ -94,7 +97,7 @@ impl Locks {
         has_nothing
     }
 
-    /// Whether the client was fenced, but is not undone yet.
+    /// Whether the client is fenced, but not yet undone.
     pub fn is_leaving(&self, client: ClientId) -> bool {
         self.leaving.contains(client)
     }
@@ -150,7 +153,7 @@ impl Locks {
         true
     }
 
-    /// Drops the client's waits, because it can no longer receive a grant.
+    /// Drops the client's waits, because a grant can no longer reach it.
     pub(super) fn is_deaf(
         &mut self,
         now: ServerTime,
@@ -182,8 +185,8 @@ impl Locks {
         true
     }
 
-    /// Enters in a client's locks that another party executes its word operations from now on. If
-    /// there are many, [`step`](Self::step) does so for most of them.
+    /// Enters in a client's locks that the client is no longer proxied, if that is so. If there are
+    /// many locks, [`step`](Self::step) does so for most of them.
     pub(super) fn changes(&mut self, client: ClientId) {
         if !self.arbiter.is_changing(client) {
             return;
@@ -213,8 +216,8 @@ impl Locks {
         }
     }
 
-    /// Tells the lock of the first handle from `at` on; returns the number after it; `None`: there
-    /// was no handle.
+    /// Tells the lock of the first handle from `at` on. Returns the number after that handle;
+    /// `None`: there is no such handle.
     fn tell_one(&mut self, client: ClientId, at: Handle) -> Option<Handle> {
         let known = self.registry.clients.get(client)?;
         let handle = known.handle_from(at)?;
@@ -224,8 +227,8 @@ impl Locks {
         Some(Handle(handle.0 + 1))
     }
 
-    /// Drops the wait of an ended channel for this lock, if there is one. Done before any request
-    /// of a later channel about the lock.
+    /// Drops the wait of an ended channel for this lock, if there is one. This comes before any
+    /// request of a later channel about the lock.
     pub(super) fn drop_deaf_wait(
         &mut self,
         now: ServerTime,
@@ -253,8 +256,8 @@ impl Locks {
         }
     }
 
-    /// Undoes one reference of a leaving client, from this handle on; `true` if the client is
-    /// undone.
+    /// Undoes one reference of a leaving client: the first from handle `at` on. `true`: the client
+    /// is undone.
     fn undo_next(
         &mut self,
         now: ServerTime,
@@ -322,7 +325,7 @@ impl Locks {
         released: Released,
         out: &mut Vec<Sent>,
     ) {
-        // The client is searched for in the references and the queue.
+        // The work of searching for the client in the references and in the queue.
         let refs = self.registry.locks.refs(released.slot).len();
         mem.visited(1 + refs + self.arbiter.searched(released.slot));
         self.claims.remove(&(released.slot, client));

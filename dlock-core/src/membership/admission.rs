@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Admission: which clients are let in, which may come back, and which may have a command channel.
+//! Admission: which clients the primary lets in, which may come back, and which may have a command
+//! channel.
 
 use super::member::{Member, Process};
 use super::prepared::Target;
@@ -16,7 +17,7 @@ use crate::wire::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSI
 use crate::wire::fabric::{Executes, FabricKind};
 use crate::wire::status::Status;
 
-/// Randomness of one admission.
+/// The random values for one admission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Draws {
     /// The secret of a new client, or of a prepared session.
@@ -31,7 +32,7 @@ impl std::fmt::Debug for Draws {
     }
 }
 
-/// A control connection that asks to be let in.
+/// A control connection that asks for admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The number of the connection.
@@ -50,31 +51,31 @@ impl From<u64> for Caller {
     }
 }
 
-/// A client that was let in.
+/// A client that the primary has let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// The id of the client.
     pub client: ClientId,
     /// The secret by which the client proves who it is.
     pub secret: Secret,
-    /// The protocol version to speak.
+    /// The protocol version that both sides speak.
     pub version: u8,
     /// Whether the primary is in recovery.
     pub recovering: bool,
-    /// The horizon that the client is promised.
+    /// The horizon that the primary promises to the client.
     pub terms: Terms,
     /// The proof that the client gave, if the connection is that of a prepared session. The
     /// connection speaks for the client once a request comes on it. The proof stays valid until the
-    /// client is known to use the new secret.
+    /// primary knows that the client uses the new secret.
     pub prepared_by: Option<Secret>,
 }
 
 /// The answer to `Init` or `Reinit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// Let in. The client is answered after the effects are executed.
+    /// The client is let in. It gets its answer after the driver has executed the effects.
     Admitted(Admission),
-    /// Room is being made: ask again after a member was forgotten, or was kept after all.
+    /// The primary is making room: ask again after a member was forgotten, or was kept after all.
     Wait,
 }
 
@@ -83,19 +84,19 @@ pub enum Opened {
 pub struct Joining {
     /// The fabric of the connection.
     pub fabric: FabricKind,
-    /// The process at its other end, if it is to map the memory.
+    /// The process at the other end, if that process is to map the memory.
     pub process: Option<JoiningProcess>,
-    /// The identity of the certificate on the connection; `None`: no certificate is asked for on
-    /// this connection.
+    /// The identity of the certificate on the connection; `None`: the primary asks for no
+    /// certificate on this connection.
     pub identity: Option<Identity>,
 }
 
 /// A process that is to map the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoiningProcess {
-    /// The process id; processes that are already known are recognised by it.
+    /// The process id, by which the primary recognises a process that it already knows.
     pub pid: Option<i32>,
-    /// Whether the primary can find out that the process ends.
+    /// Whether the primary can learn that the process has ended.
     pub is_known: bool,
 }
 
@@ -120,19 +121,20 @@ impl Joining {
 /// A command channel that may be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// The number of the channel: the client's first is 1.
+    /// The number of the channel; a client's first channel has number 1.
     pub number: u64,
-    /// Watch the process under this number; `None`: there is no process, or it is watched already.
+    /// The number under which to watch the process; `None`: there is no process, or it is watched
+    /// already.
     pub watch: Option<u64>,
-    /// Until this time the primary does not act on the client's silence.
+    /// Until when the primary does not act on the client's silence.
     pub until: ServerTime,
-    /// Whether this is the channel of a prepared session: nothing that comes on it is served before
-    /// the session has taken the place of the old one
+    /// Whether this is the channel of a prepared session: the primary serves nothing that comes on
+    /// it before that session has taken the place of the old one
     /// ([`Effect::Switch`](crate::primary::Effect::Switch)).
     pub is_prepared: bool,
 }
 
-/// The request in an `Init` or `Reinit`.
+/// The contents of an `Init` or `Reinit`.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) version: u8,
@@ -142,12 +144,12 @@ pub(super) struct Wanted {
 }
 
 impl Membership {
-    /// `Init` or `Reinit` on a control connection.
+    /// Handles an `Init` or `Reinit` on a control connection.
     ///
     /// # Errors
-    /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, the certificate of
-    /// another client, no id found, or no admission request); `NotReady`; `ServerNoResource`;
-    /// `ClientRemoved`. `Denied`: no rule names the certificate.
+    /// `VersionMismatch`; `NotReady`; `ServerNoResource`; `ClientRemoved`. `Error`: another
+    /// tp_mode, a wrong secret, the certificate of another client, no id found, or no admission
+    /// request. `Denied`: no rule names the certificate.
     pub(crate) fn open<M: MemberMemory>(
         &mut self,
         now: ServerTime,
@@ -187,12 +189,11 @@ impl Membership {
             Some((client, proof)) => locks.may_adopt(client, proof, identity)?,
             None => {}
         }
-        // A client that was let in before stays a client in spite of new rules, also at the next
-        // primary.
+        // A client that was let in before stays a client under new rules, also at the next primary.
         if back.is_none_or(|(client, _)| !locks.is_of_predecessor(client)) {
             locks.admit(identity, names, self.len_of(identity))?;
         }
-        // a member keeps its place until it is undone
+        // a member keeps its place until everything that it has is undone
         let has_place = !locks.is_full() && self.members.len() < locks.config().clients_max;
         if !has_place || !self.has_files(FILES_PER_CLIENT) {
             return match self.makes_room(now, locks, mem) {
@@ -223,7 +224,7 @@ impl Membership {
         Opened::Admitted(admission)
     }
 
-    /// How many clients of this identity have not ended.
+    /// How many clients of this identity the primary has that have not ended.
     fn len_of(&self, identity: Option<Identity>) -> usize {
         let has_ended = |state| matches!(state, State::Undoing | State::Ending(Ending::All(_)));
         let counts = |member: &&Member| member.identity == identity && !has_ended(member.state);
@@ -236,7 +237,7 @@ impl Membership {
         { ids }.find(|id| !self.members.contains_key(id) && !locks.is_idle(*id))
     }
 
-    /// Lets a member in again. If the member still has connections they stay as they are, and it
+    /// Lets a member in again. If the member still has connections, they stay as they are, and it
     /// gets a prepared session that is to take their place.
     fn come_back(
         &mut self,
@@ -258,7 +259,8 @@ impl Membership {
             _ if member.is_barred && !planted::is(Bug::RemovedReturns) => {
                 return Err(Status::ClientRemoved);
             }
-            // If it came back it would keep others waiting again, and its horizon would begin anew.
+            // If it came back, it would keep others waiting again, and its horizon would begin
+            // anew.
             State::Fenced(Exit::Hindered) => return Err(Status::NotReady),
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
             // The session of a laggard is about to end.
@@ -293,7 +295,7 @@ impl Membership {
         Ok(self.welcome(now, locks, (client, wanted.version), true))
     }
 
-    /// Records that a client was let in; returns the answer to it.
+    /// Records that a client is let in; returns the answer to the client.
     fn welcome(
         &mut self,
         now: ServerTime,
@@ -311,16 +313,16 @@ impl Membership {
             let (horizon_s, until) = (member.horizon_s, member.until);
             (member.secret, Terms { horizon_s, until, lapses: member.lapses })
         });
-        // Every caller has just entered the client.
+        // Every caller has just made the client a member.
         let (secret, terms) = told.expect("a member is welcomed");
         let recovering = locks.is_recovering();
         Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
 
-    /// The primary cannot give memory to a client that it has let in. A new client is removed: it
-    /// has nothing. A client that comes back may hold locks that the primary does not know yet, so
-    /// it becomes absent as if its connection had been reset, and may try again; no other event
-    /// would report its end.
+    /// Handles that the primary cannot give memory to a client that it has let in. A new client has
+    /// nothing, and is removed. A client that comes back may hold locks that the primary does not
+    /// know yet, so it becomes absent as if its connection had been reset, and may try again; no
+    /// other event would report its end.
     pub(crate) fn has_no_memory(&mut self, now: ServerTime, client: ClientId, is_new: bool) {
         if is_new || planted::is(Bug::ReturnsInVain) {
             return self.end(client, Ending::All(Exit::NoMemory));
@@ -331,9 +333,9 @@ impl Membership {
         self.hang_up(now, client, Gone::Closed);
     }
 
-    /// Whether room for one more client is being made. Only an absent client that has nothing loses
-    /// its place. One call checks the next [`EVICTION_LOOKS_MAX`] absent clients in the order of
-    /// their ids, and fewer if they have more than [`LOOKS_MAX`] handles together.
+    /// Makes room for one more client; returns whether room is coming. Only an absent client that
+    /// has nothing loses its place. One call checks the next [`EVICTION_LOOKS_MAX`] absent clients
+    /// in the order of their ids, and fewer if they have more than [`LOOKS_MAX`] handles together.
     fn makes_room<M: MemberMemory>(&mut self, now: ServerTime, locks: &Locks, mem: &mut M) -> bool {
         let goes = |member: &Member| {
             matches!(member.state, State::Undoing | State::Ending(Ending::Evict { .. }))
@@ -376,8 +378,8 @@ impl Membership {
         false
     }
 
-    /// Whether a client may have a command channel. For a verbs client this is checked before its
-    /// queue pairs are made, and again by [`begin_attach`](Self::begin_attach).
+    /// Whether a client may have a command channel. A verbs client is checked before its queue
+    /// pairs are made, and again by [`begin_attach`](Self::begin_attach).
     pub(crate) fn may_attach(&self, locks: &Locks, attach: &Attach, joining: Joining) -> Status {
         let Some(member) = self.members.get(&attach.client) else {
             return Status::ClientRemoved;
@@ -400,7 +402,7 @@ impl Membership {
         }
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
-            // A client that reaches the memory itself could take locks.
+            // A client that reaches the memory itself could take locks in a drain.
             _ if locks.is_draining() => Status::NotReady,
             // A client that maps the memory could touch words that its rights do not cover.
             _ if !locks.may_map(attach.client) => Status::Denied,
@@ -409,12 +411,12 @@ impl Membership {
                 Status::NotReady
             }
             (Executes::Device, _) => Status::Success,
-            // A process that cannot be distinguished from others could never be fenced.
+            // A process that the primary cannot tell from others could never be fenced.
             (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
                 let living = || member.processes.iter().filter(|p| !p.has_ended);
                 let has_too_many =
                     living().count() >= PROCESSES_MAX && !living().any(|p| p.pid == pid);
-                // Else the client may come over a fabric that needs no further descriptors.
+                // The client may then come over a fabric that needs no further descriptors.
                 let has_room = self.has_files(member.more_files_for(pid));
                 match has_too_many || !has_room {
                     true => Status::ServerNoResource,
@@ -425,9 +427,9 @@ impl Membership {
         }
     }
 
-    /// Begins to make a connection a client's command channel. If it may be one, the old channel of
-    /// the same session is closed; [`finish_attach`](Self::finish_attach) follows when the effects
-    /// are executed.
+    /// Begins to make a connection a client's command channel. If the client may have one, the old
+    /// channel of the same session is closed; [`finish_attach`](Self::finish_attach) follows after
+    /// the effects.
     pub(crate) fn begin_attach(
         &mut self,
         now: ServerTime,
@@ -461,7 +463,7 @@ impl Membership {
     ///
     /// # Errors
     /// `Error`: the client's old queue pairs could not be fenced, or the session was given up.
-    /// `ClientRemoved`: the client is not known any more.
+    /// `ClientRemoved`: the primary does not know the client any more.
     #[doc(hidden)] // for tests of single rules
     pub fn finish_attach(&mut self, attach: &Attach, joining: Joining) -> Result<Channel, Status> {
         let target = self.target(attach);
@@ -487,13 +489,14 @@ impl Membership {
         let is_prepared = target == Some(Target::Prepared);
         let mut watch = None;
         if let Some(JoiningProcess { pid, .. }) = joining.process {
-            // A known process that has not ended: its process id cannot have been reused.
+            // The known process has not ended, so its process id cannot have been reused.
             let is_same = |p: &Process| p.pid == pid && !p.has_ended;
             if pid.is_none() || !member.processes.iter().any(is_same) {
                 self.processes += 1;
                 let number = self.processes;
                 self.mapping_files -= member.mapping_files();
-                member.processes.retain(|p| !p.has_ended); // they have unmapped it
+                // the ended processes have it no longer mapped
+                member.processes.retain(|p| !p.has_ended);
                 member.processes.push(Process { number, pid, has_ended: false });
                 self.mapping_files += member.mapping_files();
                 watch = Some(number);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How something of a member ends: the decision, then fencing, then the undoing.
+//! How something of a member ends: first the decision, then fencing, then undoing.
 
 use super::{Ending, Exit, Gone, Membership, State, Task};
 use crate::clock::ServerTime;
@@ -21,7 +21,7 @@ pub(crate) struct Fencing {
 
 impl Membership {
     /// Decides that something of a member ends as soon as the member is fenced. An earlier decision
-    /// stays if it ends as much or more.
+    /// stands if it ends as much or more.
     pub(super) fn end(&mut self, client: ClientId, ending: Ending) {
         let Some(member) = self.members.get_mut(&client) else { return };
         let goes_further = match (member.state, ending) {
@@ -58,8 +58,8 @@ impl Membership {
     }
 
     /// Cuts off a member that has not been silent. Threads of the client may not know that yet, and
-    /// rely on the horizon they were promised. So what has no lease ends at the horizon, or at once
-    /// if there is none.
+    /// rely on the horizon that the primary promised. So what has no lease ends at the horizon, or
+    /// at once if there is none.
     pub(super) fn cut_off(&mut self, client: ClientId, exit: Exit) {
         let Some(member) = self.members.get(&client) else { return };
         let may_rely = member.bounded > ServerTime(0) && !planted::is(Bug::FencedBeforeHorizon);
@@ -81,8 +81,8 @@ impl Membership {
         }
     }
 
-    /// Closes a member's control connection. The member is absent, as if its host had closed the
-    /// connection, or were silent.
+    /// Closes a member's control connection. The member is then absent, as if its host had closed
+    /// the connection, or were silent.
     pub(super) fn hang_up(&mut self, now: ServerTime, client: ClientId, why: Gone) {
         let is_closed = why == Gone::Closed;
         let control = self.with(client, |member| {
@@ -95,7 +95,7 @@ impl Membership {
         self.tasks.extend(control.map(|control| Task::CloseControl { client, control }));
     }
 
-    /// Handles the result of [`Task::Fence`]: whether the client can still act.
+    /// Handles the result of [`Task::Fence`]: `fencing` says whether the client can still act.
     pub(crate) fn fence_tried(&mut self, locks: &mut Locks, client: ClientId, fencing: Fencing) {
         let Some(member) = self.members.get_mut(&client) else { return };
         member.channel = None;
@@ -124,7 +124,8 @@ impl Membership {
         }
     }
 
-    /// Ends what this member has without a lease: it is fenced, and relies on it no longer.
+    /// Ends what this member has without a lease: it is fenced, and does not rely on that any
+    /// longer.
     fn lapse(&mut self, client: ClientId, exit: Exit) {
         self.with(client, |member| member.state = State::Lapsing(exit));
         self.tasks.push_back(Task::Lapse { client });
@@ -136,7 +137,7 @@ impl Membership {
     pub fn looked(&mut self, client: ClientId, has_something: bool) {
         let state = self.state(client);
         if !matches!(state, Some(State::Ending(Ending::Evict { .. }))) {
-            return; // the client came back, or must go for another reason
+            return; // the client came back, or goes for another reason
         }
         match has_something && !planted::is(Bug::EvictsHolder) {
             true => self.kept(client),
@@ -144,7 +145,7 @@ impl Membership {
         }
     }
 
-    /// Makes a client that was to be evicted an absent one again.
+    /// Makes a client absent again that was about to be evicted.
     fn kept(&mut self, client: ClientId) {
         self.with(client, |member| {
             if let State::Ending(Ending::Evict { since, is_closed }) = member.state {
@@ -172,7 +173,7 @@ impl Membership {
         }
     }
 
-    /// Undoes everything that this member has. The member is fenced.
+    /// Undoes everything that this member has; the member is fenced.
     pub(super) fn undo(&mut self, client: ClientId, exit: Exit) {
         self.with(client, |member| {
             member.state = State::Undoing;
@@ -182,7 +183,7 @@ impl Membership {
         self.tasks.push_back(Task::Undo { client, exit });
     }
 
-    /// Handles that [`Task::Undo`] was done: forgets the member.
+    /// Handles that [`Task::Undo`] is done: forgets the member.
     pub(crate) fn undone(&mut self, client: ClientId) {
         if self.state(client) != Some(State::Undoing) {
             return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members that may not stay: their certificate was revoked, or new rules do not allow them the
-//! memory that they reach. Such a client may not know yet that its session is over: it relies on
-//! its leases until they end, and on everything else until its horizon. So the primary fences it,
-//! and keeps what it has for that long.
+//! memory that they reach. Such a client may not know yet that its session is over. It relies on
+//! its leases until they end, and on everything else until its horizon. So the primary fences the
+//! client, and keeps what it has for that long.
 
 use super::member::Member;
 use super::{Exit, Membership};
@@ -22,8 +22,8 @@ pub enum Connection {
 
 impl Membership {
     /// Handles that the certificate of this connection is revoked: its client is fenced, and what
-    /// it has without a lease ends with its horizon. Does nothing if the client no longer uses the
-    /// connection.
+    /// the client has without a lease ends with its horizon. Does nothing if the client no longer
+    /// uses the connection.
     pub(crate) fn revoked(&mut self, client: ClientId, connection: Connection) {
         let Some(member) = self.members.get(&client) else { return };
         let prepared = member.prepared;
@@ -42,7 +42,7 @@ impl Membership {
         }
     }
 
-    /// Applies changed rules: removes clients that reach the memory themselves, but no longer have
+    /// Applies changed rules: cuts off clients that reach the memory themselves, but no longer have
     /// rights to all of it.
     pub(crate) fn rules_changed(&mut self, locks: &Locks) {
         let is_out = |(client, member): (&ClientId, &Member)| {
@@ -54,9 +54,9 @@ impl Membership {
         }
     }
 
-    /// Has clients that reach the memory themselves come back over a fabric whose chains the
-    /// primary executes: in a drain it refuses some of them. A client without a horizon stays,
-    /// since it would lose what it has without a lease.
+    /// Makes clients that reach the memory themselves come back over a fabric whose chains the
+    /// primary executes, because in a drain the primary refuses some chains. A client without a
+    /// horizon stays, because it would lose what it has without a lease.
     pub(crate) fn drains(&mut self) {
         let is_out = |(client, member): (&ClientId, &Member)| {
             let keeps_all = member.bounded > ServerTime(0) || planted::is(Bug::DrainLapses);
@@ -68,7 +68,7 @@ impl Membership {
         }
     }
 
-    /// Clients that may take locks without the primary.
+    /// How many clients may take locks without the primary.
     pub fn reaching_memory(&self) -> usize {
         self.members.values().filter(|member| member.may_act_on_memory()).count()
     }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The descriptors that members take of the primary's process. A client for which too few are left
-//! is refused before a system call fails for want of one.
+//! The file descriptors that members take of the primary's process. The primary refuses a client
+//! for which too few are left, before a system call fails for want of one.
 
 use super::member::{Member, Process};
 use super::Membership;
 
-/// Descriptors that every member takes: its control connection and its command channel.
+/// How many descriptors every member takes: its control connection and its command channel.
 pub const FILES_PER_CLIENT: u64 = 2;
-/// Further descriptors of a member that has mapped the memory: its ledger and its process.
+/// How many more a member takes that has mapped the memory: its ledger and its process.
 pub const FILES_PER_MAPPING: u64 = FILES_PER_LEDGER + FILES_PER_PROCESS;
 const FILES_PER_LEDGER: u64 = 1;
-/// Descriptors for each process that has mapped the memory for a client.
+/// How many descriptors each process takes that has mapped the memory for a client.
 const FILES_PER_PROCESS: u64 = 1;
 
 impl Membership {
-    /// Descriptors that all members take, or that are kept free for them.
+    /// How many descriptors all members take, or the primary keeps free for them.
     pub fn files(&self) -> u64 {
         self.members.len() as u64 * FILES_PER_CLIENT + self.mapping_files
     }
@@ -26,8 +26,8 @@ impl Membership {
 }
 
 impl Member {
-    /// Descriptors that this member takes because processes have mapped the memory for it. Those of
-    /// ended processes are closed when another process maps it.
+    /// How many descriptors this member takes because processes have mapped the memory for it. The
+    /// descriptors of ended processes are closed when another process maps the memory.
     pub(super) fn mapping_files(&self) -> u64 {
         match self.processes.len() as u64 {
             0 => 0,
@@ -36,7 +36,7 @@ impl Member {
     }
 
     /// How many further descriptors the primary needs if this process maps the lock memory for the
-    /// client. The descriptor of a process that has ended is closed first, and counts as free.
+    /// client. The descriptor of an ended process is closed first, and counts as free.
     pub(super) fn more_files_for(&self, pid: Option<i32>) -> u64 {
         let has_place = |p: &Process| p.has_ended || pid.is_some() && p.pid == pid;
         match self.processes.is_empty() {

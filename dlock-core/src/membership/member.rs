@@ -17,28 +17,29 @@ pub enum State {
     Absent {
         /// When the connection ended.
         since: ServerTime,
-        /// Whether the client's host closed the connection; else the host does not answer.
+        /// Whether the client's host closed the connection; otherwise the host does not answer.
         is_closed: bool,
     },
-    /// The member must be fenced before anything of it is ended.
+    /// The member must be fenced before anything of it ends.
     Ending(Ending),
-    /// Fenced; keeps everything until the horizon that it was promised has passed.
+    /// The member is fenced, and keeps everything until the horizon that the primary promised has
+    /// passed.
     Fenced(Exit),
-    /// Fenced; its holds without a lease are being ended.
+    /// The member is fenced, and its holds without a lease are being ended.
     Lapsing(Exit),
-    /// Fenced; has nothing but leases.
+    /// The member is fenced, and has nothing but leases.
     Lingering {
         /// The end of the last lease.
         until: ServerTime,
     },
-    /// Fenced; everything it has is being undone.
+    /// The member is fenced, and everything that it has is being undone.
     Undoing,
 }
 
-/// The part of a member that ends once it is fenced.
+/// What of a member ends once it is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Everything, if the member has nothing; else the member is absent as before.
+    /// Everything, if the member has nothing; otherwise the member is absent as before.
     Evict {
         /// See [`State::Absent`].
         since: ServerTime,
@@ -61,25 +62,25 @@ pub(super) struct Process {
     pub(super) has_ended: bool,
 }
 
-/// A session that a client with a session has asked for. It becomes the client's session when the
+/// A further session of a client that already has one. It becomes the client's session when the
 /// client shows that it has received the answer; see [`prepared`](super::prepared).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
-    /// The number of its control connection.
+    /// The number of the prepared session's control connection.
     pub(super) control: u64,
-    /// The secret that an `Attach` for this session contains; an `Attach` for the present session
-    /// contains another.
+    /// The secret of an `Attach` for this session; an `Attach` for the present session has another
+    /// one.
     pub(super) secret: Secret,
     /// The proof that the client gave. It stays valid, in case the client does not learn that it
     /// has moved to this session.
     pub(super) proof: Secret,
-    /// Seconds; 0: unlimited.
+    /// The horizon of the prepared session, seconds; 0: unlimited.
     pub(super) horizon_s: u32,
-    /// The end of the horizon that the client was promised for this session.
+    /// The end of the horizon that the primary promised the client for this session.
     pub(super) until: ServerTime,
     /// When the primary gives this session up.
     pub(super) ends: ServerTime,
-    /// The number of its command channel; `None`: not attached yet.
+    /// The number of the prepared session's command channel; `None`: not attached yet.
     pub(super) channel: Option<u64>,
     pub(super) fabric: Option<FabricKind>,
 }
@@ -87,10 +88,10 @@ pub(super) struct Prepared {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) secret: Secret,
-    /// The identity of the certificate that registered the client: it can come back and attach only
-    /// with this one.
+    /// The identity of the certificate that registered the client: the client can come back and
+    /// attach only with this certificate.
     pub(super) identity: Option<Identity>,
-    /// The secret before this one: the client may not have received the present one.
+    /// The secret before `secret`: the client may not have received the present one.
     pub(super) previous: Option<Secret>,
     /// The session that is to replace the present one.
     pub(super) prepared: Option<Prepared>,
@@ -99,7 +100,7 @@ pub(super) struct Member {
     pub(super) control: Option<u64>,
     /// The number of the command channel.
     pub(super) channel: Option<u64>,
-    /// Command channels that the client has had so far.
+    /// How many command channels the client has had so far.
     pub(super) channels: u64,
     /// The fabric of the last command channel.
     pub(super) fabric: Option<FabricKind>,
@@ -107,29 +108,30 @@ pub(super) struct Member {
     pub(super) processes: Vec<Process>,
     /// Whether some queue pairs of the client could not be fenced yet.
     pub(super) unfenced: bool,
-    /// Seconds; 0: unlimited.
+    /// The horizon of the session, seconds; 0: unlimited.
     pub(super) horizon_s: u32,
     /// Until when the primary does not act on the client's silence.
     pub(super) until: ServerTime,
-    /// The latest such time that was promised by a session with a horizon. Threads of the client
-    /// may rely on it even if a later session has no horizon. 0: no such session.
+    /// The latest such time that a session with a horizon was promised. Threads of the client may
+    /// rely on it even if a later session has no horizon. 0: no session had one.
     pub(super) bounded: ServerTime,
-    /// How often what the client had without a lease was ended.
+    /// How often the primary has ended what the client had without a lease.
     pub(super) lapses: u32,
-    /// Whether the client was given a lock, or may have been: a successor must wait for it.
+    /// Whether the client got a lock, or may have got one: a successor must wait for it.
     pub(super) has_locks: bool,
     /// Whether the client is at a recovering primary, and has not claimed everything yet.
     pub(super) owes_claims: bool,
-    /// Whether the client has not claimed everything in time at a recovering primary, and may not
-    /// come back.
+    /// Whether the client has not claimed everything in time at this recovering primary, and may
+    /// not come back.
     pub(super) lags: bool,
     /// The reason to remove the client as soon as the lapse under way is done.
     pub(super) condemned: Option<Exit>,
-    /// What an operator has asked the client for.
+    /// What an operator has asked the client to give back.
     pub(super) asked: Option<Asked>,
     /// Whether an operator has removed the client: it may not come back.
     pub(super) is_barred: bool,
-    /// Whether the grace after the connection ended is over, and the command channel was closed.
+    /// Whether the grace after the end of the connection is over, and the command channel was
+    /// closed.
     pub(super) is_quiet: bool,
     /// The member's deadline in the list of deadlines.
     pub(super) due: Option<ServerTime>,
@@ -170,8 +172,8 @@ impl Member {
         is_same(self.secret, secret) | is_previous
     }
 
-    /// Whether a connection with this certificate may speak for the client. A client that was
-    /// registered without a certificate is not reachable with one.
+    /// Whether a connection with this certificate may speak for the client. If the client was
+    /// registered without a certificate, only a connection without one may.
     pub(super) fn is_of(&self, identity: Option<Identity>) -> bool {
         self.identity == identity
     }
@@ -217,14 +219,15 @@ impl Member {
     }
 
     /// Whether the client is proved dead: its last fabric maps the memory, and all its processes
-    /// have ended. The processes of a client that has moved to another fabric are not known.
+    /// have ended. The primary does not know the processes of a client that has moved to another
+    /// fabric.
     pub(super) fn is_dead(&self) -> bool {
         let maps = |fabric: FabricKind| fabric.executes() == Executes::Client;
         self.fabric.is_some_and(maps) && self.all_processes_ended()
     }
 
-    /// Whether the client may come back: nothing of it was ended, or the answer says what was
-    /// ended.
+    /// Whether the client may come back: nothing of it was ended, or the answer to its `Reinit`
+    /// tells what was ended.
     pub(super) fn may_return(&self) -> bool {
         match self.state {
             State::Present | State::Absent { .. } => true,
@@ -234,7 +237,7 @@ impl Member {
         }
     }
 
-    /// Records a promise to the client that the primary does not act on its silence until then.
+    /// Records that the primary promises the client not to act on its silence until this time.
     pub(super) fn is_promised(&mut self, until: ServerTime) {
         if until != UNLIMITED {
             self.bounded = match planted::is(Bug::PromiseShortened) {
@@ -261,7 +264,7 @@ impl Member {
     }
 }
 
-/// Whether two secrets are the same; takes the same time if they are and if they are not.
+/// Whether two secrets are the same. Takes the same time in both cases.
 pub(super) fn is_same(a: Secret, b: Secret) -> bool {
     a.0.iter().zip(b.0).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }

@@ -19,10 +19,10 @@
 //! ```
 //! *Ending* is where fencing comes before undoing: a tcp client cannot act once its channel is
 //! closed, a verbs client once its queue pairs are fenced, a shared-memory client once it has
-//! unmapped the memory or its processes have ended. Until then it is *quarantined*: its chains are
-//! refused at the memory, and everything it has stays as it is.
+//! unmapped the memory or its processes have ended. Until then the client is *quarantined*: the
+//! memory refuses its chains, and everything that it has stays as it is.
 //!
-//! The answers to a client, by its state:
+//! The answers to a client, by the client's state:
 //!
 //! | state | `Init`¹ | `Reinit` | requests² | `Attach` | others' `Init`, no place free |
 //! |---|---|---|---|---|---|
@@ -37,30 +37,30 @@
 //! | Undoing | | `ClientRemoved` | `Error` | `ClientRemoved` | waits |
 //! | not known | Success⁴ | `ClientRemoved`⁴ | `Error` | `ClientRemoved` | |
 //!
-//! ¹ is always a new client. ² On a control connection that is not, or not any more, the client's.
-//! ³ As far as fabric, secret and recovery permit. ⁴ In recovery `NotReady` and Success.
-//! ⁵ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
-//! prepared keeps its place. ⁶ A client that has kept others waiting would do so again, and is
-//! answered `NotReady`. A wrong secret is answered `Error` in every state, and so is the right
-//! one on a connection whose certificate is not that of the one that registered the client. Where
-//! the primary has [rules](crate::rights), `Init` with a certificate that none of them names is
-//! answered `Denied`, and so is `Attach` by a client that is not allowed everything in memory that
-//! it would reach itself.
+//! ¹ The client is always a new one. ² On a control connection that is not, or no longer, the
+//! client's. ³ As far as fabric, secret and recovery permit. ⁴ In recovery `NotReady` and Success.
+//! ⁵ The new session is prepared beside the present one, and `prepared.rs` says when that one ends;
+//! a member with a prepared session keeps its place. ⁶ `NotReady` for a client that has kept others
+//! waiting, because it would do so again. The answer to a wrong secret is `Error` in every state,
+//! and so is that to the right one on a connection whose certificate is not the one that registered
+//! the client. Where the primary has [rules](crate::rights), the answer to `Init` with a
+//! certificate that no rule names is `Denied`, and so is that to `Attach` by a client that would
+//! reach the memory itself, but is not allowed everything there.
 //!
-//! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client carries
-//! the server time until which the primary does not act on its silence. Nothing but
-//! requests on the control connection extends it, and neither a connection that ends nor fencing
-//! cuts it short (the client may live, and rely on it): a member that is *cut off* before that is
-//! fenced, and keeps everything until then. Without a horizon (drop-in programs) silence ends
-//! nothing but queue places, and a connection that the client's host has closed ends with the grace
-//! what has no lease.
+//! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client carries the
+//! server time until which the primary does not act on that client's silence. Only requests on the
+//! control connection extend it. Neither the end of a connection nor fencing cuts it short, because
+//! the client may live, and rely on it: a member that is *cut off* before its horizon is fenced,
+//! and keeps everything until then. Without a horizon (drop-in programs) silence ends nothing but
+//! queue places; if the client's host has closed the connection, what has no lease ends with the
+//! grace.
 //!
-//! The primary counts a client's silence only up to when it has read its sockets: an end that is
-//! due waits until every request is heard that had come when it was found due
-//! ([`Effect::Listen`](crate::primary::Effect::Listen)). If the primary itself stood still, its
-//! clients' requests may lie in its sockets. So what is due is done by the end of the first
-//! listening that begins after that time, however long the primary stood still before; nothing is
-//! done earlier than it is due.
+//! The primary counts a client's silence only up to the time at which it has read its sockets:
+//! before an end that is due, it reads every request that had come when it found the end due
+//! ([`Effect::Listen`](crate::primary::Effect::Listen)). If the primary itself stood still,
+//! requests of its clients may lie in its sockets. So what is due happens at the end of the first
+//! listening that begins after that time, however long the primary stood still before, and never
+//! earlier than it is due.
 //!
 //! [`Primary`](crate::primary::Primary) owns the members, and carries out their tasks in order.
 
@@ -103,24 +103,24 @@ use crate::wire::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::wire::status::Status;
 use member::Member;
 
-/// Random numbers drawn for one client id before admission fails (C API).
+/// How many random numbers the primary draws for one client id before admission fails (C API).
 pub const ID_ATTEMPTS_MAX: usize = 6;
-/// Absent clients that are checked in one search for a place.
+/// How many absent clients one search for a place checks.
 pub const EVICTION_LOOKS_MAX: usize = 8;
-/// Processes that may have the memory mapped for one client.
+/// How many processes may have the memory mapped for one client.
 pub const PROCESSES_MAX: usize = 4;
-/// Members that one [`Event::Tick`](crate::primary::Event::Tick) handles.
+/// How many members one [`Event::Tick`](crate::primary::Event::Tick) handles.
 pub const TICK_MAX: usize = 64;
-/// The longest session horizon, in seconds (a day); a longer request is cut.
+/// The longest session horizon, in seconds (a day); a client that asks for more gets this.
 pub const HORIZON_S_MAX: u32 = 86_400;
 /// The session horizon, in seconds, of a client that asks for none, at a primary that recovers by
 /// itself ([`Rules::recovers_by_itself`]).
 pub const HORIZON_S_DEFAULT: u32 = 30;
 
-/// The operations on the primary's memory that members need beside those of [`LockMemory`].
+/// The operations on the primary's memory that members need in addition to those of [`LockMemory`].
 pub trait MemberMemory: LockMemory {
-    /// Whether a process of this client may have the memory mapped: it was handed out, and not
-    /// unmapped in order. Whether the process lives does not matter.
+    /// Whether a process of this client may have the memory mapped: the primary has handed it out,
+    /// and the client has not unmapped it in order. Whether the process lives does not matter.
     fn is_mapped(&self, client: ClientId) -> bool;
 
     /// Executes a chain for a client whose chains the primary executes. The caller has checked that
@@ -131,7 +131,7 @@ pub trait MemberMemory: LockMemory {
 /// Why a control connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// The client's host has closed or reset it, or it was closed here: the client can know.
+    /// The client's host has closed or reset it, or the primary has closed it: the client can know.
     Closed,
     /// The client's host does not answer.
     Silent,
@@ -142,25 +142,25 @@ pub enum Gone {
 pub struct Membership {
     rules: Rules,
     members: BTreeMap<ClientId, Member>,
-    /// Deadlines at which the primary acts on a member although no event has come.
+    /// The deadlines at which the primary acts on a member even if no event comes.
     due: BTreeSet<(ServerTime, ClientId)>,
     /// The primary has read every request that had come by this time.
     listened: ServerTime,
-    /// When the driver was asked to listen; `None`: no listening is under way.
+    /// When the membership asked the driver to listen; `None`: no listening is under way.
     listens: Option<ServerTime>,
     tasks: VecDeque<Task>,
     /// The search for a place goes on with the absent clients above this id.
     looked_at: Option<ClientId>,
-    /// Processes that were watched so far; the number of the last one.
+    /// How many processes were watched so far; the number of the last one.
     processes: u64,
-    /// Descriptors that members take because processes have mapped the memory for them.
+    /// How many descriptors the members take because processes have mapped the memory for them.
     mapping_files: u64,
-    /// Which operator has removed a client.
+    /// The operator that has removed each removed client, for the answer to the client.
     removers: BTreeMap<ClientId, Arc<str>>,
 }
 
 impl Membership {
-    /// No members.
+    /// A membership without members.
     pub(crate) fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -201,7 +201,8 @@ impl Membership {
         self.members.is_empty()
     }
 
-    /// Until when the primary does not act on this client's silence; `None`: it is not known.
+    /// Until when the primary does not act on this client's silence; `None`: the client is not
+    /// known.
     pub fn until(&self, client: ClientId) -> Option<ServerTime> {
         self.members.get(&client).map(|member| member.until)
     }
@@ -212,7 +213,7 @@ impl Membership {
     }
 
     /// Handles a client's request other than `Init` and `Reinit`, on its control connection.
-    #[allow(clippy::too_many_arguments)] // what the primary's own `control` takes, and who asks
+    #[allow(clippy::too_many_arguments)] // those of the primary's `control`, and the client
     pub(crate) fn control(
         &mut self,
         now: ServerTime,
@@ -241,9 +242,9 @@ impl Membership {
         let is_refused = reply == ControlReply::Error(Status::NotReady) && locks.is_recovering();
         let leaves = leaves && !(is_refused && planted::is(Bug::LeaverAwaited));
         if leaves && (reply == ControlReply::Done || is_refused) {
-            // The connection ends after the answer is sent.
+            // The driver closes the connection after it has sent the answer.
             self.with(client, |member| member.control = None);
-            // A successor need not wait for this client, also if it leaves during recovery.
+            // A successor need not wait for this client, even if the client leaves during recovery.
             if !planted::is(Bug::LeaverKept) {
                 self.tasks.push_back(Task::Keep(Change::Left { client }));
             }
@@ -292,21 +293,21 @@ impl Membership {
         self.members.get(&client).is_some_and(|member| member.channel == Some(channel))
     }
 
-    /// Handles that a command channel has ended by itself. `unfenced`: its queue pairs could not be
-    /// fenced.
+    /// Handles that a command channel has ended by itself. `unfenced`: whether its queue pairs
+    /// could not be fenced.
     #[doc(hidden)] // for tests of single rules
     pub fn channel_ended(&mut self, client: ClientId, channel: u64, unfenced: bool) {
         self.with(client, |member| {
             member.forget_channel(Some(channel));
             member.unfenced |= unfenced;
         });
-        // A shared-memory client closes its channel after it has unmapped the memory, or it has
-        // died.
+        // A shared-memory client closes its channel after it has unmapped the memory, or the
+        // channel closes because the client has died.
         self.look_at_processes(client);
     }
 
-    /// Handles the result of [`Task::CloseChannel`]. `unfenced`: queue pairs could not be fenced;
-    /// those of an old session must not act while a new one is served.
+    /// Handles the result of [`Task::CloseChannel`]. `unfenced`: whether queue pairs could not be
+    /// fenced; those of an old session must not act while the primary serves a new one.
     #[doc(hidden)] // for tests of single rules
     pub fn channel_closed(&mut self, client: ClientId, channel: Option<u64>, unfenced: bool) {
         let next = self.with(client, |member| {
@@ -329,8 +330,8 @@ impl Membership {
         }
     }
 
-    /// A client that keeps others waiting and may be [cut off](Self::hinders) for it, if there is
-    /// one.
+    /// A client that keeps others waiting and may be [cut off](Self::hinders) for that; `None`:
+    /// there is none.
     pub(crate) fn hinderer(&self, locks: &Locks) -> Option<ClientId> {
         let may_go = |state| matches!(state, State::Present | State::Absent { .. });
         locks.hinderer(&|client| !self.state(client).is_some_and(may_go))
@@ -338,7 +339,7 @@ impl Membership {
 
     /// Cuts off a client that keeps others waiting in the middle of an operation: it is fenced, and
     /// keeps only its leases once its horizon has passed. Until then it may not come back, because
-    /// it would keep them waiting again.
+    /// it would keep others waiting again.
     #[doc(hidden)] // for tests of single rules
     pub fn hinders(&mut self, client: ClientId) {
         self.cut_off(client, Exit::Hindered);
@@ -354,13 +355,13 @@ impl Membership {
         }
     }
 
-    /// Whether a member waits to be fenced. No event may announce that fencing has become possible,
-    /// so the driver must try again from time to time.
+    /// Whether a member waits to be fenced. No event may say that fencing has become possible, so
+    /// the driver must try again from time to time.
     pub fn has_quarantined(&self) -> bool {
         self.members.values().any(|member| matches!(member.state, State::Ending(_)))
     }
 
-    /// Tries again to fence every member that waits for it.
+    /// Tries again to fence every member that waits to be fenced.
     pub(crate) fn retry(&mut self) {
         let waits = |member: &Member| matches!(member.state, State::Ending(_));
         let clients = self.members.iter().filter(|(_, member)| waits(member));
@@ -378,14 +379,14 @@ impl Membership {
         });
     }
 
-    /// Handles that [`Task::Listen`] was done.
+    /// Handles that the driver has done [`Task::Listen`].
     pub(crate) fn listened(&mut self) {
         if let Some(asked) = self.listens.take() {
             self.listened = self.listened.max(asked);
         }
     }
 
-    /// When [`tick`](Self::tick) has something to do.
+    /// When [`tick`](Self::tick) next has something to do.
     pub(crate) fn next_wakeup(&self, locks: &Locks) -> Option<ServerTime> {
         let first = self.next_due(locks)?;
         let member = self.due.first().map(|&(first, _)| first);
@@ -426,8 +427,8 @@ impl Membership {
         }
     }
 
-    /// Acts on a member whose deadline has passed. `at`: every request that had come by then was
-    /// read.
+    /// Acts on a member whose deadline has passed. `at`: the primary has read every request that
+    /// had come by this time.
     fn is_due(&mut self, at: ServerTime, client: ClientId) {
         if self.give_up_late(at, client) || self.ask_is_over(at, client) {
             return;
@@ -451,7 +452,7 @@ impl Membership {
                 self.end(client, ending);
             }
             State::Absent { .. } => {
-                // Ends the member's places in queues, and nothing else.
+                // Ends the member's queue places, and nothing else.
                 self.with(client, |member| member.is_quiet = true);
                 self.tasks.push_back(Task::CloseChannel { client, channel, serves: true });
             }
@@ -500,8 +501,8 @@ impl Membership {
     }
 }
 
-/// Whether this reply gives its client a lock. That the client has locks must be kept before the
-/// reply is sent ([`Change::HasLocks`]).
+/// Whether this reply gives its client a lock. The primary must have kept that the client has locks
+/// before it sends the reply ([`Change::HasLocks`]).
 pub fn gives_lock(reply: &ControlReply) -> bool {
     matches!(reply, ControlReply::Locks(results) if results.iter().any(Result::is_ok))
 }
@@ -518,16 +519,16 @@ fn acts_at(member: &Member) -> ServerTime {
 }
 
 /// Whether what an absent member has ends with the grace. A closed connection may have been reset
-/// on the way, so a client with a horizon keeps everything until the horizon, unless the operator
-/// has chosen otherwise ([`Orphans::Grace`]). For a client that has not yet claimed everything the
-/// recovering primary waits as if it had not come.
+/// on the way, so a client with a horizon keeps everything until its horizon, unless the operator
+/// has chosen otherwise ([`Orphans::Grace`]). A recovering primary waits for a client that has not
+/// yet claimed everything as if the client had not come.
 fn ends_with_grace(rules: &Rules, member: &Member, is_closed: bool) -> bool {
     let may_rely = member.until != UNLIMITED && rules.orphans == Orphans::Lease;
     let is_awaited = member.owes_claims && !planted::is(Bug::ClaimsUnawaited);
     is_closed && !is_awaited && (!may_rely || planted::is(Bug::GraceBeforeHorizon))
 }
 
-/// The time at which the primary acts on a member although no event has come.
+/// The time at which the primary acts on a member even if no event comes.
 fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
     let grace_ns = match planted::is(Bug::NoAbsentGrace) {
         true => Some(0),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A reinit in two phases: the session of a client ends when it is sure of the next one.
+//! A reinit in two phases: a client's session ends only when the client is sure of the next one.
 //!
 //! ```text
 //!   client ──Reinit──▶ prepared: a secret of its own, one for each member
@@ -7,28 +7,30 @@
 //!          ──Attach{its secret}─────────────▶ its channel    its connections, waits, horizon
 //!          ◀─Attached─        (not served yet)
 //!          ──any request on its control connection──▶ it takes the place: the old connections
-//!          ◀─answer─                                  are closed and fenced, then it is answered
+//!          ◀─answer─                                  are closed and fenced, then comes the answer
 //! ```
-//! The client uses the new session once that request is answered, and goes on with the one it has
-//! if it is not. So there is no moment at which operations of both are served:
+//! The client uses the new session once it has the answer to that request, and otherwise goes on
+//! with the old one. So there is no moment at which the primary serves operations of both:
 //!
-//! * *It stops in between, or for ever*: a prepared session is given up [`PREPARED_S`] after it was
-//!   asked for, with its control connection, and with every ending of the member. Until then an
-//!   absent client does not lapse by the grace, and is not evicted: it is coming back.
-//! * *Its request is late* (the primary stood still, or the network): it moves nothing once the
-//!   session is given up, noticed or not. So a client that has waited for its answer for
-//!   [`SHOW_WAIT_NS`] knows that the request will not end its old session any more.
-//! * *It asks again*: the next `Reinit` replaces what was prepared. An `Attach` of an attempt that
-//!   was given up has no secret that is known.
-//! * *Both send*: requests and frames of the old session are served until the new one takes its
-//!   place, and none afterwards; frames on the new channel wait for that.
-//! * *The last answer is lost*: the client still shows the secret it had, which stays a proof until
-//!   the next secret is known to be in use. Its old session has ended then; another `Reinit` brings
-//!   it back with everything it has.
-//! * *The primary dies in between*: both sessions end with it. What is promised in either (the
-//!   later horizon) held until then.
+//! * *The client stops in between, or for ever*: the primary gives a prepared session up, with its
+//!   control connection, [`PREPARED_S`] after the `Reinit`, or when anything of the member ends.
+//!   Until then an absent client does not lapse by the grace, and is not evicted, because it is
+//!   coming back.
+//! * *The client's request is late* (the primary stood still, or the network): it changes nothing
+//!   once the session is given up, whether the client has noticed that or not. So a client that has
+//!   waited for its answer for [`SHOW_WAIT_NS`] knows that the request will not end its old session
+//!   any more.
+//! * *The client asks again*: its next `Reinit` replaces the prepared session. An `Attach` of an
+//!   attempt that was given up has a secret that the primary does not know any more.
+//! * *Both sessions send*: the primary serves requests and frames of the old session until the new
+//!   one takes its place, and none afterwards; frames on the new channel wait until then.
+//! * *The last answer is lost*: the client still shows its old secret, which stays a proof until
+//!   the primary knows that the client uses the next one. Its old session has ended then; another
+//!   `Reinit` brings the client back with everything that it has.
+//! * *The primary dies in between*: both sessions end with it. The later horizon of the two held
+//!   until then.
 //!
-//! A member without connections has nothing to be protected: its `Reinit` lets it in at once.
+//! A member without connections has nothing to protect: its `Reinit` lets it in at once.
 
 use super::admission::{Admission, Wanted};
 use super::member::{is_same, Prepared};
@@ -40,7 +42,7 @@ use crate::planted::{self, Bug};
 use crate::roster::Change;
 use crate::wire::control::{Attach, Secret, Terms, UNLIMITED};
 
-/// Seconds, on the primary's clock, after which a prepared session is given up.
+/// How long the primary keeps a prepared session, seconds, on its own clock.
 pub const PREPARED_S: u64 = 20;
 /// How long the client waits for the end of its old session, from the answer to `Reinit`, on its
 /// own clock. Longer than [`PREPARED_S`], so the primary has given up the prepared session by then.
@@ -91,10 +93,10 @@ impl Membership {
         })
     }
 
-    /// Handles the first sign of a request on this control connection of a client. If it is the
-    /// connection of a prepared session, the client has received all answers, and that session
-    /// takes the place of the present one. Returns whether it did: then the effects are to be
-    /// executed before the request is served.
+    /// Handles the first sign of a request on this control connection of a client. If the
+    /// connection is that of a prepared session, the client has received all answers, and that
+    /// session takes the place of the present one. Returns whether it did: then the driver executes
+    /// the effects before the primary serves the request.
     pub(crate) fn is_shown(
         &mut self,
         now: ServerTime,
@@ -165,7 +167,7 @@ impl Membership {
         }
     }
 
-    /// The session that an `Attach` is for, by its secret; `None`: the secret is of neither.
+    /// The session that an `Attach` is for, by its secret; `None`: neither session has that secret.
     pub(super) fn target(&self, attach: &Attach) -> Option<Target> {
         let member = self.members.get(&attach.client)?;
         let is_session = is_same(member.secret, attach.secret);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members while the primary recovers: clients that do not claim everything in time, clients whose
-//! processes end before they have, and the list of clients that is kept when the recovery is over.
+//! processes end before they have claimed everything, and the roster that is kept when the recovery
+//! is over.
 
 use super::{Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
@@ -13,7 +14,7 @@ use crate::wire::control::UNLIMITED;
 impl Membership {
     /// Handles that the processes which a client of the predecessor had on this host have ended. If
     /// the client has come back but not attached, no other event would report that. Once it has
-    /// attached, its processes or its connections are watched.
+    /// attached, the primary watches its processes or its connections.
     pub(crate) fn predecessors_process_ended(&mut self, locks: &mut Locks, client: ClientId) {
         match self.members.get(&client) {
             None => locks.is_dead(client),
@@ -24,15 +25,16 @@ impl Membership {
         }
     }
 
-    /// Handles that a client has not claimed everything in time at a recovering primary, and others
-    /// wait for it: its connection is closed, and it may not come back. Everything it has ends when
-    /// its horizon has passed, because it does not rely on its claims after that. The recovery
-    /// waits for a client without a horizon, unless an operator ends the wait (`is_hurried`).
+    /// Handles that a client has not claimed everything in time at a recovering primary, while
+    /// others wait for it: the primary closes the client's connection, and the client may not come
+    /// back. Everything that it has ends when its horizon has passed, because the client does not
+    /// rely on its claims after that. The recovery waits for a client without a horizon, unless an
+    /// operator ends the wait (`is_hurried`).
     pub(crate) fn lags(&mut self, now: ServerTime, laggard: Laggard) {
         let Laggard { client, is_hurried } = laggard;
         let Some(member) = self.members.get(&client) else { return };
         let is_unlimited = member.until == UNLIMITED;
-        let is_over = member.until <= now; // it is being fenced
+        let is_over = member.until <= now; // the client is being fenced
         match member.state {
             _ if planted::is(Bug::LaggardAwaited) => return,
             State::Fenced(_) | State::Ending(Ending::Fence(_)) => {
@@ -52,8 +54,8 @@ impl Membership {
         self.hang_up(now, client, Gone::Silent);
     }
 
-    /// Takes the result of the recovery, once, and the change to be kept with it: the list of
-    /// clients.
+    /// Takes the result of the recovery, once, with the change of the roster that the driver must
+    /// keep with it.
     pub(crate) fn take_recovered(&mut self, locks: &mut Locks) -> Option<(Recovered, Change)> {
         let recovered = locks.take_recovered()?;
         let clients: Vec<ClientId> = self.members.keys().copied().collect();

@@ -20,27 +20,27 @@ pub enum Orphans {
 /// The rules of one primary.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// `trans_mode_t` of the C API; clients must have the same.
+    /// `trans_mode_t` of the C API; clients must have the same value.
     pub tp_mode: u8,
     /// How long a client whose host has closed its connection keeps what it has without a lease, in
     /// nanoseconds; `None`: for ever.
     pub grace_ns: Option<u64>,
-    /// When the leases of such a client end.
+    /// When the holds with a lease of such a client end.
     pub orphans: Orphans,
-    /// The fabrics that are offered.
+    /// The fabrics that the primary offers.
     pub offered: FabricSet,
-    /// Command channels that one client may have in its life.
+    /// How many command channels one client may have in its life.
     pub channels_max: u64,
-    /// Descriptors that all members may take together.
+    /// How many descriptors all members may take together.
     pub files_max: u64,
-    /// A successor knows the clients without an operator, and waits for each of them. It would wait
-    /// for ever for a dead client without a horizon, so a client that asks for none gets
-    /// [`HORIZON_S_DEFAULT`].
+    /// Whether a successor knows the clients without an operator, and waits for each of them. It
+    /// would wait for ever for a dead client without a horizon, so a client that asks for no
+    /// horizon gets [`HORIZON_S_DEFAULT`].
     pub recovers_by_itself: bool,
-    /// Device memory refuses chains in recovery, as CPU memory does.
+    /// Whether device memory refuses chains in recovery, as CPU memory does.
     pub device_refuses: bool,
-    /// Work units of undoing that are done in the same step as fencing a client: a client with few
-    /// locks is forgotten before the next request of any client.
+    /// How many work units of undoing are done in the same step as fencing a client: a client with
+    /// few locks is forgotten before the next request of any client.
     pub undone_at_once: u32,
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Taking away: an operator has clients give back what they hold, and fences those that do not.
+//! Taking away: an operator makes clients give back what they hold, and fences those that do not.
 //!
 //! ```text
 //!   asked ──grace over──▶ judged ──has left, or has given the lock back──▶ nothing
 //!                            │
 //!                            ├─▶ fenced, and may not come back. Its holds without a lease end
-//!                            │   with its horizon, its leases at their ends, then the client
-//!                            └─now─▶ fenced, and everything it has is undone, leases too
+//!                            │   with its horizon, its leases at their ends, then its membership
+//!                            └─now─▶ fenced, and everything that it has is undone, also leases
 //! ```
-//! The time given is a deadline like those of silence: a request that had come by then was read.
-//! So many clients end in the slices of [`Membership::tick`]. That a client is asked, or may not
-//! come back, is known to this primary alone: a successor knows its holds, and not that an operator
-//! wanted them back.
+//! The time given is a deadline like those of silence: the primary has read every request that had
+//! come by then. So many clients end in the slices of [`Membership::tick`]. Only this primary knows
+//! that a client was asked, or may not come back: a successor knows the client's holds, and not
+//! that an operator wanted them back.
 
 use std::sync::Arc;
 
@@ -20,19 +20,20 @@ use crate::clock::ServerTime;
 use crate::ids::{ClientId, LockId};
 use crate::planted::{self, Bug};
 
-/// Removed clients whose operator is remembered, for the answer to their next `Reinit`.
+/// How many removed clients the primary remembers with their operators, for the answer to the next
+/// `Reinit`.
 pub const REMEMBERED_MAX: usize = 1_000;
 
-/// An operator has asked a client to give back what it has.
+/// What an operator has asked a client to give back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// When the client is judged.
+    /// When the primary judges the client.
     pub(crate) until: ServerTime,
-    /// The lock that it is to give back; `None`: it is to leave.
+    /// The lock that the client is to give back; `None`: the client is to leave.
     pub(crate) lock: Option<LockId>,
-    /// Its leases end with it.
+    /// Whether the client's leases end with it.
     pub(crate) now: bool,
-    /// Who the operator is.
+    /// The name of the operator.
     pub(crate) by: Arc<str>,
 }
 
@@ -43,8 +44,8 @@ impl Membership {
         self.iter().filter(|&(_, state)| !is_here(state)).map(|(client, _)| client).collect()
     }
 
-    /// An operator asks a client to give something back. Does nothing if the client is not known.
-    /// A later request takes the place of an earlier one.
+    /// Records that an operator asks a client to give something back. Does nothing if the client is
+    /// not known. A later request replaces an earlier one.
     pub(crate) fn asks(&mut self, client: ClientId, asked: Asked) {
         self.with(client, |member| {
             if member.state != State::Undoing {
@@ -53,13 +54,14 @@ impl Membership {
         });
     }
 
-    /// Until when an operator has given a client time; `None`: it is not asked for anything.
+    /// Until when an operator gives a client time; `None`: no operator has asked the client for
+    /// anything.
     pub fn asked_until(&self, client: ClientId) -> Option<ServerTime> {
         self.members.get(&client)?.asked.as_ref().map(|asked| asked.until)
     }
 
-    /// Has the client judged if the time that an operator has given it is over; returns whether it
-    /// is.
+    /// Makes the primary judge the client if the time that an operator has given it is over;
+    /// returns whether it is.
     pub(crate) fn ask_is_over(&mut self, at: ServerTime, client: ClientId) -> bool {
         let is_over = self.asked_until(client).is_some_and(|until| until <= at);
         if is_over {
@@ -69,7 +71,8 @@ impl Membership {
         is_over
     }
 
-    /// Handles the result of [`Task::Judge`]. `has`: the client has what it was asked for.
+    /// Handles the result of [`Task::Judge`]. `has`: whether the client still has what it was asked
+    /// for.
     pub(crate) fn judged(&mut self, client: ClientId, asked: &Asked, has: bool) {
         if !has || !self.members.contains_key(&client) {
             return;
@@ -88,8 +91,8 @@ impl Membership {
         self.cut_off(client, Exit::Operator);
     }
 
-    /// The operator who has removed this client. `None`: the client was not removed, or so long ago
-    /// that the primary has forgotten it.
+    /// The name of the operator who has removed this client. `None`: no operator has removed it, or
+    /// so long ago that the primary has forgotten it.
     pub fn remover(&self, client: ClientId) -> Option<&str> {
         let is_member = self.members.get(&client);
         let is_removed = is_member.is_none_or(|member| member.is_barred || !member.may_return());

@@ -6,8 +6,8 @@ use crate::ids::ClientId;
 use crate::roster::Change;
 use crate::wire::control::FabricKind;
 
-/// A task. Tasks are done in the order in which they were given. Those with the name of an
-/// [`Effect`](crate::primary::Effect) are passed to the driver.
+/// A task. The primary does tasks in the order in which they were given. It passes those that have
+/// the name of an [`Effect`](crate::primary::Effect) to the driver.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Listen,
@@ -15,7 +15,7 @@ pub(crate) enum Task {
         client: ClientId,
         control: u64,
     },
-    /// `serves`: the channel is that of the session, not of a prepared one.
+    /// `serves`: whether the channel is that of the session, and not that of a prepared one.
     CloseChannel {
         client: ClientId,
         channel: Option<u64>,
@@ -34,8 +34,8 @@ pub(crate) enum Task {
     Revoke {
         client: ClientId,
     },
-    /// The time is over that an operator has given the client: check whether it has what it was
-    /// asked for.
+    /// The time that an operator has given the client is over: check whether it still has what it
+    /// was asked for.
     Judge {
         client: ClientId,
         asked: Asked,
@@ -58,7 +58,7 @@ pub(crate) enum Task {
     },
 }
 
-/// Why a client is removed, or what it has without a lease is ended.
+/// Why the primary removes a client, or ends what it has without a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
     /// The client had no connection and no locks, and a new client needed its place.
@@ -71,7 +71,7 @@ pub enum Exit {
     Hindered,
     /// The client has not claimed everything in time at the recovering primary.
     Laggard,
-    /// The leases that were kept for the client are over.
+    /// The last lease that was kept for the client is over.
     LeasesOver,
     /// The primary could not give memory to the client.
     NoMemory,
@@ -85,7 +85,7 @@ pub enum Exit {
     Died,
     /// The client's certificate was revoked.
     Revoked,
-    /// The client reaches the memory itself, and is to come back over another fabric for a drain.
+    /// The client reaches the memory itself, and has to come back over another fabric for a drain.
     Drained,
     /// New rules no longer allow the client all of the memory that it reaches.
     Restricted,

@@ -17,25 +17,25 @@ use crate::wire::status::Status;
 /// The client's end of one session's data path: executes chains and carries messages.
 ///
 /// One executor serves all threads of a client instance. The chains and ledger writes of one
-/// *thread* take effect in the order in which they were given, and before the primary sees a later
-/// request of that thread; requests arrive in order. But a later chain may overtake a request,
-/// because one-sided chains (shm, verbs) do not pass through the primary. Code that needs a request
-/// to have taken effect waits for its reply. The requests without a reply are safe: `Wake` asks the
-/// arbiter to look at the word as it is when the request arrives, and `Abandon` names a ticket that
-/// the ledger has dropped before. A `Resolve` whose reply was not awaited is sent again, and
-/// awaited, before the next chain on its lock.
+/// *thread* take effect in the order in which the thread gave them, and before the primary sees a
+/// later request of that thread; requests arrive in order. But a later chain may overtake a
+/// request, because one-sided chains (shm, verbs) do not pass through the primary. Code that needs
+/// a request to have taken effect waits for its reply. The requests without a reply are safe:
+/// `Wake` asks the arbiter to look at the word as it is when the request arrives, and `Abandon`
+/// names a ticket that the ledger has dropped before. If a client has not waited for the reply to a
+/// `Resolve`, it sends the `Resolve` again, and waits, before the next chain on that lock.
 pub trait Executor: Send + Sync {
     /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains in order, and waits for the
-    /// outcomes, at most `wait`. `outcomes` has the length of `chains`. A chain without an outcome
-    /// in time is `Unknown`.
+    /// outcomes, at most for `wait`. `outcomes` has the length of `chains`. A chain without an
+    /// outcome in time is `Unknown`.
     ///
     /// # Latency
     /// One round trip for the whole batch; on shm no system call and no allocation.
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration);
 
-    /// As [`execute`](Self::execute) for a single word operation, without the copies that a chain
-    /// and its outcome take. Waits until `until_ns` of this host's CLOCK_BOOTTIME, which the caller
-    /// has just read.
+    /// Like [`execute`](Self::execute) for a single word operation, without the copies that a chain
+    /// and its outcome take. Waits until `until_ns` of this host's CLOCK_BOOTTIME; the caller has
+    /// just read that clock.
     fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         let wait = Duration::from_nanos(until_ns.saturating_sub(self.now().local_ns));
         let mut outcome = [Outcome::Unknown];
@@ -46,16 +46,16 @@ pub trait Executor: Send + Sync {
     /// Starts one chain and returns at once.
     fn post(&self, chain: &Chain) -> Posted;
 
-    /// The outcome of a posted chain, once; `None`: the chain is not finished.
+    /// Takes the outcome of a posted chain; `None`: the chain has not finished.
     fn poll(&self, posted: Posted) -> Option<Outcome>;
 
     /// Writes an entry of the client's own ledger without waiting. The write takes effect after
     /// every earlier chain and before every later chain and message of this thread.
     fn write_ledger(&self, handle: Handle, entry: LedgerEntry);
 
-    /// Waits, at most `wait`, for all ledger writes of this thread so far to take effect; returns
-    /// whether they have. With a `wait` of 0 it only asks, and may be asked again. `false`: not in
-    /// time, or not known.
+    /// Waits, at most for `wait`, until all ledger writes of this thread so far have taken effect;
+    /// returns whether they have. A `wait` of 0 only asks, and the caller may ask again. `false`:
+    /// not in time, or not known.
     ///
     /// # Latency
     /// None where ledger writes take effect at once, or in the order of a stream; one round trip on
@@ -65,62 +65,64 @@ pub trait Executor: Send + Sync {
         true
     }
 
-    /// Sends a request. The reply is kept until the caller takes or forgets it.
+    /// Sends a request. The executor keeps the reply until the caller takes or forgets it.
     ///
     /// # Errors
     /// `BadResponse` if the session's connection is gone.
     fn send(&self, request: &Request) -> Result<Seq, Status>;
 
-    /// The reply to a request, waiting at most `wait` (zero: not at all). `Ok(None)`: not yet.
+    /// Takes the reply to a request; waits at most for `wait` (0: not at all). `Ok(None)`: none
+    /// yet.
     ///
     /// # Errors
     /// `BadResponse` if the session's connection is gone.
     fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status>;
 
-    /// Gives the reply to this request up: it is dropped when it comes.
+    /// Gives up the reply to this request: the executor drops it when it comes.
     fn forget(&self, seq: Seq);
 
     /// Takes the answers that have come, without waiting. From now on the executor calls `call` for
-    /// each answer that no thread waits for; `None`: no longer. One listener of a session does this
-    /// for callers that look by themselves, with [`poll`](Self::poll), or [`reply`](Self::reply)
-    /// without a wait.
+    /// each answer for which no thread waits; `None`: it no longer calls. One listener of a session
+    /// does this for callers that look by themselves, with [`poll`](Self::poll), or with
+    /// [`reply`](Self::reply) and no wait.
     ///
     /// # Errors
-    /// `BadResponse` if the session's connection is gone; `Invalid` if this executor cannot tell,
-    /// so that callers have to look again and again.
+    /// `BadResponse` if the session's connection is gone; `Invalid` if this executor cannot report
+    /// answers, so that callers have to look again and again.
     fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
         let _ = call;
         Err(Status::Invalid)
     }
 
-    /// The descriptors of which one becomes readable when more has come ([`Listening::Inputs`]).
+    /// Two descriptors; one of them becomes readable when more has come ([`Listening::Inputs`]).
     fn inputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [None, None]
     }
 
-    /// Whether a chain, a request and a ledger write can be given now without waiting for room.
+    /// Whether the executor takes a chain, a request and a ledger write now without waiting for
+    /// room.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// The reason why everything is refused just now; `None`: nothing is refused. While there is
-    /// one, nothing of this client is under way.
+    /// Why the executor refuses everything at present; `None`: it refuses nothing. While there is a
+    /// reason, nothing of this client is under way.
     fn refusal(&self) -> Option<Status> {
         None
     }
 
-    /// Whether the session's connection is seen to be gone now. The primary may see that, too, and
-    /// end what this client has without a lease: such a hold must not be relied on.
+    /// Whether the session's connection is gone, as far as the executor sees. The primary may have
+    /// seen that, too, and ended what this client has without a lease: the client must not rely on
+    /// such a hold.
     ///
     /// # Latency
-    /// One system call where the connection tells it; none on shared memory, where nothing that
-    /// is mapped is ended.
+    /// One system call where the connection tells it; none on shared memory, where the primary ends
+    /// nothing of a client that still has the memory mapped.
     fn is_cut_off(&self) -> bool {
         false
     }
 
-    /// As [`is_cut_off`](Self::is_cut_off), but asks the connection also on fabrics on which that
-    /// does not.
+    /// Like [`is_cut_off`](Self::is_cut_off), but asks the connection on every fabric.
     ///
     /// # Latency
     /// One system call.
@@ -128,36 +130,36 @@ pub trait Executor: Send + Sync {
         self.is_cut_off()
     }
 
-    /// Ends the session for this client: no call waits any longer, and waiting calls return at
-    /// once. An executor whose waits are all short need do nothing.
+    /// Ends the session for this client: no call waits any longer, and calls that wait return at
+    /// once. An executor whose waits are all short need not do anything.
     fn end(&self) {}
 
-    /// The server clock as this client knows it, this host's CLOCK_BOOTTIME, and how often the
-    /// estimate of the server clock has turned out to be wrong.
+    /// The server clock as this client knows it, with this host's CLOCK_BOOTTIME, and with how
+    /// often the estimate of the server clock has turned out to be wrong.
     fn now(&self) -> Now;
 
-    /// [`now`](Self::now), and this host's CLOCK_BOOTTIME at the beginning of the call: it is
-    /// earlier than `local_ns` if the primary had to be asked for the time.
+    /// [`now`](Self::now), and this host's CLOCK_BOOTTIME at the beginning of the call, which is
+    /// earlier than `local_ns` if the executor had to ask the primary for the time.
     fn now_since(&self) -> (u64, Now) {
         let now = self.now();
         (now.local_ns, now)
     }
 
-    /// As [`now`](Self::now). `before`: the last reading, which is quick to confirm.
+    /// Like [`now`](Self::now). `before`: the last reading, which is quick to confirm.
     fn now_again(&self, before: Now) -> Now {
         let _ = before;
         self.now()
     }
 
-    /// Whether [`now`](Self::now) answers at once with all that can be known. If not, the server
-    /// clock is being asked for: call again, for a second at most.
+    /// Whether [`now`](Self::now) answers at once with the best estimate. If not, the executor is
+    /// asking the primary for the server clock: call again, for a second at most.
     fn is_clock_ready(&self) -> bool {
         true
     }
 
-    /// This host's CLOCK_BOOTTIME as in [`Now::local_ns`], late by at most
+    /// This host's CLOCK_BOOTTIME as in [`Now::local_ns`]: late by at most
     /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read. `before_ns`: the last
-    /// reading, which is quicker to confirm.
+    /// reading, which is quick to confirm.
     fn local_coarse_ns(&self, before_ns: u64) -> u64 {
         let _ = before_ns;
         self.now().local_ns
@@ -165,7 +167,7 @@ pub trait Executor: Send + Sync {
 
     /// Counts an event for the primary, which does not see it
     /// ([`Effect::Count`](crate::operation::Effect)); the count may be lost with the session. Does
-    /// nothing where the primary executes the chains, because it counts such events itself.
+    /// nothing where the primary executes the chains, because it then counts such events itself.
     ///
     /// # Latency
     /// None.
@@ -179,7 +181,7 @@ pub trait Executor: Send + Sync {
         false
     }
 
-    /// Whether reads are free on this fabric, so that chains may carry more of them than they need.
+    /// Whether reads are free on this fabric, so that chains may carry more reads than they need.
     fn reads_are_free(&self) -> bool {
         false
     }
@@ -189,8 +191,8 @@ pub trait Executor: Send + Sync {
         false
     }
 
-    /// Sleeps, at most `limit_ns`, until this half of a word differs from `value` or the clients
-    /// that sleep on it are woken.
+    /// Sleeps, at most `limit_ns`, until this half of a word differs from `value`, or until another
+    /// process wakes the clients that sleep on it.
     fn park(&self, addr: WordAddr, half: Half, value: u32, limit_ns: u64) {
         let _ = (addr, half, value, limit_ns);
     }
@@ -200,38 +202,38 @@ pub trait Executor: Send + Sync {
         let _ = (addr, half);
     }
 
-    /// Whether the primary, which executes this client's chains, records their effect on read-write
-    /// locks in the client's ledger itself.
+    /// Whether the primary, which executes this client's chains, itself records their effect on
+    /// read-write locks in the client's ledger.
     fn chains_are_noted(&self) -> bool {
         false
     }
 
-    /// The name for people and logs: `shm`, `tcp`, …
+    /// The name for users and logs: `shm`, `tcp`, …
     fn name(&self) -> &'static str;
 }
 
 /// A function that the executor calls when an answer has come. It must not call the executor.
 pub type OnAnswer = Arc<dyn Fn() + Send + Sync>;
 
-/// How a listener learns of the next answer.
+/// How a listener learns that there is another answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listening {
-    /// By [`Executor::inputs`]; then it listens again.
+    /// One of [`Executor::inputs`] becomes readable; then the listener listens again.
     Inputs,
-    /// `call` is called: another thread takes the answers.
+    /// The executor calls `call`: another thread takes the answers.
     Called,
-    /// The listener listens again soon: something waits to be sent.
+    /// The listener listens again soon, because the executor still has something to send.
     Again,
 }
 
 /// The outcome of a single word operation: an [`Outcome`] in two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Single {
-    /// Executed; the value of the operation.
+    /// The operation was executed; its value.
     Done(u64),
-    /// As [`Outcome::Unknown`].
+    /// Like [`Outcome::Unknown`].
     Unknown,
-    /// As [`Outcome::Refused`].
+    /// Like [`Outcome::Refused`].
     Refused(Status),
 }
 
@@ -265,9 +267,9 @@ impl From<Single> for Outcome {
 /// A chain that was started by [`Executor::post`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// Executed already; the outcome.
+    /// The chain is executed; its outcome.
     Ready(Outcome),
-    /// Under way, under this number.
+    /// The chain is under way, under this number.
     Pending(Seq),
 }
 
@@ -293,16 +295,16 @@ pub trait LockMemory {
     }
     /// Read an entry of a client's ledger; empty if the client is not known.
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;
-    /// The counts that a client reports to the primary, since its ledger was made; all 0 for a
+    /// The counts that a client has reported to the primary since its ledger was made; all 0 for a
     /// client whose chains the primary executes.
     fn told(&mut self, client: ClientId) -> Told {
         let _ = client;
         [0; TOLD_MAX]
     }
-    /// Write an entry of a client that is fenced, or waits for the answer, or does not know the
-    /// handle yet.
+    /// Write an entry of a client that is fenced, or waits for the answer, or does not yet know the
+    /// handle.
     fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry);
-    /// [Write](Self::set_ledger) that nothing is held.
+    /// [Write](Self::set_ledger) that the client holds nothing.
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
         self.set_ledger(client, handle, LedgerEntry::new());
     }

@@ -2,11 +2,11 @@
 //! Word operations, chains and outcomes: the one interface between lock algorithms and fabrics.
 //!
 //! ```text
-//!   lock algorithm ──chain──▶ executor ──verbs──▶ words of the primary's memory
+//!   lock algorithm ──chain──▶ executor ──word operations──▶ words of the primary's memory
 //!                  ◀─outcome─
 //! ```
-//! A chain is executed in order for its client; chains of different clients interleave between word
-//! operations.
+//! The word operations of a chain are executed in their order. Those of different clients' chains
+//! interleave.
 
 use crate::ids::{Handle, Slot};
 
@@ -40,7 +40,7 @@ impl WordAddr {
     pub const fn new(slot: Slot, word: Word) -> Self {
         Self(slot.0 * 4 + word as u32)
     }
-    /// From an index that a peer has sent; the code that executes the operation checks its bound.
+    /// From an index that a peer has sent; the code that executes the operation checks the index.
     pub const fn from_index(index: u32) -> Self {
         Self(index)
     }
@@ -48,11 +48,11 @@ impl WordAddr {
     pub fn index(self) -> u32 {
         self.0
     }
-    /// The slot the word lies in.
+    /// The slot in which the word lies.
     pub fn slot(self) -> Slot {
         Slot(self.0 / 4)
     }
-    /// Which of its slot's words it is.
+    /// Which word of its slot this is.
     pub fn word(self) -> Word {
         match self.0 % 4 {
             0 => Word::W0,
@@ -72,13 +72,14 @@ impl std::fmt::Debug for WordAddr {
 /// One operation on one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WordOp {
-    /// Compare and swap. The value is the old word; the swap took effect iff that is `expect`.
+    /// Compare and swap. The value is the old word; the swap took effect if and only if that is
+    /// `expect`.
     Cas {
         /// The word.
         addr: WordAddr,
-        /// The value it must have.
+        /// The value that the word must have.
         expect: u64,
-        /// The value it gets.
+        /// The value that the word gets.
         swap: u64,
     },
     /// Fetch and add modulo 2^64. The value is the old word.
@@ -118,12 +119,12 @@ impl WordOp {
     }
 }
 
-/// Word operations in one chain.
+/// The most word operations of one chain.
 pub const CHAIN_OPS_MAX: usize = 4;
-/// Values of one chain.
+/// The most values of one chain.
 pub const CHAIN_VALUES_MAX: usize = 4;
 
-/// A short ordered list of word operations. Never empty once built; plain data, no allocation.
+/// A short ordered list of word operations; never empty. Plain data, without allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
     ops: [WordOp; CHAIN_OPS_MAX],
@@ -209,9 +210,9 @@ impl std::ops::Index<usize> for Values {
 pub enum Outcome {
     /// Every word operation was executed; their values.
     Done(Values),
-    /// The completion was lost: any prefix of the chain may or may not have taken effect.
+    /// The completion was lost: any number of the first operations may have taken effect.
     Unknown,
-    /// Refused before any word operation was executed: the client may not touch an address, or the
-    /// primary is recovering.
+    /// The chain was refused before any of its operations was executed: the client may not touch an
+    /// address, or the primary is recovering.
     Refused(crate::wire::status::Status),
 }

@@ -23,13 +23,13 @@ use crate::wire::message::Mode;
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct AtomicWord {
-    /// Deadline of the hold.
+    /// The deadline of the hold.
     #[bits(32)]
     pub timeout: Deadline,
-    /// The owner, 0 for none.
+    /// The owner's client id; 0: none.
     #[bits(31)]
     pub client: u32,
-    /// A client is queued at the arbiter.
+    /// Whether a client is queued at the arbiter.
     pub waiters: bool,
 }
 
@@ -37,20 +37,20 @@ pub struct AtomicWord {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct RwWord {
-    /// The number of readers, with the readers that are about to step back.
+    /// The number of readers, including those that are about to step back.
     #[bits(32)]
     pub rcount: u32,
-    /// The exclusive owner, 0 for none.
+    /// The exclusive owner's client id; 0: none.
     #[bits(31)]
     pub client: u32,
-    /// A client is queued at the arbiter, or the count is suspect: a reader steps back and asks the
-    /// arbiter.
+    /// Whether a client is queued at the arbiter, or the count is suspect: then a new reader steps
+    /// back and asks the arbiter.
     pub waiters: bool,
 }
 
 impl RwWord {
-    /// Whether a reader that found this word when it added itself is inside. A full count admits
-    /// none: only a forged word has it.
+    /// Whether a reader that found this word when it added itself holds the lock. A full count
+    /// admits no reader: only a forged word has one.
     pub fn admits_reader(self) -> bool {
         self.client() == 0 && !self.waiters() && self.rcount() < u32::MAX
     }
@@ -58,17 +58,17 @@ impl RwWord {
 
 /// `w0` of a fair lock: two counters of tickets taken. Clients only add to it.
 ///
-/// Between two resets (a *lap*) the counters only grow. A carry out of a counter falls into the
-/// spare bit above it.
+/// Within a *lap* (between two resets) the counters only grow. A carry out of a counter falls into
+/// the spare bit above it.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct TakenWord {
-    /// Shared tickets taken: the number of the next one.
+    /// The number of shared tickets taken, which is the number of the next one.
     #[bits(31)]
     pub ms: u32,
     #[bits(1)]
     __: u8,
-    /// Exclusive tickets taken: the number of the next one.
+    /// The number of exclusive tickets taken, which is the number of the next one.
     #[bits(31)]
     pub mx: u32,
     #[bits(1)]
@@ -76,9 +76,9 @@ pub struct TakenWord {
 }
 
 impl TakenWord {
-    /// Addend that takes an exclusive ticket.
+    /// The addend that takes an exclusive ticket.
     pub const TAKE_EXCLUSIVE: u64 = 1 << 32;
-    /// Addend that takes a shared ticket.
+    /// The addend that takes a shared ticket.
     pub const TAKE_SHARED: u64 = 1;
 
     /// The addend that takes a ticket of this mode.
@@ -89,19 +89,19 @@ impl TakenWord {
             Mode::Shared => Self::TAKE_SHARED,
         }
     }
-    /// Whether a fetch-and-add takes no valid ticket any more: the arbiter alone gives tickets,
+    /// Whether a fetch-and-add takes no valid ticket any more: only the arbiter gives tickets,
     /// until the counters are reset for the next lap.
     #[inline]
     pub fn is_high(self) -> bool {
         self.mx() >= divert() || self.ms() >= divert()
     }
-    /// The ticket that is taken next in this lap.
+    /// The ticket that the next fetch-and-add in this lap takes.
     #[inline]
     #[must_use]
     pub fn next(self, lap: u64) -> Ticket {
         Ticket { lap, tx: self.mx(), ts: self.ms() }
     }
-    /// The word with one ticket of this mode more.
+    /// The word after one more ticket of this mode was taken.
     #[inline]
     #[must_use]
     pub fn taken(self, mode: Mode) -> Self {
@@ -109,16 +109,17 @@ impl TakenWord {
     }
 }
 
-/// `w1` of a fair lock: two counters of tickets that are done. Changed by compare-and-swap only.
+/// `w1` of a fair lock: two counters of tickets done. Changed by compare-and-swap only.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct TurnWord {
-    /// Shared tickets done.
+    /// The number of shared tickets done.
     #[bits(31)]
     pub ns: u32,
     /// Whether a client of shared memory sleeps in the kernel on a half of this word.
     pub parked: bool,
-    /// Exclusive tickets done, which is the number of the exclusive ticket at the head.
+    /// The number of exclusive tickets done, which is the number of the exclusive ticket at the
+    /// head.
     #[bits(31)]
     pub nx: u32,
     /// Whether a client waits at the arbiter. While this is set, only the arbiter changes the word.
@@ -126,7 +127,7 @@ pub struct TurnWord {
 }
 
 impl TurnWord {
-    /// Whether it is the turn of this ticket. The ticket is of this word's lap.
+    /// Whether it is the turn of this ticket, which must be of this word's lap.
     #[inline]
     pub fn serves(self, mode: Mode, ticket: Ticket) -> bool {
         self.nx() == ticket.tx
@@ -135,13 +136,13 @@ impl TurnWord {
                 Mode::Shared => ticket.ts < self.ns() + u32::from(FAIR_READERS_MAX),
             }
     }
-    /// Whether a ticket with this exclusive number is done, or was passed over.
+    /// Whether the ticket with this exclusive number is done, or was passed over.
     #[inline]
     pub fn is_past(self, ticket: Ticket) -> bool {
         self.nx() > ticket.tx
     }
-    /// The word after the end of one more hold of this mode. The end of an exclusive one wakes all
-    /// parked clients.
+    /// The word after the end of one more hold of this mode. The end of an exclusive hold wakes all
+    /// clients that sleep on the word.
     #[inline]
     #[must_use]
     pub fn done(self, mode: Mode) -> Self {
@@ -152,7 +153,7 @@ impl TurnWord {
     }
 }
 
-/// The largest number in a lane, which no true word comes near.
+/// The largest number in a ticket counter; a word that no client forged does not come near it.
 const LANE_MAX: u32 = (1 << 31) - 1;
 
 #[cfg(not(feature = "planted-bugs"))]
@@ -174,8 +175,8 @@ mod narrow {
         DIVERT.get()
     }
 
-    /// Sets, for this thread, the number from which the arbiter gives the tickets; models reach a
-    /// new lap with it.
+    /// Sets, for this thread, the number from which only the arbiter gives tickets; models use it
+    /// to reach a new lap.
     pub fn set_divert(number: u32) {
         DIVERT.set(number);
     }
@@ -220,10 +221,10 @@ impl FairView {
 }
 
 /// A place in the queue of a fair lock: the lap, and both counters of `w0` when the ticket was
-/// taken. Within a lap the sum of both numbers grows with every ticket.
+/// taken. Within a lap the sum of both counters grows with every ticket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    /// The `fence` word during the lap.
+    /// The value of the `fence` word during the lap.
     pub lap: u64,
     /// The exclusive counter: the ticket's own number if it is exclusive.
     pub tx: u32,
@@ -244,18 +245,19 @@ impl Ticket {
 pub enum LedgerState {
     /// Nothing, or an atomic or exclusive hold, which the lock word itself names.
     None = 0,
-    /// Read-write: a shared fetch-and-add may or may not have been executed.
+    /// Read-write: the client is adding itself to the count; the fetch-and-add may or may not be
+    /// executed.
     Intent = 1,
     /// Read-write: the client is one of the readers in the count.
     HeldShared = 2,
-    /// Read-write: a shared release may or may not have been executed.
+    /// Read-write: the client is taking itself off; the fetch-and-add may or may not be executed.
     Leaving = 4,
-    /// Read-write: queued at the arbiter under the wait number in `detail`.
+    /// Read-write: the client is queued at the arbiter under the wait number in `detail`.
     Waiting = 5,
-    /// Fair: the client's shared ticket, which may not have been taken yet, may have its turn, and
-    /// the client may rely on that until the deadline.
+    /// Fair: a shared ticket, which may not have been taken yet. It may have its turn, and the
+    /// client may rely on that until the deadline.
     ClaimShared = 6,
-    /// As `ClaimShared`, of an exclusive ticket.
+    /// Like `ClaimShared`, for an exclusive ticket.
     ClaimExclusive = 7,
 }
 
@@ -282,11 +284,11 @@ impl LedgerState {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct LedgerEntry {
-    /// Fair: the deadline. State `Waiting`: the wait number. Read-write otherwise: a stamp, new for
-    /// every chain.
+    /// Fair: the deadline of the claim. Read-write, state `Waiting`: the wait number. Read-write
+    /// otherwise: a stamp, new for every chain.
     #[bits(32)]
     pub detail: u32,
-    /// Fair: a stamp, new for each ticket that is taken.
+    /// Fair: a stamp, new for each ticket that the client takes.
     #[bits(29)]
     pub stamp: u32,
     /// The state.
@@ -298,7 +300,7 @@ pub struct LedgerEntry {
 pub const STAMP_MAX: u32 = (1 << 29) - 1;
 
 impl LedgerEntry {
-    /// Fair: a claim of the turn of one ticket; `stamp` is used by no other entry of the client.
+    /// Fair: a claim of the turn of one ticket. No other entry of the client has this `stamp`.
     pub fn claim(mode: Mode, stamp: u32) -> Self {
         let state = match mode {
             Mode::Exclusive => LedgerState::ClaimExclusive,
@@ -315,7 +317,7 @@ impl LedgerEntry {
             _ => None,
         }
     }
-    /// Fair: the deadline.
+    /// Fair: the deadline of the claim.
     #[inline]
     pub fn deadline(self) -> Deadline {
         Deadline(self.detail())

@@ -6,11 +6,12 @@
 //!     the executor posts all chains at once, flushes once, awaits the replies; reports each item
 //!   next ─▶ … until is_done
 //! ```
-//! Items on different locks advance side by side, each exactly as a single call would. Of items
-//! on the same lock the later one begins when the earlier one is done; but a lock that was free
-//! before the batch and is taken by it counts as taken for later items: by another client for
-//! exclusive holds (`Fail`), by a fellow reader for shared and for fair ones (`Success`).
-//! All items are told together: a grant whose lease is over by the last answer is given back.
+//! Items on different locks advance side by side, each exactly as a single call would. Of several
+//! items on one lock the later one begins when the earlier one is done. A lock that was free before
+//! the batch, and that an item has taken, counts as taken for later items: by another client if the
+//! hold is exclusive (`Fail`), by a fellow reader if it is shared or the lock is fair (`Success`).
+//! The caller gets all results together: a grant whose lease is over at the last answer is given
+//! back.
 
 use super::{lease, Bounds, Effect, First, Follows, Operation};
 use crate::clock::Now;
@@ -21,11 +22,12 @@ use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode, Reply};
 use crate::wire::status::Status;
 
-/// The locks of a batch, by the numbers that [`Batch::place`] gave them.
+/// The locks of a batch, under the numbers that [`Batch::place`] returned.
 pub trait Entries {
     /// The entry of this lock.
     fn entry(&mut self, place: usize) -> &mut LockEntry;
-    /// The client's clock for an operation on this lock that begins now, or is told now.
+    /// The client's clock for an operation on this lock that begins now, or whose result is judged
+    /// now.
     fn now(&mut self, place: usize) -> Now;
 }
 
@@ -35,7 +37,7 @@ pub struct Batch {
     bounds: Bounds,
     items: Vec<Item>,
     places: Vec<Place>,
-    /// So many items were judged once more, when all had their results.
+    /// How many items [`judge`](Self::judge) has judged once more, after all had their results.
     judged: usize,
 }
 
@@ -50,9 +52,10 @@ struct Item {
 #[derive(Clone, Debug)]
 enum Run {
     Queued,
-    /// Its first chain is executed.
+    /// The first chain of the operation is under way.
     First(First),
-    /// And this is to be written to the ledger, or `None`: it was just written.
+    /// The first chain is done, and this has to be written to the ledger; `None`: it was just
+    /// written.
     Writes(First, Option<LedgerEntry>),
     Active(Operation),
     Done(OpResult),
@@ -61,7 +64,7 @@ enum Run {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     lock_type: LockType,
-    /// Not held and no ticket, before the batch.
+    /// Whether the client had neither a hold nor a ticket before the batch.
     was_free: bool,
     turn: Turn,
 }
@@ -72,15 +75,15 @@ enum Turn {
     First,
     /// An item is active.
     Taken,
-    /// An item is done, the next may begin.
+    /// An item is done; the next one may begin.
     Later,
 }
 
-/// The place of an item that is decided without its lock.
+/// The place of an item that was decided without its lock.
 const NOWHERE: usize = usize::MAX;
 
 impl Batch {
-    /// How long it may take.
+    /// How long the batch may take.
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
@@ -90,7 +93,7 @@ impl Batch {
         Self { bounds, items: Vec::new(), places: Vec::new(), judged: 0 }
     }
 
-    /// Adds a lock, as it is before the batch. Places count from 0.
+    /// Adds a lock, in its state before the batch. Returns its place; places count from 0.
     pub fn place(&mut self, entry: &LockEntry) -> usize {
         let was_free = matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
         let lock_type = entry.lock_type();
@@ -108,13 +111,13 @@ impl Batch {
         self.items.push(Item { op, place: NOWHERE, run: Run::Done(result) });
     }
 
-    /// Adds what is not of the program: the only one on its lock.
+    /// Adds an operation of the library; no other item may be on its lock.
     pub fn push_unheard(&mut self, operation: Operation, place: usize) {
         self.places[place].turn = Turn::Taken;
         self.items.push(Item { op: Op::Unlock, place, run: Run::Active(operation) });
     }
 
-    /// The place of an item, unless it was decided without one.
+    /// The place of an item; `None`: the item was decided without its lock.
     pub fn place_of(&self, item: usize) -> Option<usize> {
         Some(self.items[item].place).filter(|&place| place != NOWHERE)
     }
@@ -129,8 +132,9 @@ impl Batch {
         self.judge(entries)
     }
 
-    /// Once every item has its result, all are told: a grant whose lease may be over by now,
-    /// since others took longer, is given back like one that came too late.
+    /// Judges all results once more, when every item has one, because the caller gets them
+    /// together: a grant whose lease may be over by now, since other items took longer, is given
+    /// back like a late one.
     fn judge(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
         if !self.is_done() || planted::is(Bug::ToldLate) {
             return None;
@@ -153,7 +157,7 @@ impl Batch {
             for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
                 item.run = Run::Done(OpResult::of(Status::Fail));
             }
-            // of a hold that another item has ended the entry knows no more
+            // the entry no longer knows of a hold that another item has ended
             let was_known = is_lost && !self.places[place].was_free;
             let was_held = lease::was_held(entry, op) || was_known;
             if is_over {
@@ -164,7 +168,8 @@ impl Batch {
             }
             if let Some(request) = entry.undo_request(now) {
                 if !planted::is(Bug::JudgedOnce) {
-                    self.judged = 0; // to tell it takes time, too; no item is given back twice
+                    // sending it takes time, too, so judge again; no item is given back twice
+                    self.judged = 0;
                 }
                 return Some((i, Effect::Tell(request)));
             }
@@ -172,7 +177,7 @@ impl Batch {
         None
     }
 
-    /// Begins an item if no earlier one is active on its lock.
+    /// Begins an item, if no other item is active on its lock.
     fn begin(&mut self, i: usize, entries: &mut impl Entries) -> Option<Effect> {
         let &mut Item { op, place, ref run } = &mut self.items[i];
         if !matches!(run, Run::Queued) || self.places[place].turn == Turn::Taken {
@@ -204,7 +209,7 @@ impl Batch {
         }
     }
 
-    /// What comes after the first chain, or instead of it.
+    /// Goes on with what follows the first chain, or comes instead of it.
     fn follow(&mut self, i: usize, first: First, follows: Follows) {
         match follows {
             Follows::Done(result) => self.finish(i, result),
@@ -246,19 +251,19 @@ impl Batch {
         let is_reentry =
             matches!(item.op, Op::TryLock { .. }) && result.status == Status::AlreadyLocked;
         if is_reentry && place.was_free {
-            result.status = Status::Success; // the hold it re-enters is this batch's own
+            result.status = Status::Success; // the item re-enters a hold of this batch
         }
         place.turn = Turn::Later;
         item.run = Run::Done(result);
     }
 
-    /// A later item has found that what an earlier one was granted is lost.
+    /// Whether an earlier item was granted a hold that a later item has found lost.
     fn has_lost(&self, place: usize, entry: &LockEntry) -> bool {
         !lease::is_held(entry) && !self.releases(place)
     }
 
-    /// An earlier item has found that what the caller had before the batch is lost, and this one
-    /// would have it undone: the caller is told first, and may ask anew then.
+    /// Whether an earlier item has found that the caller's hold from before the batch is lost, and
+    /// this item would undo it: the caller has to learn of the loss first, and may then ask anew.
     fn has_lost_untold(&self, i: usize, entries: &mut impl Entries) -> bool {
         let Item { op, place, .. } = self.items[i];
         let (entry, was_held) = (entries.entry(place), !self.places[place].was_free);
@@ -273,7 +278,7 @@ impl Batch {
         self.items.iter().any(|item| item.place == place && matches!(item.op, Op::Unlock))
     }
 
-    /// As [`Operation::outcome`].
+    /// Like [`Operation::outcome`].
     pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
         match &mut self.items[item].run {
             Run::First(first) => {
@@ -286,24 +291,24 @@ impl Batch {
         }
     }
 
-    /// As [`Operation::queues`]: nothing of a batch waits for one lock alone.
+    /// Like [`Operation::queues`]: a batch does not wait for a single lock.
     pub fn queues(&mut self, item: usize, e: &mut LockEntry) {
         if let Some(operation) = self.active(item) {
             operation.queues(e);
         }
     }
 
-    /// As [`Operation::reply`].
+    /// Like [`Operation::reply`].
     pub fn reply(&mut self, item: usize, e: &mut LockEntry, r: Result<Reply, Status>, now: Now) {
         if let Some(operation) = self.active(item) {
             operation.reply(e, r, now);
         }
     }
 
-    /// As [`Operation::deadline`].
+    /// Like [`Operation::deadline`].
     pub fn deadline(&mut self, item: usize, e: &LockEntry, now: Now) {
         if let Some(operation) = self.active(item) {
-            operation.deadline(e, true, now); // nothing of a batch waits for a grant
+            operation.deadline(e, true, now); // no item of a batch waits for a grant
         }
     }
 
@@ -314,7 +319,7 @@ impl Batch {
         }
     }
 
-    /// As [`Operation::clock`].
+    /// Like [`Operation::clock`].
     pub fn clock(&mut self, item: usize, now: Now) {
         if let Some(operation) = self.active(item) {
             operation.clock(now);
@@ -326,8 +331,8 @@ impl Batch {
         self.items.iter().all(|item| matches!(item.run, Run::Done(_)))
     }
 
-    /// The items in order: operation, kind of the lock if it is one, result (`BadResponse` while
-    /// it has none).
+    /// The items in order: the operation, the kind of the lock if there is one, and the result
+    /// (`BadResponse` while there is none).
     pub fn results(&self) -> impl Iterator<Item = (Op, Option<LockType>, OpResult)> + '_ {
         self.items.iter().map(|item| {
             let lock_type = self.places.get(item.place).map(|place| place.lock_type);
@@ -340,8 +345,8 @@ impl Batch {
     }
 }
 
-/// The answer to a trylock of a lock that an earlier item of the same batch has taken, where it
-/// is not a further hold.
+/// The result of a trylock of a lock that an earlier item of the same batch has taken, unless this
+/// item re-enters that hold.
 fn taken_by_this_batch(place: &Place, entry: &LockEntry, op: Op) -> Option<OpResult> {
     let Op::TryLock { mode, lease } = op else { return None };
     if place.turn != Turn::Later || !place.was_free || lease.is_none() {

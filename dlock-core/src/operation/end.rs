@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How an operation ends: its result, or its being given up, and what is given back then.
+//! How an operation ends: with its result, or because its caller gives it up; and what the client
+//! then gives back.
 
 use super::bounds::LATE_GRANTS_MAX;
 use super::{lease, Operation, Stage};
@@ -9,8 +10,8 @@ use crate::planted::{self, Bug};
 use crate::wire::status::Status;
 
 impl Operation {
-    /// Ends the operation although its answer is out: what it did is undone. The executor drops
-    /// what it waits for, and carries out the effects that are left.
+    /// Ends the operation although its answer is still to come, and undoes what it did. The
+    /// executor drops what it waits for, and carries out the remaining effects.
     pub fn give_up(&mut self, entry: &mut LockEntry, status: Status, now: Now) {
         let given_up = OpResult::of(status);
         match self.stage {
@@ -18,7 +19,8 @@ impl Operation {
             Stage::Done(result) => {
                 self.stage = match self.untold(entry, &result) {
                     true => Stage::Undo(given_up),
-                    // what the caller had before is undone once it knows that it was lost
+                    // a hold from before this operation is undone once the caller knows that it was
+                    // lost
                     false => Stage::Done(given_up),
                 };
                 return;
@@ -29,28 +31,30 @@ impl Operation {
             self.machine.abandon(entry);
         }
         if self.is_renewal() {
-            entry.rewrite_ledger(); // the channel that carried it may have been replaced
+            entry.rewrite_ledger(); // the channel of the renewal may have been replaced
             entry.has_renewed(status, now);
         }
         self.stage = Stage::Undo(given_up);
     }
 
-    /// The caller is not told this result, so a hold that it was granted is given back. Whether
-    /// that is to be undone at the primary.
+    /// Gives back a hold that this result grants, because the caller will not learn of it. Returns
+    /// whether the primary has to undo the hold.
     fn untold(&mut self, entry: &mut LockEntry, result: &OpResult) -> bool {
         let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
         if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
             return false;
         }
         if entry.refs() > 1 {
-            entry.leaves_once(); // nothing is to be sent
+            entry.leaves_once(); // a re-entry: there is nothing to send
             return false;
         }
         entry.give_back();
         true
     }
 
-    /// The machine has a result. A grant whose lease may be over is given back.
+    /// Ends the operation with the machine's `result`, unless that is a grant whose lease may be
+    /// over: such a hold is given back. Then an acquire that waits begins anew while it has time;
+    /// otherwise the caller gets `Fail`.
     pub(super) fn finish(&mut self, entry: &mut LockEntry, result: OpResult) {
         if self.is_renewal() {
             return self.has_renewed(entry, result);
@@ -65,8 +69,8 @@ impl Operation {
             return;
         }
         if lease::was_held(entry, self.op) {
-            // the caller may rely on its hold until it is told: what is left of it is undone
-            // later, or ends with its lease
+            // the caller may rely on its hold until it learns of the end: what is left of the hold
+            // is undone later, or ends with its lease
             entry.give_back();
             self.stage = Stage::Done(OpResult::of(Status::Fail));
             return;

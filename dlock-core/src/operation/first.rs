@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The entry of every operation: up to the outcome of its first chain, which decides most of them.
+//! The beginning of every operation, up to the outcome of its first chain, which decides most of
+//! them.
 //!
 //! ```text
 //!   begin ─▶ Post ─ outcome ─▶ Done
@@ -7,9 +8,9 @@
 //!        │                  └▶ Running
 //!        └▶ Done | Running
 //! ```
-//! It is made of the parts of which [`Operation`] is made, and takes no decision of its own: it
-//! ends an operation whose machine says success, and everything else goes on as an [`Operation`].
-//! The clock is read after a ledger write that follows the chain.
+//! `First` is made of the same parts as [`Operation`], and decides nothing differently: it ends an
+//! operation whose machine returns success, and leaves all others to an [`Operation`]. The clock is
+//! read after a ledger write that follows the chain.
 
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;
@@ -27,11 +28,11 @@ pub struct First {
     bounds: Bounds,
     op: Op,
     mode: Mode,
-    /// Decided, and its ledger write is being carried out.
+    /// The result, while its ledger write is under way.
     result: Option<OpResult>,
 }
 
-/// What follows.
+/// What comes after a step of [`First`].
 #[allow(clippy::large_enum_variant)] // nothing is allocated
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Follows {
@@ -41,12 +42,12 @@ pub enum Follows {
     Post(Chain),
     /// Write this to the ledger, and report [`First::written`].
     Write(LedgerEntry),
-    /// Ask it for its effects.
+    /// Call [`Operation::next`] for the effects.
     Running(Operation),
 }
 
 impl First {
-    /// An operation that is to [begin](Self::begin). `now` is from before anything is posted:
+    /// An operation that is to [begin](Self::begin). `now` was read before anything is posted:
     /// leases count from there.
     #[inline]
     pub fn new(entry: &LockEntry, op: Op, now: Now, bounds: Bounds) -> Self {
@@ -54,8 +55,8 @@ impl First {
         Self { machine: Machine::of(op, now), bounds, op, mode, result: None }
     }
 
-    /// Begins it. A call that has no time left, or whose session is past its horizon, does not
-    /// begin.
+    /// Begins the operation. A call that has no time left, or whose session is past its horizon,
+    /// ends at once.
     #[inline]
     pub fn begin(&mut self, entry: &mut LockEntry) -> Follows {
         let now = self.machine.started();
@@ -78,9 +79,9 @@ impl First {
         }
     }
 
-    /// What the [first effect](LockEntry::first_op) of an operation has decided, which has found
-    /// `old`; `now` as for [`Operation::outcome`]. `None`: go on by [`after`](Self::after), and
-    /// report the outcome. It is the part of [`outcome`](Self::outcome) that copies nothing.
+    /// The result of an operation whose [first effect](LockEntry::first_op) has found `old`; `now`
+    /// as for [`Operation::outcome`]. `None`: go on with [`after`](Self::after), and report the
+    /// outcome. This is the part of [`outcome`](Self::outcome) that copies nothing.
     #[inline(always)]
     pub fn ended(
         entry: &mut LockEntry,
@@ -97,8 +98,8 @@ impl First {
         Some(lease::told(entry, op, result, *now))
     }
 
-    /// The same of a [chain](LockEntry::first_turn), which has found `values`. What is to be
-    /// written to the ledger is that of a release.
+    /// Like [`ended`](Self::ended), for a [chain](LockEntry::first_turn) that has found `values`.
+    /// Only a release leaves a ledger entry to write.
     #[inline(always)]
     pub fn ended_by(
         entry: &mut LockEntry,
@@ -116,14 +117,15 @@ impl First {
         Some(lease::told(entry, op, result, *now))
     }
 
-    /// An operation whose [first effect](LockEntry::first_op) is under way.
+    /// The beginning of an operation whose [first effect](LockEntry::first_op) is under way.
     #[inline]
     pub fn after(entry: &LockEntry, op: Op, first: FirstOp, begun: Now, bounds: Bounds) -> Self {
         let (machine, mode) = (Machine::after(op, first, begun), mode_of(op, entry));
         Self { machine, bounds, op, mode, result: None }
     }
 
-    /// What is not one word operation if no other client interferes.
+    /// Begins an operation that needs more than one word operation even if no other client
+    /// interferes.
     #[inline(never)]
     fn begin_with_more(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
         if let Some(result) = entry.decided(self.op, now) {
@@ -135,7 +137,7 @@ impl First {
         }
     }
 
-    /// Until when the outcome of the first chain is waited for.
+    /// When to stop waiting for the outcome of the first chain.
     #[inline]
     pub fn until_ns(&self) -> u64 {
         self.bounds.chain_until_ns(self.machine.started().local_ns)
@@ -148,14 +150,14 @@ impl First {
         Operation { mode: self.mode, ..operation }
     }
 
-    /// Whether the decision needs the clock as it is after the chain, or the ledger write; where
-    /// not, an older reading will do. See [`Operation::needs_clock`].
+    /// Whether the decision needs the clock as read after the chain, or after the ledger write. If
+    /// not, an older reading is good enough. See [`Operation::needs_clock`].
     #[inline]
     pub fn needs_clock(&self, entry: &LockEntry, last: Now) -> bool {
         needs_clock(self.op, entry, last)
     }
 
-    /// The outcome of the chain; `now` as for [`Operation::outcome`].
+    /// Handles the outcome of the chain; `now` as for [`Operation::outcome`].
     #[inline]
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
         if let (Outcome::Done(values), Some(first)) = (&outcome, self.machine.first_op()) {
@@ -179,8 +181,8 @@ impl First {
         }
     }
 
-    /// The ledger write has taken effect; `now` was read after it, if it is
-    /// [needed](Self::needs_clock).
+    /// Handles that the ledger write has taken effect; `now` was read after it, if the decision
+    /// [needs](Self::needs_clock) that.
     #[inline]
     pub fn written(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
         match self.result {

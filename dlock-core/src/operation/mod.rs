@@ -7,25 +7,25 @@
 //!   Post ─ outcome ▶   Pause, Park ─ paused ▶   Ask, Probe, Await ─ reply | deadline ▶   Done
 //!   WriteLedger, Wake, Tell, Forget, Count: carried out at once, then `next` again
 //! ```
-//! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Pause`,
-//! `Park`, `Ask`, `Probe`, `ReadClock` and `Await` wait for something: the executor reports it by
-//! an event and calls `next` again. All rules of the protocol that lie between a call and its
+//! [`Operation::next`] returns the one effect that the executor carries out next. For `Post`,
+//! `Pause`, `Park`, `Ask`, `Probe`, `ReadClock` and `Await` the executor reports the end of the
+//! effect by an event, then calls `next` again. All rules of the protocol between a call and its
 //! result are here, for blocking calls, [batches](Batch), asynchronous calls, the simulator, the
 //! models and the fuzzers alike:
 //!
 //! * A ledger entry is written before the chain or request that follows it.
-//! * A chain that was refused because its session is over has an unknown outcome, and so has
-//!   whatever comes after the session's horizon; past it nothing begins.
-//! * A wait that lasts too long is cancelled; its own reply still counts, for
-//!   [`CANCEL_WAIT_NS`] more. A primary that answers nothing in the last [`PROBE_NS`] before is
-//!   not asked to cancel: the call ends in time.
-//! * **Success means a running lease.** No call says success unless the lease, by the client's
-//!   own bounded clock read after the answer, still runs ([`lease`]). Otherwise the arbiter is
-//!   asked to undo the grant, and the call fails or goes on waiting.
-//! * What a lost answer may have left behind is undone ([`Request::Resolve`]): at once, without
-//!   waiting for it, and for sure before the next operation on the lock.
+//! * A chain that was refused because its session is over has an unknown outcome, and so has every
+//!   outcome or reply after the session's horizon. Past the horizon nothing begins.
+//! * A wait that lasts too long is cancelled; its own reply still counts for [`CANCEL_WAIT_NS`]
+//!   more. In the last [`PROBE_NS`] of a wait the client asks whether the primary is there. If
+//!   there is no answer, the client sends no cancel: the call ends in time.
+//! * **Success means a running lease.** No call returns success unless the lease still runs by the
+//!   client's own bounded clock, read after the answer ([`lease`]). Otherwise the client asks the
+//!   arbiter to undo the grant, and the call fails or goes on waiting.
+//! * The arbiter undoes what a lost answer may have left behind ([`Request::Resolve`]). The client
+//!   asks for that at once, without waiting, and again before the next operation on the lock.
 //! * An operation takes at most [`STEPS_MAX`] steps, and no longer than its [`Bounds`]. Tries of a
-//!   lock that another client holds are counted apart ([`Effect::Pause`]).
+//!   lock that another client holds have a limit of their own ([`Effect::Pause`]).
 
 mod background;
 mod batch;
@@ -52,153 +52,157 @@ use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode, Reply, Request};
 use crate::wire::status::Status;
 
-/// What the executor does next. Times are on the client's own clock ([`Now::local_ns`]).
+/// The next step for the executor. Times are on the client's own clock ([`Now::local_ns`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Execute the chain and report [`Operation::outcome`]; `Unknown` if it has none in time.
+    /// Execute the chain and report [`Operation::outcome`]: `Unknown` if there is no outcome in
+    /// time.
     Post {
         /// The chain.
         chain: Chain,
-        /// Until when its outcome is waited for.
+        /// When to stop waiting for the outcome.
         until_ns: u64,
     },
-    /// Write my ledger entry of the lock, ordered before whatever follows.
+    /// Write this client's ledger entry of the lock; the write takes effect before any later
+    /// effect.
     WriteLedger(LedgerEntry),
     /// Send a request and wait for its reply: report [`Operation::reply`], or
-    /// [`Operation::deadline`] when the time has come.
+    /// [`Operation::deadline`] if there is no reply by `until_ns`.
     Ask {
         /// The request.
         request: Request,
-        /// Until when its reply is waited for.
+        /// When to stop waiting for the reply.
         until_ns: u64,
     },
-    /// Send a [`Request::Ping`], and go on waiting for the reply to the last `Ask` as after an
-    /// `Await`: when the time has come, report by [`Operation::deadline`] whether it was answered.
+    /// Send a [`Request::Ping`], and go on waiting for the reply to the last `Ask`, as after an
+    /// `Await`. At `until_ns` report by [`Operation::deadline`] whether the primary has answered
+    /// the ping.
     Probe {
-        /// Until when.
+        /// When to stop waiting.
         until_ns: u64,
     },
     /// Go on waiting for the reply to the last `Ask`.
     Await {
-        /// Until when.
+        /// When to stop waiting.
         until_ns: u64,
     },
-    /// Another client holds the lock, and may release it soon: wait for so long, and report
+    /// Another client holds the lock, and may release it soon: wait for `pause_ns`, and report
     /// [`Operation::paused`]; or report [`Operation::queues`] at once.
     Pause {
         /// Nanoseconds.
         pause_ns: u64,
-        /// Turns of others before its own: the processor is better left to them. 0: there are no
-        /// turns, and it may win at any moment.
+        /// How many turns of other clients come before this one's: the processor is better left to
+        /// those clients. 0: the lock has no turns, and the operation may succeed at any moment.
         ahead: u16,
     },
-    /// Sleep until this half of this word has another value, or clients that sleep on it are woken,
-    /// and report [`Operation::paused`]; or report [`Operation::queues`] at once.
+    /// Sleep until this half of the word is no longer `value`, or until another process wakes the
+    /// sleepers; then report [`Operation::paused`]. Or report [`Operation::queues`] at once.
     Park {
-        /// The word.
+        /// The word to sleep on.
         addr: WordAddr,
-        /// Which half of it.
+        /// The half of the word.
         half: Half,
-        /// The value that it has.
+        /// The value that this half has.
         value: u32,
-        /// For so long at most, nanoseconds.
+        /// The longest sleep, nanoseconds.
         limit_ns: u64,
     },
-    /// Wake all clients that sleep on this word: on its lower half, or on both.
+    /// Wake all clients that sleep on this word: on its lower half, or on both halves.
     Wake {
         /// The word.
         addr: WordAddr,
-        /// [`Half::High`]: both.
+        /// Which halves; [`Half::High`]: both.
         half: Half,
     },
-    /// Send a request whose reply, if it has one, nobody waits for.
+    /// Send a request; the client does not wait for a reply.
     Tell(Request),
-    /// Read the clock and report [`Operation::clock`]: a grant is to be told, and what was carried
-    /// out since the last reading may have taken long.
+    /// Read the clock and report [`Operation::clock`]: the operation is about to return a grant,
+    /// and the effects since the last reading may have taken long.
     ReadClock,
-    /// The reply to the last `Ask` is not wanted any more.
+    /// Stop waiting for the reply to the last `Ask`; the executor ignores it if it comes.
     Forget,
-    /// Count this for the primary, which does not see what the client decides on its memory by
-    /// itself. Where the primary executes the chains it counts by itself.
+    /// Add one to this counter for the primary, which does not see what the client decides by
+    /// itself on the primary's memory. A primary that executes the chains counts by itself.
     Count(Counter),
     /// The operation is over.
     Done(OpResult),
 }
 
-/// Where an operation is.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stage {
-    /// The machine's step is to be turned into an effect.
+    /// The machine's step still has to become an effect.
     Step(Step),
     Posted,
     Pausing,
-    /// A reply is waited for. `wait`: it is that of a `Wait`, which can be cancelled.
+    /// The client waits for a reply. `wait`: it is the reply to a `Wait`, which can be cancelled.
     Asked {
         wait: bool,
     },
-    /// A wait is nearly over: the primary is to be asked whether it is there.
+    /// A wait is nearly over: next, the client asks whether the primary is there.
     Probe,
-    /// It was asked.
+    /// The client has asked that.
     Probing,
-    /// A wait lasted too long: its cancel is to be sent.
+    /// A wait has lasted too long: next, the client sends its cancel.
     Cancel(Request),
-    /// Its cancel was sent.
+    /// The client has sent the cancel.
     Cancelled,
-    /// The readers inside are asked for; this is the result.
+    /// The client has asked how many readers hold the lock; this is the result without their
+    /// number.
     Counting(OpResult),
-    /// The answer has not come: it is to be forgotten, then this result counts.
+    /// That answer has not come: the executor forgets it, then this result counts.
     Uncounted(OpResult),
-    /// The reply is waited for once more.
+    /// The client waits for the reply once more.
     Awaiting,
-    /// The clock is to be read before this result is told.
+    /// The client reads the clock before it returns this result.
     Reading(OpResult),
-    /// No reply has come in time: it is to be forgotten, then this result counts.
+    /// No reply has come in time: the executor forgets it, then the machine goes on.
     Unanswered,
-    /// The result is known; what is in doubt is to be undone.
+    /// The result is known; next, the client undoes what is in doubt.
     Undo(OpResult),
     Done(OpResult),
 }
 
-/// One operation under way. Its [`LockEntry`] is passed to every call.
+/// One operation under way. The caller passes its [`LockEntry`] to every function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Operation {
     op: Op,
     bounds: Bounds,
     machine: Machine,
     stage: Stage,
-    /// The client's clock as of the last event.
+    /// The client's clock at the last event.
     now: Now,
     steps: u32,
     late_grants: u32,
-    /// Something was carried out since the clock was read.
+    /// Whether effects were carried out since the clock was read.
     has_acted: bool,
-    /// The session was replaced while a reply was waited for.
+    /// Whether the session was replaced while the operation waited for a reply.
     replaced: bool,
-    /// It is of the library, not of its program.
+    /// Whether the library began the operation: its program does not hear the result.
     is_unheard: bool,
-    /// How the lock is asked for, or was held.
+    /// The mode in which the operation asks for the lock, or held it.
     mode: Mode,
-    /// The arbiter was asked: it counts what it has decided.
+    /// Whether the client has asked the arbiter, which counts its own decisions.
     has_asked: bool,
-    /// What is to be counted for the primary.
+    /// The counter that the primary still has to add one to.
     count: Option<Counter>,
-    /// The readers inside were asked for.
+    /// Whether the client has asked how many readers hold the lock.
     has_asked_readers: bool,
 }
 
-/// The first part of an operation: decided at once, or to be carried on.
+/// The first part of an operation: it has decided the operation, or the operation runs.
 #[allow(clippy::large_enum_variant)] // an operation allocates nothing
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Started {
     /// Decided without the primary.
     Done(OpResult),
-    /// Ask it for its effects.
+    /// Call [`Operation::next`] for the effects.
     Running(Operation),
 }
 
 impl Operation {
-    /// Begins an operation. `now` is from before anything is posted: leases count from there.
-    /// A call that has no time left, or whose session is past its horizon, does not begin.
+    /// Begins an operation. `now` was read before anything is posted: leases count from there. A
+    /// call that has no time left, or whose session is past its horizon, ends at once.
     pub fn begin(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Started {
         let mut first = First::new(entry, op, now, bounds);
         match first.begin(entry) {
@@ -233,19 +237,19 @@ impl Operation {
         self.op
     }
 
-    /// How long it may take.
+    /// How long the operation may take.
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
 
-    /// Whether its next decision needs the clock as it is after the event. Where not, an older
-    /// reading will do.
+    /// Whether the next decision needs the clock as read after the event. If not, an older reading
+    /// is good enough.
     #[inline]
     pub fn needs_clock(&self, entry: &LockEntry) -> bool {
         needs_clock(self.op, entry, self.now)
     }
 
-    /// The next effect. After one that waits for something, only once that was reported.
+    /// The next effect. After an effect that waits, the executor reports the event first.
     pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
         if !self.is_ledger_late() {
             if let Some(write) = entry.take_ledger_write() {
@@ -281,7 +285,7 @@ impl Operation {
                     }
                     self.finish(entry, result);
                     if let Some(write) = entry.take_ledger_write() {
-                        self.has_acted = true; // before what it gives back is undone
+                        self.has_acted = true; // before the hold that it gives back is undone
                         return Effect::WriteLedger(write);
                     }
                 }
@@ -353,13 +357,15 @@ impl Operation {
         }
     }
 
-    /// [`Bug::LedgerLate`]: what follows a ledger write is carried out before it.
+    /// [`Bug::LedgerLate`], a planted bug: chains and requests are carried out before the ledger
+    /// write.
     fn is_ledger_late(&self) -> bool {
         planted::is(Bug::LedgerLate)
             && matches!(self.stage, Stage::Step(Step::Chain(_) | Step::Request(_)))
     }
 
-    /// Turns what the machine wants, if it is not the usual, into an effect; `None`: look again.
+    /// Turns a step of the machine that `next` does not handle into an effect; `None`: look at the
+    /// stage again.
     fn follow(&mut self, entry: &mut LockEntry, step: Step) -> Option<Effect> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
@@ -389,8 +395,8 @@ impl Operation {
         }
     }
 
-    /// Whether the clock is to be read once more before this result is told: a ledger write may
-    /// take as long as a socket blocks, and a process may stand still after it.
+    /// Whether the client reads the clock once more before it returns this result: a ledger write
+    /// may take as long as a socket blocks, and the process may have been stopped after it.
     fn is_stale(&self, entry: &LockEntry, result: &OpResult) -> bool {
         self.has_acted && lease::is_grant(entry, self.op, result) && !planted::is(Bug::ToldLate)
     }
@@ -403,8 +409,8 @@ impl Operation {
         Effect::Ask { request, until_ns: self.bounds.chain_until_ns(self.now.local_ns) }
     }
 
-    /// Whether the primary is to be asked for the readers inside, which this result's view tells
-    /// and the word does not.
+    /// Whether the client asks the primary how many readers hold the lock, because this result's
+    /// view needs their number and the word does not tell it.
     fn wants_readers(&self, entry: &LockEntry, result: &OpResult) -> bool {
         let has_time = self.now.local_ns < self.bounds.until_ns;
         !self.has_asked_readers
@@ -413,7 +419,7 @@ impl Operation {
             && entry.wants_readers(self.mode, result)
     }
 
-    /// The clock as it is now.
+    /// Handles the reading for [`Effect::ReadClock`].
     pub fn clock(&mut self, now: Now) {
         if let Stage::Reading(result) = self.stage {
             self.read(now);
@@ -426,8 +432,8 @@ impl Operation {
         self.has_acted = false;
     }
 
-    /// The outcome of the chain that was posted. `now` was read after it came, unless
-    /// [`needs_clock`](Self::needs_clock) says that it need not.
+    /// Handles the outcome of the chain that was posted. `now` was read after the outcome came,
+    /// unless [`needs_clock`](Self::needs_clock) returned `false`.
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) {
         if !matches!(self.stage, Stage::Posted) {
             return;
@@ -437,7 +443,7 @@ impl Operation {
         self.stage = Stage::Step(self.machine.outcome(entry, outcome, now));
     }
 
-    /// The reply that was waited for, or why there will be none.
+    /// Handles the reply, or the error because of which there will be none.
     pub fn reply(&mut self, entry: &mut LockEntry, reply: Result<Reply, Status>, now: Now) {
         if let Stage::Counting(result) = self.stage {
             self.read(now);
@@ -455,8 +461,8 @@ impl Operation {
         self.stage = Stage::Step(self.machine.reply(entry, reply, now));
     }
 
-    /// The reply has not come until the time told. `is_answered`: a [`Probe`](Effect::Probe) was
-    /// sent, and answered.
+    /// Handles that no reply has come by `until_ns`. `is_answered`: the client has sent a
+    /// [`Probe`](Effect::Probe), and the primary has answered it.
     pub fn deadline(&mut self, entry: &LockEntry, is_answered: bool, now: Now) {
         self.read(now);
         let cancel = self.machine.cancel(entry);
@@ -464,7 +470,7 @@ impl Operation {
             (Stage::Asked { wait: true }, Some(_)) if now.local_ns < self.bounds.grant_until_ns => {
                 Stage::Probe
             }
-            // a primary that answers nothing will not answer a cancel either
+            // a primary that does not answer the ping does not answer a cancel either
             (Stage::Probing, _) if !is_answered => Stage::Unanswered,
             (Stage::Asked { wait: true } | Stage::Probing, Some(cancel)) => Stage::Cancel(cancel),
             (Stage::Counting(result), _) => Stage::Uncounted(result),
@@ -473,7 +479,8 @@ impl Operation {
         };
     }
 
-    /// The session was replaced while a reply was waited for, which may not count, or in a pause.
+    /// Handles that the session was replaced while the operation waited for a reply, which then may
+    /// not count, or paused.
     pub fn replaced(&mut self, entry: &mut LockEntry, now: Now) {
         self.replaced = true;
         if matches!(self.stage, Stage::Pausing) {
@@ -484,9 +491,10 @@ impl Operation {
         self.reply(entry, Err(Status::BadResponse), now);
     }
 
-    /// The result, which was decided earlier, is told only now (the program had not asked for it;
-    /// others of its batch took longer): a grant whose lease may be over by now is given back.
-    /// Then the effects that are left, up to another [`Effect::Done`].
+    /// Judges the result again, because the program learns of it later than the operation decided
+    /// it (the program had not asked, or others of its batch took longer): the client gives back a
+    /// grant whose lease may be over by now. Then the remaining effects follow, up to another
+    /// [`Effect::Done`].
     pub fn told_late(&mut self, entry: &LockEntry, now: Now) {
         let Stage::Done(result) = self.stage else { return };
         if lease::is_over(entry, self.op, &result, now) && !planted::is(Bug::ToldLate) {
@@ -495,7 +503,7 @@ impl Operation {
         }
     }
 
-    /// Whether the last effect is one that is to be reported, and was not.
+    /// Whether the executor still has to report the event of the last effect.
     pub fn is_waiting(&self) -> bool {
         matches!(
             self.stage,
@@ -509,13 +517,13 @@ impl Operation {
         )
     }
 
-    /// Whether nothing is waited for any more: only effects that end it are left.
+    /// Whether the operation waits for nothing any more: only effects that end it are left.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Undo(_) | Stage::Done(_))
     }
 }
 
-/// Whether what follows an event needs the clock as it is then; `last` is the last reading.
+/// Whether a decision after an event needs the clock as read then; `last` is the last reading.
 #[inline]
 pub fn needs_clock(op: Op, entry: &LockEntry, last: Now) -> bool {
     let has_horizon = last.horizon_ns != u64::MAX;
@@ -528,23 +536,23 @@ pub fn needs_clock(op: Op, entry: &LockEntry, last: Now) -> bool {
     }
 }
 
-/// What the outcome of a chain is worth that comes `now`.
+/// The outcome of a chain as it counts at `now`.
 #[inline]
 fn believed(outcome: Outcome, now: Now) -> Outcome {
     match outcome {
-        // a session that was gone before the chain was sent has refused nothing
+        // a session that was over before the chain was sent has refused nothing
         Outcome::Refused(Status::BadResponse | Status::TimedOut)
             if !planted::is(Bug::DoorbellLost) =>
         {
             Outcome::Unknown
         }
-        // what it did may have been undone before it came
+        // the primary may have undone what the chain did before its outcome came
         _ if now.is_past_horizon() => Outcome::Unknown,
         outcome => outcome,
     }
 }
 
-/// How the lock is asked for, or is held.
+/// The mode in which the operation asks for the lock, or the client holds it.
 fn mode_of(op: Op, entry: &LockEntry) -> Mode {
     match op {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => mode,

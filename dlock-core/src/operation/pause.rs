@@ -7,7 +7,7 @@ use crate::lock::{LockEntry, Machine, Step};
 use crate::wire::status::Status;
 
 impl Operation {
-    /// The pause is over; `now` was read after it.
+    /// Goes on after the pause; `now` was read after it.
     pub fn paused(&mut self, entry: &mut LockEntry, now: Now) {
         self.pause_ends(entry, now, Machine::paused);
     }
@@ -22,7 +22,7 @@ impl Operation {
             return;
         }
         self.read(now);
-        self.steps = 0; // the tries have a bound of their own
+        self.steps = 0; // the tries have a limit of their own
         let has_time = now.local_ns < self.bounds.grant_until_ns;
         self.stage = Stage::Step(match has_time {
             _ if now.is_past_horizon() => self.machine.reply(entry, Err(Status::BadResponse), now),
@@ -31,7 +31,7 @@ impl Operation {
         });
     }
 
-    /// There is no pause, and no other try.
+    /// Queues at once: the executor makes no pause and no other try.
     pub fn queues(&mut self, entry: &mut LockEntry) {
         if matches!(self.stage, Stage::Pausing) {
             self.stage = Stage::Step(self.machine.queues(entry));

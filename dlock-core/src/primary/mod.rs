@@ -5,14 +5,14 @@
 //!   connections, processes, operators, time ──Event──▶ handle ─┬─▶ Membership   who may act
 //!   connections, processes, memory, log    ◀──Effect── poll  ◀─┴─▶ Locks        what they have
 //! ```
-//! The driver gives one event after the other, and executes after each what [`Primary::poll`] asks
-//! for, in order, until there is nothing more. It decides nothing, and need not remember anything:
-//! what an event entails comes out as effects, answers last. Three effects are reported by an event
-//! ([`Event::Done`]), because the machine goes on only when the client cannot act any more:
-//! *fencing comes before undoing*.
+//! The driver passes one event after the other to `handle`, and after each executes what
+//! [`Primary::poll`] returns, in order, until there is nothing more. The driver decides nothing,
+//! and need not remember anything: all that an event entails comes out as effects, answers last.
+//! The driver reports three of the effects by an event ([`Event::Done`]), because the machine goes
+//! on only when the client cannot act any more: *fencing comes before undoing*.
 //!
 //! Equal events at equal times, with equal values of the memory, give equal effects and equal
-//! state: everything that is walked has an order, and what is random stands in the event. So the
+//! state: the machine walks only ordered tables, and random values are part of the event. So the
 //! events can be kept in a log, and applied elsewhere.
 
 mod event;
@@ -45,26 +45,26 @@ use crate::wire::status::Status;
 pub struct Primary {
     members: Membership,
     locks: Locks,
-    /// Ends of what has no lease, under way.
+    /// The lapses under way.
     lapses: VecDeque<Lapse>,
-    /// What goes on when the members want nothing more done.
+    /// What the machine does when the members have no more tasks.
     next: VecDeque<Next>,
-    /// What is being executed, and will be reported.
+    /// The task whose effect the driver is executing, and will report.
     reported: Option<Task>,
     effects: VecDeque<Effect>,
     sent: Vec<Sent>,
-    /// The driver was told that the memory refuses chains.
+    /// Whether the driver was last told that the memory refuses chains.
     is_gated: bool,
     undone_at_once: u32,
-    /// Work units of upkeep since they were last asked for.
+    /// Work units of upkeep since the last [`take_upkeep`](Self::take_upkeep).
     upkeep: u32,
-    /// Whom the last act of an operator concerned.
+    /// The clients that the last act of an operator concerned.
     operated: Vec<ClientId>,
-    /// It was told that nothing is held in a drain.
+    /// Whether the machine has already reported that no lock is held in a drain.
     was_idle: bool,
 }
 
-/// The rest of an event, after everything that its beginning entails.
+/// The rest of an event, which follows all that the beginning of the event entails.
 #[derive(Debug)]
 enum Next {
     Open { request: ControlRequest, caller: Caller, draws: Draws, is_again: bool },
@@ -74,7 +74,7 @@ enum Next {
 }
 
 impl Primary {
-    /// Without clients and locks.
+    /// A primary without clients and locks.
     pub fn new(config: PrimaryConfig, rules: Rules) -> Self {
         Self {
             members: Membership::new(rules),
@@ -92,12 +92,12 @@ impl Primary {
         }
     }
 
-    /// The next thing to be done outside.
+    /// The next effect for the driver.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Something has happened.
+    /// Handles an event.
     pub fn handle<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, event: Event) {
         let Self { members, locks, sent, next, .. } = self;
         match event {
@@ -121,7 +121,7 @@ impl Primary {
             Event::Heard { client, control } => members.heard(now, client, control),
             Event::Shown { client, control } => _ = members.is_shown(now, locks, client, control),
             Event::Control { client, control, request } => {
-                // what an old session could do has ended when this is served
+                // the old session cannot do anything any more when this request is served
                 members.is_shown(now, locks, client, control);
                 next.push_back(Next::Serve { client, control, request });
             }
@@ -161,7 +161,7 @@ impl Primary {
         self.go_on(now, mem);
     }
 
-    /// Does what the event entails, up to what must be reported first.
+    /// Does what the event entails, up to an effect that the driver must report first.
     fn go_on<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M) {
         loop {
             self.tell(now);
@@ -178,7 +178,7 @@ impl Primary {
         }
     }
 
-    /// What has come out of it until now.
+    /// Turns what has come out of the members and the locks so far into effects.
     fn tell(&mut self, now: ServerTime) {
         self.effects.extend(self.locks.reserve_tokens(now).map(Effect::Keep));
         self.effects.extend(self.sent.drain(..).map(Effect::Send));
@@ -246,7 +246,7 @@ impl Primary {
             Next::Open { request, caller, draws, is_again } => {
                 let opened = members.open(now, locks, mem, &request, &caller, draws);
                 match opened {
-                    // the first makes room, and the second takes it
+                    // the first call makes room, and the second one takes it
                     Ok(Opened::Wait) if !is_again => {
                         Next::Open { request, caller, draws, is_again: true }
                     }
@@ -274,10 +274,10 @@ impl Primary {
             }
             Next::Tell(effect) => return self.effects.push_back(effect),
         };
-        self.next.push_front(then); // after what this entails
+        self.next.push_front(then); // after the effects of the step
     }
 
-    /// The effect that is to be reported was executed.
+    /// Handles that the driver has executed the effect that it must report.
     fn done<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, unfenced: bool) {
         let Self { members, locks, sent, .. } = self;
         match self.reported.take() {
@@ -299,7 +299,7 @@ impl Primary {
         }
     }
 
-    /// A chain is executed if its client may have that done.
+    /// Executes a chain, if its client may have that done.
     fn chain<M: MemberMemory>(
         &mut self,
         now: ServerTime,
@@ -320,7 +320,7 @@ impl Primary {
                 }
                 locks.count_chain(now, client, chain, values);
             }
-            // only a fair lock without room for a ticket says so
+            // only a fair lock without room for a ticket returns `Fail`
             (Err(Status::Fail), _) => locks.count(Counter::FairQueueLimit),
             (Err(Status::Denied), _) => locks.chain_was_denied(mem, client, chain),
             _ => {}
@@ -328,8 +328,8 @@ impl Primary {
         self.effects.push_back(Effect::Outcome(outcome));
     }
 
-    /// Writes an entry of a client's ledger for it. One of a lock that the client has given back
-    /// meanwhile is not written.
+    /// Writes an entry of a client's ledger for the client. Does not write one of a lock that the
+    /// client has given back meanwhile.
     fn note<M: MemberMemory>(
         &mut self,
         mem: &mut M,
@@ -349,7 +349,7 @@ impl Primary {
         }
     }
 
-    /// Does everything whose time has come, but for upkeep.
+    /// Does everything whose time has come, except for upkeep.
     fn tick(&mut self, now: ServerTime) {
         let is_due = self.next_wakeup().is_some_and(|at| at <= now);
         let Self { members, locks, effects, .. } = self;
@@ -368,7 +368,7 @@ impl Primary {
         }
     }
 
-    /// A slice of what there is to do by itself; its work.
+    /// Does a slice of upkeep; returns its work units.
     fn upkeep<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, budget: u32) -> u32 {
         let Self { members, locks, sent, lapses, .. } = self;
         let mut work = 0;
@@ -389,7 +389,7 @@ impl Primary {
         work
     }
 
-    /// Nothing of the client can act any more: what it has is undone, a part of it at once.
+    /// Undoes what a client has, a part of it at once: nothing of the client can act any more.
     fn undo<M: MemberMemory>(&mut self, now: ServerTime, mem: &mut M, client: ClientId) {
         if self.locks.fenced(client) {
             return self.members.undone(client);
@@ -401,7 +401,7 @@ impl Primary {
         }
     }
 
-    /// When [`Event::Tick`], or upkeep, has something to do; a time that has passed: now.
+    /// When [`Event::Tick`], or upkeep, next has something to do; a time that has passed: now.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         let lapses = (!self.lapses.is_empty()).then_some(ServerTime(0));
         let (locks, members) = (&self.locks, self.members.next_wakeup(&self.locks));
@@ -414,7 +414,7 @@ impl Primary {
         !self.lapses.is_empty() || self.locks.next_step().is_some_and(|at| at <= now)
     }
 
-    /// Whether something is being ended because it has no lease.
+    /// Whether a lapse is under way.
     pub fn is_lapsing(&self) -> bool {
         !self.lapses.is_empty()
     }
@@ -429,28 +429,29 @@ impl Primary {
         self.locks.take_work()
     }
 
-    /// What was refused for want of a right, or for a quota, since the last call: for the log.
+    /// Takes the refusals since the last call, for want of a right or because of a quota; they are
+    /// for the log.
     pub fn take_refusals(&mut self) -> Vec<Refusal> {
         self.locks.take_refusals()
     }
 
-    /// Its members.
+    /// The members of this primary.
     pub fn members(&self) -> &Membership {
         &self.members
     }
 
-    /// What it keeps of locks and clients.
+    /// The locks of this primary, and what it keeps of their clients.
     pub fn locks(&self) -> &Locks {
         &self.locks
     }
 
-    /// Whether a client may have a command channel, before its transport makes for it what takes
-    /// time: [`Event::Attach`] decides.
+    /// Whether a client may have a command channel. The transport asks this before it makes what
+    /// takes time for the channel; [`Event::Attach`] then decides.
     pub fn may_attach(&self, attach: &Attach, joining: Joining) -> Status {
         self.members.may_attach(&self.locks, attach, joining)
     }
 
-    /// What a client is told of: not of memory in which it may not do everything.
+    /// The part of `offers` that this client gets: no memory in which it may not do everything.
     pub fn offers(&self, client: ClientId, offers: &Offers) -> Offers {
         let may_map = self.locks.may_map(client) && !self.locks.is_draining();
         let is_for = |kind: FabricKind| may_map || kind.executes() == Executes::Primary;
@@ -463,10 +464,10 @@ impl Primary {
         (&mut self.members, &mut self.locks)
     }
 
-    /// Checks that everything it keeps fits together; for tests and the simulator.
+    /// Checks that everything in this machine fits together; for tests and the simulator.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The first disagreement.
     pub fn assert_consistent(&self) -> Result<(), String> {
         self.members.assert_consistent()?;
         self.locks.assert_consistent()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator wants done, on the primary's host or by a client with the right `admin`.
+//! What an operator asks for, on the primary's host or as a client with the right `admin`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::planted::{self, Bug};
 use crate::wire::control::{Act, ControlReply, ControlRequest, Whose};
 use crate::wire::status::Status;
 
-/// Clients whose time is over when it is given that are judged at once; the others by ticks.
+/// How many clients whose time is over at once an act judges immediately; ticks judge the others.
 const JUDGED_AT_ONCE: usize = 1;
 
 impl Primary {
@@ -37,7 +37,7 @@ impl Primary {
         }
     }
 
-    /// Does what an operator wants; returns how many clients it concerns.
+    /// Does what an operator asks for; returns how many clients it concerns.
     pub(super) fn operate<M: MemberMemory>(
         &mut self,
         now: ServerTime,
@@ -118,7 +118,7 @@ impl Primary {
         }
     }
 
-    /// Tells once that nothing is held any more in a drain.
+    /// Reports once that no lock is held any more in a drain.
     pub(super) fn tell_idle(&mut self) {
         let is_idle = self.locks.draining() == Some(Draining::Idle)
             && (self.members.reaching_memory() == 0 || planted::is(Bug::IdleTooSoon));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The clients that are known at a primary, and their handles. [`membership`](crate::membership)
-//! decides which clients are present, and which may be admitted.
+//! The clients that a primary knows, and their handles. [`membership`](crate::membership) decides
+//! which clients are present, and which the primary lets in.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Client {
     pub fn handles(&self) -> impl Iterator<Item = (Handle, HandleEntry)> + '_ {
         self.handles.iter()
     }
-    /// The first number from this one on that is, or was, a handle of the client.
+    /// The first number from `from` on that is, or was, a handle of the client.
     pub fn handle_from(&self, from: Handle) -> Option<Handle> {
         self.handles.number_from(from)
     }
@@ -64,7 +64,7 @@ impl Clients {
     /// Adds a client without handles.
     ///
     /// # Errors
-    /// `ServerNoResource` if there is no room; `Error` if the id is known.
+    /// `ServerNoResource` if there is no room; `Error` if a client has the id already.
     pub fn add(&mut self, id: ClientId) -> Result<(), Status> {
         if self.by_id.contains_key(&id) {
             return Err(Status::Error);
@@ -144,7 +144,7 @@ impl Clients {
     }
 
     fn handles_mut(&mut self, id: ClientId) -> &mut Handles {
-        // References exist for known clients only: they are dropped before the client is.
+        // Only known clients have references, which are dropped before the client is.
         let client = self.by_id.get_mut(&id).unwrap_or_else(|| panic!("{id:?} is not known"));
         &mut client.handles
     }

@@ -15,8 +15,8 @@ use crate::ids::{Generation, Handle, LockId, ObjectId, Slot};
 use crate::limits::HANDLES_MAX;
 use crate::wire::message::LockType;
 
-/// Stale handles of one object id that a client keeps. The client may still use the newest; it has
-/// stopped to use the others, because it has got the object again since.
+/// How many stale handles of one object id a client keeps. The client may still use the newest one;
+/// it has stopped using the others, because it has got the object again since.
 pub const STALE_HANDLES_MAX: usize = 2;
 
 /// The lock or object of a handle.
@@ -24,17 +24,17 @@ pub const STALE_HANDLES_MAX: usize = 2;
 pub enum What {
     /// A lock, and its kind.
     Lock(LockId, LockType),
-    /// An object, and the generation its slot has while it lives.
+    /// An object, and the generation of its slot while the object lives.
     Object(ObjectId, Generation),
     /// An object that no longer exists. Its slot must not be touched, and is not reused while the
-    /// client may not know that.
+    /// client may not know that the object is gone.
     Stale(ObjectId),
 }
 
 /// One handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandleEntry {
-    /// The slot the client knows under this handle.
+    /// The slot that the client knows under this handle.
     pub slot: Slot,
     /// The lock or object that the client got.
     pub what: What,
@@ -48,7 +48,7 @@ const OBJECTS_FROM: u32 = HANDLES_MAX as u32;
 #[derive(Debug, Default)]
 struct Numbers {
     entries: Vec<Option<HandleEntry>>,
-    /// Numbers below `entries.len()` that are free, the oldest first.
+    /// Free numbers below `entries.len()`, the oldest first.
     unused: VecDeque<u32>,
 }
 
@@ -105,7 +105,7 @@ impl Handles {
         self.locks.iter().map(|(i, entry)| (Handle(i), entry)).chain(objects)
     }
 
-    /// The first number from this one on that is, or was, a handle.
+    /// The first number from `from` on that is, or was, a handle.
     pub fn number_from(&self, from: Handle) -> Option<Handle> {
         let end = |numbers: &Numbers| numbers.entries.len() as u32;
         if from.0 < end(&self.locks) {
@@ -162,8 +162,8 @@ impl Handles {
         entry
     }
 
-    /// Makes a handle stale, because its object is gone. If an older stale handle was given up for
-    /// it, returns the slot of that one.
+    /// Makes a handle stale, because its object is gone. If that gives up an older stale handle,
+    /// returns the slot of the older one.
     pub fn make_stale(&mut self, handle: Handle) -> Option<Slot> {
         let number = handle.0.checked_sub(OBJECTS_FROM).map(|number| number as usize);
         let entry = number.and_then(|number| self.objects.entries.get_mut(number)?.as_mut());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ids of locks and objects. They are made from names where possible, so that programs find the
-//! ids they know (a rule of the C API).
+//! The ids of locks and objects. An id is made from the name where possible, so that programs find
+//! the ids that they know (a rule of the C API).
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,12 @@ pub fn name_hash(name: &[u8]) -> u32 {
 
 /// The ids in use, and the next one of the counter.
 ///
-/// Clients choose names, and so hashes: the next free id is found without walking the used ones.
+/// Clients choose names, and so hashes: the table finds the next free id without walking the used
+/// ones.
 #[derive(Debug)]
 pub(super) struct Ids {
     next: i32,
-    /// Used ids, as ranges that do not touch each other: first and last of each.
+    /// The used ids, as ranges that do not touch each other: the first and the last id of each.
     used: BTreeMap<i32, i32>,
     /// Ranges looked up so far.
     #[cfg(test)]
@@ -23,7 +24,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// The first number handed out by the counter (C API).
+    /// The first number that the counter gives (C API).
     const FIRST: i32 = 2;
 
     pub fn new() -> Self {
@@ -35,8 +36,8 @@ impl Ids {
         }
     }
 
-    /// A positive free id; [`uses`](Self::uses) takes it. `wished` is preferred to the hash of the
-    /// name, and the hash to the counter.
+    /// A positive free id; [`uses`](Self::uses) then takes it. `wished` comes before the hash of
+    /// the name, and the hash before the counter.
     pub fn pick(&mut self, wished: Option<i32>, name: &[u8]) -> Option<i32> {
         let named = [wished, Some(name_hash(name) as i32)];
         let named = named.into_iter().flatten().find(|&id| id > 0 && self.range_of(id).is_none());
@@ -71,7 +72,7 @@ impl Ids {
         self.used.iter().flat_map(|(&first, &last)| first..=last).eq(ids.by_ref())
     }
 
-    /// The next free id from the counter on; after the highest one the counter starts again.
+    /// The next free id from the counter on; after the highest id the counter starts again.
     fn count(&mut self) -> Option<i32> {
         let id = self.free_from(self.next).or_else(|| self.free_from(Self::FIRST))?;
         self.next = id.checked_add(1).unwrap_or(Self::FIRST);
@@ -85,7 +86,7 @@ impl Ids {
         }
     }
 
-    /// The range of used ids that contains this one.
+    /// The range of used ids that contains `id`.
     fn range_of(&self, id: i32) -> Option<(i32, i32)> {
         #[cfg(test)]
         self.looks.set(self.looks.get() + 1);

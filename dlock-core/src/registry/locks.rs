@@ -5,8 +5,8 @@
 //!   first get ──▶ exists ──▶ last reference dropped ──▶ destroyed: its slot is retired,
 //!                                                       and freed by the caller
 //! ```
-//! After it has dropped everything else that it keeps under the slot of a destroyed lock, and
-//! before the next lock is created, the caller frees the slot (`Slots::free`).
+//! The caller frees the slot of a destroyed lock (`Slots::free`) after it has dropped everything
+//! else that it keeps under that slot, and before the next lock is created.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -48,7 +48,7 @@ impl LockRecord {
     pub fn lock_type(&self) -> LockType {
         self.lock_type
     }
-    /// The lease that the first user asked for, in seconds; never enforced.
+    /// The lease that the first user asked for, in seconds; the primary never enforces it.
     pub fn lease_s(&self) -> u32 {
         self.lease_s
     }
@@ -56,7 +56,7 @@ impl LockRecord {
     pub fn slot(&self) -> Slot {
         self.slot
     }
-    /// Whether a client that has got it, or had, wants [tokens](crate::token).
+    /// Whether a client that has got the lock, or had got it, wants [tokens](crate::token).
     pub fn tokens(&self) -> bool {
         self.tokens
     }
@@ -72,11 +72,12 @@ impl LockRecord {
 pub struct Released {
     /// The lock.
     pub lock: LockId,
-    /// The handle that the client had for it.
+    /// The client's handle of the lock.
     pub handle: Handle,
     /// The slot of the lock's words.
     pub slot: Slot,
-    /// Whether it was the last reference: the lock is gone, and its retired slot is to be freed.
+    /// Whether this was the last reference: then the lock is gone, and its retired slot has to be
+    /// freed.
     pub destroyed: bool,
 }
 
@@ -90,10 +91,10 @@ pub struct Locks {
     by_slot: Vec<Option<LockId>>,
     ids: Ids,
     locks_max: usize,
-    /// The highest fence counter of the locks that were destroyed: a lock of the same name must go
-    /// on above it.
+    /// The highest fence counter of the locks that were destroyed: a new lock of the same name must
+    /// go on above it.
     fence_floor: u64,
-    /// A client has wanted tokens of a lock.
+    /// Whether a client has ever wanted tokens of a lock.
     gives_tokens: bool,
 }
 
@@ -111,12 +112,12 @@ impl Locks {
         }
     }
 
-    /// Whether a client has wanted tokens of a lock.
+    /// Whether a client has ever wanted tokens of a lock.
     pub fn gives_tokens(&self) -> bool {
         self.gives_tokens
     }
 
-    /// All tokens of earlier incarnations are below this even number.
+    /// Sets the even number below which all tokens of earlier incarnations are.
     pub fn starts_above(&mut self, fence_floor: u64) {
         self.fence_floor = fence_floor;
     }
@@ -136,8 +137,8 @@ impl Locks {
         self.get_or_create(t, client, desc, None)
     }
 
-    /// As [`get`](Self::get), for a claim in recovery: if the lock must be created, its id is
-    /// `wished` if that is positive and free.
+    /// Like [`get`](Self::get), for a claim in recovery: a new lock gets the id `wished` if that is
+    /// positive and free.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -196,7 +197,7 @@ impl Locks {
     pub fn iter(&self) -> impl Iterator<Item = &LockRecord> + '_ {
         self.by_id.values()
     }
-    /// Locks with ids above this one, in order.
+    /// The locks with ids above this one, in order.
     pub fn after(&self, lock: LockId) -> impl Iterator<Item = &LockRecord> + '_ {
         let above = (Bound::Excluded(lock), Bound::Unbounded);
         self.by_id.range(above).map(|(_, record)| record)
@@ -238,7 +239,7 @@ impl Locks {
             Some(record) => record.id,
             None => self.create(t, desc, wished).ok_or(Status::ServerNoResource)?,
         };
-        // The lock was found or created just now.
+        // The lock was just found or created.
         let tokens = self.wants_tokens(lock, desc.tokens);
         let record = self.by_id.get_mut(&lock).expect("the lock");
         let slot = record.slot;
@@ -250,8 +251,7 @@ impl Locks {
         Ok(LockGrant { lock, handle, slot, word, already: false, tokens })
     }
 
-    /// Creates a lock without references; the caller adds the first one. `None` if there is no
-    /// room.
+    /// Creates a lock without references; the caller adds the first one. `None`: there is no room.
     fn create(
         &mut self,
         t: &mut Tables<'_>,
@@ -274,7 +274,8 @@ impl Locks {
         Some(id)
     }
 
-    /// Once a client wants tokens of a lock, it gives them until it is destroyed.
+    /// Records that a client wants tokens of a lock (`wants`), which then gives them until it is
+    /// destroyed. Returns whether it gives them.
     fn wants_tokens(&mut self, lock: LockId, wants: bool) -> bool {
         self.gives_tokens |= wants;
         let record = self.by_id.get_mut(&lock);
@@ -316,7 +317,7 @@ impl Locks {
             let [fence, w0] =
                 [Word::Fence, Word::W0].map(|word| t.mem.read(WordAddr::new(record.slot, word)));
             let above = fence_above(record.lock_type, fence, w0);
-            // what is far above was not counted up, but damaged
+            // a number far above was not reached by counting: the word is damaged
             if above.saturating_sub(self.fence_floor) <= LEAP_MAX {
                 self.fence_floor = self.fence_floor.max(above);
             }
@@ -343,8 +344,8 @@ impl Locks {
             }
             refs += record.refs.len();
         }
-        // There are as many references as handles, and each reference has its handle: none is
-        // listed twice.
+        // There are as many references as handles, and each reference has its handle: so no
+        // reference is listed twice.
         assert_eq!(refs, handles);
     }
 }

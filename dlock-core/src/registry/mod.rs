@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary's tables: the clients that are known, the locks and objects that exist, and which
+//! The primary's tables: the clients that it knows, the locks and objects that exist, and which
 //! client has got which of them.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //!   Objects ── name | ObjectId ──────▶ ObjectRecord ─▶ [(ClientId, Handle, lease)]
 //!   Slots ──── which slots of the lock memory are in use, and their generations
 //! ```
-//! A client's handle, and the reference in the lock or object, are made and dropped together. A
-//! slot is reused only when no handle refers to it any more.
+//! A client's handle is made and dropped together with the client's reference in the lock or
+//! object. A slot is reused only when no handle refers to it any more.
 
 mod clients;
 mod handles;
@@ -31,7 +31,7 @@ pub use slots::Slots;
 
 use crate::memory::exec::LockMemory;
 
-/// The tables that every change of locks and objects changes, too.
+/// The tables that every change of locks or objects also changes.
 pub struct Tables<'a> {
     /// The words of the slots, and the ledgers.
     pub mem: &'a mut dyn LockMemory,
@@ -79,8 +79,8 @@ impl Registry {
         (tables, &mut self.locks, &mut self.objects)
     }
 
-    /// Checks that the tables agree with each other. Visits every entry, so it is for tests and the
-    /// simulator.
+    /// Checks that the tables agree with each other. Visits every entry, so it is only for tests
+    /// and the simulator.
     ///
     /// # Panics
     /// If they do not agree, or if the slot of a destroyed lock was not freed.

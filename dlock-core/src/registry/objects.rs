@@ -9,8 +9,9 @@
 //! ```
 //! If clients have still got an object when it is freed, its slot is *quarantined*: the clients'
 //! handles are stale, the generation has changed, and the slot is reused when the last stale handle
-//! is gone. The lease of an object is over when that of its creator and those of all clients that
-//! have got it are over; no event marks that moment, it only changes the result of the calls above.
+//! is gone. The lease of an object is over when the leases of its creator and of all clients that
+//! have got it are over. No event marks that moment; it only changes the results of the calls
+//! above.
 
 #[cfg(test)]
 mod tests;
@@ -69,7 +70,7 @@ impl ObjectRecord {
     pub fn generation(&self) -> Generation {
         self.generation
     }
-    /// The client that may destroy it; `None`: every client.
+    /// The client that may destroy the object; `None`: every client.
     pub fn owner(&self) -> Option<ClientId> {
         self.owner
     }
@@ -99,7 +100,7 @@ pub struct Objects {
     by_id: BTreeMap<ObjectId, ObjectRecord>,
     by_name: BTreeMap<Arc<[u8]>, ObjectId>,
     owned: BTreeSet<(ClientId, ObjectId)>,
-    /// Clients whose objects have become every client's ([`disown`](Self::disown)).
+    /// Clients that have left, whose objects now belong to every client ([`disown`](Self::disown)).
     disowned: BTreeSet<ClientId>,
     /// The number of stale handles of each quarantined slot.
     quarantine: BTreeMap<Slot, usize>,
@@ -124,9 +125,10 @@ impl Objects {
     /// Creates an object. The client owns it, but has not got it yet.
     ///
     /// # Errors
-    /// `ObjectCreated`: it exists and no other client owns it (its lease is extended).
+    /// `ObjectCreated`: the object exists and no other client owns it (its lease is extended).
     /// `ObjectExisted`: another client owns it. `ObjectDestroyed`: it is destroyed, but clients
-    /// have still got it. `ObjectTooMany`: there is no room. `ClientRemoved`: who is that?
+    /// have still got it. `ObjectTooMany`: there is no room. `ClientRemoved`: the client is not
+    /// known.
     pub fn create(
         &mut self,
         t: &mut Tables<'_>,
@@ -284,10 +286,10 @@ impl Objects {
         visited
     }
 
-    /// Takes the ownership of one object from a client that leaves or is fenced. Its references
-    /// were dropped before. The object is freed if no client has got it, unless the client was
-    /// [disowned](Self::disown); else it has no owner any more. Returns how many records were
-    /// visited; `None`: the client owns nothing.
+    /// Takes the ownership of one object from a client that leaves or is fenced; the client's
+    /// references were dropped before. The object is freed if no client has got it, unless its
+    /// owner was [disowned](Self::disown); otherwise it has no owner any more. Returns how many
+    /// records were visited; `None`: the client owns nothing.
     pub(crate) fn drop_next_owned(
         &mut self,
         t: &mut Tables<'_>,
@@ -320,8 +322,8 @@ impl Objects {
         self.forget_client(client);
     }
 
-    /// Makes every client an owner of this client's objects: each may get or destroy them, and they
-    /// stay when the client is dropped. The client may not own further objects.
+    /// Makes every client an owner of this client's objects: each client may get or destroy them,
+    /// and they stay when this client is dropped. This client may not own further objects.
     pub fn disown(&mut self, client: ClientId) {
         self.disowned.insert(client);
     }
@@ -331,7 +333,7 @@ impl Objects {
         self.disowned.remove(&client);
     }
 
-    /// Whether a client owns something.
+    /// Whether a client owns an object.
     pub fn owns_any(&self, client: ClientId) -> bool {
         self.owned_by(client).next().is_some()
     }
@@ -379,7 +381,7 @@ impl Objects {
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
-    /// Slots that are quarantined.
+    /// How many slots are quarantined.
     pub fn quarantined(&self) -> usize {
         self.quarantine.len()
     }
@@ -450,7 +452,8 @@ impl Objects {
         }
     }
 
-    /// Empties the slot of an object. Clients that have got the object have stale handles now.
+    /// Empties the slot of an object. The handles of clients that have got the object are stale
+    /// from now on.
     fn vacate(&mut self, t: &mut Tables<'_>, slot: Slot, refs: &[ObjectRef]) {
         t.slots.retire(t.mem, slot);
         if refs.is_empty() {
@@ -471,7 +474,7 @@ impl Objects {
         }
     }
 
-    /// Counts one stale handle less of a quarantined slot; frees the slot after the last one.
+    /// Counts one stale handle less for a quarantined slot; frees the slot after the last one.
     fn leave_quarantine(&mut self, t: &mut Tables<'_>, slot: Slot) {
         // Every stale handle refers to a quarantined slot.
         let handles = self.quarantine.get_mut(&slot).expect("a quarantined slot");

@@ -5,10 +5,10 @@
 //!   Free ──give──▶ Occupied ──retire──▶ Retired ──free──▶ Free (at the back of the queue)
 //!                               └ Gen changes at once    └ it cannot be touched any more
 //! ```
-//! Slots that are given out one after the other lie far apart, because a NIC serialises atomics
-//! whose addresses share bits 3–11, and CPUs those that share a cache line. A slot is 32 bytes, so
-//! [`SPREAD`] successive slots have all values of these bits; so have any [`SPREAD`] successive
-//! allocations from a fresh memory.
+//! The allocator gives out slots one after the other that lie far apart, because a NIC serialises
+//! atomics whose addresses share bits 3–11, and CPUs those that share a cache line. A slot is 32
+//! bytes, so [`SPREAD`] adjacent slots have all values of these bits; so have any [`SPREAD`]
+//! successive allocations from a fresh memory.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
 use crate::planted::{self, Bug};
 
-/// Slots in 4 KiB.
+/// The number of slots in 4 KiB.
 const SPREAD: u32 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,17 +62,17 @@ impl Slots {
     pub fn total(&self) -> usize {
         self.states.len()
     }
-    /// Slots with an occupant.
+    /// How many slots have an occupant.
     pub fn occupied(&self) -> usize {
         self.occupied
     }
-    /// Slots without an occupant that must not be reused yet.
+    /// How many slots have no occupant and must not be reused yet.
     pub fn retired(&self) -> usize {
         self.retired
     }
 
-    /// Gives a slot out and sets its words: `w0`, an empty `w1`, the fence counter, a new
-    /// generation. `None` if no slot is free.
+    /// Gives a slot out, and sets its words: `w0`, an empty `w1`, the fence counter, a new
+    /// generation. `None`: no slot is free.
     pub fn give(
         &mut self,
         mem: &mut dyn LockMemory,
@@ -131,16 +131,16 @@ impl Slots {
     }
 }
 
-/// The `i`-th slot of `total` to be given out: a permutation. Whole pages come first: their number
-/// of slots is a multiple of [`SPREAD`], so the stride keeps its remainders apart.
+/// The `i`-th slot of `total` to give out; `place` is a permutation. Whole pages come first: their
+/// number of slots is a multiple of [`SPREAD`], so the stride keeps its remainders apart.
 fn place(i: u32, total: u32) -> Slot {
     let pages = if total < 2 * SPREAD { total } else { total - total % SPREAD };
     let (base, i, len) = if i < pages { (0, i, pages) } else { (pages, i - pages, total - pages) };
     Slot(base + (u64::from(i) * u64::from(stride(len)) % u64::from(len)) as u32)
 }
 
-/// A number coprime to `len`, near its golden section, so that few multiples of it come close to
-/// each other modulo `len`.
+/// A number coprime to `len`, near the golden section of `len`, so that few multiples of it come
+/// close to each other modulo `len`.
 fn stride(len: u32) -> u32 {
     let golden = (u64::from(len) * 618_034 / 1_000_000).max(1) as u32;
     // One of the next few numbers is coprime; `len + 1` always is.

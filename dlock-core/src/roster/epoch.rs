@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The epoch of a primary that starts: the wall clock in nanoseconds, or one more than every epoch
-//! of its predecessors, whichever is larger. So epochs grow also if the clock was set back.
+//! of its predecessors, whichever is larger. So epochs grow even if the clock was set back.
 
 use crate::clock::NS;
 use crate::ids::Epoch;
 
-/// Leases that begin now have to end for as long as a primary may run.
+/// A lease that begins now must have an end for as long as a primary may run.
 const YEAR_S: u64 = 366 * 86_400;
 
 /// Why a primary gets no epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoEpoch {
-    /// The wall clock, in seconds, is so late that no lease could be told.
+    /// The wall clock, in seconds, is so late that 32 bits of seconds could not tell the end of a
+    /// lease.
     Clock(u64),
-    /// The last epoch of this primary's predecessors in its own state file is the last of all.
+    /// The last epoch in the primary's own state file is the largest possible one.
     OwnIsLast,
-    /// That of a primary with another state file is.
+    /// The last epoch in the state file of another primary is the largest possible one.
     OthersIsLast,
 }
 
-/// The epoch of a primary that starts at `wall_ns`. `own`: the last one in its state file;
-/// `others`: the last one of predecessors with other state files.
+/// The epoch of a primary that starts at `wall_ns`. `own`: the last epoch in its state file;
+/// `others`: the last epoch of predecessors with other state files.
 ///
 /// # Errors
-/// [`NoEpoch`].
+/// See [`NoEpoch`].
 pub fn next(wall_ns: u64, own: Option<u64>, others: Option<u64>) -> Result<Epoch, NoEpoch> {
     let wall_s = wall_ns / NS;
     if wall_s + YEAR_S > u64::from(u32::MAX) {

@@ -1,61 +1,61 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The list of clients with which a primary begins: its own, joined with that of a predecessor that
+//! The roster with which a primary begins: its own, joined with the roster of a predecessor that
 //! had another state file.
 //!
 //! ```text
-//!   own list ──┬─ a predecessor elsewhere is later ──▶ joined with its list
-//!              └─ a list that was lost is there again ─▶ its clients are added
+//!   own list ──┬─ a predecessor with another state file is later ──▶ joined with its list
+//!              └─ a lost list is back ─▶ its clients are added
 //! ```
 
 use super::{Change, Clients, UNSEEN_MAX};
 
-/// What a list says.
+/// The contents of a roster (the list of a primary's clients).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List {
     /// The clients.
     pub clients: Clients,
-    /// Where they come from.
+    /// Where the clients come from.
     pub origin: Origin,
 }
 
-/// Where the clients of a list come from.
+/// Where the clients of a roster come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The epoch of the list's primary; `None`: the list is of an earlier version.
+    /// The epoch of the roster's primary; `None`: the roster is of an earlier version.
     pub epoch: Option<u64>,
-    /// The epochs of primaries with other state files, whose clients are all here.
+    /// The epochs of primaries with other state files, all of whose clients are in this roster.
     pub after: Vec<u64>,
-    /// These are not all clients: the list of the primary of this epoch was lost, and no recovery
-    /// has ended since.
+    /// `Some`: these are not all clients, because the roster of the primary of this epoch was lost,
+    /// and no recovery has ended since.
     pub lost: Option<u64>,
     /// All [tokens](crate::token) that were given are below this number.
     pub tokens_below: u64,
 }
 
-/// Another state file of a primary whose process is not known to live on this host.
+/// Another state file, of a primary whose process does not live on this host as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Other {
-    /// The last epoch in it.
+    /// The last epoch in the state file.
     pub epoch: u64,
-    /// The process was one of this host, and has ended.
+    /// Whether the process ran on this host, and has ended.
     pub has_ended: bool,
 }
 
-/// The list of another state file that a primary begins with, too.
+/// The other roster that a primary also begins with, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joins {
-    /// That of a later primary: [`List::joined`].
+    /// The roster of a later primary: [`List::joined`].
     Later(usize),
-    /// That which was lost, if it is there again: [`List::restored`].
+    /// The roster that was lost, and is back: [`List::restored`].
     Lost(usize),
 }
 
 impl Other {
-    /// What its list says; `list`: as it was read, `None`: there is none.
+    /// The roster of this state file. `list`: as it was read; `None`: there is none.
     pub fn list(&self, list: Option<List>) -> List {
         let lost = Origin { lost: Some(self.epoch), ..Origin::default() };
         let mut list = list.unwrap_or(List { origin: lost, ..List::default() });
-        // a primary that may live elsewhere may have other clients later
+        // a primary that may live on another host may get other clients later
         let is_all = self.has_ended && list.origin.lost.is_none();
         list.origin.after.extend(is_all.then_some(self.epoch));
         list
@@ -63,20 +63,21 @@ impl Other {
 }
 
 impl List {
-    /// The list of a primary that starts: as it was read (`None`: there is none), and the last
-    /// epoch in its state file.
+    /// The roster of a primary that starts. `read`: the roster as it was read (`None`: there is
+    /// none); `last`: the last epoch in the state file.
     pub fn begun(read: Option<List>, last: Option<u64>) -> List {
         let is_new = read.is_none();
         let mut list = read.unwrap_or_default();
         list.origin.epoch = list.origin.epoch.max(last);
         if is_new {
-            // a list is written before the first epoch is: where an epoch is, there was a list
+            // a primary writes a roster before its first epoch: if there is an epoch, there was a
+            // roster
             list.origin.lost = list.origin.epoch;
         }
         list
     }
 
-    /// Which other list it begins with, too.
+    /// The other roster, if any, with which this one has to be joined.
     pub fn joins(&self, others: &[Other]) -> Option<Joins> {
         let others = || others.iter().enumerate();
         let later = others().filter(|(_, other)| Some(other.epoch) > self.origin.epoch);
@@ -87,14 +88,14 @@ impl List {
         }
     }
 
-    /// What it and a later one say together.
+    /// This roster joined with a later one.
     pub fn joined(mut self, later: List) -> List {
         let tokens_below = self.origin.tokens_below.max(later.origin.tokens_below);
         self.origin.tokens_below = tokens_below;
         let Origin { epoch, .. } = self.origin;
         let Origin { after, lost, .. } = later.origin;
         if epoch.is_some_and(|epoch| after.contains(&epoch)) {
-            // the later primary has had all clients of this one, and some may have left since
+            // the later primary had all clients of this one, and some may have left since
             let origin = Origin { epoch, after, lost, tokens_below };
             return List { clients: later.clients, origin };
         }
@@ -104,21 +105,22 @@ impl List {
         self
     }
 
-    /// The list that was lost is this one: whether it is there again. Its clients are added then.
+    /// Adds the clients of the roster that was lost, now that it is back; `false`: `lost` itself
+    /// lacks clients.
     pub fn restored(&mut self, lost: List) -> bool {
         self.origin.tokens_below = self.origin.tokens_below.max(lost.origin.tokens_below);
         if lost.origin.lost.is_some() {
             return false;
         }
         for (client, kept) in lost.clients {
-            self.clients.entry(client).or_insert(kept); // one that is known has come since
+            self.clients.entry(client).or_insert(kept); // a client that is known has come since
         }
         self.origin.after.extend(lost.origin.after);
         self.origin.lost = None;
         true
     }
 
-    /// Makes a change.
+    /// Applies a change of the roster.
     pub fn apply(&mut self, change: &Change) {
         self.origin.apply(change);
         change.apply(&mut self.clients);
@@ -126,7 +128,7 @@ impl List {
 }
 
 impl Origin {
-    /// Makes a change.
+    /// Applies a change of the roster.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Only { .. } => self.lost = None, // a recovery has ended
@@ -141,7 +143,7 @@ impl Origin {
     }
 }
 
-/// The shortest history that makes these clients: those first that were heard of first.
+/// The shortest list of changes that makes these clients; those first that were heard of first.
 pub fn history(clients: &Clients) -> Vec<Change> {
     let mut changes = Vec::new();
     for unseen in (0..=UNSEEN_MAX + 1).rev() {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The list of clients that a primary keeps for its successor.
+//! The roster: the list of clients that a primary keeps for its successor.
 //!
 //! ```text
 //!   Membership ──Effect::Keep(Change)──▶ driver: keeps it, then answers ──▶ Clients
 //!   a successor: Clients ──known()──▶ Locks::awaits
 //! ```
-//! What this module does not do: write it down. What a client was answered, the successor must
-//! know: a change is kept before the answer that it belongs to is sent ([`written`]). [`place`]
-//! decides whose the list is, [`list`] and [`epoch`] with what a primary starts.
+//! This module does not write the roster: the driver does. The successor must know what a client
+//! was answered, so the driver keeps a change before it sends the answer to which the change
+//! belongs ([`written`]). [`place`] decides which primary has the roster, [`list`] and [`epoch`]
+//! with what a primary starts.
 
 pub mod epoch;
 pub mod list;
@@ -22,103 +23,107 @@ use crate::membership::Admission;
 use crate::planted::{self, Bug};
 use crate::wire::control::Secret;
 
-/// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
+/// How many processes of one client a roster has; a client with more processes counts as one whose
+/// end cannot be seen.
 pub const PROCESSES_MAX: usize = 8;
 
-/// Primaries that may start, one after the other, without hearing of a client that was never given
-/// a lock: the next one forgets it. A client whose answer to `Init` was lost never comes.
+/// How many primaries may start in a row without hearing of a client that never got a lock; the
+/// next one forgets it. A client whose answer to `Init` was lost never comes.
 pub const UNSEEN_MAX: u32 = 8;
 
-/// All clients.
+/// The clients of a roster.
 pub type Clients = BTreeMap<ClientId, Kept>;
 
-/// What is kept of a client.
+/// What a roster has of one client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Its proofs: that of its session, and behind it that of the session before, which it may take
-    /// for its own if an answer was lost.
+    /// The client's proofs: the secret of its session, and behind it that of the session before,
+    /// which the client may take for its own if an answer was lost.
     pub secrets: Vec<Secret>,
-    /// The proof of the session that was prepared last, and the one that was shown for it.
+    /// The secret of the session that was prepared last, and the secret that the client had shown
+    /// for it.
     pub prepared: Option<(Secret, Secret)>,
-    /// Whose certificate registered it; `None`: none did.
+    /// The identity of the certificate that registered the client; `None`: no certificate did.
     pub identity: Option<Identity>,
-    /// Its session horizon, seconds; 0: unlimited.
+    /// The client's session horizon, seconds; 0: unlimited.
     pub horizon_s: u32,
-    /// It was given a lock, or may have been: it may rely on it.
+    /// Whether the client got a lock, or may have got one: it may rely on that lock.
     pub has_locks: bool,
-    /// The processes of the primary's host that have mapped the memory for it.
+    /// The processes of this client that have mapped the lock memory (they run on the primary's
+    /// host); [`PROCESSES_MAX`] at most.
     pub processes: Vec<Process>,
-    /// Primaries that have started since one of them heard of it; counted up to
+    /// How many primaries have started since one of them last heard of the client; counted up to
     /// [`UNSEEN_MAX`] + 1.
     pub unseen: u32,
 }
 
-/// A process of the primary's host, for as long as the host runs.
+/// A process of the primary's host, identified for as long as the host runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// The process id.
     pub pid: i32,
-    /// When it started, in ticks since the host did, as its number may be another's by now; 0: that
-    /// is not known.
+    /// When the process started, in ticks since the host started, because the process id may belong
+    /// to another process by now; 0: not known.
     pub started: u64,
 }
 
-/// Something that has changed.
+/// A change of the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A primary has started with these clients.
     Started,
-    /// A client was let in, with this certificate.
+    /// The primary has let a client in that has shown this certificate.
     Joined {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// Its proof.
+        /// The client's secret.
         secret: Secret,
-        /// Its session horizon, seconds; 0: unlimited.
+        /// The client's session horizon, seconds; 0: unlimited.
         horizon_s: u32,
-        /// Whose certificate it has shown.
+        /// The identity of the certificate that the client has shown; `None`: no certificate.
         identity: Option<Identity>,
     },
-    /// It has a session prepared beside its own, for which it has shown this proof; `None`: that of
-    /// its session. What was prepared before it has given up.
+    /// The client has a session prepared beside its present one. An earlier prepared session is
+    /// given up.
     Prepared {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// The proof of the session that is prepared.
+        /// The secret of the prepared session.
         secret: Secret,
-        /// The session horizon that it asks for, seconds; 0: unlimited.
+        /// The session horizon that the client asks for, seconds; 0: unlimited.
         horizon_s: u32,
-        /// The proof that it has shown.
+        /// The secret that the client has shown; `None`: that of its present session.
         proof: Option<Secret>,
     },
-    /// The session that was prepared last is its own.
+    /// The session that was prepared last has become the client's session.
     Moved {
-        /// Who.
+        /// The client.
         client: ClientId,
     },
-    /// It is about to hear that it was given its first lock ([`Known::has_locks`]).
+    /// The client is about to hear that it got its first lock ([`Known::has_locks`]).
     HasLocks {
-        /// Who.
+        /// The client.
         client: ClientId,
     },
-    /// A process has mapped the memory for it.
+    /// A process has mapped the lock memory for the client.
     Mapped {
-        /// For whom.
+        /// The client.
         client: ClientId,
-        /// Which.
+        /// The process.
         process: Process,
     },
-    /// It is a client no more.
+    /// The client is no longer a client of this primary.
     Left {
-        /// Who.
+        /// The client.
         client: ClientId,
     },
-    /// These are all.
+    /// These are all clients.
     Only {
-        /// Who.
+        /// The clients.
         clients: Vec<ClientId>,
     },
-    /// All [tokens](crate::token) that are given are below this number, until the next such change.
+    /// All [tokens](crate::token) that the primary gives are below this number, until the next such
+    /// change.
     Tokens {
         /// The number.
         below: u64,
@@ -126,7 +131,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// A client is about to hear that it was let in.
+    /// The change that lets this client in; the client is about to hear of it.
     pub(crate) fn admitted(admission: &Admission, identity: Option<Identity>) -> Self {
         let Admission { client, secret, terms, .. } = *admission;
         let horizon_s = terms.horizon_s;
@@ -139,7 +144,7 @@ impl Change {
         }
     }
 
-    /// Makes the change.
+    /// Applies the change to the clients of a roster.
     pub fn apply(&self, clients: &mut Clients) {
         match self {
             Change::Started => clients.retain(|_, kept| {
@@ -149,7 +154,7 @@ impl Change {
             Change::Joined { client, secret, horizon_s, identity } => {
                 let is_back = clients.contains_key(client);
                 let kept = clients.entry(*client).or_default();
-                // one that comes back may not hear of this answer
+                // a client that comes back may not receive this answer
                 let before_s = if is_back { kept.horizon_s } else { *horizon_s };
                 (kept.secrets, kept.horizon_s) = (vec![*secret], longer_s(before_s, *horizon_s));
                 (kept.prepared, kept.identity, kept.unseen) = (None, *identity, 0);
@@ -162,7 +167,7 @@ impl Change {
                     kept.secrets.push(proof);
                 }
                 kept.prepared = Some((*secret, proof));
-                // the longer one of both, until it is known which counts
+                // the longer of the two horizons, until it is known which one counts
                 kept.horizon_s = longer_s(kept.horizon_s, *horizon_s);
             }
             Change::Moved { client } => {
@@ -186,12 +191,12 @@ impl Change {
             }
             Change::Left { client } => _ = clients.remove(client),
             Change::Only { clients: all } => clients.retain(|client, _| all.contains(client)),
-            Change::Tokens { .. } => {} // it is of no client
+            Change::Tokens { .. } => {} // a change of no client
         }
     }
 }
 
-/// The longer one of two session horizons.
+/// The longer one of two session horizons, seconds; 0: unlimited.
 fn longer_s(a: u32, b: u32) -> u32 {
     match (a, b) {
         (0, _) | (_, 0) => 0,
@@ -199,7 +204,7 @@ fn longer_s(a: u32, b: u32) -> u32 {
     }
 }
 
-/// What the predecessor's clients are to a recovery, those first that were heard of last.
+/// The clients of the predecessor, as a recovery takes them; those first that were heard of last.
 pub fn known(clients: &Clients) -> Vec<Known> {
     let mut all: Vec<(&ClientId, &Kept)> = clients.iter().collect();
     all.sort_by_key(|(_, kept)| kept.unseen);
@@ -215,8 +220,8 @@ pub fn known(clients: &Clients) -> Vec<Known> {
 }
 
 impl Kept {
-    /// Whether nothing of it can rely on its locks any more: its processes of this host have ended,
-    /// by what `has_ended` says of each.
+    /// Whether nothing of the client can rely on its locks any more: all its processes on this host
+    /// have ended, by what `has_ended` says of each.
     pub fn is_dead(&self, has_ended: impl FnMut(Process) -> bool) -> bool {
         let is_complete = (1..PROCESSES_MAX).contains(&self.processes.len());
         is_complete && self.processes.iter().copied().all(has_ended)

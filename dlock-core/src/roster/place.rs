@@ -1,122 +1,124 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose a list of clients is: one primary's at a time. What a process may do with the list is
-//! decided here from what it has seen; the file system is the driver's.
+//! Which primary has a roster: one at a time. This module decides what a process may do with the
+//! roster from what the process has seen; the driver does what concerns the file system.
 //!
 //! ```text
-//!   lock file of the list: locked while its primary's process lives, signed by that primary
+//!   lock file of the roster: locked while the process of its primary lives, signed by that primary
 //!
 //!   lock it ── locked, and still in its place ───────▶ Sign
 //!      │  └─── locked, another file is in its place ─▶ Again
 //!      └ held ── IfFree ─▶ Refuse      FromAnother ──▶ Replace, if the expected signature is there
 //!
 //!   Whose:  Mine ── another primary puts its own lock file there ──▶ Anothers
-//!             └──── the place cannot be looked at ──▶ Unseen
+//!             └──── the place cannot be read ──▶ Unseen
 //! ```
 
 use super::Process;
 use crate::planted::{self, Bug};
 
-/// The text by which a lock file names the primary that has the list.
+/// The text by which a lock file names the primary that has the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature(pub String);
 
-/// How a list is taken.
+/// How a process takes a roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taking {
-    /// If no living process has it.
+    /// Only if no living process has the roster.
     IfFree,
-    /// Also from a primary that must not serve any more: the one with this signature; `None`: which
-    /// one that is, is not known.
+    /// Even from a primary that must not serve any more: the one with this signature; `None`: the
+    /// process does not know which one.
     FromAnother(Option<Signature>),
 }
 
-/// What an attempt to lock the lock file has found.
+/// The result of an attempt to lock the lock file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// The file is locked now.
+    /// The file is now locked.
     Locked {
-        /// It is still the file that has the name.
+        /// Whether the file still has its name.
         is_in_place: bool,
     },
-    /// Another process has it.
+    /// Another process has the file locked.
     Held,
 }
 
-/// What follows from an [`Attempt`].
+/// The step after an [`Attempt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Sign the file: the list is taken.
+    /// Sign the file: the process now has the roster.
     Sign,
     /// Open the file once more.
     Again,
-    /// Put an own file in the place of the other process's.
+    /// Put an own file in the place of the other process's file.
     Replace,
-    /// The list is not taken.
+    /// Do not take the roster.
     Refuse,
 }
 
 /// One file of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
-    /// The device that it is on.
+    /// The device of the file.
     pub device: u64,
-    /// Its number there.
+    /// The inode number of the file on that device.
     pub inode: u64,
 }
 
-/// What was seen in the place of a lock file.
+/// What a process has seen in the place of a lock file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// This file, at the path or in the folder.
     File(FileId),
     /// No file, neither at the path nor in the folder.
     NoFile {
-        /// The folder itself was not removed.
+        /// Whether the folder itself still exists.
         has_folder: bool,
     },
-    /// Neither path nor folder can be looked at.
+    /// Neither the path nor the folder can be read.
     Nothing,
 }
 
-/// Whose a list is.
+/// Which primary has a roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// This primary's.
+    /// This primary.
     Mine,
-    /// Another primary has taken its place.
+    /// Another primary, which has taken the place.
     Anothers,
-    /// That cannot be seen.
+    /// This primary cannot see which one.
     Unseen,
 }
 
-/// The folder of a lock file: the one that was opened at the start, and the one at its path now.
+/// The folder of a lock file: the one that was opened at the start, and the one that is at its path
+/// now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Folder {
-    /// The one that was opened.
+    /// The folder that this primary opened at the start.
     pub opened: FileId,
-    /// It was removed: it has no name left.
+    /// Whether that folder was removed, so that it has no name any more.
     pub is_removed: bool,
-    /// The one at its path.
+    /// The folder that is at the path now.
     pub at_path: Option<FileId>,
-    /// The device of the lowest folder that the path still leads to.
+    /// The device of the lowest folder to which the path still leads.
     pub device_above: Option<u64>,
 }
 
-/// What a primary does before it writes to its list.
+/// What a primary does before it writes its roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Nothing: its lock file is in its place.
+    /// It does nothing: its lock file is in its place.
     Holds,
-    /// It makes its lock file again, and the folder, but takes no other file's place.
+    /// It makes its lock file again, and the folder if need be, but replaces no other file.
     MakeAgain,
-    /// It writes nothing: another primary has taken its place.
+    /// It writes nothing: another primary has taken the place.
     Replaced,
-    /// It writes nothing: its folder was moved, or a mount or link on the way to it.
+    /// It writes nothing: its folder was moved, or a mount or a link on the path to the folder has
+    /// changed.
     OutOfReach,
 }
 
 impl Taking {
-    /// What follows from an attempt to lock the file, or to get the name of the list on this host.
+    /// The step after an attempt to lock the file, or to take the name of the roster on this host.
     pub fn step(&self, attempt: Attempt) -> Step {
         match (attempt, self) {
             (Attempt::Locked { is_in_place: true }, _) => Step::Sign,
@@ -126,8 +128,8 @@ impl Taking {
         }
     }
 
-    /// Whether the list is still that primary's whose place is to be taken. To be asked while no
-    /// other process may take the place.
+    /// Whether the roster still belongs to the primary whose place the process wants to take. The
+    /// caller asks this while no other process can take the place.
     pub fn may_replace(&self, there: Option<&Signature>) -> bool {
         match self {
             Taking::IfFree => false,
@@ -137,10 +139,10 @@ impl Taking {
         }
     }
 
-    /// The living process whose list this one is a copy of, if it is one: a list that is taken
-    /// because it is free must not have been copied from that of a primary that serves. `before`:
-    /// the process that the lock file named, and the inode of the file that the process signed;
-    /// `own`: the number of this process, and the inode of the lock file.
+    /// The living process whose roster this one is a copy of; `None`: it is no copy. A roster that
+    /// is taken because it is free must not be a copy of the roster of a primary that serves.
+    /// `before`: the process that the lock file named, and the inode of the file that this process
+    /// signed; `own`: the id of the calling process, and the inode of the lock file.
     pub fn copied_from(
         &self,
         before: Option<(Process, u64)>,
@@ -154,13 +156,13 @@ impl Taking {
 }
 
 impl Whose {
-    /// Whose the list is of a primary with this lock file, which was seen there; `None`: the own
-    /// file cannot be looked at.
+    /// Which primary has the roster of a primary with the lock file `own` (`None`: that file cannot
+    /// be read), from what was `seen` in its place.
     pub fn of(own: Option<FileId>, seen: Seen) -> Self {
         match (seen, own) {
             (Seen::File(there), Some(own)) if there == own => Whose::Mine,
             (Seen::File(_), Some(_)) => Whose::Anothers,
-            // a primary that takes the place puts a file there
+            // a primary that takes the place puts a file there, and there is none
             (Seen::NoFile { has_folder: true }, _) => Whose::Mine,
             _ => Whose::Unseen,
         }
@@ -168,8 +170,8 @@ impl Whose {
 }
 
 impl Folder {
-    /// What a primary whose list is of `whose` does before it writes. `is_in_place`: its lock file
-    /// is at its path.
+    /// What a primary does before it writes. `whose`: which primary has the roster; `is_in_place`:
+    /// whether the lock file of this primary is at its path.
     pub fn hold(&self, whose: Whose, is_in_place: bool) -> Hold {
         let is_there = self.at_path == Some(self.opened);
         let is_gone = self.is_removed && self.device_above == Some(self.opened.device);
@@ -183,12 +185,12 @@ impl Folder {
 }
 
 impl Process {
-    /// Whether it has ended for sure. `is_used`: some process has its number; `stat`: whether that
-    /// one has ended, and when it started, if that can be read.
+    /// Whether this process has surely ended. `is_used`: whether a process with its id exists;
+    /// `stat`: whether that one has ended, and when it started, if the host tells.
     pub fn has_ended(self, is_used: bool, stat: Option<(bool, u64)>) -> bool {
         let is_another = |started| self.started != 0 && self.started != started;
         match stat {
-            _ if self.pid <= 0 => false, // of another namespace
+            _ if self.pid <= 0 => false, // the process is of another namespace
             _ if !is_used => true,
             Some((has_ended, started)) => has_ended || is_another(started),
             None => false,
@@ -196,8 +198,8 @@ impl Process {
     }
 }
 
-/// Whether the list has got another signature than the one with which its primary was heard last;
-/// `None`: it had none then.
+/// Whether the roster now has another signature (`there`) than when its primary was last heard
+/// (`heard`); without a signature at that time it counts as not replaced.
 pub(crate) fn is_replaced(heard: Option<&Signature>, there: Option<&Signature>) -> bool {
     heard.is_some() && heard != there && !planted::is(Bug::ReplacedTaken)
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which changes are kept for a successor, and what the writer of the list does next.
+//! Which changes of the roster its writer has kept for a successor, and what the writer does next.
 //!
 //! ```text
-//!   changes come ──────────▶ write ── kept ──▶ a client that waits for them is answered
+//!   changes come ──────────▶ write ── kept ──▶ a client that waits for them gets its answer
 //!   250 ms without any       ▲  └─── failed ─▶ the client is refused
 //!     └ failed before, or not in its place ┘   └ another primary has the place: replaced
 //! ```
 
 use super::place::Whose;
 
-/// How many changes are kept, or could not be.
+/// How many changes the writer of the roster has handled, and whether the last write succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     changes: u64,
@@ -17,38 +17,39 @@ pub struct Written {
     is_replaced: bool,
 }
 
-/// What the writer does when no change has come for a while.
+/// What the writer of the roster does when no change has come for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Nothing.
     Rests,
-    /// It writes everything once more.
+    /// It writes the whole roster once more.
     WritesAgain,
 }
 
-/// What an operator is to hear about an attempt to write.
+/// What an operator must hear about an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Files were removed or exchanged, and are written again.
+    /// Files of the roster were removed or exchanged, and the writer makes them again.
     Removed,
-    /// The changes cannot be kept, so clients are refused.
+    /// The writer cannot keep the changes, so the primary refuses clients.
     Failing,
-    /// Whether another primary has taken the place cannot be seen, so no client is answered.
+    /// The writer cannot see whether another primary has taken the place, so the primary answers no
+    /// client.
     Unseen,
 }
 
 impl Written {
-    /// Where nothing is kept: every change is kept as well as it will ever be.
+    /// For a primary that keeps no roster: every change counts as kept.
     pub fn nowhere() -> Self {
         Self { changes: u64::MAX, ..Self::default() }
     }
 
-    /// Whether the first `told` changes are kept; `None`: they are not written yet.
+    /// Whether the first `told` changes are kept; `None`: the writer has not handled them yet.
     pub fn is_kept(&self, told: u64) -> Option<bool> {
         (self.changes >= told).then_some(!self.is_failing)
     }
 
-    /// Whether the last change could not be written.
+    /// Whether the last write failed.
     pub fn is_failing(&self) -> bool {
         self.is_failing
     }
@@ -58,7 +59,8 @@ impl Written {
         self.is_replaced
     }
 
-    /// No change has come for a while. `is_in_place`: whether the list is where it was.
+    /// Decides what to do when no change has come for a while. `is_in_place`: whether the roster is
+    /// where it was.
     pub fn idle(&mut self, whose: Whose, is_in_place: impl FnOnce() -> bool) -> Idle {
         self.is_replaced |= whose == Whose::Anothers;
         match self.is_replaced || !self.is_failing && is_in_place() {
@@ -67,14 +69,15 @@ impl Written {
         }
     }
 
-    /// Whether files of the list were removed or exchanged. To be asked before it is written.
+    /// Whether files of the roster were removed or exchanged. The caller asks this before it writes
+    /// the roster.
     pub fn is_removed(&self, is_in_place: impl FnOnce() -> bool) -> bool {
-        // the first list of a primary is not in its place before it is written
+        // before the first write, the roster of a primary is not in its place
         self.changes > 0 && !self.is_failing && !is_in_place()
     }
 
-    /// The list was written with so many changes more. `was_removed`: [`Written::is_removed`]
-    /// before it; `whose`: whose the list is after it.
+    /// Records a write with `changes` more changes. `was_removed`: [`Written::is_removed`] before
+    /// the write; `whose`: which primary had the list after it.
     pub fn wrote(
         &mut self,
         changes: u64,
@@ -97,10 +100,10 @@ impl Written {
 }
 
 impl Whose {
-    /// Whether a primary may tell a client, whose request it has, that it knows it. The client
-    /// relies on its session from the moment in which it asked. That was before this look, and a
-    /// primary that takes the place later waits for the whole of the horizon. What cannot be seen
-    /// may have happened.
+    /// Whether a primary may confirm to a client, whose request it has, that it knows the client.
+    /// The client relies on its session from the moment in which it asked. That was before this
+    /// check, and a primary that takes the place later waits for the client's whole horizon. If
+    /// this primary cannot see which primary has the list, another one may have taken it.
     pub fn may_answer(self) -> bool {
         self == Whose::Mine
     }

@@ -13,11 +13,11 @@
 use super::{Heard, ADDRESSES_MAX, PAUSE_NS, UNREACHED_NS};
 use crate::wire::status::Status;
 
-/// The next step of the executor.
+/// The next step for the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Register with the primary at this address. Report [`Arrival::failed`] if it does not take
-    /// this client.
+    /// Register with the primary at this address. Report [`Arrival::failed`] if that primary does
+    /// not accept this client.
     Try {
         /// Index in the list of addresses.
         address: usize,
@@ -27,11 +27,13 @@ pub enum Step {
         /// The end of the pause, on the client's own clock.
         until_ns: u64,
     },
-    /// No primary takes this client.
+    /// No primary accepts this client.
     Over {
-        /// The most informative status of the last round; of several alike the first.
+        /// The most informative status of the last round over the addresses; of equal ones the
+        /// first.
         status: Status,
-        /// Whether a primary has answered that it recovers, or has just recovered.
+        /// Whether a primary has answered that it recovers, or has just recovered; then the client
+        /// may try later.
         recovers: bool,
     },
 }
@@ -47,15 +49,14 @@ pub struct Arrival {
     rounds: u32,
     /// The most informative status of this round.
     status: Option<Status>,
-    /// In this round over the addresses, a primary has answered that it recovers, or has just
-    /// recovered.
+    /// Whether a primary has answered in this round that it recovers, or has just recovered.
     recovers: bool,
     step: Step,
 }
 
 impl Arrival {
-    /// The search of a client that knows this number of addresses. Until `until_ns` it waits for a
-    /// primary that recovers. With several addresses it also waits for a primary to start.
+    /// The search of a client that knows `addresses` addresses. Until `until_ns` it waits for a
+    /// primary that recovers; with several addresses also for a primary that starts.
     pub fn new(now_ns: u64, addresses: usize, until_ns: Option<u64>) -> Self {
         Self {
             addresses: addresses.clamp(1, ADDRESSES_MAX),
@@ -81,8 +82,8 @@ impl Arrival {
         self.step
     }
 
-    /// Handles that the primary at the address that was tried does not take this client. `heard`:
-    /// its answer to the question whether it is there, which is asked only after `NotReady`.
+    /// Handles that the primary at the last tried address does not accept this client. `heard`: the
+    /// answer to the question whether it is there, which the executor asks only after `NotReady`.
     pub fn failed(&mut self, now_ns: u64, status: Status, heard: Heard) {
         if !matches!(self.step, Step::Try { .. }) {
             return;
@@ -90,12 +91,12 @@ impl Arrival {
         if self.status.is_none_or(|before| says(status) > says(before)) {
             self.status = Some(status);
         }
-        // A primary that serves when it is asked has just recovered.
+        // A primary that serves by the time of that question has just recovered.
         self.recovers |= matches!(heard, Heard::Recovers | Heard::Serves);
         let is_refused = !matches!(status, Status::NotReady | Status::Error);
         let is_last = self.at + 1 == self.addresses;
         self.step = match () {
-            // another primary would say the same
+            // another primary would refuse in the same way
             () if is_refused && self.at == 0 => self.over(),
             () if !is_last => {
                 self.at += 1;
@@ -107,7 +108,8 @@ impl Arrival {
 
     fn over(&self) -> Step {
         let status = match self.recovers {
-            true => Status::NotReady, // the primary takes clients later: no other answer says more
+            // the primary accepts clients later, and no other answer tells more
+            true => Status::NotReady,
             false => self.status.unwrap_or(Status::NotReady),
         };
         Step::Over { status, recovers: self.recovers }
@@ -129,8 +131,8 @@ impl Arrival {
     }
 }
 
-/// How informative a status is: a refusal by a primary is more than a failure that the log names,
-/// and that is more than an address without a process.
+/// How informative a status is. A primary's refusal tells more than an error that the log explains;
+/// that tells more than an address without a process.
 fn says(status: Status) -> u8 {
     match status {
         Status::NotReady => 0,

@@ -2,21 +2,21 @@
 //! The choice of the executor for a session's data path.
 //!
 //! ```text
-//!   named in the configuration    that one, or no session
+//!   named in the configuration    that executor, or no session
 //!   auto                          the first in the order of `FabricKind::ALL` that the primary
 //!                                 offers and that works from this host
 //! ```
-//! A device that is named in the configuration must work if the primary offers verbs or sealed. An
-//! eid must be that of a port, if this host has usable ports.
+//! If the configuration names a device, the device must work if the primary offers verbs or sealed.
+//! If it names an eid (a GID), that must be the eid of a port, if this host has usable ports.
 
 use crate::wire::control::Session;
 use crate::wire::fabric::{FabricKind, FabricSet};
 use crate::wire::status::Status;
 
-/// The choice of a fabric for a client's data path.
+/// How a client chooses the fabric of its data path.
 ///
-/// In programs and on command lines its name is `auto`, or that of a fabric. There is one choice
-/// for each [`FabricKind`]: `Only(kind)`, or `kind.into()`.
+/// In programs and on command lines the name of a choice is `auto`, or that of a fabric. For each
+/// [`FabricKind`] there is `Only(kind)`, or `kind.into()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
     /// The first of [`FabricKind::ALL`] that the primary offers and that works from this host:
@@ -54,7 +54,7 @@ impl PathChoice {
         std::iter::once(Self::Auto).chain(FabricKind::ALL.into_iter().map(Self::Only))
     }
 
-    /// The name for users.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -69,7 +69,7 @@ impl std::fmt::Display for PathChoice {
     }
 }
 
-/// A name that is not that of a [`PathChoice`].
+/// The error for a name that no [`PathChoice`] has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownPath;
 
@@ -90,7 +90,7 @@ impl std::str::FromStr for PathChoice {
     }
 }
 
-/// Why an executor did not attach.
+/// Why an executor has not attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The primary recovers, and gives no client access to its memory yet.
@@ -113,14 +113,15 @@ pub enum Failure {
 #[derive(Clone, Debug)]
 pub struct PathSearch {
     choice: PathChoice,
-    /// Whether an RDMA device was named: then fabrics that need one must work where they are
-    /// offered.
+    /// Whether the configuration names an RDMA device: then the fabrics that need one must work
+    /// where the primary offers them.
     is_device_named: bool,
     offered: FabricSet,
     at: usize,
-    /// Whether an executor that was not demanded was refused because the primary recovers.
+    /// Whether the primary has refused an executor that was not demanded, because the primary
+    /// recovers.
     is_not_ready: bool,
-    /// Whether one was refused for want of room.
+    /// Whether the primary has refused one because it had no room.
     is_full: bool,
 }
 
@@ -155,15 +156,15 @@ impl PathSearch {
         }
     }
 
-    /// Whether the session fails if this fabric does, where it is offered.
+    /// Whether the session fails if this fabric fails although the primary offers it.
     pub fn is_demanded(&self, kind: FabricKind) -> bool {
         self.choice == PathChoice::Only(kind) || (kind.needs_device() && self.is_device_named)
     }
 
-    /// Handles that the executor of this kind did not attach.
+    /// Handles that the executor of this kind has not attached.
     ///
     /// # Errors
-    /// No other executor may be tried: `NotReady`, `ServerNoResource`, or `Error`.
+    /// The search ends here: `NotReady`, `ServerNoResource`, or `Error`.
     pub fn failed(&mut self, kind: FabricKind, failure: Failure) -> Result<(), Status> {
         match (self.is_demanded(kind), failure) {
             (_, Failure::WrongAddress) => Err(Status::Error),
@@ -182,9 +183,9 @@ impl PathSearch {
         }
     }
 
-    /// The status of a session for which no executor is left: `NotReady` if the primary refused one
-    /// because it recovers, so that asking again may help; `ServerNoResource` if it had no room for
-    /// one; else `Error`.
+    /// The status if no executor is left: `NotReady` if the primary refused one because it
+    /// recovers, so that another attempt may help; `ServerNoResource` if the primary had no room
+    /// for one; else `Error`.
     pub fn exhausted(&self) -> Status {
         match (self.is_not_ready, self.is_full) {
             (true, _) => Status::NotReady,

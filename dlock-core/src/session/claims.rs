@@ -6,13 +6,14 @@
 //!                       └─ some holds are refused: these locks are claimed again, without the hold
 //! ```
 //! A refusal stands for as long as the primary recovers: another client holds the lock, a rule does
-//! not allow the claim, or the table of locks is full. So a refused claim is not repeated.
+//! not allow the claim, or the table of locks is full. So the client does not repeat a refused
+//! claim.
 
 use crate::wire::control::{Claim, ControlReply, ControlRequest, LockGrant};
 use crate::wire::status::Status;
 
-/// Requests for one set of locks: one with the holds, and one without for the locks whose holds
-/// were refused.
+/// How many requests one set of locks takes: one with the holds, and one without them for the locks
+/// whose holds the primary refused.
 pub const ROUNDS_MAX: u32 = 2;
 
 /// The primary's answer to the claim of one lock.
@@ -25,10 +26,11 @@ pub enum Verdict {
         /// Whether the claimed hold was refused.
         is_lost: bool,
     },
-    /// The claimed hold is lost, for this reason; `Fail`: another client holds the lock. The lock
-    /// is claimed again without it.
+    /// The primary has refused the claimed hold, for this reason; `Fail`: another client holds the
+    /// lock. The client claims the lock again without the hold.
     Lost(Status),
-    /// The lock itself is refused, for this reason: the client has no reference to it any more.
+    /// The primary has refused the lock itself, for this reason: the client has no reference to it
+    /// any more.
     Refused(Status),
 }
 
@@ -41,7 +43,7 @@ pub struct Claims<K> {
 }
 
 impl<K: Copy> Claims<K> {
-    /// A new set. `is_partial`: for some locks it could not be found out what the client holds.
+    /// A new set. `is_partial`: of some locks the client could not find out what it holds.
     pub fn new(claims: Vec<(K, Claim)>, is_partial: bool) -> Self {
         let claims = claims.into_iter().map(|(key, claim)| (key, claim, false)).collect();
         let result = if is_partial { Status::Again } else { Status::Success };
@@ -58,10 +60,9 @@ impl<K: Copy> Claims<K> {
         Some(ControlRequest::UpdateLocks(told))
     }
 
-    /// Handles the answer.
+    /// Handles the answer to the last request.
     ///
-    /// # Errors
-    /// The primary's refusal of the whole set, or `BadResponse`: the set is done.
+    /// # Errors The primary's refusal of the whole set, or `BadResponse`: the set is done.
     pub fn answered(
         &mut self,
         reply: Result<ControlReply, Status>,
@@ -87,13 +88,13 @@ impl<K: Copy> Claims<K> {
         Ok(verdicts)
     }
 
-    /// Records that a place could not be adopted yet, because an operation on the lock has not
-    /// ended.
+    /// Records that a lock could not take over its new place yet, because an operation on the lock
+    /// has not ended.
     pub fn not_adopted(&mut self) {
         self.result = Status::Again;
     }
 
-    /// `Success`, or `Again`: claims are left, repeat.
+    /// `Success`, or `Again`: claims are left, and the caller repeats them.
     pub fn result(&self) -> Status {
         self.result
     }

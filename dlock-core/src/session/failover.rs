@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a client finds the successor of its primary by itself: what it does next, without I/O.
+//! How a client finds the successor of its primary: what the client does next, without I/O.
 //!
 //! ```text
 //!            ┌──────── answered ────────┐
-//!            ▼                          │ every quarter of the silence that it bears
+//!            ▼                          │ every quarter of the silence that the client tolerates
 //!          Here ── Heartbeat ───────────┘
 //!            │ broken, or silent for too long
 //!            ▼
@@ -19,15 +19,17 @@
 //! ```
 //! A client that every primary has removed begins anew at the last of them, after
 //! [`REMOVED_ROUNDS`] in which all of them say so; everything that it held is lost. If one primary
-//! says so and others cannot be reached, one of these may still know the client: it begins anew
-//! only after [`UNREACHED_NS`]. A `Confirm` also undoes what an operation has left in doubt
-//! ([`Failover::left_in_doubt`]), once the primary answers, even if the client has never left it.
+//! says so and others cannot be reached, one of those may still know the client: the client begins
+//! anew only after [`UNREACHED_NS`]. A `Confirm` also undoes what an operation has left in doubt
+//! ([`Failover::left_in_doubt`]), once the primary answers, even if the client has never left that
+//! primary.
 //!
-//! A primary is first asked whether it is there, with a short limit, because it may be stopped. The
-//! limit for a primary that is there is long, because it may have many clients to let in: a client
-//! that gives up too soon, and comes again, costs it the same work twice. One [`Task`] is under way
-//! at a time: the executor reports its result, and asks for the next. The executor's own limits
-//! bound tasks that can last; a late report counts like any other.
+//! The client first asks a primary whether it is there, with a short limit, because it may be
+//! stopped. The limit for a primary that is there is long, because that primary may have many
+//! clients to let in: a client that gives up too soon, and comes again, costs it the same work
+//! twice. One [`Task`] is under way at a time: the executor reports its result, and asks for the
+//! next. The executor has its own limits for tasks that can last; a late report counts like any
+//! other.
 
 use crate::clock::NS;
 use crate::limits::CONTROL_WAIT_S;
@@ -37,27 +39,28 @@ use crate::wire::status::Status;
 
 /// How long a primary may be silent before it counts as away, by default.
 pub const SILENCE_NS: u64 = 1_000_000_000;
-/// Heartbeats in that time.
+/// How many heartbeats a client sends in that time.
 pub const HEARTBEATS_PER_SILENCE: u64 = 4;
-/// The shortest limit for a primary's answer to the question whether it is there; else the limit is
-/// the silence that the client bears.
+/// The shortest limit for a primary's answer to the question whether it is there. A client that
+/// tolerates a longer silence has that as its limit.
 pub const ASK_NS_MIN: u64 = 500_000_000;
 /// The limit for each answer of a primary that is there while it lets a client in.
 pub const ADMISSION_NS: u64 = CONTROL_WAIT_S * NS;
 /// The first pause after all addresses have failed, and the longest.
 pub const PAUSE_NS: (u64, u64) = (20_000_000, 500_000_000);
-/// The first pause before a primary that waits for its other clients is asked again; each pause is
-/// twice the one before.
+/// The first pause before the client asks a primary again that waits for its other clients; each
+/// pause is twice the one before.
 pub const WAITS_NS: u64 = 10_000_000;
-/// Rounds of confirming claims before operations go on. What is left is confirmed after later
-/// answers.
+/// How many rounds of confirming claims come before operations go on. The client confirms the rest
+/// after later answers.
 pub const CONFIRMS_MAX: u32 = 3;
-/// Rounds in which all addresses say that the client is removed, before it begins anew.
+/// How many rounds in which all addresses say that the client is removed come before it begins
+/// anew.
 pub const REMOVED_ROUNDS: u32 = 2;
-/// How long a client that one primary has removed looks for the others before it begins anew: as
-/// long as its calls wait for a primary.
+/// How long a client that one primary has removed looks for other primaries before it begins anew:
+/// as long as its calls wait for a primary.
 pub const UNREACHED_NS: u64 = 60 * NS;
-/// Addresses of primaries that a client may know.
+/// How many addresses of primaries a client may know.
 pub const ADDRESSES_MAX: usize = 16;
 
 /// The next task of the executor. Times are on the client's own clock.
@@ -69,13 +72,13 @@ pub enum Task {
         until_ns: u64,
     },
     /// Send a heartbeat, and report [`Failover::heard`], or [`Failover::broken`]. From `until_ns`
-    /// on, ask on a connection of its own whether the primary is there; while it is, the answer may
-    /// take [`ADMISSION_NS`].
+    /// on, ask on a separate connection whether the primary is there; while it is, the answer to
+    /// the heartbeat may take [`ADMISSION_NS`].
     Heartbeat {
-        /// When the primary is asked whether it is there.
+        /// From when on the executor asks whether the primary is there.
         until_ns: u64,
     },
-    /// Ask the primary at this address whether it is there, on a connection of its own. Report
+    /// Ask the primary at this address, on a separate connection, whether it is there. Report
     /// [`Failover::asked`].
     Ask {
         /// Index in the list of addresses.
@@ -89,13 +92,13 @@ pub enum Task {
         /// Index in the list of addresses.
         address: usize,
     },
-    /// Give up everything that was held, and become a new client of the primary at this address, as
-    /// patiently as by `Reinit`. Report [`Failover::came`].
+    /// Give up everything that this client held, and become a new client of the primary at this
+    /// address, with the same limits as for `Reinit`. Report [`Failover::came`].
     Anew {
         /// Index in the list of addresses.
         address: usize,
     },
-    /// Claim all locks. Report [`Failover::claimed`].
+    /// Claim all locks at the successor. Report [`Failover::claimed`].
     Claim,
     /// Say that all claims were sent. Report [`Failover::said`].
     Done,
@@ -129,17 +132,17 @@ impl Heard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Here,
-    /// No attempt before this time.
+    /// The client makes no attempt before this time.
     Away {
         from_ns: u64,
     },
-    /// The primary is there; the client comes back.
+    /// The primary is there; the client comes back to it.
     Comes,
     /// No primary knows the client any more; it begins anew.
     Anew,
     Claims,
     Says,
-    /// Waits until the successor serves.
+    /// The client waits until the successor serves.
     Waits,
     Confirms,
 }
@@ -152,16 +155,16 @@ pub struct Failover {
     at: usize,
     silence_ns: u64,
     stage: Stage,
-    /// When the primary answered last, and when it is asked next.
+    /// When the primary answered last, and when the client asks it next.
     heard_ns: u64,
     next_ns: u64,
     /// Attempts since the client left its primary, and rounds of confirming since it came to one.
     tries: u32,
     confirms: u32,
-    /// Times that the client came to a primary since a heartbeat was answered.
+    /// How often the client came to a primary since a primary last answered a heartbeat.
     comes: u32,
-    /// In this round: the last address that said the client is removed, and the number of addresses
-    /// that did.
+    /// In this round: the last address that said that the client is removed, and the number of
+    /// addresses that did.
     removed_at: Option<usize>,
     removed_by: usize,
     /// The number of successive rounds in which all addresses said that the client is removed; the
@@ -169,17 +172,17 @@ pub struct Failover {
     /// [`UNREACHED_NS`] between two such rounds.
     removed_rounds: u32,
     removed_ns: Option<(u64, u64)>,
-    /// The next pause before the primary is asked again, or claims are repeated.
+    /// The next pause before the client asks the primary again, or repeats claims.
     waits_ns: u64,
-    /// Whether something was left in doubt; and whether a primary has answered since.
+    /// Whether an operation has left something in doubt; and whether a primary has answered since.
     is_unsettled: bool,
     settles: bool,
     random: u64,
 }
 
 impl Failover {
-    /// A client that is at the first of `addresses` addresses, and bears a silence of `silence_ns`.
-    /// `seed` makes the pauses of clients differ.
+    /// A client that is at the first of `addresses` addresses, and tolerates a silence of
+    /// `silence_ns`. `seed` makes the pauses of clients differ.
     pub fn new(now_ns: u64, addresses: usize, silence_ns: u64, seed: u64) -> Self {
         let mut failover = Self {
             addresses: addresses.clamp(1, ADDRESSES_MAX),
@@ -217,7 +220,7 @@ impl Failover {
                 Task::Wait { until_ns: self.next_ns }
             }
             Stage::Here | Stage::Waits => {
-                // The client itself may have been stopped: it asks before it leaves.
+                // The client itself may have been stopped: it asks before it leaves the primary.
                 let quarter_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
                 let until_ns = self.heard_ns.saturating_add(self.silence_ns);
                 Task::Heartbeat { until_ns: until_ns.max(now_ns.saturating_add(quarter_ns)) }
@@ -235,8 +238,8 @@ impl Failover {
         }
     }
 
-    /// Handles that the connection to the primary is gone. A client that is let in and cut off
-    /// again and again pauses ever longer before it comes again.
+    /// Handles that the connection to the primary is gone. A client that a primary lets in and cuts
+    /// off again and again pauses ever longer before it comes back.
     pub fn broken(&mut self, now_ns: u64) {
         if !self.is_looking() {
             let pause_ns = if self.comes > 1 { self.pause(self.relapses()) } else { 0 };
@@ -244,7 +247,7 @@ impl Failover {
         }
     }
 
-    /// How often the client came to a primary without a heartbeat answered, less the first time.
+    /// How often the client came to a primary without an answered heartbeat, less the first time.
     fn relapses(&self) -> u32 {
         self.comes.saturating_sub(1)
     }
@@ -263,7 +266,7 @@ impl Failover {
         }
     }
 
-    /// Handles that an operation has failed: the primary is asked at once.
+    /// Handles that an operation has failed: the client asks the primary at once.
     pub fn doubted(&mut self, now_ns: u64) {
         if self.stage == Stage::Here {
             self.next_ns = now_ns;
@@ -272,13 +275,13 @@ impl Failover {
 
     /// Records that an operation has left something in doubt: a release that no primary has
     /// received, a lost answer, or a hold that was reported lost. The program may never operate on
-    /// that lock again, so a primary is asked at once.
+    /// that lock again, so the client asks a primary at once.
     pub fn left_in_doubt(&mut self, now_ns: u64) {
         self.is_unsettled = !planted::is(Bug::UnheardUnsettled);
         self.doubted(now_ns);
     }
 
-    /// Handles the result of a heartbeat; [`Heard::Nothing`]: the primary is not there.
+    /// Handles the result of a heartbeat; [`Heard::Nothing`]: the primary does not answer.
     pub fn heard(&mut self, now_ns: u64, heard: Heard) {
         match (self.stage, heard) {
             (Stage::Here | Stage::Waits, Heard::Nothing) => {
@@ -323,7 +326,7 @@ impl Failover {
                 };
             }
             Err(_) if self.stage == Stage::Anew => {
-                // Treated like the last failure of a round.
+                // A failure to begin anew counts like the last failure of a round.
                 let addresses = self.addresses as u32;
                 self.at = self.addresses - 1;
                 self.tries = (self.tries / addresses).saturating_mul(addresses) + addresses - 1;
@@ -354,7 +357,7 @@ impl Failover {
         }
     }
 
-    /// The pause before the recovering primary is asked again: twice the last one.
+    /// The pause before the client asks the recovering primary again: twice the last one.
     fn pauses(&mut self) -> u64 {
         let longest_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
         let pause_ns = self.waits_ns;
@@ -376,13 +379,13 @@ impl Failover {
         }
     }
 
-    /// Handles the result of [`Task::Confirm`]; `false`: not everything was answered.
+    /// Handles the result of [`Task::Confirm`]; `false`: the primary has not answered everything.
     pub fn confirmed(&mut self, now_ns: u64, is_all: bool) {
         if !matches!(self.stage, Stage::Confirms | Stage::Here) {
             return;
         }
         self.settles = false;
-        self.is_unsettled &= !is_all; // else confirmed again after the next answer
+        self.is_unsettled &= !is_all; // otherwise the client confirms again after the next answer
         if self.stage == Stage::Here {
             return;
         }
@@ -402,7 +405,8 @@ impl Failover {
         self.next_ns = now_ns.saturating_add(self.silence_ns / HEARTBEATS_PER_SILENCE);
     }
 
-    /// Goes to the next address; after the last one with a random pause, which grows up to a bound.
+    /// Goes to the next address; after the last address with a random pause, which grows up to a
+    /// limit.
     fn tries_elsewhere(&mut self, now_ns: u64) {
         self.tries = self.tries.saturating_add(1);
         self.at = (self.at + 1) % self.addresses;
@@ -428,8 +432,8 @@ impl Failover {
         longest_ns / 2 + self.draw() % (longest_ns / 2)
     }
 
-    /// At the end of a round: the address at which the client may begin anew, because no primary
-    /// knows it any more.
+    /// At the end of a round: the address at which the client may begin anew because no primary
+    /// knows it any more; `None`: not yet.
     fn is_given_up(&mut self, now_ns: u64) -> Option<usize> {
         let is_by_all = std::mem::take(&mut self.removed_by) == self.addresses;
         self.removed_rounds = if is_by_all { self.removed_rounds + 1 } else { 0 };

@@ -3,15 +3,15 @@
 //!
 //! ```text
 //!   sent ──heartbeat──▶ primary: silent from here on?      it acts `horizon_ns` after its arrival
-//!     └─ horizon_ns, less drift ─▶ client: neither posts nor believes that it holds anything
+//!     └─ horizon_ns, less drift ─▶ client: neither posts nor relies on what it holds
 //! ```
 //! The client counts from before it sent the heartbeat, and the primary from its arrival. So the
-//! client gives up first, however long the network delays the heartbeat. Without a horizon neither
-//! acts on silence.
+//! client stops relying on its holds first, however long the network delays the heartbeat. Without
+//! a horizon neither side acts on silence.
 
 use crate::clock::{COARSE_NS_MAX, DRIFT_PPM};
 
-/// Heartbeats in one horizon: three may be lost.
+/// How many heartbeats a client sends in one horizon: three may be lost.
 pub const HEARTBEATS_PER_HORIZON: u64 = 4;
 
 /// The heartbeats of one session. Times are on the client's own clock.
@@ -39,7 +39,7 @@ impl Heartbeats {
         }
     }
 
-    /// When the next heartbeat is to be sent; `u64::MAX`: never.
+    /// When the client sends its next heartbeat; `u64::MAX`: never.
     pub fn next_ns(&self) -> u64 {
         self.next_ns
     }
@@ -54,9 +54,9 @@ impl Heartbeats {
         self.heard_ns = self.heard_ns.max(sent_ns);
     }
 
-    /// Ends the promise: the primary has ended what this client had without a lease, and another
-    /// session has begun. An operation of this session that is still under way must not report such
-    /// a hold.
+    /// Makes the horizon over at once: the primary has ended what this client had without a lease,
+    /// and another session has begun. An operation of this session that is still under way must not
+    /// report such a hold.
     pub fn end(&mut self) {
         self.has_ended = true;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a lock's words are: at which incarnation of the primary, and by which clock its deadlines
-//! count.
+//! Where the words of a lock are: at which incarnation of the primary, and by which clock the
+//! lock's deadlines count.
 
 use crate::clock::Now;
 use crate::ids::{ClientId, Epoch};
@@ -13,8 +13,8 @@ use crate::wire::message::Request;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     epoch: Epoch,
-    /// The clock by which the deadlines count, and its session's horizon, as they were when that
-    /// session ended; `None`: those of the present session.
+    /// The clock by which the deadlines count, with the horizon of its session, both as they were
+    /// when that session ended; `None`: the clock of the present session.
     old_clock: Option<Now>,
 }
 
@@ -22,7 +22,7 @@ pub struct Binding {
 const NOWHERE: Epoch = Epoch(u64::MAX);
 
 impl Binding {
-    /// The binding of a lock that was just got.
+    /// The binding of a lock that the client has just got.
     pub fn new(epoch: Epoch) -> Self {
         Self { epoch, old_clock: None }
     }
@@ -32,14 +32,14 @@ impl Binding {
         self.epoch == epoch
     }
 
-    /// The incarnation at which the lock is.
+    /// The incarnation at which the lock's words are.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
     /// Handles that a session with this incarnation replaces the one before, whose clock read
-    /// `clock`. Returns whether the lock stays where it is; if not, it refuses every operation
-    /// until it is claimed.
+    /// `clock`. Returns whether the lock's words stay where they are; if not, the lock refuses
+    /// every operation until the client has claimed it.
     pub fn moves_to(&mut self, epoch: Epoch, clock: Now) -> bool {
         if self.epoch == epoch {
             return true;
@@ -48,9 +48,9 @@ impl Binding {
         false
     }
 
-    /// Handles that the client has become a new one, without any holds: the hold is lost, and the
-    /// lock is at no incarnation until it is got again. `is_taken_away`: an operator has removed
-    /// the client that it was.
+    /// Handles that the client has become a new one, without any holds: the hold of this lock is
+    /// lost, and the lock is at no incarnation until the client gets it again. `is_taken_away`: an
+    /// operator has removed the client under its old id.
     pub fn begins_anew(&mut self, entry: &mut LockEntry, is_taken_away: bool) {
         entry.lose_by(match is_taken_away && !planted::is(Bug::TakenAwayUntold) {
             true => Loss::TakenAway,
@@ -59,9 +59,9 @@ impl Binding {
         *self = Self::new(NOWHERE);
     }
 
-    /// The claim for the successor. `now` is the clock of the session. A hold without a lease is
-    /// lost if the old session's horizon has passed, because its primary may have given it to
-    /// another client.
+    /// The claim for the successor. `now`: the clock of the new session. A hold without a lease is
+    /// lost if the old session's horizon has passed, because the old primary may have given the
+    /// lock to another client.
     pub fn claim(&self, entry: &mut LockEntry, now: Now) -> Claim {
         let old = self.clock(now);
         if self.old_clock.is_some() && old.is_past_horizon() {
@@ -71,13 +71,13 @@ impl Binding {
         entry.claim(if on_new { now } else { old }, self.epoch)
     }
 
-    /// The clock of the lock's deadlines at the time `now` of the session's clock.
+    /// The clock of the lock's deadlines at the time `now` of the present session's clock.
     pub fn clock(&self, now: Now) -> Now {
         self.old_clock.map_or(now, |old| old.at_local(now.local_ns))
     }
 
-    /// Adopts the place that the successor gave. `is_lost`: the successor has refused the claimed
-    /// hold. `now` is the clock of the session.
+    /// Takes over the place that the successor has given to the lock. `is_lost`: the successor has
+    /// refused the claimed hold. `now`: the clock of the new session.
     pub fn bind(
         &mut self,
         entry: &mut LockEntry,
@@ -96,16 +96,17 @@ impl Binding {
         *self = Self::new(epoch);
     }
 
-    /// Adopts a lock that a get by name has returned, and that the client knows already. Returns
-    /// whether it is new to the caller: it was not claimed at this incarnation, or an earlier
-    /// release was not answered. A hold is lost then, or is undone before the next operation.
-    /// `None`: the caller knows a lock of another name by this id.
+    /// Takes over a lock that a get by name has returned, and that the client knows already.
+    /// Returns whether the lock is new to the caller: the client had not claimed it at this
+    /// incarnation, or an earlier release was not answered. A hold is then lost, or undone before
+    /// the next operation. `None`: the client knows a lock of another name by this id.
     ///
-    /// A client has one entry for each name, even if the primary gives the lock another id:
+    /// A client has one entry for each name, even if the primary gives the lock another id, because
     /// operations on a second entry would not know what the first one holds.
     ///
-    /// Only for the answer to a request that was sent after the last release of the lock, on the
-    /// same channel or on one that has replaced it: only that answer is sure to be up to date.
+    /// Call this only with the answer to a request that was sent after the last release of the
+    /// lock, on the same channel or on one that has replaced it: only such an answer is surely up
+    /// to date.
     pub fn adopt(
         &mut self,
         entry: &mut LockEntry,
@@ -115,7 +116,7 @@ impl Binding {
         (epoch, anchor_s): (Epoch, u32),
     ) -> Option<bool> {
         if entry.desc().name != desc.name {
-            return None; // the caller knows another lock by this id, and may go on using it
+            return None; // the client knows another lock by this id, and may go on using it
         }
         entry.may_want_tokens(grant, desc);
         let is_same = grant.already && self.is_at(epoch) && !entry.has_left();
@@ -139,8 +140,8 @@ impl Binding {
     }
 
     /// Handles that the primary has given this lock's id to another lock. Returns whether that is
-    /// possible: this lock was not claimed at this incarnation, or its unanswered release took
-    /// effect. If so, it is at no incarnation until it is got again.
+    /// possible: the client had not claimed this lock at this incarnation, or an unanswered release
+    /// of it took effect. If so, this lock is at no incarnation until the client gets it again.
     pub fn loses_place(&mut self, entry: &LockEntry, epoch: Epoch) -> bool {
         if !self.is_at(epoch) {
             return true;
@@ -152,9 +153,9 @@ impl Binding {
     }
 }
 
-/// Goes on over a new channel to the same primary: ledger writes that the old channel may have lost
-/// are repeated ([`LockEntry::take_ledger_write`]), and the returned request undoes what is in
-/// doubt. `is_busy`: an operation is under way, which does both at its end.
+/// Goes on over a new channel to the same primary. The entry repeats the ledger write that the old
+/// channel may have lost ([`LockEntry::take_ledger_write`]), and the returned request undoes what
+/// is in doubt. `is_busy`: an operation is under way, which does both at its end.
 #[must_use = "the request is to be sent"]
 pub fn resume(entry: &mut LockEntry, is_busy: bool, now: Now) -> Option<Request> {
     if !is_busy && !planted::is(Bug::NoRepublish) {

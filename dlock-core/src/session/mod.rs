@@ -6,9 +6,9 @@
 //!   Reinit, beside the old session; the new one replaces it:
 //!     same incarnation of the primary ─▶ every lock goes on where it is    (lock)
 //!     a recovering successor          ─▶ every lock refuses until claimed  (claims)
-//!   heartbeats ─▶ the horizon: past it the client neither posts nor believes (horizon)
+//!   heartbeats ─▶ the horizon: past it the client neither posts nor relies on its holds (horizon)
 //! ```
-//! The status that a call returns before any other check, by the state of the client:
+//! What a call returns before any other check (`–`: the check passes), by the state of the client:
 //!
 //! | call | `Open` | `Async` | `Left` |
 //! |---|---|---|---|
@@ -50,10 +50,11 @@ pub enum Gate {
     Left = 2,
 }
 
-/// The kinds of calls. In a state of the client, all calls of one kind return the same status.
+/// The kinds of calls. In any one state of the client, all calls of one kind pass or get one
+/// status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// On a lock or an object, on the data path.
+    /// An operation on a lock or an object, on the data path.
     Operation,
     /// Getting and releasing locks.
     Locks,
@@ -64,7 +65,7 @@ pub enum Call {
 }
 
 impl Gate {
-    /// The status with which a call is refused; `None`: it may go on.
+    /// The status with which the client refuses a call; `None`: the call goes on.
     pub fn refuses(self, call: Call) -> Option<Status> {
         match (self, call) {
             (Gate::Open, _) => None,
@@ -77,7 +78,7 @@ impl Gate {
     }
 }
 
-/// Checks the answer to `Init`, or to the `Reinit` of `expected`.
+/// Checks the answer to `Init`, or to the `Reinit` of the client `expected`.
 ///
 /// # Errors
 /// The primary's refusal; `VersionMismatch`; `BadResponse`: no session, or one of another client.
@@ -97,7 +98,7 @@ pub fn accept(reply: ControlReply, expected: Option<ClientId>) -> Result<Session
     }
 }
 
-/// The status of a refusal; a refusal with a status of success is a bad response.
+/// The status of a primary's refusal; a refusal with a status of success counts as a bad response.
 pub fn refusal(status: Status) -> Status {
     match status {
         Status::Success | Status::Done => Status::BadResponse,
@@ -106,8 +107,9 @@ pub fn refusal(status: Status) -> Status {
 }
 
 /// Whether an answer proves that the primary has received a sign of life of this client, and counts
-/// its silence from there. All answers do, also refusals, except those of a primary that does not
-/// know the client, and those that may be given before the request is read.
+/// the client's silence from there. All answers prove that, also refusals, except those of a
+/// primary that does not know the client, and those that a primary may give before it has read the
+/// request.
 pub fn was_heard(reply: &ControlReply) -> bool {
     use Status as S;
     let may_be_unheard = |status: &Status| {
@@ -116,20 +118,20 @@ pub fn was_heard(reply: &ControlReply) -> bool {
     !matches!(reply, ControlReply::Error(status) if may_be_unheard(status))
 }
 
-/// Whether handles of objects survive a reinit: not at another incarnation, nor at a recovering
-/// one, which has lost the objects.
+/// Whether handles of objects survive a reinit. They do not at another incarnation, nor at a
+/// recovering one: the objects are lost there.
 pub fn objects_survive(old: Epoch, new: Epoch, recovering: bool) -> bool {
     old == new && !recovering
 }
 
-/// Whether the primary has decided a release: with any status, the client has no reference any
-/// more.
+/// Whether this answer to the release of a reference decides the release: then the client has no
+/// reference any more, even if the status is an error.
 pub fn is_decided(status: Status) -> bool {
     !matches!(status, Status::NotReady | Status::BadResponse)
 }
 
-/// The result of a release. If an earlier release was not answered, `Error` (the primary says that
-/// the lock is not got) means that the earlier one took effect: success.
+/// The result of a release that had the answer `status`. If an earlier release was not answered,
+/// `Error` (the client has not got the lock) means that the earlier one took effect: success.
 pub fn released(status: Status, was_unanswered: bool) -> Status {
     match status {
         Status::Error if was_unanswered => Status::Success,

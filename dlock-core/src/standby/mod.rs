@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary that waits to take the place of another: when it may, without I/O.
+//! A primary that waits to take the place of another one: when it may do so, without I/O.
 //!
 //! ```text
 //!   Watches ── Probe ──▶ heard ─▶ Watches
@@ -13,62 +13,63 @@
 //!                              │ has the place, but cannot serve yet
 //!                              └──▶ Owns ── after a pause that grows ─▶ TakeOver
 //! ```
-//! While the fencing command runs the primary is not asked: an operator's word ends the command,
-//! and has the primary asked once more, too.
+//! While the fencing command runs the standby does not probe the primary. If an operator promotes
+//! the standby meanwhile, the command ends, and the standby probes once more.
 //!
-//! Silence is no proof: a primary that cannot be heard here may serve others. So it takes more to
-//! take over, and what it was is the [`Ground`].
+//! Silence is no proof: a primary that this standby cannot hear may serve others. So the standby
+//! needs a further reason to take over; [`Ground`] names it.
 
 use crate::planted::{self, Bug};
 use crate::roster::place::{self, Signature, Taking, Whose};
 
-/// How long the primary may be silent, where nothing else is said.
+/// How long the primary may be silent, if the configuration does not say.
 pub const SILENCE_NS: u64 = 1_000_000_000;
-/// Probes in that time.
+/// How many probes the standby sends in that time.
 pub const PROBES_PER_SILENCE: u64 = 4;
-/// The pause after a fencing command that has failed, or a start that has, and the longest.
+/// The first pause after a fencing command or a start that has failed, and the longest pause.
 pub const PAUSE_NS: (u64, u64) = (50_000_000, 30_000_000_000);
 
 /// Why no other process is primary any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
-    /// Its process has ended.
+    /// The process of the primary has ended.
     Ended,
-    /// The operator's fencing command says so, and it is silent.
+    /// The operator's fencing command says so, and the primary is silent.
     Fenced,
-    /// An operator says so, and it is silent.
+    /// An operator says so, and the primary is silent.
     Promoted,
 }
 
-/// What the executor does next.
+/// The next task of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Nothing before then, but to look whether the old process has ended.
+    /// Do nothing before `until_ns`, except to look whether the old process has ended.
     Wait {
-        /// Until when.
+        /// The end of the pause.
         until_ns: u64,
     },
-    /// Ask the primary whether it serves. Report [`Standby::heard`], or, at the time given,
+    /// Ask the primary whether it serves. Report [`Standby::heard`], or, at `until_ns`,
     /// [`Standby::unheard`].
     Probe {
-        /// Until when its answer is waited for.
+        /// Until when to wait for the answer.
         until_ns: u64,
     },
     /// Run the fencing command. Report [`Standby::fenced`].
     Fence,
-    /// Serve. If that fails, report [`Standby::failed`].
+    /// Begin to serve. If that fails, report [`Standby::failed`].
     TakeOver(Ground),
 }
 
-/// Why the place of the primary is not taken.
+/// Why the standby does not take the place of the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// The primary has answered just now.
+    /// The primary has just answered.
     Heard,
-    /// The primary was there, and the lock file of its list is signed by none: who its clients are
-    /// is not known here. A primary that was never there has no clients either.
+    /// The standby has heard the primary, but no primary has signed the lock file of the roster, so
+    /// the standby does not know the primary's clients. A primary that was never heard has no
+    /// clients either.
     Unowned,
-    /// Another primary has taken the place already.
+    /// Another primary has already taken the place.
     Replaced,
 }
 
@@ -76,35 +77,39 @@ pub enum Denied {
 enum Stage {
     Watches,
     Fences,
-    /// The fencing command has succeeded, or an operator has ended it; the primary is asked once
-    /// more.
+    /// The fencing command has succeeded, or an operator has ended it; the standby probes the
+    /// primary once more.
     Doubts(Ground),
     Takes(Ground),
-    /// It has taken the place of the primary, and its start there has failed: it tries again.
+    /// The standby has taken the place of the primary, but its start there has failed: it tries
+    /// again.
     Owns(Ground),
 }
 
-/// One primary in waiting.
+/// One primary that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standby {
     silence_ns: u64,
-    /// There is a fencing command.
+    /// Whether there is a fencing command.
     fences: bool,
     stage: Stage,
-    /// Whether it was heard at all, and when last, or when this began.
+    /// Whether the primary was ever heard, and (`heard_ns`) when last; before that: when the watch
+    /// began.
     was_heard: bool,
     heard_ns: u64,
-    /// How the list was signed then.
+    /// The signature of the roster when the primary was last heard.
     heard_as: Option<Signature>,
-    /// The next probe.
+    /// When the next probe begins.
     next_ns: u64,
-    /// No fencing and no start before this time, and how often they have failed in turn.
+    /// No fencing and no start before this time; and (`failures`) how many of them have failed in a
+    /// row.
     attempt_ns: u64,
     failures: u32,
 }
 
 impl Standby {
-    /// Begins to watch. `fences`: there is a fencing command; `there`: how the list is signed.
+    /// Begins to watch. `fences`: whether there is a fencing command; `there`: the signature of the
+    /// roster.
     pub fn new(now_ns: u64, silence_ns: u64, fences: bool, there: Option<Signature>) -> Self {
         Self {
             silence_ns: silence_ns.max(PROBES_PER_SILENCE),
@@ -119,12 +124,12 @@ impl Standby {
         }
     }
 
-    /// Whether the primary has been silent for longer than is borne.
+    /// Whether the primary has been silent for longer than it may be.
     pub fn is_silent(&self, now_ns: u64) -> bool {
         self.silent_ns(now_ns) >= self.silence_ns
     }
 
-    /// For how long the primary has been silent; since this began, if it was never heard.
+    /// How long the primary has been silent; if it was never heard, since the watch began.
     pub fn silent_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.heard_ns)
     }
@@ -134,7 +139,7 @@ impl Standby {
         self.was_heard
     }
 
-    /// What to do next.
+    /// The next task.
     pub fn next(&mut self, now_ns: u64) -> Task {
         match self.stage {
             Stage::Owns(_) if now_ns < self.attempt_ns => Task::Wait { until_ns: self.attempt_ns },
@@ -147,7 +152,7 @@ impl Standby {
         }
     }
 
-    /// Whether the executor gives up what it does for this task: the process of the primary has
+    /// Whether the executor must stop what it does for this task: the process of the primary has
     /// ended meanwhile, or an operator has decided.
     pub fn is_over(&mut self, task: Task, now_ns: u64) -> bool {
         match self.next(now_ns) {
@@ -157,7 +162,7 @@ impl Standby {
         }
     }
 
-    /// The process of the primary has ended: that is proved.
+    /// Handles the proof that the process of the primary has ended.
     pub fn ended(&mut self, now_ns: u64) {
         let is_its_own = matches!(self.stage, Stage::Owns(_));
         if now_ns >= self.attempt_ns && !is_its_own {
@@ -165,9 +170,10 @@ impl Standby {
         }
     }
 
-    /// The primary has answered, although this said that it is gone, if anything did. `asked`: how
-    /// the list was signed when it was asked, `there`: how it is signed now. A primary that was
-    /// replaced meanwhile answers for a moment, and is not the one that has the list.
+    /// Handles an answer of the primary. Returns the ground, if any, by which the primary seemed to
+    /// be gone. `asked`, `there`: the signature of the roster when the standby asked, and now. A
+    /// primary that was replaced meanwhile may still answer for a moment, but does not have the
+    /// roster any more.
     pub fn heard(
         &mut self,
         now_ns: u64,
@@ -186,20 +192,20 @@ impl Standby {
                 self.pauses(now_ns);
                 Some(ground)
             }
-            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None, // late
+            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None, // a late answer
         };
         (self.was_heard, self.heard_ns, self.stage) = (true, now_ns, Stage::Watches);
         self.next_ns = now_ns.saturating_add(self.quarter_ns());
         lied
     }
 
-    /// The primary has not answered in time, or cannot be reached.
+    /// Handles that the primary has not answered in time, or cannot be reached.
     pub fn unheard(&mut self, now_ns: u64) {
         match self.stage {
             Stage::Doubts(ground) => self.stage = Stage::Takes(ground),
             Stage::Watches => {
                 self.next_ns = now_ns.saturating_add(self.quarter_ns());
-                // one that was never there is not fenced: it may be about to begin
+                // a primary that was never heard is not fenced, because it may be about to begin
                 let is_over = self.is_silent(now_ns) && self.was_heard;
                 if is_over && self.fences && now_ns >= self.attempt_ns {
                     self.stage = Stage::Fences;
@@ -209,8 +215,8 @@ impl Standby {
         }
     }
 
-    /// The fencing command has ended. `is_here`: the process of the primary is seen, and has not
-    /// ended; then the primary is not gone, although the command says so.
+    /// Handles the end of the fencing command. `is_here`: the standby sees the process of the
+    /// primary, and it has not ended; then the primary is not gone, although the command says so.
     pub fn fenced(&mut self, now_ns: u64, has_succeeded: bool, is_here: bool) {
         if self.stage != Stage::Fences {
             return;
@@ -225,7 +231,8 @@ impl Standby {
         }
     }
 
-    /// An operator says that the primary is gone. `there`: how the list is signed.
+    /// Handles that an operator says that the primary is gone. `there`: the signature of the
+    /// roster.
     ///
     /// # Errors
     /// `Unowned`, `Heard`: nothing has changed.
@@ -238,19 +245,19 @@ impl Standby {
         self.stage = match self.stage {
             stage if !may => stage,
             Stage::Watches => Stage::Takes(Ground::Promoted),
-            // it was last asked before the command began
+            // the last probe was before the command began
             Stage::Fences => Stage::Doubts(Ground::Promoted),
             stage @ (Stage::Doubts(_) | Stage::Takes(_) | Stage::Owns(_)) => stage,
         };
         may.then_some(()).ok_or(Denied::Heard)
     }
 
-    /// How the place of the primary is taken, which [`Task::TakeOver`] asks for. `there`: how the
-    /// list is signed; `place`: whose the place is that was taken before, if one was.
+    /// How to take the place of the primary, for [`Task::TakeOver`]. `there`: the signature of the
+    /// roster; `place`: which primary has the place that this standby had taken before, if it had.
     ///
     /// # Errors
-    /// `Unowned`, `Replaced`: it is not taken, and the standby watches on. A place that was taken
-    /// before is another's now.
+    /// `Unowned`, `Replaced`: the standby does not take the place, and watches on. A place that it
+    /// had taken before belongs to another primary now.
     pub fn takes(
         &mut self,
         now_ns: u64,
@@ -278,13 +285,15 @@ impl Standby {
         })
     }
 
-    /// Whether the primary was there, and its clients are not known here.
+    /// Whether this standby cannot know the clients of the primary it watches: it has heard that
+    /// primary, but no primary has signed the roster that this standby sees (`there`), and the
+    /// standby has not taken that roster over itself.
     fn is_unowned(&self, there: Option<&Signature>) -> bool {
         self.was_heard && !self.has_place() && there.is_none()
     }
 
-    /// Its start in the place of the primary has failed. `has_place`: it had taken that place
-    /// before, and tries again. If not, it watches on.
+    /// Handles that the start in the place of the primary has failed. `has_place`: the standby had
+    /// taken that place before, and tries again; otherwise it watches on.
     pub fn failed(&mut self, now_ns: u64, has_place: bool) {
         let (Stage::Takes(ground) | Stage::Owns(ground)) = self.stage else { return };
         self.pauses(now_ns);
@@ -292,12 +301,12 @@ impl Standby {
         self.next_ns = now_ns;
     }
 
-    /// Whether the place is its own, and it does not serve in it yet.
+    /// Whether the standby has the place, but does not serve in it yet.
     pub fn has_place(&self) -> bool {
         matches!(self.stage, Stage::Owns(_))
     }
 
-    /// The pause before the next attempt: twice that of the last.
+    /// Sets the pause before the next attempt: twice the last one.
     fn pauses(&mut self, now_ns: u64) {
         let pause_ns = PAUSE_NS.0.saturating_mul(1 << self.failures.min(16)).min(PAUSE_NS.1);
         self.failures = self.failures.saturating_add(1);

@@ -7,14 +7,16 @@
 //!          ──Attach{client, secret}──▶ a second connection becomes the command channel:
 //!          ◀─Attached─                 TCP to the same port, or the Unix socket of the offer
 //! ```
-//! With verbs and sealed the exchange carries both ends of the queue pairs, and the connection
-//! stays open as liveness connection: if either end closes it, the session's data path ends.
+//! With verbs and sealed, `Attach` and `Attached` carry both ends of the queue pairs, and the
+//! connection stays open as liveness connection: if either end closes it, the data path of the
+//! session ends.
 //!
-//! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may grow: fields that a later
-//! version adds at their ends are skipped.
+//! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may grow: a reader skips fields
+//! that a later version adds at their ends.
 //!
-//! A connection is bound to the client that `Init` or `Reinit` gave it; no other request carries a
-//! client id. The `secret` keeps other clients from reinitialising or attaching as this one.
+//! A control connection speaks for one client: the one that the answer to its `Init` has named, or
+//! that its `Reinit` names; no other request on it names the client. The `secret` keeps other
+//! clients from a reinit or an attach as this one.
 
 use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
@@ -26,10 +28,10 @@ use crate::wire::status::Status;
 
 /// The newest protocol version that this library speaks.
 pub const VERSION: u8 = 1;
-/// The oldest protocol version this library speaks.
+/// The oldest protocol version that this library speaks.
 pub const VERSION_MIN: u8 = 1;
 
-/// Proof of a client's identity: random, known to the primary and that client.
+/// The proof of a client's identity: a random value that only the primary and that client know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -39,23 +41,23 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A lock as its first user describes it.
+/// The description of a lock by a client that gets it; the first one counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockDesc {
-    /// 1 to 512 bytes.
+    /// The name, 1 to 512 bytes.
     pub name: Vec<u8>,
     /// The kind.
     pub lock_type: LockType,
-    /// Stored, never enforced (as in the C API).
+    /// The lease, seconds: the primary stores it and never enforces it (as in the C API).
     pub lease_s: u32,
-    /// The client wants [tokens](crate::token) of it.
+    /// Whether the client wants [tokens](crate::token) of the lock.
     pub tokens: bool,
 }
 
 /// A client's claim of a lock, sent to a recovering primary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// The id the lock had.
+    /// The id that the lock had at the predecessor.
     pub lock: LockId,
     /// The descriptor of the lock.
     pub desc: LockDesc,
@@ -66,21 +68,22 @@ pub struct Claim {
 /// The part of a [`Claim`] about a hold, or about a place in the queue of a fair lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeldClaim {
-    /// The mode in which the lock is held, or asked for.
+    /// The mode in which the client holds the lock, or asks for it.
     pub mode: Mode,
     /// Whether the client is queued, and does not hold the lock. Fair locks only.
     pub is_queued: bool,
-    /// Rest of the lease when the claim was sent, nanoseconds; `u64::MAX`: no end.
+    /// How much of the lease was left when the client sent the claim, nanoseconds; `u64::MAX`: no
+    /// end.
     pub left_ns: u64,
-    /// Milliseconds from the last grant or confirmation of the hold to the sending of the claim;
-    /// `u32::MAX`: longer, or the hold may have been released since.
+    /// The time from the last grant or confirmation of the hold to the sending of the claim,
+    /// milliseconds; `u32::MAX`: longer, or the client may have released the hold since.
     pub age_ms: u32,
-    /// The incarnation that granted or confirmed the hold last; 0: not known, or it may have been
-    /// released since.
+    /// The incarnation that last granted or confirmed the hold; 0: not known, or the client may
+    /// have released the hold since.
     pub epoch: Epoch,
-    /// The end of the lease by the clock of that incarnation.
+    /// The end of the lease, by the clock of that incarnation.
     pub deadline: Deadline,
-    /// The place in the order of tickets; fair locks only.
+    /// Fair locks: the place in the order of tickets.
     pub fair: Option<Place>,
     /// The fencing token of the hold, if there is one and no other client can have the lock.
     pub token: Token,
@@ -96,10 +99,10 @@ impl HeldClaim {
 }
 
 /// A place in the order of a fair lock's tickets. It outlasts the primary that gave the ticket: a
-/// successor starts new ticket numbers, but the place remains that of the first ticket.
+/// successor starts new ticket numbers, but the place stays that of the first ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The incarnation at which the ticket was taken; tickets of later ones are behind it.
+    /// The incarnation at which the ticket was taken; tickets of later incarnations are behind it.
     pub epoch: Epoch,
     /// The ticket.
     pub ticket: Ticket,
@@ -110,23 +113,23 @@ pub struct Place {
 pub enum ControlRequest {
     /// Register a new client. The versions come first in the frame, in a layout that never changes.
     Init {
-        /// Oldest version the client speaks.
+        /// The oldest version that the client speaks.
         version_min: u8,
-        /// Newest version the client speaks.
+        /// The newest version that the client speaks.
         version_max: u8,
-        /// `trans_mode_t` of the C API: must be the primary's.
+        /// `trans_mode_t` of the C API; must be the same as the primary's.
         tp_mode: u8,
-        /// The session horizon asked for, seconds. 0: the primary chooses it; [`HORIZON_FOREVER`]:
-        /// unlimited.
+        /// The session horizon that the client asks for, seconds. 0: the primary chooses;
+        /// [`HORIZON_FOREVER`]: unlimited.
         horizon_s: u32,
     },
     /// Come back as a known client, or come to a successor.
     Reinit {
-        /// Oldest version the client speaks.
+        /// The oldest version that the client speaks.
         version_min: u8,
-        /// Newest version the client speaks.
+        /// The newest version that the client speaks.
         version_max: u8,
-        /// `trans_mode_t` of the C API: must be the primary's.
+        /// `trans_mode_t` of the C API; must be the same as the primary's.
         tp_mode: u8,
         /// As in `Init`.
         horizon_s: u32,
@@ -135,9 +138,9 @@ pub enum ControlRequest {
         /// The client's secret.
         secret: Secret,
     },
-    /// All claims were sent. Answered by `Done`.
+    /// The client has sent all its claims. Answered by `Done`.
     ReinitDone,
-    /// The client leaves: its references and holds are released. Answered by `Done`.
+    /// The client leaves, and the primary releases its references and holds. Answered by `Done`.
     Deinit,
     /// A sign of life. Answered by `Alive`.
     Heartbeat,
@@ -149,60 +152,61 @@ pub enum ControlRequest {
     UpdateLocks(Vec<Claim>),
     /// Create an object. Answered by `Created`.
     ObjectCreate {
-        /// 1 to 512 bytes.
+        /// The name, 1 to 512 bytes.
         name: Vec<u8>,
-        /// The lease: there is one.
+        /// The lease; must not be 0.
         lease: Lease,
         /// The initial value.
         init: u64,
     },
     /// Get an object. Answered by `Object`.
     ObjectGet {
-        /// 1 to 512 bytes.
+        /// The name, 1 to 512 bytes.
         name: Vec<u8>,
-        /// The lease: there is one.
+        /// The lease; must not be 0.
         lease: Lease,
     },
     /// Release an object. Answered by `Done`.
     ObjectRelease(ObjectId),
     /// Destroy an object. Answered by `Done`.
     ObjectDestroy(ObjectId),
-    /// Operate the primary, which needs the right to do that. Answered by `Operated`.
+    /// Operate the primary; the client needs the right to do so. Answered by `Operated`.
     Operate(Act),
 }
 
-/// What an operator wants done.
+/// What an operator asks the primary to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Have clients give back what they hold, and fence those that do not.
+    /// Make clients give back what they hold, and fence those that do not.
     TakeAway {
-        /// Which clients.
+        /// The clients from which it is taken.
         whose: Whose,
-        /// The time that they are given, seconds.
+        /// The time that the clients have, seconds.
         grace_s: u32,
-        /// Their leases end with them; else each at its end.
+        /// Whether the leases of a fenced client end at once; otherwise each lasts until its own
+        /// end.
         now: bool,
     },
-    /// Give no lock to a client any more; or do so again.
+    /// Begin or end a drain, in which no client gets a lock.
     Drain {
-        /// Whether no lock is given.
+        /// Whether the drain begins.
         is_on: bool,
     },
 }
 
-/// From which clients something is taken away.
+/// The clients from which an operator takes something away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// This one.
     Client(ClientId),
-    /// Those that hold the lock of this name; if one is named, that one alone.
+    /// Those that hold the lock of this name; if `client` is given, only that one.
     Holders {
-        /// 1 to 512 bytes.
+        /// The name, 1 to 512 bytes.
         name: Vec<u8>,
-        /// That client.
+        /// The one client; `None`: all holders.
         client: Option<ClientId>,
     },
-    /// Those without a control connection.
+    /// Those that have no control connection.
     Departed,
     /// All.
     All,
@@ -211,28 +215,28 @@ pub enum Whose {
 /// A lock as the primary gives it to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockGrant {
-    /// The id, the same for all clients.
+    /// The id of the lock, the same for all clients.
     pub lock: LockId,
-    /// This client's handle for it.
+    /// This client's handle of the lock.
     pub handle: Handle,
-    /// The slot of its words.
+    /// The slot of the lock's words.
     pub slot: Slot,
-    /// The lock word when it was got (fair locks: the tickets taken).
+    /// The lock word when the client got the lock (fair locks: the tickets taken).
     pub word: u64,
-    /// Whether this client had a reference already.
+    /// Whether this client already had a reference.
     pub already: bool,
-    /// The end of an exclusive hold is counted, for clients that want tokens.
+    /// Whether clients count the ends of exclusive holds, because some client wants tokens.
     pub tokens: bool,
 }
 
 /// An object as the primary gives it to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectGrant {
-    /// The id, the same for all clients.
+    /// The id of the object, the same for all clients.
     pub object: ObjectId,
-    /// This client's handle for it.
+    /// This client's handle of the object.
     pub handle: Handle,
-    /// The slot of its value.
+    /// The slot of the object's value.
     pub slot: Slot,
     /// The generation of the slot while the object lives.
     pub generation: Generation,
@@ -241,7 +245,7 @@ pub struct ObjectGrant {
 /// The primary's answer to `Init` and `Reinit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The version both speak from now on.
+    /// The protocol version that both sides speak from now on.
     pub version: u8,
     /// The client's id.
     pub client: ClientId,
@@ -249,29 +253,30 @@ pub struct Session {
     pub secret: Secret,
     /// The primary's incarnation.
     pub epoch: Epoch,
-    /// The anchor of the server clock, from which it counts: seconds since 1970.
+    /// The anchor of the server clock, seconds since 1970: the server clock counts from there.
     pub anchor_s: u32,
-    /// The server clock when this was written.
+    /// The server clock when the primary wrote this answer.
     pub now: ServerTime,
-    /// Whether the primary is in recovery, and asks for claims.
+    /// Whether the primary is in recovery, so that the client has to send its claims.
     pub recovering: bool,
-    /// The fabrics that the primary offers. The place of shm is the abstract name of a Unix socket.
+    /// The fabrics that the primary offers. For shm the place is the abstract name of a Unix
+    /// socket.
     pub offers: Offers,
     /// The terms of the session.
     pub terms: Terms,
 }
 
-/// The terms that the primary promises a client.
+/// What the primary promises a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The session horizon, seconds; 0: unlimited.
     pub horizon_s: u32,
-    /// Until when the primary does not act on this client's silence, on the server clock.
+    /// Until when, on the server clock, the primary does not act on this client's silence.
     /// [`UNLIMITED`]: it never does.
     pub until: ServerTime,
     /// How often this primary has ended what the client had without a lease (holds, queue places).
-    /// A client that knows another number must treat all of these as lost, but not its holds with a
-    /// lease, which last until their leases end. 0 after `Init`.
+    /// If the client knows another number, it must treat all of these as lost; its holds with a
+    /// lease last until their leases end. 0 after `Init`.
     pub lapses: u32,
 }
 
@@ -280,57 +285,59 @@ impl Terms {
     pub const UNLIMITED: Self = Self { horizon_s: 0, until: UNLIMITED, lapses: 0 };
 }
 
-/// The horizon of a request for an unlimited one.
+/// A value of `horizon_s` in `Init` and `Reinit`: the client asks for an unlimited horizon.
 pub const HORIZON_FOREVER: u32 = u32::MAX;
 
 /// A horizon that is never reached.
 pub const UNLIMITED: ServerTime = ServerTime(u64::MAX);
 
-/// How many of how many clients have told a recovering primary what they hold; 0 of 0: it does not
-/// recover, or is not asked by a client.
+/// The progress of a recovery: how many clients have claimed everything, of how many. 0 of 0: the
+/// primary does not recover, or the peer that asks is no client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Told {
-    /// So many have told everything.
+    /// How many clients have claimed everything.
     pub told: u32,
-    /// The recovery waits for so many, or has waited.
+    /// For how many clients the recovery waits, or has waited.
     pub of: u32,
 }
 
-/// Answers of a primary to a client.
+/// The primary's answers to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlReply {
-    /// Refused; nothing changed.
+    /// The primary refuses the request; nothing has changed.
     Error(Status),
-    /// Admitted.
+    /// The client is admitted.
     Session(Session),
-    /// Done.
+    /// The request is done.
     Done,
     /// The answer to `Heartbeat`.
     Alive {
-        /// The server clock when it was answered.
+        /// The server clock when the primary answered.
         now: ServerTime,
         /// Whether the primary is in recovery.
         recovering: bool,
-        /// See [`Terms::until`]; 0: the peer is no client, and is promised nothing.
+        /// See [`Terms::until`]; 0: the peer is no client, and gets no promise.
         until: ServerTime,
-        /// Until when an operator wants something of the client back; 0: nothing.
+        /// Until when an operator gives the client time to give something back; 0: no operator
+        /// does.
         asked: ServerTime,
-        /// How far the recovery is.
+        /// The progress of the recovery.
         recovery: Told,
     },
-    /// One result per lock asked for.
+    /// One result for each lock that the client has asked for.
     Locks(Vec<Result<LockGrant, Status>>),
-    /// One status per lock.
+    /// One status for each lock.
     Statuses(Vec<Status>),
-    /// The object's id.
+    /// The id of the new object.
     Created(ObjectId),
-    /// The object.
+    /// The object that the client has got.
     Object(ObjectGrant),
-    /// Done, for so many clients.
+    /// The operator's act is done; it concerns this many clients.
     Operated(u32),
-    /// The answer to `Reinit` of a client that an operator has removed: as `ClientRemoved`.
+    /// The answer to the `Reinit` of a client that an operator has removed; otherwise like
+    /// `ClientRemoved`.
     Removed {
-        /// The operator: at most 255 bytes.
+        /// The operator's name, at most 255 bytes.
         by: String,
     },
 }
@@ -342,9 +349,9 @@ pub struct Attach {
     pub client: ClientId,
     /// The secret of the session.
     pub secret: Secret,
-    /// The fabric of the connection.
+    /// The fabric of the new channel.
     pub fabric: FabricKind,
-    /// The client's queue pairs; present exactly if `fabric` needs a device.
+    /// The client's queue pairs; present if and only if `fabric` needs a device.
     pub verbs: Option<VerbsAttach>,
 }
 
@@ -354,21 +361,21 @@ pub struct Attach {
 pub struct Attached {
     /// `Success`, or the reason of the refusal.
     pub status: Status,
-    /// Slots in the lock memory.
+    /// How many slots the lock memory has.
     pub slots: u32,
-    /// Entries of the client's ledger.
+    /// How many entries the client's ledger has.
     pub ledger_entries: u32,
-    /// Server clock minus the primary's CLOCK_BOOTTIME, nanoseconds (shm only; else 0). A client in
-    /// another time namespace reads a different CLOCK_BOOTTIME.
+    /// The server clock minus the primary's CLOCK_BOOTTIME, nanoseconds (shm only; otherwise 0). A
+    /// client in another time namespace reads a different CLOCK_BOOTTIME.
     pub clock_offset_ns: u64,
-    /// The primary's queue pairs and memory (fabrics that need a device).
+    /// The primary's queue pairs and memory (only if the fabric needs a device).
     pub verbs: Option<VerbsAttached>,
-    /// See [`Terms::until`]; 0 if refused.
+    /// See [`Terms::until`]; 0 if the primary refuses.
     pub until: ServerTime,
 }
 
 impl VerbsRegion {
-    /// No memory at all.
+    /// A region without any memory.
     pub const EMPTY: Self = Self { base: 0, bytes: 0, rkey: 0 };
 }
 
@@ -385,26 +392,26 @@ impl Attached {
 pub struct VerbsEndpoint {
     /// The queue pair number: 24 bits.
     pub qp_num: u32,
-    /// The packet sequence number at which it starts: 24 bits.
+    /// The first packet sequence number of this end: 24 bits.
     pub psn: u32,
-    /// The GID of its port, network order.
+    /// The GID of this end's port, in network byte order.
     pub gid: [u8; 16],
-    /// The local identifier of its port; InfiniBand only.
+    /// The local identifier (LID) of this end's port; InfiniBand only.
     pub lid: u16,
-    /// The path MTU, 1 = 256 bytes … 5 = 4,096.
+    /// The code of the path MTU: 1 = 256 bytes … 5 = 4,096 bytes.
     pub mtu: u8,
-    /// Reads and atomics that it executes at a time; not 0.
+    /// How many reads and atomics this end executes at a time; not 0.
     pub reads: u8,
 }
 
 /// Memory of the primary that a client's queue pair may operate on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsRegion {
-    /// The address in the primary's process.
+    /// The address of the memory in the primary's process.
     pub base: u64,
-    /// The length in bytes.
+    /// The length of the memory in bytes.
     pub bytes: u64,
-    /// The key: worth nothing on any other client's queue pair.
+    /// The remote key (rkey); it works only on this client's queue pair.
     pub rkey: u32,
 }
 
@@ -415,15 +422,12 @@ pub struct VerbsAttach {
     pub chains: VerbsEndpoint,
     /// The queue pair for messages; `None`: messages go over the queue pair for chains.
     pub messages: Option<VerbsEndpoint>,
-    /// Buffers of its receive ring, [`VERBS_RING_SLOTS_MIN`] to [`VERBS_RING_SLOTS_MAX`].
-    ///
-    /// [`VERBS_RING_SLOTS_MIN`]: crate::limits::VERBS_RING_SLOTS_MIN
-    /// [`VERBS_RING_SLOTS_MAX`]: crate::limits::VERBS_RING_SLOTS_MAX
+    /// How many buffers the client's receive ring has,
+    /// [`VERBS_RING_SLOTS_MIN`](crate::limits::VERBS_RING_SLOTS_MIN) to
+    /// [`VERBS_RING_SLOTS_MAX`](crate::limits::VERBS_RING_SLOTS_MAX).
     pub ring_slots: u16,
-    /// Bytes of a buffer, [`VERBS_MESSAGE_BYTES_MIN`] to [`VERBS_MESSAGE_BYTES_MAX`].
-    ///
-    /// [`VERBS_MESSAGE_BYTES_MIN`]: crate::limits::VERBS_MESSAGE_BYTES_MIN
-    /// [`VERBS_MESSAGE_BYTES_MAX`]: crate::limits::VERBS_MESSAGE_BYTES_MAX
+    /// The bytes of one buffer, [`VERBS_MESSAGE_BYTES_MIN`](crate::limits::VERBS_MESSAGE_BYTES_MIN)
+    /// to [`VERBS_MESSAGE_BYTES_MAX`](crate::limits::VERBS_MESSAGE_BYTES_MAX).
     pub message_bytes: u32,
 }
 
@@ -434,12 +438,12 @@ pub struct VerbsAttached {
     pub chains: VerbsEndpoint,
     /// The queue pair for messages, if the client has one.
     pub messages: Option<VerbsEndpoint>,
-    /// The slots: remote read and atomics. With `Sealed` this region and the next are empty.
+    /// The slots, for remote reads and atomics. With `Sealed` this region and the next are empty.
     pub slots: VerbsRegion,
-    /// The client's ledger: remote write.
+    /// The client's ledger, for remote writes.
     pub ledger: VerbsRegion,
-    /// Buffers of its receive ring, bounded as in [`VerbsAttach`].
+    /// How many buffers the primary's receive ring has; the limits are those of [`VerbsAttach`].
     pub ring_slots: u16,
-    /// Bytes of a buffer, bounded as in [`VerbsAttach`].
+    /// The bytes of one buffer; the limits are those of [`VerbsAttach`].
     pub message_bytes: u32,
 }

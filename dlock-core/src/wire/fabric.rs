@@ -2,11 +2,11 @@
 //! The list of fabrics: the ways in which the data path of a client can run.
 //!
 //! ```text
-//!   kind    on the wire   executes a client's chains      let near the memory in recovery
+//!   kind    on the wire   executes a client's chains      reachable by clients in recovery
 //!   verbs   2             the primary's device            no: nothing there can refuse a chain
 //!   shm     0             the client's own threads        yes: the memory has a gate
 //!   sealed  3             the primary's command thread    yes: it refuses chains itself
-//!   tcp     1             the primary's command thread    yes: as above
+//!   tcp     1             the primary's command thread    yes: as sealed
 //! ```
 //! This is the only list in the core: other code asks a [`FabricKind`] for its properties, so a new
 //! fabric is one line below. CONTRIBUTING.md lists the modules that come with it.
@@ -16,7 +16,7 @@ use std::fmt;
 /// Makes [`FabricKind`] and the properties of each kind.
 macro_rules! fabrics {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $name:literal, $executes:ident;)*) => {
-        /// How the data path of a client runs.
+        /// A way in which the data path of a client runs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum FabricKind {
@@ -27,7 +27,7 @@ macro_rules! fabrics {
             /// All kinds, in the order in which a client tries them.
             pub const ALL: [FabricKind; [$($number),*].len()] = [$(Self::$kind),*];
 
-            /// The name for users.
+            /// The name that users write.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -59,12 +59,13 @@ fabrics! {
 /// Where the chains of a client are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executes {
-    /// In its own threads, on memory that they have mapped: the client is fenced when its processes
-    /// have ended.
+    /// In the client's own threads, on memory that they have mapped: the client is fenced when its
+    /// processes have ended.
     Client,
-    /// In the primary, after it has checked them: the client is fenced when its channel is closed.
+    /// In the primary, which checks each chain: the client is fenced when its channel is closed.
     Primary,
-    /// In the primary's device: the client is fenced when the device reports that.
+    /// In the primary's device: the client is fenced when the device reports that its queue pairs
+    /// are closed.
     Device,
 }
 
@@ -132,7 +133,7 @@ impl FromIterator<FabricKind> for FabricSet {
     }
 }
 
-/// Fabrics that one primary may offer, including those that this library does not know.
+/// The most fabrics that one primary may offer, including those that this library does not know.
 pub const OFFERS_MAX: usize = 16;
 
 /// The fabrics that a primary offers, each with the place where its clients attach. The meaning of
@@ -167,13 +168,13 @@ impl Offers {
         self
     }
 
-    /// The place of this kind; `None`: it is not offered.
+    /// The place of this kind; `None`: the primary does not offer the kind.
     pub fn place(&self, kind: FabricKind) -> Option<&[u8]> {
         let found = self.all.iter().find(|(number, _)| *number == kind as u8);
         found.map(|(_, place)| place.as_slice())
     }
 
-    /// Whether this kind is offered.
+    /// Whether the primary offers this kind.
     pub fn has(&self, kind: FabricKind) -> bool {
         self.place(kind).is_some()
     }
@@ -188,7 +189,7 @@ impl Offers {
         &self.all
     }
 
-    /// Adds a kind that this library may not know; its number is above all others in the list.
+    /// Adds a kind that this library may not know; its number must be above all others in the list.
     pub(crate) fn push(&mut self, number: u8, place: Vec<u8>) {
         self.all.push((number, place));
     }

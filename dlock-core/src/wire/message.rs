@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages of the command channel: requests of clients to the arbiter, and its replies.
 //!
-//! Every request carries a [`Seq`](crate::ids::Seq) and is answered by exactly one reply with the
-//! same number, except [`Request::Wake`] and [`Request::Abandon`], which have no reply. The reply
-//! to [`Request::Wait`] comes when the lock is granted or the wait is cancelled, however long that
-//! takes, and that to [`Request::Listen`] when there is something to tell, or never. A request that
-//! is sent again with the same number is not executed again.
+//! Every request carries a [`Seq`](crate::ids::Seq) and has exactly one reply, with the same
+//! number, except [`Request::Wake`] and [`Request::Abandon`], which have none. The reply to
+//! [`Request::Wait`] comes when the primary grants the lock or the wait is cancelled, however long
+//! that takes. The reply to [`Request::Listen`] comes when there is something to report, or never.
+//! If a client sends a request again with the same number, the primary does not execute it again.
 
 use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::Handle;
@@ -13,11 +13,11 @@ use crate::memory::words::Ticket;
 use crate::token::Token;
 use crate::wire::status::Status;
 
-/// How a lock is held or asked for.
+/// The mode in which a client holds or asks for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mode {
-    /// By one client.
+    /// One client alone.
     Exclusive = 0,
     /// Together with other readers.
     Shared = 1,
@@ -36,7 +36,7 @@ pub enum LockType {
 }
 
 impl LockType {
-    /// `None` if the number is no lock type.
+    /// The type with this code; `None`: no lock type has the code.
     pub fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Atomic),
@@ -47,7 +47,7 @@ impl LockType {
     }
 }
 
-/// The number a client gives to one wait on one lock; 28 bits, grows by one per wait.
+/// The number that a client gives to one wait on one lock: 28 bits, one more for each wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WaitNumber(pub u32);
 
@@ -59,13 +59,13 @@ pub enum Request {
     Wait {
         /// The lock.
         handle: Handle,
-        /// The mode wanted.
+        /// The mode in which I want the lock.
         mode: Mode,
         /// The lease, counted from the grant.
         lease: Lease,
-        /// The number that `Cancel` and the ledger refer to.
+        /// The number that `Cancel` and the ledger name.
         wait: WaitNumber,
-        /// Fair locks: the ticket I have.
+        /// Fair locks: my ticket.
         ticket: Option<Ticket>,
     },
     /// Take me out of the queue. Answered by `Done`; the wait itself is answered first, by
@@ -73,7 +73,7 @@ pub enum Request {
     Cancel {
         /// The lock.
         handle: Handle,
-        /// The wait.
+        /// The number of the wait.
         wait: WaitNumber,
     },
     /// Release my hold. Answered by `Done`, or by `Denied(Fail)` if it was not mine.
@@ -101,12 +101,12 @@ pub enum Request {
         /// The lease, counted from the grant.
         lease: Lease,
     },
-    /// Take a ticket for me: the ticket counters are too high for a fetch-and-add. Answered by
-    /// `Queued`, `Denied`, or `Done`: the counters were reset, and I take a ticket myself.
+    /// Take a ticket for me, because the ticket counters are too high for a fetch-and-add. Answered
+    /// by `Queued`, `Denied`, or `Done`: the counters were reset, and I take a ticket myself.
     TakeTicket {
         /// The lock.
         handle: Handle,
-        /// The mode wanted.
+        /// The mode in which I want the lock.
         mode: Mode,
         /// The lease, counted from the grant.
         lease: Lease,
@@ -120,7 +120,7 @@ pub enum Request {
         /// The ticket.
         ticket: Ticket,
     },
-    /// Extend my fair hold; an `lease` of 0 only asks whether I still have it. Answered by
+    /// Extend my hold of a fair lock; a `lease` of 0 only asks whether I still have it. Answered by
     /// `Granted` or `Denied(Fail)`.
     Extend {
         /// The lock.
@@ -129,7 +129,7 @@ pub enum Request {
         mode: Mode,
         /// The ticket of the hold.
         ticket: Ticket,
-        /// The lease, from now on.
+        /// The new lease; it begins now.
         lease: Lease,
     },
     /// The hold on this atomic lock may have expired, within my clock's uncertainty: if it has,
@@ -147,7 +147,7 @@ pub enum Request {
         handle: Handle,
     },
     /// How many readers hold the fair lock? The word does not tell while clients are queued.
-    /// Answered by `Done` with the number in place of the word.
+    /// Answered by `Done`, with the number in the place of the word.
     CountReaders {
         /// The lock.
         handle: Handle,
@@ -165,12 +165,13 @@ pub enum Request {
         mode: Mode,
     },
     /// I hold the lock, and my program listens: tell it when it keeps others waiting. Answered by
-    /// `Contended` once that is so, or by `Denied(Fail)` if I do not hold the lock then. A later
-    /// one for the same lock takes its place, and the earlier is not answered.
+    /// `Contended` once others wait, or by `Denied(Fail)` if I do not hold the lock then. A later
+    /// `Listen` for the same lock replaces this one, which then has no answer.
     Listen {
         /// The lock.
         handle: Handle,
-        /// I know that others wait for it: only an operator's deadline is told.
+        /// Whether I know that others wait for the lock: then only an operator's deadline is
+        /// reported.
         knows: bool,
         /// The operator's deadline that I know; 0: none.
         until: ServerTime,
@@ -180,7 +181,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The lock a request is about.
+    /// The lock that the request is about; `None`: it is about no lock.
     pub fn handle(&self) -> Option<Handle> {
         match *self {
             Request::Wait { handle, .. }
@@ -215,21 +216,21 @@ pub enum Reply {
         word: u64,
         /// The deadline of the hold (read-write locks: the time of the grant).
         deadline: Deadline,
-        /// The time of the grant on the server clock: leases count from here.
+        /// The time of the grant on the server clock: the lease counts from there.
         at: ServerTime,
         /// Fair locks: the ticket of the hold.
         ticket: Option<Ticket>,
-        /// The fencing token of other locks, where it is counted.
+        /// The fencing token of an atomic or read-write lock, if the lock has tokens.
         token: Token,
     },
-    /// You have a ticket, and it is not its turn.
+    /// You have a ticket, and it is not yet its turn.
     Queued {
         /// The lock word.
         word: u64,
         /// The ticket.
         ticket: Ticket,
     },
-    /// Refused; nothing changed.
+    /// The primary refuses the request; nothing has changed.
     Denied {
         /// The reason.
         status: Status,
@@ -241,21 +242,21 @@ pub enum Reply {
         /// The lock word.
         word: u64,
     },
-    /// Done; the lock word afterwards.
+    /// The request is done.
     Done {
         /// The lock word.
         word: u64,
     },
     /// You hold the lock, and keep others waiting.
     Contended {
-        /// How many wait for it.
+        /// How many clients wait for the lock.
         waiters: u32,
-        /// Until when an operator wants it back; 0: no operator does.
+        /// Until when an operator gives you time to give the lock back; 0: no operator does.
         until: ServerTime,
     },
     /// The answer to `Ping`.
     Pong {
-        /// The server clock when it was answered.
+        /// The server clock when the primary answered.
         at: ServerTime,
     },
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results of operations. Their numbers are elsewhere: those of the protocol in
-//! [`codec`](crate::wire::codec), those of the C API in `dlock-ffi/abi`.
+//! The statuses of operations. Their numbers in the protocol are in [`codec`](crate::wire::codec),
+//! their codes in the C API in `dlock-ffi/abi`.
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident, $text:expr;)*) => {

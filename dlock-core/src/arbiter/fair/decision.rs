@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What one look at a fair lock decides: the turns that it passes, the shares that it counts as
-//! done, and who is granted the lock.
+//! What one look at a fair lock decides: which turns it passes, which shares it counts as done, and
+//! which clients it grants the lock.
 //!
 //! ```text
-//!   view ─▶ shares of clients that may have none are done ─▶ who has the turn is granted it
+//!   view ─▶ shares that no client may have are done ─▶ clients at their turn are granted the lock
 //!             ▲                                                  │
-//!             └──── the number at the head is nobody's: passed ◀─┘
+//!             └───── the number at the head is unowned: passed ◀─┘
 //! ```
-//! A decision counts once the word is changed, by one compare-and-swap from the word that was read.
+//! A decision counts once one compare-and-swap, from the word that was read, has changed the word.
 //!
-//! * An exclusive number at the head that no client is known to have can be owned only by a claim
-//!   that was in a ledger when the number was first seen there: the claim is written before the
-//!   ticket is taken. It is passed when all of those are over, gone, or known to have another
-//!   ticket, and no share before it may be relied on.
+//! * An exclusive number at the head that no client is known to have can only belong to a claim
+//!   that was in a ledger when the number was first seen at the head, because a client writes the
+//!   claim before it takes the ticket. The number is passed when all those claims are over, gone,
+//!   or known to have another ticket, and no client may rely on a share before the number.
 //! * A share does not tell whose it is. Let `end` be the first share behind the head, and L the
-//!   clients that may rely on a share at the head: if more shares than L has clients are open
-//!   before `end`, those beyond are done. A client that is not in L, and names one of them later,
+//!   clients that may rely on a share at the head. If more shares are open before `end` than L has
+//!   clients, those beyond count as done. A client that is not in L, and names one of them later,
 //!   is refused.
-//! * Turns are passed, and shares counted, only while others wait, or something was undone: a
-//!   client whose lease is over keeps the lock until then.
+//! * Turns are passed, and shares counted as done, only while clients wait, or after something was
+//!   undone. Until then a client keeps the lock even after its lease.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -30,20 +30,20 @@ use crate::memory::words::{diverts_from, Ticket, TurnWord};
 use crate::planted::{self, Bug};
 use crate::wire::message::{Mode, WaitNumber};
 
-/// Numbers, or ranges of numbers, that one look passes.
+/// The most numbers, or ranges of numbers, that one look passes.
 pub(super) const STEPS_MAX: usize = 8;
 
-/// What a look has decided.
+/// The decision of one look.
 pub(super) struct Decision<'a> {
     view: &'a View,
     pub(super) turn: TurnWord,
     pub(super) fair: FairState,
     pub(super) queue: VecDeque<Waiter>,
-    /// Waiters that are granted the lock, until then; `None`: refused.
+    /// Waiters that get an answer: the end of their lease and their ticket, or `None`: refused.
     pub(super) answers: Vec<(Waiter, Option<(Deadline, Ticket)>)>,
-    /// There is more to pass.
+    /// Whether there is more to pass.
     pub(super) is_unfinished: bool,
-    /// When to look again.
+    /// When the arbiter looks at the lock again.
     pub(super) next: Option<ServerTime>,
 }
 
@@ -76,8 +76,8 @@ impl<'a> Decision<'a> {
         d
     }
 
-    /// Whether the arbiter alone is to change the word: a client sleeps, or the share of one was
-    /// counted as done that may not know it, as its clock stood still.
+    /// Whether only the arbiter may change the word from now on: a client sleeps, or the share of a
+    /// client was counted as done without its knowledge, because its clock stood still.
     fn is_arbiters(&self) -> bool {
         let sleeps = |w: &Waiter| w.wait != WaitNumber(0);
         let sleeps = self.queue.iter().any(sleeps) && !planted::is(Bug::SleepersUntold);
@@ -85,12 +85,12 @@ impl<'a> Decision<'a> {
         sleeps || clients.any(|(&client, &entry)| self.fair.may_release_once_more(client, entry))
     }
 
-    /// Whether others wait for what clients have, so that it ends when it is over.
+    /// Whether others wait for what clients have, so that a hold ends when its lease is over.
     fn is_wanted(&self) -> bool {
         !self.queue.is_empty() || self.fair.unsettled || !self.fair.held_back.is_empty()
     }
 
-    /// Waiters whose places are gone are told so.
+    /// Refuses waiters whose places are gone.
     fn refuse(&mut self) {
         let (fair, turn) = (&self.fair, self.turn);
         let has_place = |w: &Waiter| {
@@ -113,7 +113,7 @@ impl<'a> Decision<'a> {
         })
     }
 
-    /// One step; whether there is a new number at the head.
+    /// One step; returns whether there is a new number at the head.
     fn advance(&mut self) -> bool {
         let nx = self.turn.nx();
         self.begin_graces(nx);
@@ -155,7 +155,7 @@ impl<'a> Decision<'a> {
         true
     }
 
-    /// A ticket that is kept has its turn, and others want it: from now on it has a grace.
+    /// Begins the grace of each kept ticket that has its turn and that others want.
     fn begin_graces(&mut self, nx: u32) {
         if !self.is_wanted() {
             return;
@@ -169,7 +169,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// Shares before the head that no client can rely on are done.
+    /// Counts shares before the head as done if no client can rely on them.
     fn count_shares(&mut self, head: Option<Ticket>, is_open: bool, live: &BTreeSet<ClientId>) {
         let end = match head {
             Some(ticket) => ticket.ts,
@@ -177,8 +177,8 @@ impl<'a> Decision<'a> {
             None => self.view.taken.ms(),
         };
         let (ns, may) = (self.turn.ns(), live.len() as u32);
-        // clients may have taken and released shares since `w0` was read: no more is done than was
-        // taken only of a head that is known; if not, a client forged the word
+        // clients may have taken and released shares since `w0` was read; only if the ticket at the
+        // head is known, more shares done than taken means that a client forged the word
         if ns > end {
             if head.is_some() {
                 self.turn.set_ns(end);
@@ -189,7 +189,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// Waiters whose turn it is.
+    /// Grants the lock to the waiters at their turn.
     fn grant(&mut self, nx: u32) {
         for waiter in std::mem::take(&mut self.queue) {
             let client = waiter.caller.client;
@@ -213,7 +213,7 @@ impl<'a> Decision<'a> {
     fn may_own(&mut self, nx: u32, is_known: bool) {
         let is_given_out = nx >= diverts_from();
         let intents: BTreeMap<ClientId, u32> = match is_known || is_given_out {
-            // the arbiter knows to which client it gave a number out
+            // the arbiter knows the client to which it gave this number
             true => BTreeMap::new(),
             false => {
                 let is_intent = |has: &Has| *has == Has::Unknown(Mode::Exclusive);
@@ -229,8 +229,8 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// The number that is next when the one at the head is passed: that is passed as well which no
-    /// client can own.
+    /// The number that is next when the one at the head is passed. Numbers after it that no client
+    /// can own are passed with it.
     fn after_head(&self, nx: u32, has_no_shares: bool) -> u32 {
         let has_intents = self.all().any(|(.., has)| matches!(has, Has::Unknown(_)));
         if has_intents || !has_no_shares {
@@ -240,8 +240,8 @@ impl<'a> Decision<'a> {
         known.min().unwrap_or(u32::MAX).min(self.view.taken.mx())
     }
 
-    /// When to look again: when a claim or a grace ends that keeps others waiting, and now and
-    /// then, since clients change what they have without a message.
+    /// Sets when to look again: when a claim or a grace ends that keeps others waiting, and now and
+    /// then, because clients change what they have without a message.
     fn schedule(&mut self) {
         if !self.is_wanted() || self.view.is_idle(self.turn) {
             return;

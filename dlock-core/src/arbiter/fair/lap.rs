@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lap of a fair lock: when its lanes start again at 0.
+//! The lap of a fair lock: when its lanes (the two ticket counters) start again at 0.
 //!
 //! ```text
 //!   a lane is high ─▶ TakeTicket ─▶ held back ─ the lock is idle, no entry ─▶ w1 := 0,
 //!                                       │               fence raised, w0 := 0 ─▶ Done
 //!                                       └ for too long ─▶ a ticket from the arbiter
 //! ```
-//! A release that takes effect late expects a word that cannot come again within a lap. So a lap
-//! begins only when no client can post one: every ledger entry is none, also those that are over.
-//! The entries of clients that are held back do not count, since those have no ticket. A client
-//! that adds to `w0` while the lap begins has found a high number: it is no ticket either.
+//! A release that takes effect late expects a word that cannot come again within a lap. So a new
+//! lap begins only when no client can post such a release: every ledger entry is none (one whose
+//! deadline is over does not count as none). The entries of clients that are held back do not
+//! matter, because those have no ticket. A client that adds to `w0` while the lap begins has found
+//! a high number, which is no ticket either.
 
 use super::super::{end_earlier_wait, Caller, Ctx, LockState, ROUNDS_MAX};
 use super::state::{addr_of, HeldBack, Status as Known, View};
@@ -22,14 +23,14 @@ use crate::planted::{self, Bug};
 use crate::wire::message::{Mode, Reply};
 use crate::wire::status::Status;
 
-/// For so long a client is held back, so that the lock drains.
+/// How long a client is held back, so that the lock drains.
 const HOLD_BACK_NS: u64 = NS;
 
-/// A client asks for a ticket: it has found that the lanes are high.
+/// Holds back a client that asks for a ticket because it has found the ticket counters high.
 pub(super) fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     end_earlier_wait(ctx, state, from.client);
     let since = ctx.now;
-    state.fair.records.remove(&from.client); // of an earlier ticket
+    state.fair.records.remove(&from.client); // an earlier ticket
     let held_back = HeldBack { from, mode, since };
     if let Some(earlier) = state.fair.held_back.insert(from.client, held_back) {
         let word = ctx.read();
@@ -43,7 +44,7 @@ fn is_high(ctx: &mut Ctx<'_>) -> (TakenWord, bool) {
     (taken, taken.is_high())
 }
 
-/// Answers clients that were held back for long enough, or where the lanes are low.
+/// Answers clients that were held back for long enough, and all if the lanes are low.
 pub(super) fn give_tickets(ctx: &mut Ctx<'_>, state: &mut LockState) {
     if state.fair.held_back.is_empty() {
         return;
@@ -57,7 +58,7 @@ pub(super) fn give_tickets(ctx: &mut Ctx<'_>, state: &mut LockState) {
         state.fair.held_back.remove(&from.client);
         let word = ctx.read();
         if !is_high {
-            ctx.answer(from, Reply::Done { word }); // it takes one itself
+            ctx.answer(from, Reply::Done { word }); // the client takes a ticket itself
         } else if taken.mx().max(taken.ms()) >= FAIR_LANE_END {
             ctx.answer(from, Reply::Denied { status: Status::Fail, word });
         } else {
@@ -105,10 +106,10 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
         let soon = ctx.now.plus_ns(1);
         return ctx.wake_at(soon);
     }
-    // above every token of the lap before
+    // the fence must be above every token of the lap before
     let fence = ctx.fence();
     let above = match planted::is(Bug::LapKeepsFence) {
-        true => 2, // a lap differs from the one before
+        true => 2, // just another number than that of the lap before
         false => 2 * u64::from(turn.nx()) + 2,
     };
     ctx.mem.faa(fence, above);
@@ -116,7 +117,7 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
     has_restarted(ctx, state);
 }
 
-/// Whether the lanes are not between two laps: if they are, `w0` is set. Clients that add to it
+/// Whether the lanes are not between two laps; if they are, sets `w0`. Clients that add to `w0`
 /// meanwhile have no ticket.
 pub(super) fn has_restarted(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     if !state.fair.restarts {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fair lock, arbiter side: what clients ask for, and the looks that follow.
+//! The fair lock, arbiter side: the requests of clients, and the looks at the lock that follow.
 //!
 //! ```text
 //!   request ─▶ record, queue ─▶ look: w0, w1 and the lap, ledgers ─▶ decision ─ Cas(w1) ─▶ answers
 //!                                 ▲                                     └ lost: look again
 //!   timer, undo ──────────────────┘          idle, lanes high ─▶ the lanes start again ([`lap`])
 //! ```
-//! Tickets are taken in `w0`, turns pass in `w1`. The arbiter changes `w1` by one compare-and-swap
-//! from the word that it has decided by, so that a client which releases meanwhile makes it look
-//! again; also when it sets `told`. Its clock is read before the ledgers.
+//! Clients take tickets in `w0`, and turns pass in `w1`. The arbiter changes `w1`, also to set
+//! `told`, by one compare-and-swap from the word by which it has decided: if a client releases
+//! meanwhile, the arbiter looks again. The arbiter reads its clock before the ledgers.
 //!
-//! A ledger entry names no ticket. Which ticket a client has is known from its requests, or from a
-//! chain that this primary has executed for it ([`state`]); of all others it is only known that
-//! they may have one ([`decision`]).
+//! A ledger entry names no ticket. The arbiter knows the ticket of a client from the client's
+//! requests, or from a chain that this primary has executed for it ([`state`]). Of all other
+//! clients it only knows that they may have one ([`decision`]).
 
 mod decision;
 mod lap;
@@ -34,9 +34,11 @@ use decision::Decision;
 pub(super) use state::FairState;
 use state::{addr_of, Has, Status as Known, View};
 
-/// Looks of one call: each but the last was overtaken by a client, or has passed all that one may.
+/// The most looks of one call. Before each further look a client has overtaken the arbiter, or the
+/// look before has passed all that one look may pass.
 const LOOKS_MAX: usize = 4;
-/// What one call may take, in units: a word or an entry that is read, or a record that is visited.
+/// The most work of one call, in units: a word or an entry that is read, or a record that is
+/// visited.
 pub const WORK_MAX: u64 = (LOOKS_MAX * (decision::STEPS_MAX + 2) * 3 * CLIENTS_MAX) as u64;
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
@@ -94,8 +96,8 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
     advance(ctx, state);
 }
 
-/// Whether a ticket may be its client's, and is not done. Of a client whose chains this primary
-/// executes that is known.
+/// Whether a ticket may be this client's, and is not done. For a client whose chains this primary
+/// executes, the arbiter knows that for sure.
 fn may_have(
     ctx: &mut Ctx<'_>,
     fair: &FairState,
@@ -105,7 +107,7 @@ fn may_have(
     let record = fair.record(from.client, mode, ticket);
     let is_its_own = match ctx.is_proxied(from.client) {
         true => record.is_some_and(|r| r.status != Known::Over),
-        // it could have done by itself whatever it asks for
+        // the client could have done by itself what it asks for
         false => record.is_none_or(|r| r.status != Known::Over),
     };
     let is_past = state::turn(ctx).is_past(ticket) || ticket.lap != state::lap(ctx);
@@ -113,7 +115,7 @@ fn may_have(
     (is_its_own || planted::is(Bug::FairReleaseUnchecked)) && !is_past && !is_passed
 }
 
-/// Is it this ticket's turn? It is queued until it is.
+/// Asks whether it is this ticket's turn, and queues the client until it is.
 fn ask(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
@@ -127,7 +129,7 @@ fn ask(
     }
     let record = state.fair.record(from.client, mode, ticket);
     if let Some(Known::Granted { deadline }) = record.map(|r| r.status) {
-        // asked again: its answer was lost, and the lease asked for may be a longer one by now
+        // the answer was lost, and the lease of the repeated request may be longer
         let deadline = match planted::is(Bug::AskedAgainShort) {
             true => deadline,
             false => deadline.max(ctx.now.deadline(lease)),
@@ -138,7 +140,7 @@ fn ask(
     state.queue.push_back(Waiter { caller: from, wait, mode, lease });
 }
 
-/// A client tells its ticket, and asks for nothing.
+/// Records the ticket that a client names without asking for the lock.
 fn is_told(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, (mode, ticket): (Mode, Ticket)) {
     let entry = ctx.ledger(from.client, from.handle);
     let is_known = state.fair.record(from.client, mode, ticket).is_some();
@@ -148,7 +150,7 @@ fn is_told(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, (mode, ticket
     }
 }
 
-/// A client that asks once is answered at once, and is not queued any more.
+/// Answers a client that asks once, and takes it out of the queue.
 fn answer_poll(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: Ticket) {
     advance(ctx, state);
     let queued = state.queue.iter().position(|w| w.caller == from);
@@ -176,7 +178,7 @@ fn grant(
     ctx.granted(to, mode, word, deadline, Some(ticket));
 }
 
-/// Whether the hold was the client's, and is over now.
+/// Ends a hold; returns whether it was the client's.
 fn release(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
@@ -184,7 +186,7 @@ fn release(
     mode: Mode,
     ticket: Ticket,
 ) -> bool {
-    // an exclusive release may have said none already; a share is done before its entry says so
+    // an exclusive release may have written none already; a share is done before its entry says so
     let entry = ctx.ledger(from.client, from.handle);
     let is_named = mode == Mode::Exclusive || entry.claims() == Some(mode);
     if !is_named || !may_have(ctx, &state.fair, from, (mode, ticket)) {
@@ -206,8 +208,8 @@ fn release(
     is_released
 }
 
-/// Changes the turn as `f` says, from the very word that it was told; false if `f` does not want
-/// to.
+/// Changes the turn word to what `f` returns, from exactly the word that `f` was given; `false` if
+/// `f` wants no change.
 fn change(ctx: &mut Ctx<'_>, mut f: impl FnMut(TurnWord) -> Option<TurnWord>) -> bool {
     for _ in 0..ROUNDS_MAX {
         let seen = state::turn(ctx);
@@ -219,7 +221,8 @@ fn change(ctx: &mut Ctx<'_>, mut f: impl FnMut(TurnWord) -> Option<TurnWord>) ->
     false
 }
 
-/// One compare-and-swap of the turn. Clients that sleep on the word are woken by every change.
+/// One compare-and-swap of the turn word. Any change of the word wakes the clients that sleep on
+/// it.
 fn swap(ctx: &mut Ctx<'_>, seen: TurnWord, wanted: TurnWord) -> bool {
     let addr = addr_of(ctx, Word::W1);
     let wanted = if wanted.nx() == seen.nx() { wanted } else { wanted.with_parked(false) };
@@ -257,9 +260,9 @@ fn extend(
     grant(ctx, state, from, (mode, ticket), entry, deadline);
 }
 
-/// The client has given its place up, as its ledger says.
+/// The client has given its ticket up; its ledger says so.
 fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, ticket: Ticket) {
-    // one for another ticket, which it took since, has a record that says so
+    // the record is of another ticket if the client has taken one since
     let record = state.fair.records.get(&from.client);
     if record.is_some_and(|r| (r.mode, r.ticket) != (mode, ticket)) {
         return;
@@ -269,8 +272,9 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     state.fair.unsettled = true;
 }
 
-/// What the client has of this lock counts no more: it is gone, or has nothing that it knows of.
-/// Nothing is counted for it: its number is passed at the head, or its share is one too many.
+/// Makes what the client has of this lock count no more: the client is gone, or knows of nothing
+/// that it has. Nothing is counted as done: the client's number is passed at the head, or its share
+/// is one too many.
 fn forget_client(state: &mut LockState, client: ClientId) {
     drop_waits(state, client);
     state.fair.forget(client);
@@ -282,8 +286,8 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId)
     advance(ctx, state);
 }
 
-/// The client's wait was dropped, its ticket stays for a grace, in which the client may ask again.
-/// The graces of clients that died together end together.
+/// The client's wait was dropped. Its ticket stays for a grace, in which the client may ask again.
+/// The graces of clients whose channels ended together end together.
 pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
     state.fair.waits_no_more(client);
     state.fair.begins_grace(client, ctx.now);
@@ -291,13 +295,13 @@ pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: Cl
     advance(ctx, state);
 }
 
-/// The timer: nothing has changed as far as is known.
+/// Looks because of the timer: no message has reported a change.
 pub(super) fn tick(ctx: &mut Ctx<'_>, state: &mut LockState) {
     state.fair.looks = state.fair.looks.saturating_add(1);
     advance(ctx, state);
 }
 
-/// Reads the words and the ledgers, and grants and passes on what they allow.
+/// Reads the words and the ledgers, then grants and passes on what they allow.
 pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     if !lap::has_restarted(ctx, state) {
         return;
@@ -329,7 +333,7 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     ctx.wake_at(soon);
 }
 
-/// What was decided counts: the word says so.
+/// Makes a decision count, now that the word has it.
 fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
     let Decision { turn, fair, queue, answers, next, .. } = d;
     (state.fair, state.queue) = (fair, queue);
@@ -347,7 +351,7 @@ fn commit(ctx: &mut Ctx<'_>, state: &mut LockState, d: Decision<'_>) {
     }
 }
 
-/// Readers that are inside, as far as can be known.
+/// How many readers hold the lock, as far as the arbiter can know.
 fn readers_inside(ctx: &mut Ctx<'_>, state: &LockState) -> u64 {
     let view = View::read(ctx);
     let (turn, taken, fair) = (view.turn, view.taken, &state.fair);
@@ -359,7 +363,7 @@ fn readers_inside(ctx: &mut Ctx<'_>, state: &LockState) -> u64 {
     if let Some(head) = fair.records.values().find(at_head) {
         return head.ticket.ts.saturating_sub(turn.ns()).into();
     }
-    // no ticket tells how many shares are before the head: clients that may be inside are counted
+    // no ticket tells how many shares are before the head, so the clients that may hold one count
     let is_inside =
         |(&client, &entry): (&ClientId, &state::Entry)| match view.has(fair, client, entry) {
             Has::Known { mode, ticket, live } => {
@@ -372,7 +376,7 @@ fn readers_inside(ctx: &mut Ctx<'_>, state: &LockState) -> u64 {
     inside.min(open.into())
 }
 
-/// A chain of a client, whose chains this primary executes, took a ticket.
+/// A chain that this primary has executed for a proxied client has taken a ticket.
 pub(super) fn issued(
     mem: &mut dyn LockMemory,
     fair: &mut FairState,
@@ -388,18 +392,18 @@ pub(super) fn issued(
     fair.knows(client, (mode, taken.next(lap)), entry.stamp(), Known::Issued);
 }
 
-/// A chain of such a client has passed its turn on.
+/// A chain of a proxied client has passed its turn on.
 pub(super) fn passed_on(fair: &mut FairState, client: ClientId) {
     if let Some(record) = fair.records.get_mut(&client) {
         record.status = Known::Over;
     }
 }
 
-/// Whether a client may add this to the tickets taken, which are `seen`.
+/// Checks whether a client may add this to the tickets taken, of which `seen` is the word.
 pub(super) fn may_take(seen: u64, add: u64) -> Result<(), Status> {
     match add {
         TakenWord::TAKE_EXCLUSIVE | TakenWord::TAKE_SHARED => {
-            // the client asks for a ticket then
+            // otherwise the client sends `TakeTicket`
             let is_high = TakenWord::from_bits(seen).is_high();
             (!is_high || planted::is(Bug::HighIsTicket)).then_some(()).ok_or(Status::Fail)
         }
@@ -407,8 +411,9 @@ pub(super) fn may_take(seen: u64, add: u64) -> Result<(), Status> {
     }
 }
 
-/// Whether a client may change the turn so: its own ticket is done. `proxied`: what is known of a
-/// client whose chains this primary alone executes.
+/// Checks whether a client may change the turn word so: to say that its own ticket is done.
+/// `proxied`: what the arbiter knows of the lock, if this primary alone executes the client's
+/// chains.
 pub(super) fn may_pass_on(
     expect: u64,
     swap: u64,
@@ -435,7 +440,8 @@ pub(super) fn may_pass_on(
     }
 }
 
-/// What a client claimed in a recovery: a hold until then, or a place in the queue.
+/// Records what a client has claimed in a recovery: a hold until `held_until`, or a place in the
+/// queue.
 pub(super) fn claimed(
     fair: &mut FairState,
     client: ClientId,
@@ -450,7 +456,7 @@ pub(super) fn claimed(
     fair.knows(client, (mode, ticket), entry.stamp(), status);
 }
 
-/// What the client has, by its record: its ticket, and the end of its hold if it has one.
+/// What the client has by its record: its ticket, and, if it holds the lock, the end of the hold.
 pub(super) fn has(
     ctx: &mut Ctx<'_>,
     fair: &FairState,
@@ -466,17 +472,17 @@ pub(super) fn has(
     }
 }
 
-/// What a client has of this lock, for who ends its session.
+/// What a client has of this lock when its session ends.
 pub(super) enum Hold {
     Nothing,
-    /// Until then.
+    /// A hold or a claim until this deadline.
     Claimed(Deadline),
-    /// A place in the queue.
+    /// A place in the queue, without a claim that still runs.
     Place,
 }
 
-/// A client that has given its wait up, or has not heard of its grant, may have looked since, and
-/// rely on what its ledger claims.
+/// What the client has. Even a client that has given its wait up, or has not heard of its grant,
+/// may have looked at the word since, and relies on what its ledger claims.
 pub(super) fn hold(
     fair: &FairState,
     client: ClientId,
@@ -503,7 +509,7 @@ pub(super) fn hold(
     }
 }
 
-/// The deadline of an exclusive turn that was granted to this client.
+/// The deadline of an exclusive turn that the arbiter granted to this client.
 pub(super) fn turn_until(
     fair: &FairState,
     mem: &mut dyn LockMemory,
@@ -526,7 +532,7 @@ pub(crate) fn fair_view(mem: &mut dyn LockMemory, slot: Slot) -> FairView {
     FairView::of(TakenWord::from_bits(taken), TurnWord::from_bits(turn))
 }
 
-/// Whether a time has come; if not, this lock is looked at again then.
+/// Whether a time has come; if not, the arbiter looks at this lock again at that time.
 fn reached(ctx: &mut Ctx<'_>, at: ServerTime) -> bool {
     let is_reached = ctx.now >= at;
     if !is_reached {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the arbiter remembers of a fair lock, and what it reads of it. It decides nothing.
+//! What the arbiter remembers of a fair lock, and what it reads of it. This module decides nothing.
 //!
 //! | what | of which client | until |
 //! |---|---|---|
 //! | record | one whose ticket is known | the ticket is past, or its ledger entry is another one |
 //! | head | intents that may own the exclusive number at the head | another number is there |
 //! | passed | shares counted as done, and clients that may have one still | the lap ends |
-//! | held back | one that asked for a ticket while the lanes are high | it has an answer |
-//! | in the way | one whose entry is over, and keeps the lanes from starting again | it is none |
+//! | held back | one that asked for a ticket while the counters are high | it has an answer |
+//! | in the way | one whose entry is over, and keeps the next lap from beginning | it is none |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,41 +20,45 @@ use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
 use crate::wire::message::Mode;
 
-/// For so long a ticket keeps its turn whose client does not ask for it.
+/// How long a ticket keeps its turn if its client does not ask for it.
 const GRACE_NS: u64 = FAIR_GRACE.ns();
-/// A client whose entry is over may stand in the way of the next lap for so long.
+/// How long a client whose entry is over may stand in the way of the next lap.
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
-/// Times between looks by the timer while a client waits, or something was undone, nanoseconds.
+/// The times between two looks by the timer, nanoseconds. The timer runs while a client waits, or
+/// after something was undone.
 const LOOK_AFTER_NS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
-/// What is known of a client's ticket.
+/// What the arbiter knows of a client's ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Status {
-    /// A chain that this primary executed took it; its client's ledger says how long it counts.
+    /// A chain that this primary has executed took the ticket; the client's ledger says how long it
+    /// counts.
     Issued,
-    /// Its client has asked once, or asks no more: it is kept until its turn and a grace.
+    /// The client has asked once, or asks no more: the ticket is kept until its turn, and then for
+    /// a grace.
     Kept,
-    /// Its client sleeps.
+    /// The client sleeps at the arbiter.
     Waiting,
-    /// It was granted, or extended, here.
+    /// The arbiter has granted or extended the hold.
     Granted { deadline: Deadline },
-    /// Its client has released it, or given it up.
+    /// The client has released the hold, or given the ticket up.
     Over,
 }
 
-/// The ticket of one client. It is of the one ledger entry that has this stamp.
+/// The ticket of one client; it belongs to the ledger entry with this stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Record {
     pub(super) mode: Mode,
     pub(super) ticket: Ticket,
     pub(super) stamp: u32,
     pub(super) status: Status,
-    /// When it was first seen at its turn, and wanted by others, or its client's channel ended.
+    /// When the ticket was first seen at its turn while others wanted it, or its client's channel
+    /// ended.
     pub(super) since: Option<ServerTime>,
 }
 
 impl Record {
-    /// Whether its client may rely on it, or come to do so without asking for another ticket.
+    /// Whether the client may rely on the ticket, or come to do so without asking for another one.
     fn is_live(&self, now: ServerTime, entry: Entry) -> bool {
         match self.status {
             Status::Waiting => true,
@@ -65,28 +69,28 @@ impl Record {
         }
     }
 
-    /// When the turn of a ticket that is kept is over.
+    /// When the turn of a kept ticket is over; `None`: its grace has not begun.
     pub(super) fn grace_end(&self) -> Option<ServerTime> {
         self.since.map(|since| since.plus_ns(GRACE_NS))
     }
 }
 
 /// The exclusive number at the head, and the clients that may own it, with the stamps that their
-/// entries had when it was first seen there.
+/// entries had when the number was first seen there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Head {
     pub(super) nx: u32,
     pub(super) may_own: BTreeMap<ClientId, u32>,
 }
 
-/// Shares below this number are done, but for those of these clients.
+/// Shares below this number are done, except those of these clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Passed {
     pub(super) below: u32,
     pub(super) live: BTreeSet<ClientId>,
 }
 
-/// A client that asks for a ticket, while the lanes are high.
+/// A client that has asked for a ticket while the ticket counters are high.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::arbiter) struct HeldBack {
     pub(in crate::arbiter) from: Caller,
@@ -100,13 +104,14 @@ pub(in crate::arbiter) struct FairState {
     pub(super) head: Option<Head>,
     pub(super) passed: Option<Passed>,
     pub(in crate::arbiter) held_back: BTreeMap<ClientId, HeldBack>,
-    /// Since when, when that was seen last, and the stamp of the entry.
+    /// Clients that stand in the way of the next lap: since when, when the arbiter last saw that,
+    /// and the stamp of the entry.
     pub(super) in_the_way: BTreeMap<ClientId, (ServerTime, ServerTime, u32)>,
-    /// Something was undone, and the lock was not idle since.
+    /// Whether something was undone, and the lock has not been idle since.
     pub(super) unsettled: bool,
-    /// The lanes are starting again: only `w0` is still to be set.
+    /// Whether a new lap is beginning: only `w0` still has to be set to 0.
     pub(super) restarts: bool,
-    /// Looks by the timer in which nothing had changed.
+    /// How many looks by the timer in a row have found no change.
     pub(super) looks: u8,
 }
 
@@ -129,13 +134,13 @@ impl FairState {
         record.is_some_and(|r| !turn.is_past(r.ticket) && !turn.serves(r.mode, r.ticket))
     }
 
-    /// When to look again, since clients change what they have without a message.
+    /// When to look again, because clients change what they have without a message.
     pub(super) fn next_look(&self, now: ServerTime) -> Option<ServerTime> {
         let after_ns = LOOK_AFTER_NS[usize::from(self.looks).min(LOOK_AFTER_NS.len() - 1)];
         (!planted::is(Bug::NoTimer)).then(|| now.plus_ns(after_ns))
     }
 
-    /// A client whose entry was seen to stand in the way for too long.
+    /// A client whose entry has stood in the way for too long at the last look.
     pub(in crate::arbiter) fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let is_over =
             |&(since, seen, _): &(ServerTime, ServerTime, u32)| seen >= since.plus_ns(HINDRANCE_NS);
@@ -147,14 +152,14 @@ impl FairState {
         !self.in_the_way.is_empty()
     }
 
-    /// A client that stands in the way may do so for as long as if it had just begun.
+    /// Gives a client that stands in the way as much time as if it had just begun.
     pub(in crate::arbiter) fn goes_on(&mut self, now: ServerTime, client: ClientId) {
         if let Some(times) = self.in_the_way.get_mut(&client) {
             (times.0, times.1) = (now, now);
         }
     }
 
-    /// These clients stand in the way; when the first of them is to be fenced.
+    /// Records the clients that stand in the way; returns when the first of them is to be fenced.
     pub(super) fn are_in_the_way(
         &mut self,
         now: ServerTime,
@@ -176,7 +181,7 @@ impl FairState {
         self.records.get(&client).filter(|r| (r.mode, r.ticket) == (mode, ticket))
     }
 
-    /// The ticket of a client is known from now on.
+    /// Records the ticket of a client.
     pub(super) fn knows(
         &mut self,
         client: ClientId,
@@ -189,7 +194,7 @@ impl FairState {
         self.records.insert(client, Record { mode, ticket, stamp, status, since });
     }
 
-    /// The deadline of what was granted to the client last, as far as this arbiter remembers.
+    /// The deadline last granted to the client, as far as this arbiter remembers.
     pub(in crate::arbiter) fn granted_until(
         &self,
         client: ClientId,
@@ -202,7 +207,7 @@ impl FairState {
         }
     }
 
-    /// Its wait has ended, its ticket stays.
+    /// Records that the client's wait has ended; its ticket stays.
     pub(in crate::arbiter) fn waits_no_more(&mut self, client: ClientId) {
         if let Some(record) = self.records.get_mut(&client) {
             if record.status == Status::Waiting {
@@ -211,7 +216,7 @@ impl FairState {
         }
     }
 
-    /// A ticket that is kept is from now on kept for a grace.
+    /// Begins the grace of a ticket that is kept.
     pub(in crate::arbiter) fn begins_grace(&mut self, client: ClientId, now: ServerTime) {
         let kept = self.records.get_mut(&client).filter(|r| r.status == Status::Kept);
         if let Some(record) = kept {
@@ -219,7 +224,7 @@ impl FairState {
         }
     }
 
-    /// Nothing is known of this client any more.
+    /// Forgets this client.
     pub(super) fn forget(&mut self, client: ClientId) {
         self.records.remove(&client);
         self.held_back.remove(&client);
@@ -244,29 +249,29 @@ impl FairState {
     }
 }
 
-/// A ledger entry as it counts now.
+/// A ledger entry, and how it counts now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) entry: LedgerEntry,
-    /// The claim is not over.
+    /// Whether the claim is not over.
     pub(super) runs: bool,
-    /// When it is.
+    /// When the claim is over.
     pub(super) until: ServerTime,
-    /// This primary executes its client's chains.
+    /// Whether this primary executes the client's chains.
     pub(super) is_proxied: bool,
 }
 
-/// One client, as its ledger and the record say together.
+/// What one client has, by its ledger entry and its record together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Has {
     Nothing,
-    /// A ticket that is known.
+    /// A ticket that the arbiter knows.
     Known {
         mode: Mode,
         ticket: Ticket,
         live: bool,
     },
-    /// A claim that runs, of a ticket that is not known.
+    /// A claim that runs, of a ticket that the arbiter does not know.
     Unknown(Mode),
 }
 
@@ -311,7 +316,7 @@ impl View {
         (self.taken.mx(), self.taken.ms()) == (turn.nx(), turn.ns())
     }
 
-    /// Forgets what the words or the ledgers say is over.
+    /// Forgets records that are over by the words or the ledgers.
     pub(super) fn drop_over(&self, fair: &mut FairState) {
         let is_of = |client: ClientId, r: &Record| {
             let entry = self.clients.get(&client).map(|seen| seen.entry);
@@ -322,7 +327,7 @@ impl View {
         });
     }
 
-    /// What a client has.
+    /// What this client has, by its entry and its record.
     pub(super) fn has(&self, fair: &FairState, client: ClientId, entry: Entry) -> Has {
         match fair.records.get(&client) {
             Some(Record { status: Status::Over, .. }) => Has::Nothing,

@@ -14,15 +14,16 @@
 //!            told, late, or lost too often ─▶ Release
 //!   give up  Ledger(none), Abandon
 //! ```
-//! * A client relies on a turn that an operation of its own has shown, until the deadline that its
-//!   ledger had before that operation was posted. A later deadline counts if its write is known to
-//!   be complete while the earlier one surely runs. Otherwise the arbiter decides.
-//! * The ledger entry has a new stamp for each ticket. Until nothing of a ticket can take effect
-//!   any more, the entry is not none: the lanes start again only where all entries are none.
-//! * A word that says that a client sleeps at the arbiter is changed by the arbiter alone.
+//! * A client relies on a turn that one of its own operations has shown, until the deadline that
+//!   its ledger had before that operation was posted. A later deadline counts if its write is known
+//!   to be complete while the earlier deadline surely runs. Otherwise the arbiter decides.
+//! * The ledger entry has a new stamp for each ticket. The entry is not *none* as long as anything
+//!   of a ticket can still take effect: the lanes (ticket counters) start again at 0 only when all
+//!   entries are *none*.
+//! * A word with `told` (a client sleeps at the arbiter) is changed by the arbiter alone.
 //! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
-//!   in any case: its chain has said none already, so that the arbiter may have passed the
-//!   number, and refuses another one.
+//!   in any case. Its chain has already written *none*, so the arbiter may have passed the number,
+//!   and may refuse a second chain.
 
 mod release;
 mod reply;
@@ -46,62 +47,62 @@ pub(super) use reply::reply;
 use take::{claims_ticket, has_ticket, is_turn_of, take, take_anew, taken, taking, ticket_in};
 use view::{ticket_view, word_view};
 
-/// What an entry knows of a fair lock.
+/// What a client knows of a fair lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Fair {
     pub(super) ticket: Ticket,
-    /// Both words as they were seen last.
+    /// Both words as the client saw them last.
     pub(super) taken: TakenWord,
     pub(super) turn: TurnWord,
-    /// What the ledger claims at least: until when, and by which clock.
+    /// The least that the ledger claims: until when, and by which clock.
     claim_until: Deadline,
     claim_clock: u64,
-    /// Tickets come from the arbiter until it says otherwise.
+    /// Whether the arbiter gives the tickets; its answer says when clients take them again.
     diverted: bool,
-    /// The end of the claim of a ticket that was tried for.
+    /// Until when a ticket of a single try (`TryLock`) is claimed.
     tried_until: Deadline,
-    /// The place of the ticket, if it was taken at an earlier incarnation.
+    /// The place of the ticket, if the ticket was taken at an earlier incarnation.
     pub(super) place: Option<Place>,
-    /// Clients that sleep on the word are to be woken.
+    /// The half of the turn word on which clients sleep that have to be woken.
     pub(super) wakes: Option<Half>,
 }
 
-/// A half of the turn word, on which clients sleep.
+/// A half of the turn word; clients sleep on one half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Half {
-    /// The shared tickets done.
+    /// The half that counts the shared tickets done.
     Low,
-    /// The exclusive tickets done. To wake: both halves.
+    /// The half that counts the exclusive tickets done; as the target of a wake: both halves.
     High,
 }
 
-/// Where an operation on a fair lock is.
+/// The step that an operation on a fair lock has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum At {
-    /// A ticket is being taken.
+    /// The client takes a ticket.
     Taking,
-    /// The turn is looked for. The ledger claimed it until `held_until` before the chain, and does
-    /// until `claim_until` after it.
+    /// The client looks whether it is its turn. The ledger claimed the turn until `held_until`
+    /// before the chain, and claims it until `claim_until` after the chain.
     Looking { held_until: Deadline, claim_until: Deadline },
-    /// It is the ticket's turn, and the lease is longer than what was claimed.
+    /// It is the ticket's turn, and the client lengthens its claim to the whole lease.
     Lengthening { until: Deadline },
-    /// The word is to say that this client sleeps on it.
+    /// The client sets `parked` in the word before it sleeps on the word.
     Parking { expect: TurnWord },
-    /// It sleeps there.
+    /// The client sleeps on the word.
     Parked,
-    /// The lease is to end later.
+    /// The client moves the end of its lease.
     Extending { until: Deadline },
-    /// The turn is passed on. `had_turn`: an earlier compare-and-swap found it while the lease ran,
-    /// and its chain has said none.
+    /// The client passes its turn on. `had_turn`: an earlier compare-and-swap found the turn while
+    /// the lease ran, and its chain has written *none*.
     Releasing { expect: TurnWord, had_turn: bool },
-    /// The arbiter is asked to.
+    /// The client has asked the arbiter to pass its turn on.
     AsksRelease { had_turn: bool },
-    /// The arbiter is asked for something else.
+    /// The client has sent another request to the arbiter.
     Asks,
 }
 
-/// The first effect of an acquire without a ticket, or of a release; `None`: it is another, or the
-/// arbiter's.
+/// The first effect of an acquire by a client that has no ticket, or of a release; `None`: the
+/// operation begins otherwise, or the arbiter has to execute it.
 #[inline(always)]
 pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<At> {
     match op {
@@ -127,7 +128,7 @@ pub(super) fn first_chain(op: Op, e: &LockEntry) -> Chain {
     }
 }
 
-/// What the first effect has decided; `None`: there is more to do, and nothing has changed.
+/// The result, if the first effect decides the operation; `None`: nothing has changed yet.
 #[inline(always)]
 pub(super) fn ends(
     op: Op,
@@ -172,9 +173,9 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     }
 }
 
-/// With the ticket that there is.
+/// Goes on with the ticket that the client has.
 fn go_on(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    // the arbiter's answers do not tell the tickets taken
+    // look, because the arbiter's answers do not tell the tickets taken
     let may_look = e.means.may_try || e.means.asks_readers && !m.waits();
     let is_running = may_look && claim_runs(e, e.fair.claim_until, now);
     let is_new = m.waits() || !now.maybe_expired(e.fair.tried_until);
@@ -184,7 +185,7 @@ fn go_on(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     }
 }
 
-/// The arbiter decides.
+/// Asks the arbiter to decide.
 fn asks(m: &mut Machine, e: &mut LockEntry) -> Step {
     let (mode, lease, ticket) = (m.mode(), m.lease(), e.fair.ticket);
     e.state = ticketed(mode);
@@ -206,7 +207,7 @@ fn ticketed(mode: Mode) -> EntryState {
     }
 }
 
-/// The end of what is claimed for a lease that begins now.
+/// The end of the claim for a lease that begins now.
 #[inline]
 fn claim_for(lease: Lease, now: Now) -> Deadline {
     match planted::is(Bug::ClaimShort) {
@@ -225,7 +226,7 @@ fn claim_op(e: &LockEntry, mode: Mode, until: Deadline) -> WordOp {
     WordOp::WriteLedger { handle: e.handle, value: claim(e, mode, until).into_bits() }
 }
 
-/// Whether what the ledger claims until `until` surely runs.
+/// Whether the ledger's claim until `until` surely runs.
 #[inline]
 fn claim_runs(e: &LockEntry, until: Deadline, now: Now) -> bool {
     let is_same_clock = e.fair.claim_clock == now.discontinuities;
@@ -237,30 +238,30 @@ impl LockEntry {
         WordAddr::new(self.slot, Word::W1)
     }
 
-    /// A ledger entry that claims this until then, by this clock.
+    /// The ledger now claims the ticket until `until`, by the clock of `now`.
     fn claims(&mut self, until: Deadline, now: Now) {
         (self.fair.claim_until, self.fair.claim_clock) = (until, now.discontinuities);
     }
 
-    /// The ledger says that nothing is claimed.
+    /// Writes that this client claims nothing.
     pub(super) fn claims_nothing(&mut self) {
         self.fair.claim_until = Deadline::NONE;
         self.clear_ledger_entry();
     }
 
-    /// The claim as it is to be written on a new channel: nothing is claimed that was not.
+    /// The claim to write on a new channel; it claims no more than the old channel did.
     pub(super) fn claimed_entry(&self, mode: Mode) -> LedgerEntry {
         let held_until = if self.state.is_held() { self.lease.time } else { Deadline::NONE };
         claim(self, mode, self.fair.claim_until.max(held_until))
     }
 
-    /// Whether the tickets taken are read beside the turn: where that costs nothing, or where views
-    /// are to be exact.
+    /// Whether the client reads the tickets taken together with the turn: where a read is free, or
+    /// where views have to be exact.
     fn tells_taken(&self) -> bool {
         self.means.reads_free || self.means.asks_readers
     }
 
-    /// The read that shows the turn, and the tickets taken if they are to be told.
+    /// Adds the read of the turn to a chain, with the tickets taken if the client wants them.
     fn then_look(&self, chain: Option<Chain>) -> Chain {
         let turn = WordOp::ReadPair { addr: self.turn_addr() };
         let taken = self.tells_taken().then_some(WordOp::Read { addr: self.w0() });
@@ -272,7 +273,7 @@ impl LockEntry {
         chain.unwrap_or(Chain::one(turn))
     }
 
-    /// What a look has found: whether it is of the ticket's lap.
+    /// Takes over what a look has found; returns whether the lap is the ticket's.
     fn has_looked(&mut self, values: Values) -> Option<bool> {
         let &[.., turn, lap] = values.as_slice() else { return None };
         if self.tells_taken() {
@@ -284,8 +285,8 @@ impl LockEntry {
     }
 }
 
-/// It is the ticket's turn, as an operation has shown that was posted while the claim ran; the
-/// claim lasts until then.
+/// It is the ticket's turn: an operation has shown so that was posted while the claim ran. The
+/// claim lasts until `until`.
 fn has_turn(m: &mut Machine, e: &mut LockEntry, until: Deadline) -> Step {
     m.tries.came_to(e.fair.ticket.tx, &mut e.pace);
     if m.lease() <= CLAIM_LEASE_MAX {
@@ -312,19 +313,19 @@ fn lengthened(
     }
 }
 
-/// `clock`: the one by which the lease counts.
+/// Begins the hold. `clock`: the clock by which the lease counts.
 #[inline]
 fn granted(e: &mut LockEntry, mode: Mode, until: Deadline, clock: Now) -> OpResult {
     e.lease.time = until;
     if e.desc.tokens && !e.state.is_held() {
-        e.token = Token::of_fair(mode, e.fair.ticket); // of a hold that begins
+        e.token = Token::of_fair(mode, e.fair.ticket); // at the begin of a hold
     }
     e.is_judged_by(&clock);
     let view = word_view(e, mode);
     e.grant(mode, view)
 }
 
-/// `is_turn`: it is the ticket's turn, but not known to be so in time.
+/// The look has granted no lock. `is_turn`: the word shows the turn, but the claim may be over.
 fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step {
     let mode = m.mode();
     let is_new = e.state != ticketed(mode);
@@ -337,18 +338,18 @@ fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step 
         return look_again(m, e, now);
     }
     if !is_new {
-        return asks(m, e); // the arbiter may pass others whose time is over
+        return asks(m, e); // the arbiter can pass others whose claim is over
     }
     if e.fair.tried_until < e.fair.claim_until {
-        // a program that does not come back keeps the turn for a grace at most
+        // if the program does not come back, the turn is kept for a grace at most
         e.fair.claim_until = e.fair.tried_until;
         e.write(claim(e, mode, e.fair.claim_until));
     }
     Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
 }
 
-/// Is it my turn? A claim that is over is not renewed: the arbiter may be just about to pass the
-/// turn, by what it has read before.
+/// Looks whether it is this client's turn. The client does not renew a claim that is over, because
+/// the arbiter may be about to pass the turn by what it has read before.
 fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     if !claim_runs(e, e.fair.claim_until, now) && !planted::is(Bug::LapsedClaimRenewed) {
         return asks(m, e);
@@ -357,7 +358,7 @@ fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let (held_until, claim_until) = (e.fair.claim_until, claim_for(m.lease(), now));
     m.phase = Phase::Fair(At::Looking { held_until, claim_until });
     let note = (claim_until != held_until).then(|| claim_op(e, m.mode(), claim_until));
-    // if the outcome is lost, the ledger may say either
+    // if the outcome is lost, the ledger may have either deadline
     e.fair.claim_until = held_until.min(claim_until);
     Step::Chain(e.then_look(note.map(Chain::one)))
 }
@@ -385,7 +386,7 @@ fn looked(
     }
 }
 
-/// The ticket was passed, or is of another lap: waiting can cure that, once.
+/// The ticket was passed, or is of another lap: an operation that waits takes one new ticket.
 fn lost_place(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     match m.waits() && !m.is_reentry(e) && !std::mem::replace(&mut m.requeued, true) {
         true => take_anew(m, e, now),
@@ -396,14 +397,14 @@ fn lost_place(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     }
 }
 
-/// Turns of others before this one's, as far as the word tells.
+/// The number of turns of other clients before this one's, as far as the word tells.
 fn ahead(e: &LockEntry) -> u16 {
     let (turn, ticket) = (e.fair.turn, e.fair.ticket);
     let turns = ticket.tx.saturating_sub(turn.nx());
     u16::try_from(turns).unwrap_or(u16::MAX).max(1)
 }
 
-/// After a look that has not shown the turn.
+/// Goes on after a look that has not shown the turn: pauses, or queues at the arbiter.
 fn look_again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     if !e.means.may_try {
         return asks(m, e);
@@ -417,7 +418,7 @@ fn look_again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     }
 }
 
-/// The pause is over.
+/// Goes on after the pause: looks again, sleeps on the word, or queues.
 pub(super) fn paused(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let seen_ns = m.tries.seen_ns(now);
     if seen_ns >= TRY_SAME_HOLD_NS_MAX {
@@ -430,12 +431,12 @@ pub(super) fn paused(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     }
 }
 
-/// Instead of another look.
+/// Queues at the arbiter instead of looking again.
 pub(super) fn queues(m: &mut Machine, e: &mut LockEntry) -> Step {
     asks(m, e)
 }
 
-/// The half of the word that changes before the turn comes.
+/// The half of the word that changes before this client's turn comes.
 fn awaited_half(e: &LockEntry) -> Half {
     match e.fair.turn.nx() == e.fair.ticket.tx {
         true => Half::Low,
@@ -443,7 +444,7 @@ fn awaited_half(e: &LockEntry) -> Half {
     }
 }
 
-/// Says in the word that this client sleeps on it.
+/// Sets `parked` in the word, so that a release wakes this client, which then sleeps on the word.
 fn park(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let expect = e.fair.turn;
     if expect.told() {
@@ -479,7 +480,7 @@ fn sleep(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
 }
 
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, lease: Lease, now: Now) -> Step {
-    // what the arbiter has granted beyond the claim is for the arbiter to extend
+    // a lease that the arbiter granted beyond the claim is extended by the arbiter
     let is_arbiters = !lease.is_none() && e.fair.claim_until < e.lease.time;
     if e.maybe_over(now) || is_arbiters {
         return ask_extend(m, e, mode, lease);
@@ -522,7 +523,7 @@ fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until: Deadline,
 fn goes_on(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let view = word_view(e, mode);
     if m.is_acquire() {
-        return Step::Done(e.grant(mode, view)); // once more
+        return Step::Done(e.grant(mode, view)); // a re-entry
     }
     e.cache = view;
     Step::Done(OpResult { status: Status::Success, view: Some(view) })
@@ -551,30 +552,30 @@ pub(super) fn outcome(
 }
 
 impl LockEntry {
-    /// Where clients sleep that are to be woken now, once.
+    /// Takes out the word and the half on which clients sleep that have to be woken now.
     pub fn take_wake(&mut self) -> Option<(WordAddr, Half)> {
         let half = self.fair.wakes.take()?;
         Some((self.turn_addr(), half))
     }
 
-    /// Whether clients are to be woken.
+    /// Whether clients that sleep on the word have to be woken.
     #[inline]
     pub fn has_wake(&self) -> bool {
         self.fair.wakes.is_some()
     }
 
-    /// Reads cost nothing where its chains are executed.
+    /// Says whether reads are free on the fabric that executes this lock's chains.
     pub fn reads_are_free(&mut self, are: bool) {
         self.means.reads_free = are;
     }
 
-    /// Fair: a client that waits may sleep in the kernel, on the word itself: where its chains take
-    /// effect at once.
+    /// Says whether a client that waits may sleep in the kernel, on the word itself; it may where
+    /// its chains take effect at once. Fair locks only.
     pub fn may_park(&mut self, may: bool) {
         self.means.parks = may;
     }
 
-    /// The lanes of a lock that was just got.
+    /// Takes over the tickets taken of a lock that the client has just got.
     pub(super) fn see_lanes(&mut self, taken: u64) {
         if self.lock_type == crate::wire::message::LockType::Fair {
             self.fair.taken = TakenWord::from_bits(taken);
@@ -582,16 +583,16 @@ impl LockEntry {
         }
     }
 
-    /// A place at a successor: its words, and nothing in the ledger that this client has written.
+    /// Takes over the place that a successor has given to the ticket, with a reset ledger entry.
     pub(super) fn has_place(&mut self, ticket: Ticket, turn: u64, mode: Mode) {
         self.fair.ticket = ticket;
         self.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
         self.fair.turn = TurnWord::from_bits(turn);
-        // as the recovery has set the entry
+        // the values that the recovery has given to the ledger entry
         (self.fair.claim_until, self.stamp) = (Deadline::NONE, 0);
     }
 
-    /// A primary has refused an addition: numbers come from the arbiter.
+    /// A primary has refused the fetch-and-add: the arbiter gives the numbers from now on.
     pub(super) fn is_diverted(&mut self) {
         self.fair.diverted = true;
     }

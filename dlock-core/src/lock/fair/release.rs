@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a fair hold, or of a place: by the client where it may, else by the arbiter.
+//! The end of a fair hold or a ticket: by the client where that is safe, otherwise by the arbiter.
 
 use super::view::released_view;
 use super::{At, EntryState, Half, LockEntry, Machine, OpResult, Phase, Step};
@@ -18,7 +18,8 @@ pub(super) fn give_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     m.tell(request, OpResult::of(Status::Success))
 }
 
-/// `now` was read after the word that is expected: the lease surely ran then, or it is late.
+/// Releases a hold. `now` was read after the word that the compare-and-swap expects: either the
+/// lease surely ran then, or the arbiter has to release.
 pub(super) fn release(
     m: &mut Machine,
     e: &mut LockEntry,
@@ -38,7 +39,7 @@ pub(super) fn release(
     Step::Request(Request::Release { handle: e.handle, mode, ticket })
 }
 
-/// The turn is to be passed on; `None`: the release is the arbiter's.
+/// The step that passes the turn on; `None`: the arbiter has to release.
 #[inline]
 pub(super) fn passes(e: &LockEntry, mode: Mode, had_turn: bool, now: Now) -> Option<At> {
     let (turn, ticket) = (e.fair.turn, e.fair.ticket);
@@ -50,7 +51,7 @@ pub(super) fn passes(e: &LockEntry, mode: Mode, had_turn: bool, now: Now) -> Opt
     Some(At::Releasing { expect: turn, had_turn: had_turn && says_none(e, mode) })
 }
 
-/// The chain that passes it on.
+/// The chain that passes the turn on.
 #[inline]
 pub(super) fn passing(e: &LockEntry, mode: Mode) -> Chain {
     let turn = e.fair.turn;
@@ -66,8 +67,8 @@ pub(super) fn passing(e: &LockEntry, mode: Mode) -> Chain {
     chain
 }
 
-/// What [`passing`] has decided, if nothing else is to be done: nobody sleeps on the word, and it
-/// tells the readers inside.
+/// The result of [`passing`], if there is nothing else to do: no client sleeps on the word, and the
+/// word tells how many readers hold the lock.
 #[inline]
 pub(super) fn ends(
     e: &mut LockEntry,
@@ -82,7 +83,8 @@ pub(super) fn ends(
     is_all.then(|| passed(e, mode, (expect, taken), now))
 }
 
-/// The turn, and the tickets taken: if they are not read, as they were seen last.
+/// The turn and the tickets taken that the chain has found. If the chain did not read the tickets
+/// taken, they are as the client saw them last.
 #[inline]
 fn found_in(e: &LockEntry, values: &[u64]) -> Option<(TurnWord, TakenWord)> {
     let (&found, &last) = (values.first()?, values.last()?);
@@ -90,7 +92,7 @@ fn found_in(e: &LockEntry, values: &[u64]) -> Option<(TurnWord, TakenWord)> {
     Some((TurnWord::from_bits(found), taken))
 }
 
-/// The turn was as expected, and has passed on.
+/// Ends the hold: the turn was as expected, and the chain has passed it on.
 #[inline]
 fn passed(
     e: &mut LockEntry,
@@ -137,13 +139,13 @@ pub(super) fn releasing(
         return Step::Done(e.lost());
     }
     e.pace.followed(found.told());
-    // an exclusive number that has its turn was not passed; a share may have been counted as done
+    // an exclusive number at its turn was not passed; a share may have been counted as done
     let is_own = mode == Mode::Exclusive || !e.maybe_over(now);
     let has_turn = is_own && !planted::is(Bug::ToldReleaseFails);
     release(m, e, mode, had_turn || has_turn, now)
 }
 
-/// Whether this is a release that is a success in any case.
+/// Whether this release is a success in any case.
 pub(in crate::lock) fn had_turn(phase: Phase) -> bool {
     match phase {
         Phase::Fair(At::Releasing { had_turn, .. } | At::AsksRelease { had_turn }) => had_turn,
@@ -159,25 +161,26 @@ pub(in crate::lock) fn held_mode(e: &LockEntry) -> Mode {
     }
 }
 
-/// Whether the chain of a release says *none* itself. Where nothing takes effect late, and of a
-/// share, the entry is written after the last compare-and-swap.
+/// Whether the chain of a release writes *none* itself. Of a share, and where no chain takes effect
+/// late, the client writes the entry after the last compare-and-swap.
 #[inline]
 fn says_none(e: &LockEntry, mode: Mode) -> bool {
     mode == Mode::Exclusive && !e.means.parks
 }
 
-/// The turn has passed on, by this client or by another one; `e.fair.turn` is the word after it.
+/// Ends the hold: this client or another one has passed the turn on, and `e.fair.turn` is the word
+/// after that.
 #[inline]
 pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.claims_nothing();
     passed_on(e, mode, now)
 }
 
-/// The same if the ledger says *none* already.
+/// Like [`released`], where the ledger says *none* already.
 #[inline]
 fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.fair.claim_until = Deadline::NONE;
-    // as long as the next in line has to claim its turn
+    // the view shows until when the next client in line can claim its turn
     e.lease.time = now.deadline(FAIR_GRACE);
     let view = released_view(e, mode);
     e.released(view)

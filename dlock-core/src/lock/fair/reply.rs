@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the arbiter answers.
+//! How a client handles the arbiter's replies about a fair lock.
 
 use super::release::{had_turn, held_mode, released};
 use super::view::ticket_view;
@@ -60,7 +60,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
         Reply::Queued { word, ticket } => {
             e.fair.turn = TurnWord::from_bits(word);
             if e.state != ticketed(mode) {
-                has_ticket(e, mode, ticket, now); // the arbiter took it for me
+                has_ticket(e, mode, ticket, now); // the arbiter took it for this client
                 e.state = ticketed(mode);
                 e.cache = ticket_view(e);
                 return asks(m, e);
@@ -71,11 +71,11 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             e.fair.turn = TurnWord::from_bits(word);
             has_waited(e)
         }
-        // the lanes have started again: numbers are for clients to take
+        // the ticket counters were reset: clients take their tickets themselves
         Reply::Done { .. } if e.state != ticketed(mode) && !m.is_reentry(e) => {
             m.rounds += 1;
             if m.rounds > CAS_ROUNDS_MAX {
-                return m.lose_track(e); // a primary that says so of lanes that are high
+                return m.lose_track(e); // the counters are still high
             }
             e.fair.diverted = false;
             take_anew(m, e, now)

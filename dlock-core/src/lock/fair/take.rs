@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A ticket of a fair lock is taken: by the client, or by the arbiter.
+//! How a client takes a ticket of a fair lock: itself, or by asking the arbiter.
 
 use super::super::Doubt;
 use super::{
@@ -23,10 +23,10 @@ pub(super) fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
     Step::Chain(taking(e, m.mode()))
 }
 
-/// A ticket is to be taken, for a lease that begins at `started`.
+/// Prepares the claim of a ticket that is about to be taken, for a lease that begins at `started`.
 #[inline]
 pub(super) fn claims_ticket(e: &mut LockEntry, lease: Lease, started: Now) {
-    // no two claims look the same
+    // no two claims look alike
     e.stamp = e.stamp.wrapping_add(1) & STAMP_MAX;
     e.claims(claim_for(lease, started), started);
     e.fair.tried_until = started.deadline(FAIR_GRACE);
@@ -43,7 +43,7 @@ pub(super) fn taking(e: &LockEntry, mode: Mode) -> Chain {
     }
 }
 
-/// The tickets that were taken before, the turn, and the ticket, which [`taking`] has found.
+/// What [`taking`] has found: the tickets taken before, the turn, and the ticket.
 #[inline]
 pub(super) fn ticket_in(values: &[u64]) -> Option<(TakenWord, TurnWord, Ticket)> {
     let &[first, second, turn, lap] = values else { return None };
@@ -64,7 +64,7 @@ pub(super) fn take_from_arbiter(m: &mut Machine, e: &mut LockEntry) -> Step {
     ask(m, Request::TakeTicket { handle: e.handle, mode, lease })
 }
 
-/// After a place was lost, or where the lanes have started again.
+/// Takes a new ticket, because the client has lost its place, or the ticket counters were reset.
 pub(super) fn take_anew(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     e.end(EntryState::Initialized);
     m.started = now;
@@ -80,7 +80,7 @@ pub(super) fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now
         return m.lose_track(e);
     };
     if taken.is_high() && !planted::is(Bug::HighIsTicket) {
-        return take_from_arbiter(m, e); // the arbiter alone gives such a number out
+        return take_from_arbiter(m, e); // only the arbiter gives such a number out
     }
     let (mode, until) = (m.mode(), e.fair.claim_until);
     has_ticket(e, mode, ticket, m.started);

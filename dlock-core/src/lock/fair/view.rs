@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a fair lock's operations tell their callers of the lock.
+//! The state of a fair lock that an operation returns to its caller.
 
 use super::{Fair, LockEntry, OpResult, View};
 use crate::limits::FAIR_READERS_MAX;
@@ -19,14 +19,15 @@ fn view(e: &LockEntry, numbers: FairView, readers: u32) -> View {
     }
 }
 
-/// Shares that are not done, if no exclusive ticket tells them apart.
+/// The number of shares that are not done; `None`: exclusive tickets stand between them, so that
+/// the words do not tell which of them hold the lock.
 #[inline]
 fn open_shares(e: &LockEntry) -> Option<u32> {
     let Fair { taken, turn, .. } = e.fair;
     (taken.mx() <= turn.nx()).then(|| taken.ms().saturating_sub(turn.ns()))
 }
 
-/// The lock after an operation that leaves it held. Of readers: this client is among them.
+/// The lock after an operation that leaves it held. This client counts among the readers.
 #[inline]
 pub(super) fn word_view(e: &LockEntry, mode: Mode) -> View {
     let readers = match mode {
@@ -45,11 +46,12 @@ pub(super) fn released_view(e: &LockEntry, mode: Mode) -> View {
     view(e, FairView::of(e.fair.taken, e.fair.turn), readers)
 }
 
-/// The turns with my ticket in place of the next ones, and the time of queuing.
+/// The turns, with this client's ticket in place of the next ones, and the time of queuing.
 pub(super) fn ticket_view(e: &LockEntry) -> View {
     let Fair { ticket, turn, .. } = e.fair;
     let mine = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts);
-    // the readers inside, as far as the word tells: those before me if I am next
+    // the readers inside as far as the word tells: if this client is next, the shares before its
+    // own
     let inside = match turn.nx() == ticket.tx {
         true => ticket.ts.saturating_sub(turn.ns()),
         false => 0,
@@ -58,21 +60,23 @@ pub(super) fn ticket_view(e: &LockEntry) -> View {
 }
 
 impl LockEntry {
-    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
-    /// for them. Without, they tell what the words tell.
+    /// Says whether views of a fair lock count the readers that hold it even where the client has
+    /// to ask the primary for that. Otherwise views have what the words tell.
     pub fn asks_readers(&mut self, asks: bool) {
         self.means.asks_readers = asks;
     }
 
-    /// The request for the number of readers inside, which the view of this result is to tell. A
-    /// client that is not inside sends its ticket, so that the primary does not count it.
+    /// The request for the number of readers that hold the lock, for the view of this result. A
+    /// client that does not hold the lock sends its ticket, so that the primary does not count that
+    /// one.
     pub(crate) fn count_readers(&self, mode: Mode, result: &OpResult) -> Request {
         let ticket = (result.status == Status::Again).then_some(self.fair.ticket);
         Request::CountReaders { handle: self.handle, mode, ticket }
     }
 
-    /// Whether the view of this result is to tell the readers inside, the words do not, and the
-    /// primary may be asked. `mode`: how the lock is asked for, or was held.
+    /// Whether the view of this result needs the number of readers, the words do not tell it, and
+    /// the client may ask the primary. `mode`: the mode in which the operation asks for the lock,
+    /// or held it.
     pub(crate) fn wants_readers(&self, mode: Mode, result: &OpResult) -> bool {
         let Some(View::Fair { t_value: Some(_), .. }) = result.view else { return false };
         if !self.means.asks_readers {
@@ -80,16 +84,17 @@ impl LockEntry {
         }
         let Fair { ticket, turn, .. } = self.fair;
         match (result.status, mode) {
-            // a place behind others: shares before it are inside, or behind an exclusive ticket
+            // shares before this place hold the lock, or stand behind an exclusive ticket
             (Status::Again, _) => turn.nx() != ticket.tx && turn.ns() < ticket.ts,
-            (_, Mode::Exclusive) => false, // no reader is inside, or the next has not asked
+            // no reader holds the lock, or the next reader has not asked
+            (_, Mode::Exclusive) => false,
             (_, Mode::Shared) => open_shares(self).is_none(),
         }
     }
 }
 
 impl OpResult {
-    /// The same with this number of readers inside a fair lock.
+    /// This result with the number of readers that hold a fair lock.
     pub(crate) fn with_readers(mut self, readers: u64) -> Self {
         if let Some(View::Fair { t_value: Some(t_value), .. }) = &mut self.view {
             *t_value = (readers.min(u64::from(FAIR_READERS_MAX)) as u32) << 26;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two frames that make a connection a command channel.
+//! The two frames that make a connection a command channel: the client's request, and the primary's
+//! answer. Fields in the order in which they travel:
 //!
 //! ```text
 //!   Attach    client, secret, fabric [, chains, messages?, ring]
 //!   Attached  status, slots, ledger entries, clock offset, verbs?, until
-//!             [ ]: fabrics that need a device
+//!
+//!   [ ]    only if the fabric needs a device (verbs, sealed): queue pairs, and the receive ring
+//!   x?     optional: a flag comes first
+//!   until  when the primary may first act on this client's silence (`Terms::until`)
 //! ```
 
 use super::wire::{Reader, Writer};
@@ -19,7 +23,7 @@ use crate::wire::control::{
 
 type Read<T> = Result<T, FrameError>;
 
-/// Numbers of queue pairs and packets have 24 bits.
+/// The largest value of a 24-bit number (queue pairs and packets).
 const BITS_24: u32 = 0xff_ffff;
 /// The largest path MTU code.
 const MTU_MAX: u8 = 5;
@@ -115,7 +119,7 @@ fn put_endpoint(w: &mut Writer<'_>, endpoint: &VerbsEndpoint) {
     w.u8(endpoint.reads);
 }
 
-/// Reads a region whose end is an address.
+/// Reads a region, and checks that its end is a valid address.
 fn region(r: &mut Reader<'_>) -> Read<VerbsRegion> {
     let region = VerbsRegion { base: r.u64()?, bytes: r.u64()?, rkey: r.u32()? };
     match region.base.checked_add(region.bytes) {

@@ -16,10 +16,10 @@ use crate::wire::status::Status;
 
 type Read<T> = Result<T, FrameError>;
 
-/// Tags of `Init` and `Reinit`, the same in every version.
+/// The tags of `Init` and `Reinit`, the same in every version.
 const INIT: u8 = 0;
 const REINIT: u8 = 1;
-/// Tag of a refusal, the same in every version.
+/// The tag of a refusal, the same in every version.
 const ERROR: u8 = 0;
 
 pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
@@ -108,8 +108,8 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
     }
 }
 
-/// Reads the part of `Init` and `Reinit` that never changes; returns the error that results. The
-/// layout of the rest is not known.
+/// Reads the part of `Init` and `Reinit` that is the same in every version, and returns the error
+/// for the caller. The layout of the rest is not known.
 pub(super) fn foreign_request(r: &mut Reader<'_>) -> Read<FrameError> {
     let seq = r.seq()?;
     match r.u8()? {
@@ -118,7 +118,7 @@ pub(super) fn foreign_request(r: &mut Reader<'_>) -> Read<FrameError> {
     }
 }
 
-/// Reads the only reply that never changes.
+/// Reads a refusal, which is the only reply with the same layout in every version.
 pub(super) fn refusal(r: &mut Reader<'_>) -> Read<ControlReply> {
     match r.u8()? {
         ERROR => r.status().map(ControlReply::Error),
@@ -267,7 +267,7 @@ fn list<'a, T>(
     Ok(items)
 }
 
-/// Bytes of the shortest descriptor: length, one byte of name, type, lease, tokens.
+/// The bytes of the shortest descriptor: length, one byte of name, type, lease, tokens.
 const DESC_BYTES_MIN: usize = 2 + 1 + 1 + 4 + 1;
 
 fn desc(r: &mut Reader<'_>) -> Read<LockDesc> {
@@ -287,7 +287,7 @@ fn put_desc(w: &mut Writer<'_>, desc: &LockDesc) {
     w.bool(desc.tokens);
 }
 
-/// The lease of an object.
+/// Reads the lease of an object.
 fn lease(r: &mut Reader<'_>) -> Read<Lease> {
     match r.u32()? {
         0 => Err(FrameError::Invalid("lease")),
@@ -295,7 +295,7 @@ fn lease(r: &mut Reader<'_>) -> Read<Lease> {
     }
 }
 
-/// Bytes of the shortest claim: id, descriptor, and whether anything is held.
+/// The bytes of the shortest claim: id, descriptor, and whether a hold follows.
 const CLAIM_BYTES_MIN: usize = 4 + DESC_BYTES_MIN + 1;
 
 fn claim(r: &mut Reader<'_>) -> Read<Claim> {
@@ -380,8 +380,8 @@ fn session(r: &mut Reader<'_>) -> Read<Session> {
     })
 }
 
-/// Reads the number of offers, then number and place of each, in ascending order; unknown numbers
-/// are kept.
+/// Reads the number of offers, then the number and place of each, in ascending order; keeps numbers
+/// that this library does not know.
 fn offers(r: &mut Reader<'_>) -> Read<Offers> {
     let (count, mut offers) = (usize::from(r.u8()?), Offers::none());
     for _ in 0..count {

@@ -14,7 +14,7 @@ use crate::wire::status::Status;
 
 type Read<T> = Result<T, FrameError>;
 
-/// Bytes of the shortest chain: its length, and a read.
+/// The bytes of the shortest chain: its length, and a read.
 const CHAIN_BYTES_MIN: usize = 1 + 1 + 4;
 
 pub(super) fn batch(r: &mut Reader<'_>, chains: &mut Vec<Chain>) -> Read<Seq> {
@@ -70,8 +70,8 @@ fn chain(r: &mut Reader<'_>) -> Read<Chain> {
     }
     let mut chain = Chain::one(word_op(r)?);
     for _ in 1..len {
-        // The value at each index belongs to the operation at that index; only the last may have
-        // more.
+        // The value at each index belongs to the operation at that index; only the last operation
+        // may have more than one value.
         if chain.values_len() != chain.ops().len() {
             return Err(FrameError::Invalid("chain"));
         }
@@ -97,7 +97,7 @@ fn word_op(r: &mut Reader<'_>) -> Read<WordOp> {
 fn put_word_op(w: &mut Writer<'_>, word_op: &WordOp) {
     match *word_op {
         WordOp::Cas { addr, expect, swap } => {
-            // In one piece, because each call reserves room.
+            // One call for the whole, because each call reserves room.
             let mut bytes = [0; 21];
             bytes[1..5].copy_from_slice(&addr.index().to_le_bytes());
             bytes[5..13].copy_from_slice(&expect.to_le_bytes());

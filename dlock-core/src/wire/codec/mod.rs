@@ -13,13 +13,13 @@
 //!   0x05 Request  seq, request     0x85 Reply         seq, reply
 //! ```
 //! Every value has exactly one encoding. The version in the header is that of the frame's layout.
-//! The payloads of `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may continue after
-//! their content with fields of a later version, which are skipped. All others must be consumed to
-//! the last byte.
+//! The payloads of `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may have fields of
+//! a later version at their ends, which the reader skips. Of all other payloads the reader must
+//! consume every byte.
 //!
 //! Two layouts are the same in all versions for ever, so that peers without a common version can
-//! end politely: the beginning of `Init` and `Reinit` (`seq:u64, tag:u8 = 0 | 1, version_min:u8,
-//! version_max:u8`) and the whole refusal (`seq:u64, tag:u8 = 0, status:i32`).
+//! still end with a clear answer: the beginning of `Init` and `Reinit` (`seq:u64, tag:u8 = 0 | 1,
+//! version_min:u8, version_max:u8`) and the whole refusal (`seq:u64, tag:u8 = 0, status:i32`).
 
 mod attach;
 mod control;
@@ -111,24 +111,24 @@ pub struct Header {
     pub len: usize,
 }
 
-/// Why bytes are not a valid frame. Their connection cannot be used any further.
+/// Why bytes are not a valid frame. After this, their connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The frame does not begin with [`MAGIC`].
     #[error("the bytes are no dlock frame")]
     Magic,
-    /// The frame has another version, and is of a kind whose layout may differ in it.
+    /// The frame has another version, and is of a kind whose layout may differ in that version.
     #[error("a frame of version {0} outside of the version negotiation")]
     ForeignVersion(u8),
     /// An `Init` or `Reinit` of another version: answer it with `Error(VersionMismatch)`.
     #[error("the client speaks versions {min} to {max}")]
     Version {
-        /// The number that the answer must carry.
+        /// The request number that the answer must carry.
         seq: Seq,
-        /// Oldest version the client speaks.
+        /// The oldest version that the client speaks.
         min: u8,
-        /// Newest version the client speaks.
+        /// The newest version that the client speaks.
         max: u8,
     },
     /// Frames of this kind do not exist.
@@ -137,13 +137,13 @@ pub enum FrameError {
     /// The length in the header is above the limit.
     #[error("a frame of {0} payload bytes is too long")]
     TooLong(u32),
-    /// The payload ends before its content does.
+    /// The payload ends before all its fields have been read.
     #[error("the frame is truncated")]
     Truncated,
-    /// The payload goes on after its content.
+    /// The payload goes on after its last field.
     #[error("the frame has bytes after its end")]
     Trailing,
-    /// A field has a value it cannot have.
+    /// A field has a value that it cannot have.
     #[error("the frame has an invalid {0}")]
     Invalid(&'static str),
 }
@@ -176,8 +176,8 @@ pub enum Frame {
 pub enum Cut {
     /// A whole frame.
     Whole(Header),
-    /// A part of a frame; the number of bytes that the frame has with its header, as far as is
-    /// known.
+    /// A part of a frame, and the number of bytes that the whole frame has with its header, as far
+    /// as is known.
     Part(usize),
 }
 
@@ -220,8 +220,8 @@ pub fn header(bytes: &[u8; HEADER_LEN]) -> Result<Header, FrameError> {
 /// Parses the payload of a frame of this kind.
 ///
 /// # Errors
-/// The payload is not exactly one valid value of this kind. After `Version` the peer can be
-/// answered; otherwise close the connection.
+/// The payload is not exactly one valid value of this kind. After `Version` the caller can still
+/// answer the peer; otherwise it closes the connection.
 pub fn decode(kind: Kind, payload: &[u8]) -> Result<Frame, FrameError> {
     let mut r = Reader::new(payload);
     let frame = match kind {

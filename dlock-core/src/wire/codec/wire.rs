@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Appends up to [`BATCH_MAX`] items to `list`. Each item takes at least `item_len` bytes, so
-    /// no more room is reserved than the payload can fill.
+    /// the list reserves no more room than the payload can fill.
     pub fn list<T>(
         &mut self,
         list: &mut Vec<T>,
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The name of a lock or object.
+    /// Reads the name of a lock or object.
     pub fn name(&mut self) -> Read<Vec<u8>> {
         let len = usize::from(self.u16()?);
         if len == 0 || len > DESC_LEN_MAX {
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         self.bytes(len).map(<[u8]>::to_vec)
     }
 
-    /// Up to 255 bytes; may be empty.
+    /// Reads up to 255 bytes, or none.
     pub fn short_bytes(&mut self) -> Read<Vec<u8>> {
         let len = usize::from(self.u8()?);
         self.bytes(len).map(<[u8]>::to_vec)
