@@ -215,3 +215,40 @@ fn a_grant_that_its_program_takes_late_is_renewed_from_the_grant_on() {
         eventually(60, "it is released", || is_free(&other, name, lock_type));
     });
 }
+
+/// A thread that does not come back to its guard keeps the other threads of its program out no
+/// longer than it keeps other programs out.
+#[test]
+fn a_guard_that_outlives_its_lease_keeps_no_other_guard_of_its_client_out() {
+    const SHORT: Duration = Duration::from_millis(500);
+    let server = server();
+    each("outlives", |name, fabric, lock_type, mode| {
+        let [mine, other] = [0, 1].map(|_| client(&server, fabric));
+        let held = lock(&mine, name, lock_type);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let next = |way: &str| {
+            let acquire = held.acquire(X).lease(LEASE).renew(Renew::new());
+            match way {
+                "waits" => acquire.wait(Wait::For(Duration::from_secs(60))).guard().map(Ok),
+                _ => runtime.block_on(async { acquire.await }).map(Err),
+            }
+        };
+        for way in ["waits", "awaits"] {
+            let mut stuck = held.acquire(mode).lease(SHORT).guard().unwrap();
+            let guard = next(way).unwrap_or_else(|error| panic!("{name} {way}: {error}"));
+            assert_eq!(stuck.check(), Err(Error::Lost), "{name} {way}: it is told");
+            assert!(stuck.unlock().is_err(), "{name} {way}");
+            assert!(!is_free(&other, name, lock_type), "{name} {way}: the later guard has it");
+            match guard {
+                Ok(guard) => guard.unlock().unwrap(),
+                Err(guard) => guard.unlock().unwrap(),
+            }
+            eventually(60, "it is released", || is_free(&other, name, lock_type));
+        }
+        let stuck = held.acquire(mode).lease(SHORT).guard().unwrap();
+        eventually(60, "a try succeeds", || {
+            held.acquire(X).lease(LEASE).wait(Wait::No).guard().map(|guard| guard.unlock()).is_ok()
+        });
+        assert!(stuck.unlock().is_err(), "{name}");
+    });
+}

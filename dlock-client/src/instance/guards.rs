@@ -9,10 +9,10 @@
 //! Threads of one client that wait for the same lock get it in order. Together they have at most
 //! one place in the primary's queue.
 
-use dlock_core::clock::Lease;
 use std::sync::Arc;
 use std::time::Instant;
 
+use dlock_core::clock::Lease;
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
 use dlock_core::session::Call;
@@ -23,7 +23,7 @@ use dlock_fabric::os::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
-use crate::execute::{Limit, DATA_WAIT};
+use crate::execute::{left_ns, Limit, DATA_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 
 /// A result and, if the lock is held now, the number of the hold.
@@ -48,7 +48,7 @@ impl Instance {
                 if guard.as_ref().is_some_and(|held| !held.queue.is_empty()) {
                     return (code(Status::Fail), 0);
                 }
-                if guard.as_ref().is_some_and(|held| in_the_way(held, mode)) {
+                if guard.as_mut().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
                 let result = self.run(lock_slot, &mut guard, Op::TryLock { mode, lease }, &limit);
@@ -153,7 +153,9 @@ impl Instance {
                 Err(status) => break Err(status),
             }
             mine.get_or_insert_with(|| held.queue_up());
-            if lock_slot.changed.wait_until(guard, deadline).timed_out() {
+            let until = deadline.min(Instant::now() + left_ns(held.may_be_over_at_ns()));
+            let is_timed_out = lock_slot.changed.wait_until(guard, until).timed_out();
+            if is_timed_out && Instant::now() >= deadline {
                 break Err(Status::Fail);
             }
         };
@@ -166,7 +168,7 @@ impl Instance {
     /// Whether neither another guard nor an earlier place in this client's queue is in the way.
     pub(super) fn is_turn(
         &self,
-        held: &ClientLock,
+        held: &mut ClientLock,
         mode: Mode,
         mine: Option<Turn>,
     ) -> Result<bool, Status> {
@@ -338,10 +340,29 @@ impl Instance {
 
 /// Whether a hold of this client keeps a new guard out.
 #[inline]
-fn in_the_way(held: &ClientLock, mode: Mode) -> bool {
-    match held.entry.state() {
+fn in_the_way(held: &mut ClientLock, mode: Mode) -> bool {
+    let is_held = match held.entry.state() {
         EntryState::ExclusiveLocked => true,
         EntryState::SharedLocked => mode == Mode::Exclusive,
         _ => false,
+    };
+    is_held && !held.gives_up_what_is_over()
+}
+
+impl ClientLock {
+    /// Gives up a hold that is over though its guard has not ended, and on which no operation is
+    /// under way; whether there was one.
+    fn gives_up_what_is_over(&mut self) -> bool {
+        let now = self.clock_of_deadline();
+        self.busy == Busy::No && self.entry.gives_up_what_is_over(now)
+    }
+
+    /// When a hold may be over that keeps others of this client out, on this host's clock;
+    /// `u64::MAX`: by its guard alone, or by the operation that is under way.
+    pub(super) fn may_be_over_at_ns(&self) -> u64 {
+        match self.busy {
+            Busy::No => self.entry.may_be_over_at_ns(self.clock_of_deadline()),
+            Busy::Waiting | Busy::Async => u64::MAX,
+        }
     }
 }

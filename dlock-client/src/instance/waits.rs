@@ -84,9 +84,12 @@ enum Stage {
         attempt: Attempt,
         asked: u64,
     },
+    /// Until `until_ns` nothing changes without a call: then a hold may be over that keeps the
+    /// acquire out.
     Queued {
         lock_slot: LockSlotIndex,
         turn: Turn,
+        until_ns: u64,
     },
     Under(Box<Under>),
     Over,
@@ -219,6 +222,9 @@ impl GuardWait {
                 }
             }
             Stage::Away { .. } => AWAY_LOOK,
+            Stage::Queued { until_ns, .. } => {
+                left_ns(*until_ns).min(self.deadline.saturating_duration_since(Instant::now()))
+            }
             _ => self.deadline.saturating_duration_since(Instant::now()),
         };
         let exec = match &self.stage {
@@ -303,7 +309,9 @@ impl Instance {
                     _ => self.take_turn(wait, index, None, tasks),
                 }
             }
-            Stage::Queued { lock_slot, turn } => self.take_turn(wait, lock_slot, Some(turn), tasks),
+            Stage::Queued { lock_slot, turn, .. } => {
+                self.take_turn(wait, lock_slot, Some(turn), tasks)
+            }
             Stage::Under(_) => self.take_answer(wait),
             Stage::Away { .. } | Stage::Over => None,
         }
@@ -319,7 +327,7 @@ impl Instance {
         let lock_slot = self.table.lock_slot(index);
         let Some(mut guard) = lock_slot.try_lock() else { return wait.is_put_off() };
         let is_late = || Instant::now() >= wait.deadline;
-        let refused = match self.may_begin(&guard, wait, turn) {
+        let refused = match self.may_begin(&mut guard, wait, turn) {
             _ if wait.is_cancelled => Some(Status::Fail),
             Ok(true) if !is_ready(&guard) && wait.limit.left().is_zero() => {
                 Some(Status::BadResponse)
@@ -328,10 +336,13 @@ impl Instance {
             Ok(true) => None,
             Ok(false) if is_late() => Some(Status::Fail),
             Ok(false) => {
-                if let (None, Some(held)) = (turn, guard.as_mut()) {
+                let held = guard.as_mut()?;
+                let turn = turn.unwrap_or_else(|| {
                     lock_slot.changed.watch(tasks);
-                    wait.stage = Stage::Queued { lock_slot: index, turn: held.queue_up() };
-                }
+                    held.queue_up()
+                });
+                let until_ns = held.may_be_over_at_ns();
+                wait.stage = Stage::Queued { lock_slot: index, turn, until_ns };
                 return None;
             }
             Err(status) => Some(status),
@@ -348,12 +359,12 @@ impl Instance {
 
     fn may_begin(
         &self,
-        guard: &LockSlotGuard<'_>,
+        guard: &mut LockSlotGuard<'_>,
         wait: &GuardWait,
         turn: Option<Turn>,
     ) -> Result<bool, Status> {
         self.admit()?;
-        match guard.as_ref().filter(|held| held.id == wait.lock) {
+        match guard.as_mut().filter(|held| held.id == wait.lock) {
             Some(held) => self.is_turn(held, wait.mode, turn),
             None => Err(self.not_got()),
         }

@@ -178,6 +178,24 @@ impl LockEntry {
         is_known && self.state.is_held() && self.surely_has(now)
     }
 
+    /// Gives up a hold that is lost, or whose lease may be over, although the program has not
+    /// released it: it keeps no other acquire of this client out. The program is told by its next
+    /// call for the hold. Returns whether there was such a hold.
+    pub fn gives_up_what_is_over(&mut self, now: Now) -> bool {
+        let may_be_over = self.hold().is_some() && now.local_ns >= self.runs_until_ns(now);
+        let is_over = self.is_lost() || may_be_over;
+        if is_over {
+            self.give_back();
+        }
+        is_over
+    }
+
+    /// When another acquire of this client may look again whether the hold is over, on this host's
+    /// clock; `u64::MAX`: the hold has no lease that ends, or nothing is held.
+    pub fn may_be_over_at_ns(&self, now: Now) -> u64 {
+        self.runs_until_ns(now)
+    }
+
     /// Until when the lease surely runs, on this host's clock; `u64::MAX`: it has no end, or
     /// nothing is held. The lease of a claim ends when it would have ended at the predecessor.
     pub(super) fn runs_until_ns(&self, now: Now) -> u64 {

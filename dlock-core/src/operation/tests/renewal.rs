@@ -137,6 +137,27 @@ fn a_hold_whose_lease_is_over_is_lost_and_not_renewed() {
     assert!(e.is_lost());
 }
 
+/// The arbiter is asked first what it makes of the hold.
+#[test]
+fn a_hold_that_is_over_is_given_up_for_another_acquire_and_undone_before_it() {
+    for lock_type in [LockType::Atomic, LockType::Fair] {
+        let mut e = held(lock_type);
+        assert!(!e.gives_up_what_is_over(at(END_NS - 1)), "{lock_type:?}: its lease runs");
+        assert_eq!((e.refs(), e.may_be_over_at_ns(at(1))), (1, START + END_NS));
+        assert!(e.gives_up_what_is_over(at(END_NS)));
+        assert_eq!((e.refs(), e.may_be_over_at_ns(at(END_NS))), (0, u64::MAX));
+        assert!(!e.gives_up_what_is_over(at(END_NS)), "{lock_type:?}: nothing is held");
+        let mut o = begin(&mut e, TAKE);
+        assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Resolve { .. }, .. }));
+        // one that was lost before
+        let mut e = renewed(lock_type);
+        assert_eq!(e.due(false, at(20 * NS)), Due::Lost);
+        assert!(e.gives_up_what_is_over(at(20 * NS)) && e.refs() == 0 && !e.is_lost());
+    }
+    let mut e = held(LockType::Rw);
+    assert!(!e.gives_up_what_is_over(at(1_000 * NS)), "it has no lease");
+}
+
 #[test]
 fn a_renewal_ends_with_its_hold() {
     let mut e = renewed(LockType::Atomic);
