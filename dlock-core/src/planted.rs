@@ -123,7 +123,7 @@ bugs! {
         "what a recovery keeps of a lease is not told beyond the lease's end";
     TriesForEver =
         "tries-for-ever",
-        "who has lost against many holds of others queues, and is not passed";
+        "a client that has lost against many holds of others queues, and no client passes it";
     SleepersUntold =
         "sleepers-untold",
         "the word of a fair lock says that a client sleeps at the arbiter";
@@ -132,13 +132,13 @@ bugs! {
         "what is kept of a client has the proof that the client uses";
     StoppedAwaited =
         "stopped-awaited",
-        "a recovery does not wait for who may not act any more and cannot be fenced";
+        "a recovery does not wait for a client that may not act any more and cannot be fenced";
     ClaimsUnawaited =
         "claims-unawaited",
-        "who is cut off before it has told what it holds is waited for";
+        "a recovery waits for a client that was cut off before it had claimed what it holds";
     ReturnsInVain =
         "returns-in-vain",
-        "who comes back and cannot be let in keeps everything it has";
+        "a client that comes back and cannot be let in keeps everything it has";
     LapsedGrantKept =
         "lapsed-grant-kept",
         "a ticket that lapsed is asked to be undone: it may have been granted";
@@ -193,7 +193,7 @@ bugs! {
     ClaimLapses =
         "claim-lapses",
         "what a ledger claims of a fair lock outlasts a session as a lease does";
-    StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
+    StealPastQueue = "steal-past-queue", "no client takes an expired hold over past a queue";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";
     UnknownIsFailure = "unknown-is-failure", "a lost answer is neither success nor failure";
     LateSuccess = "late-success", "success means a running lease";
@@ -231,10 +231,10 @@ bugs! {
         "what was released without a primary is undone when there is one";
     UnheardSucceeds =
         "unheard-succeeds",
-        "a release that is not answered is a success only while nobody else can have the lock";
+        "a release that is not answered is a success only while no other client can have the lock";
     PartlyUnjudged =
         "partly-unjudged",
-        "a release that leaves a lock held says so only while nobody else can have the lock";
+        "a release that leaves a lock held says so only while no other client can have the lock";
     ReleaseUnjudged =
         "release-unjudged",
         "a release is judged by the horizon after it took effect";
@@ -260,7 +260,9 @@ bugs! {
     RwResolveKeepsHold =
         "rw-resolve-keeps-hold",
         "a grant that reaches a client that gave up is undone";
-    NoStepBackWake = "no-step-back-wake", "whoever steps back from a free lock wakes its waiters";
+    NoStepBackWake =
+        "no-step-back-wake",
+        "a client that steps back from a free lock wakes its waiters";
     NoReleaseWake = "no-release-wake", "the last reader wakes the waiters";
     NoLook = "no-look", "a lock that is waited for is looked at every second";
     RecountSkipped =
@@ -294,13 +296,13 @@ bugs! {
     LeaseShortened = "lease-shortened", "a lease lasts as long as it was asked for";
     FairBarge = "fair-barge", "a fair ticket is served only when those before it are done";
     RetryExecutedTwice = "retry-executed-twice", "a request that arrives twice is executed once";
-    SlotReusedEarly = "slot-reused-early", "a slot is reused when everybody has released it";
+    SlotReusedEarly = "slot-reused-early", "a slot is reused when every client has released it";
     ObjectSlotReusedEarly =
         "object-slot-reused-early",
         "the slot of a freed object is reused when no stale handle knows it";
     ObjectLeaseIgnored =
         "object-lease-ignored",
-        "a destroyed object works for whoever has got it, while a lease lasts";
+        "a destroyed object works for clients that have got it, while a lease lasts";
     ObjectNotFreed =
         "object-not-freed",
         "the last release of a destroyed object frees it";
@@ -311,19 +313,19 @@ bugs! {
     LeaverAwaited = "leaver-awaited", "a recovery does not wait for a client that wants to leave";
     DeadlineAlone =
         "deadline-alone",
-        "who has a horizon is waited for until that has passed, whatever the deadline";
-    BeatRefused = "beat-refused", "whoever is a client hears that it was heard, in a recovery too";
-    IdleAwaited = "idle-awaited", "who was given no lock is not waited for";
+        "a recovery waits for a client with a horizon until that has passed, whatever the deadline";
+    BeatRefused = "beat-refused", "a client hears that it was heard, in a recovery too";
+    IdleAwaited = "idle-awaited", "a recovery does not wait for a client that was given no lock";
     LocksUntold =
         "locks-untold",
         "it is kept that a client has locks before it hears that it was given one";
     LaggardAwaited =
         "laggard-awaited",
-        "who does not tell everything in time does not come back before its horizon";
+        "a client that has not claimed everything in time does not come back before its horizon";
     RecoveryDeaf =
         "recovery-deaf",
-        "who is missing in a recovery is given up when everything that has come was heard";
-    RecoveryEarly = "recovery-early", "nobody is served before all clients have told their claims";
+        "a client that is missing is given up when the primary has heard all that has come";
+    RecoveryEarly = "recovery-early", "no client is served before all have told their claims";
     UndoBeforeFence = "undo-before-fence", "nothing of a client is undone before it is fenced";
     NoAbsentGrace = "no-absent-grace", "an absent client keeps what it holds for its grace";
     FenceLivingShm =
@@ -337,7 +339,7 @@ bugs! {
         "a connection that ends does not cut the horizon short that its client knows";
     FencedBeforeHorizon =
         "fenced-before-horizon",
-        "who is fenced keeps what has no lease until the horizon that it knows";
+        "a client that is fenced keeps what has no lease until the horizon that it knows";
     SilenceUnheard =
         "silence-unheard",
         "silence is acted on when everything that has come was heard";
@@ -356,10 +358,10 @@ bugs! {
         "of a client that goes over to memory of its own the ledger tells what it has";
     UsedUntold =
         "used-untold",
-        "a lock that is used knows who executes its clients' word operations";
+        "a lock that is used knows which side executes its clients' word operations";
     RelayTooSoon =
         "proxy-too-soon",
-        "who has ever operated on the words itself is known by its ledger";
+        "the ledger says of a client that it has ever operated on the words itself";
     MixedClaimsStay =
         "mixed-claims-stay",
         "of a shared and an exclusive claim the later one stays alone";
