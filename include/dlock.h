@@ -395,7 +395,8 @@ enum {
 enum {
     DLOCK_LOST_EXPIRED = 1,    /* the lease is over, or is about to be */
     DLOCK_LOST_SESSION = 2,    /* the session is over that the hold depended on */
-    DLOCK_LOST_TAKEN_AWAY = 3, /* an operator has taken it away */
+    DLOCK_LOST_TAKEN_AWAY = 3, /* an operator has taken it away (a client without primaries does not
+                                * hear so: it is told 1 or 2, at the end of the lease or horizon) */
     DLOCK_LOST_CONFLICT = 4,   /* a successor of the primary has refused it */
     DLOCK_LOST_UNKNOWN = 5     /* the lock was found to be held by another, or free */
 };

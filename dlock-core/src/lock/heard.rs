@@ -29,7 +29,8 @@ pub enum Loss {
     Expired,
     /// The session that the hold depended on is over.
     Session,
-    /// An operator has taken the lock away.
+    /// An operator has taken the lock away. A client that does not come back by itself does not
+    /// hear so: its hold ends as `Expired` or `Session`.
     TakenAway,
     /// A successor of the primary has refused the claim to the hold.
     Conflict,
