@@ -5,7 +5,7 @@
 //!   New ─▶ Queued (behind other guards of this client) ─▶ Under (waits for an answer) ─▶ Over
 //!    ◀─── Away (the primary is gone, and the client looks for its successor) ◀──┘
 //!   advance_wait: goes on as far as it can without waiting for its turn or for an answer
-//!   cancel_wait:  goes from any of them to Over; then nothing is held or queued
+//!   cancel: the next advance_wait goes from any of them to Over; then nothing is held or queued
 //! ```
 //! While a wait is `Under`, its lock slot is as during a thread's wait (`Busy::Waiting`).
 //! [`advance`] carries out the effects, as it does for blocking calls. No function of this file
@@ -571,15 +571,6 @@ impl Instance {
         }
         wait.limit = Limit::NOW;
         self.begin(wait, index, guard)
-    }
-
-    /// Cancels a wait, and advances it until it is over.
-    #[cfg(test)]
-    pub(super) fn cancel_wait(&self, mut wait: GuardWait, tasks: &Arc<Tasks>) {
-        wait.cancel();
-        while self.advance_wait(&mut wait, tasks).is_none() {
-            std::thread::yield_now();
-        }
     }
 }
 

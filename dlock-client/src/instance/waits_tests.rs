@@ -314,3 +314,13 @@ fn the_end_of_a_hold_waits_for_its_chain_and_for_nothing_else() {
     assert_eq!((result.status, fake.word(0)), (Status::Success, 0));
     assert!(lock_slot.try_lock().unwrap().as_ref().unwrap().entry.refs() == 0);
 }
+
+impl Instance {
+    /// Cancels a wait, and advances it until it is over.
+    pub(super) fn cancel_wait(&self, mut wait: GuardWait, tasks: &Arc<Tasks>) {
+        wait.cancel();
+        while self.advance_wait(&mut wait, tasks).is_none() {
+            std::thread::yield_now();
+        }
+    }
+}
