@@ -3,7 +3,7 @@
  * A file store that checks fencing tokens, and writers that may stand still beyond their lease.
  *
  *     fenced_store serve SOCKET FOLDER
- *     fenced_store write SOCKET HOST PORT KEY        (start dlockd first)
+ *     fenced_store write SOCKET HOST PORT KEY [LEASE_MS]     (start dlockd first)
  *     dlock exec KEY -- fenced_store put SOCKET KEY VALUE
  *
  * `write` acquires the lock KEY, prints `holds TOKEN`, and then writes each line of its input under
@@ -32,7 +32,8 @@
 
 #include "dlock.h"
 
-enum { KEY_MAX = 64, LINE_MAX_BYTES = 1024, LEASE_MS = 1000 };
+enum { KEY_MAX = 64, LINE_MAX_BYTES = 1024 };
+#define LEASE_MS "1000"
 #define PATIENCE DLOCK_S(60)
 
 static _Noreturn void fail(const char *what, const char *why)
@@ -177,7 +178,8 @@ static void must(const char *what, dlock_error error)
 }
 
 /* Holds the lock `key`, and writes the lines of the input under its token. */
-static int write_lines(const char *path, const char *host, const char *port, const char *key)
+static int write_lines(const char *path, const char *host, const char *port, const char *key,
+                       const char *lease_ms)
 {
     dlock_client_options options;
     dlock_acquire_options wanted;
@@ -185,15 +187,18 @@ static int write_lines(const char *path, const char *host, const char *port, con
     dlock_lock lock;
     dlock_hold hold;
     uint64_t token;
-    char line[LINE_MAX_BYTES];
+    char line[LINE_MAX_BYTES], primaries[300];
     int store = connect_to(path);
     must("version", dlock_select_version(DLOCK_API_VERSION));
     DLOCK_INIT(&options);
     options.port = (uint32_t)strtoul(port, NULL, 10);
+    /* Stopped for long, it comes back by itself, and learns whether the lock is lost. */
+    snprintf(primaries, sizeof primaries, "%s:%s", host, port);
+    options.primaries = primaries;
     must("open", dlock_client_open(host, &options, PATIENCE, DLOCK_NO_CANCEL, &client));
     must("lock", dlock_lock_open(client, key, strlen(key), NULL, PATIENCE, DLOCK_NO_CANCEL, &lock));
     DLOCK_INIT(&wanted);
-    wanted.lease_ms = LEASE_MS;
+    wanted.lease_ms = strtoull(lease_ms, NULL, 10);
     must("acquire", dlock_acquire(lock, &wanted, PATIENCE, DLOCK_NO_CANCEL, &hold, &token));
     printf("holds %" PRIu64 "\n", token);
     fflush(stdout);
@@ -221,12 +226,12 @@ int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "serve") == 0)
         serve(argv[2], argv[3]);
-    if (argc == 6 && strcmp(argv[1], "write") == 0)
-        return write_lines(argv[2], argv[3], argv[4], argv[5]);
+    if ((argc == 6 || argc == 7) && strcmp(argv[1], "write") == 0)
+        return write_lines(argv[2], argv[3], argv[4], argv[5], argc == 7 ? argv[6] : LEASE_MS);
     if (argc == 5 && strcmp(argv[1], "put") == 0)
         return put_under_exec(argv[2], argv[3], argv[4]);
     fprintf(stderr, "usage: fenced_store serve SOCKET FOLDER\n"
-                    "       fenced_store write SOCKET HOST PORT KEY\n"
+                    "       fenced_store write SOCKET HOST PORT KEY [LEASE_MS]\n"
                     "       fenced_store put SOCKET KEY VALUE\n");
     return 2;
 }

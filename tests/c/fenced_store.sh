@@ -35,7 +35,7 @@ says "$work/late" 'holds [0-9]+'
 echo first >&3
 says "$work/late" stored
 kill -STOP $late
-"$program" write "$work/socket" 127.0.0.1 "$port" key <"$work/next.in" >"$work/next" 3>&- &
+"$program" write "$work/socket" 127.0.0.1 "$port" key 60000 <"$work/next.in" >"$work/next" 3>&- &
 next=$!
 exec 4>"$work/next.in"
 says "$work/next" 'holds [0-9]+' # when the lease of the first is over
@@ -50,8 +50,10 @@ wait $late || status=$?
 late=''
 [ "$status" = 76 ] || { echo "the release of a lost lock: status $status"; cat "$work/late"; exit 1; }
 exec 4>&-
-wait $next
+status=0
+wait $next || status=$?
 next=''
+[ "$status" = 0 ] || { echo "the second writer: status $status"; cat "$work/next"; exit 1; }
 says "$work/next" released
 diff <(token_of "$work/next"; echo second) "$work/values/key"
 
