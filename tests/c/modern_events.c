@@ -76,6 +76,37 @@ static void contended(dlock_client client, dlock_client other, const char *name,
     OK(dlock_lock_close(others, AMPLE, NONE));
 }
 
+/* A hold that is renewed lasts however late its event, or its batch, is taken. */
+static void taken_late(dlock_client client, dlock_client other, const char *name, uint32_t type)
+{
+    dlock_queue queue;
+    dlock_lock lock = open_lock(client, name, type), others = open_lock(other, name, type);
+    dlock_acquire_options renewed = wanted(DLOCK_EXCLUSIVE, DLOCK_RENEW, 500);
+    dlock_acquire_options once = wanted(DLOCK_EXCLUSIVE, DLOCK_TRY, 0);
+    dlock_hold its;
+    MUST(dlock_queue_new(&queue));
+    OK(dlock_acquire_start(queue, lock, &renewed, AMPLE, NONE, NULL));
+    sleep_ms(2000);
+    IS(dlock_acquire(others, &once, AMPLE, NONE, &its, NULL), DLOCK_E_HELD);
+    dlock_event event = next(queue);
+    CHECK(event.kind == DLOCK_EVENT_ACQUIRED && event.status == DLOCK_OK);
+    OK(dlock_hold_check(event.hold, AMPLE, NONE));
+    OK(dlock_release(event.hold, AMPLE, NONE));
+    /* one that is not renewed is lost, and says so without a call that asks */
+    renewed.flags = 0;
+    dlock_hold hold;
+    dlock_hold_info info;
+    DLOCK_INIT(&info);
+    MUST(dlock_acquire(lock, &renewed, AMPLE, NONE, &hold, NULL));
+    OK(dlock_hold_get_info(hold, &info));
+    sleep_ms(1000);
+    IS(dlock_hold_get_info(hold, &info), DLOCK_E_LOST);
+    IS(dlock_release(hold, AMPLE, NONE), DLOCK_E_LOST);
+    OK(dlock_queue_close(queue));
+    OK(dlock_lock_close(lock, AMPLE, NONE));
+    OK(dlock_lock_close(others, AMPLE, NONE));
+}
+
 /* A lock that was given back and is got again: the number of the first hold does not come again. */
 static void anew(dlock_client client)
 {
@@ -218,6 +249,8 @@ int main(int argc, char **argv)
     contended(clients[0], clients[1], "fair", DLOCK_TYPE_FAIR);
     contended(clients[0], clients[1], "atomic", DLOCK_TYPE_ATOMIC);
     contended(clients[0], clients[1], "read-write", DLOCK_TYPE_READ_WRITE);
+    taken_late(clients[0], clients[1], "late fair", DLOCK_TYPE_FAIR);
+    taken_late(clients[0], clients[1], "late atomic", DLOCK_TYPE_ATOMIC);
     anew(clients[0]);
     lost(clients[0]);
     late(clients[0], primary);

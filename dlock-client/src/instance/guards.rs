@@ -281,7 +281,7 @@ impl Instance {
         };
         let Some(held) = guard.as_ref() else { return Status::AlreadyUnlocked };
         match &held.entry {
-            entry if entry.is_lost() => Status::Fail,
+            entry if entry.is_known_over(held.clock_of_deadline()) => Status::Fail,
             // the hold moves to the new session once a successor has accepted its claim
             _ if !Arc::ptr_eq(&held.pulse, &self.link.load().pulse) => Status::NotReady,
             entry if entry.in_doubt() && !entry.is_surely_held(held.clock_of_deadline()) => {

@@ -182,12 +182,17 @@ impl LockEntry {
     /// released it: it keeps no other acquire of this client out. The program is told by its next
     /// call for the hold. Returns whether there was such a hold.
     pub fn gives_up_what_is_over(&mut self, now: Now) -> bool {
-        let may_be_over = self.hold().is_some() && now.local_ns >= self.runs_until_ns(now);
-        let is_over = self.is_lost() || may_be_over;
+        let is_over = self.is_known_over(now);
         if is_over {
             self.give_back();
         }
         is_over
+    }
+
+    /// Whether the hold is lost, or its lease may be over.
+    pub fn is_known_over(&self, now: Now) -> bool {
+        let may_be_over = self.hold().is_some() && now.local_ns >= self.runs_until_ns(now);
+        self.is_lost() || may_be_over
     }
 
     /// When another acquire of this client may look again whether the hold is over, on this host's

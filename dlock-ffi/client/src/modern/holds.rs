@@ -7,10 +7,10 @@ use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::dlock_client::{
-    Acquire, AcquireFuture, Error, Lock, LockType, Mode, OwnedGuard, Renew, Wait, LEASE_MAX,
+    Acquire, AcquireFuture, Error, Lock, Mode, OwnedGuard, Renew, Wait, LEASE_MAX,
 };
 use dlock_core::limits::LOCK_WAIT_S;
 use parking_lot::{Mutex, RwLock};
@@ -128,13 +128,9 @@ pub(crate) fn abandon(guard: OwnedGuard) {
     }
 }
 
-/// Returns a hold that was granted before. `surely`: until when the hold surely lasts, `Lost` after
-/// that; `None`: as long as the session.
-pub(crate) fn still_held(
-    guard: OwnedGuard,
-    surely: Option<Instant>,
-) -> Result<OwnedGuard, Failure> {
-    if surely.is_some_and(|surely| Instant::now() >= surely) {
+/// Returns a hold that was granted before; `Lost` if it is over, as far as the client knows.
+pub(crate) fn still_held(guard: OwnedGuard) -> Result<OwnedGuard, Failure> {
+    if guard.is_known_lost() {
         abandon(guard);
         return Err(Error::Lost.into());
     }
@@ -420,19 +416,15 @@ pub unsafe extern "C" fn dlock_acquire_many(
             begun.push((lock, wanted));
         }
         until.is_uncancelled()?;
-        let begin = |(lock, wanted): (Lock, Wanted)| {
-            let lease = wanted.lease_of(&lock);
-            let surely = lease.and_then(|lease| Instant::now().checked_add(lease));
-            (Many::begun(wanted.of_lock(&lock, &until)), surely)
-        };
+        let begin = |(lock, wanted): (Lock, Wanted)| Many::begun(wanted.of_lock(&lock, &until));
         let begun: Vec<_> = begun.into_iter().map(begin).collect();
         // the results are taken when all are over: a lease may end while another acquire waits
-        let _is_late = begun.iter().try_for_each(|(acquire, _)| acquire.wait(&until));
+        let _is_late = begun.iter().try_for_each(|acquire| acquire.wait(&until));
         let mut failures = Vec::new();
-        for (index, ((acquire, surely), mut item)) in begun.into_iter().zip(wanted).enumerate() {
+        for (index, (acquire, mut item)) in begun.into_iter().zip(wanted).enumerate() {
             (item.hold, item.token) = (Plain::zeroed(), 0);
             let result = match acquire {
-                Many::Over(Ok(guard)) => still_held(guard, surely),
+                Many::Over(Ok(guard)) => still_held(guard),
                 acquire => acquire.result(&until),
             };
             match result {
@@ -488,16 +480,4 @@ pub unsafe extern "C" fn dlock_release_many(
         }
         first(failures)
     })
-}
-
-/// Whether a lock of this type has a lease.
-pub(crate) fn has_lease(lock: &Lock) -> bool {
-    !matches!(lock.lock_type(), LockType::Rw)
-}
-
-impl Wanted {
-    /// The lease of the hold; `None`: this type of lock has no lease.
-    pub(crate) fn lease_of(self, lock: &Lock) -> Option<Duration> {
-        has_lease(lock).then(|| self.lease.unwrap_or(::dlock_client::LEASE_DEFAULT))
-    }
 }

@@ -20,7 +20,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
 
 use ::dlock_client::{Error, Lock, OwnedGuard};
 use parking_lot::{Condvar, Mutex};
@@ -86,9 +85,8 @@ type Outcome = Result<Option<OwnedGuard>, Error>;
 enum Stage {
     New,
     Under(Pin<Box<dyn Future<Output = Outcome> + Send>>),
-    /// The request is over. The time: until when its hold surely lasts; `None`: the client's
-    /// session decides.
-    Over(Result<Option<OwnedGuard>, Failure>, Option<Instant>),
+    /// The request is over.
+    Over(Result<Option<OwnedGuard>, Failure>),
     Taken,
 }
 
@@ -202,10 +200,9 @@ impl Request {
     fn start(
         self: Arc<Self>,
         until: &Until,
-        lease: Option<Duration>,
         future: impl Future<Output = Outcome> + Send + 'static,
     ) -> Result<(), Failure> {
-        match self.begin(lease, Box::pin(future)) {
+        match self.begin(Box::pin(future)) {
             Err(refused) => {
                 self.is_taken();
                 return Err(refused);
@@ -227,10 +224,8 @@ impl Request {
     /// Polls the future for the first time; returns whether the request is over.
     fn begin(
         self: &Arc<Self>,
-        lease: Option<Duration>,
         mut future: Pin<Box<dyn Future<Output = Outcome> + Send>>,
     ) -> Result<bool, Failure> {
-        let surely = lease.and_then(|lease| Instant::now().checked_add(lease));
         let waker = Waker::from(Arc::clone(self));
         let mut stage = self.stage.lock();
         if matches!(*stage, Stage::Taken) {
@@ -241,7 +236,7 @@ impl Request {
             Poll::Ready(Err(refused @ (Error::TooManyFutures | Error::Invalid(_)))) => {
                 return Err(refused.into());
             }
-            Poll::Ready(result) => (true, Stage::Over(result.map_err(Failure::from), surely)),
+            Poll::Ready(result) => (true, Stage::Over(result.map_err(Failure::from))),
         };
         *stage = next;
         Ok(over)
@@ -260,7 +255,7 @@ impl Request {
         if !matches!(*stage, Stage::Under(_)) {
             return;
         }
-        let over = Stage::Over(Err(Failure::of(DLOCK_E_CANCELLED)), None);
+        let over = Stage::Over(Err(Failure::of(DLOCK_E_CANCELLED)));
         let dropped = std::mem::replace(&mut *stage, over);
         drop(stage);
         drop(dropped); // then nothing is held or queued
@@ -273,8 +268,8 @@ impl Request {
         let mut stage = self.stage.lock();
         let result = match std::mem::replace(&mut *stage, Stage::Taken) {
             Stage::New | Stage::Taken => return None, // a request is listed only after it has begun
-            Stage::Over(Ok(Some(guard)), surely) => still_held(guard, surely).map(Some),
-            Stage::Over(result, _) => result,
+            Stage::Over(Ok(Some(guard))) => still_held(guard).map(Some),
+            Stage::Over(result) => result,
             Stage::Under(mut future) => {
                 let waker = Waker::from(Arc::clone(self));
                 match future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -364,11 +359,11 @@ pub unsafe extern "C" fn dlock_acquire_start(
         // SAFETY: the pointer is the caller's.
         let options = unsafe { super::abi::options(options, "options") }?;
         let wanted = Wanted::of(&options, "options")?;
-        let (acquire, lease) = (wanted.of_lock(&found, &until), wanted.lease_of(&found));
+        let acquire = wanted.of_lock(&found, &until);
         let (kind, user_data) = (DLOCK_EVENT_ACQUIRED, user_data as usize);
         let event = Event { kind, user_data, lock, hold: Plain::zeroed() };
         until.is_uncancelled()?;
-        queue.enter(event)?.start(&until, lease, async move { acquire.await.map(Some) })
+        queue.enter(event)?.start(&until, async move { acquire.await.map(Some) })
     })
 }
 
@@ -388,7 +383,7 @@ pub extern "C" fn dlock_release_start(
         match take(hold, &until) {
             Ok(guard) => {
                 let release = async move { guard.unlock_async().await.map(|()| None) };
-                request.start(&until, None, release)
+                request.start(&until, release)
             }
             Err(failure) => {
                 request.is_taken();
@@ -458,7 +453,7 @@ pub extern "C" fn dlock_queue_close(queue: dlock_queue) -> dlock_error {
         for request in requests.into_values() {
             let stage = std::mem::replace(&mut *request.stage.lock(), Stage::Taken);
             match stage {
-                Stage::Over(Ok(Some(guard)), _) => abandon(guard),
+                Stage::Over(Ok(Some(guard))) => abandon(guard),
                 stage => drop(stage), // a release goes on, an acquire is undone
             }
             request.is_taken();

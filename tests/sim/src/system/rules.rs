@@ -10,7 +10,7 @@
 //! ```
 
 use dlock_core::clock::Deadline;
-use dlock_core::ids::{ClientId, Identity};
+use dlock_core::ids::{ClientId, Identity, Slot};
 use dlock_core::lock::Op;
 use dlock_core::membership::{Ending, State};
 use dlock_core::primary::Event;
@@ -289,8 +289,9 @@ impl World {
     /// The number of locks for which the clients of an identity are queued.
     fn waits_of(&self, c: usize) -> usize {
         let Some(primary) = &self.primary else { return 0 };
-        let slots = (0..self.sys.plan.locks.len()).filter_map(|l| self.sys.slot_of(l, primary));
-        let slots: Vec<_> = slots.collect();
+        // every slot: a client that has crashed is queued until the primary knows of the crash
+        let slots = self.sys.plan.locks_max + self.sys.plan.objects_max;
+        let slots: Vec<_> = (0..slots as u32).map(Slot).collect();
         let its = self.sys.sessions.iter().filter(|s| identity(s.client.into()) == identity(c));
         its.map(|s| slots.iter().filter(|&&slot| primary.locks().is_queued(slot, s.id)).count())
             .sum()
