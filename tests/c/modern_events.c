@@ -86,7 +86,7 @@ static void taken_late(dlock_client client, dlock_client other, const char *name
     dlock_hold its;
     MUST(dlock_queue_new(&queue));
     OK(dlock_acquire_start(queue, lock, &renewed, AMPLE, NONE, NULL));
-    sleep_ms(2000);
+    usleep(2000000);
     IS(dlock_acquire(others, &once, AMPLE, NONE, &its, NULL), DLOCK_E_HELD);
     dlock_event event = next(queue);
     CHECK(event.kind == DLOCK_EVENT_ACQUIRED && event.status == DLOCK_OK);
@@ -99,7 +99,7 @@ static void taken_late(dlock_client client, dlock_client other, const char *name
     DLOCK_INIT(&info);
     MUST(dlock_acquire(lock, &renewed, AMPLE, NONE, &hold, NULL));
     OK(dlock_hold_get_info(hold, &info));
-    sleep_ms(1000);
+    usleep(1000000);
     IS(dlock_hold_get_info(hold, &info), DLOCK_E_LOST);
     IS(dlock_release(hold, AMPLE, NONE), DLOCK_E_LOST);
     OK(dlock_queue_close(queue));
