@@ -284,10 +284,10 @@ enum {
 /* dlock_acquire_options.flags */
 enum {
     DLOCK_TRY = 1,  /* do not wait for other holders: DLOCK_E_HELD */
-    DLOCK_RENEW = 2 /* the library renews the lease until the hold is released, also over a
-                     * failover; not of a read-write lock. If it cannot, the hold is
-                     * DLOCK_E_LOST shortly before the lease ends. A lease that is renewed says
-                     * nothing of whether the program goes on */
+    DLOCK_RENEW = 2 /* the library renews the lease until the hold is released, and with it other
+                     * shared holds of this client; also over a failover; not of a read-write lock.
+                     * If it cannot, the hold is DLOCK_E_LOST shortly before the lease ends. A
+                     * lease that is renewed says nothing of whether the program goes on */
 };
 
 typedef struct dlock_acquire_options {
@@ -322,7 +322,7 @@ dlock_error dlock_acquire(dlock_lock lock, const dlock_acquire_options *options,
                           uint64_t *token);
 
 /* What the client knows of the hold; info->size is set by the caller. No message is sent.
- *   DLOCK_E_LOST  the client knows that the hold is over
+ *   DLOCK_E_LOST  the client knows that the hold is over, or its lease may be
  *   DLOCK_E_BUSY  another call with the same hold has taken 5 s */
 dlock_error dlock_hold_get_info(dlock_hold hold, dlock_hold_info *info);
 

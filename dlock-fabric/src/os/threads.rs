@@ -263,12 +263,12 @@ mod tests {
 
     #[test]
     fn a_thread_without_signals_has_its_name_and_ends_alone_when_it_panics() {
-        let mut tells = Tells((String::new(), 0));
-        spawn_without_signals("a-name", move || {
+        spawn_without_signals("a-name", || {
             let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-            tells.0 = (name, u64::from_str_radix(blocked.unwrap().trim(), 16).unwrap());
+            let blocked = u64::from_str_radix(blocked.unwrap().trim(), 16).unwrap();
+            let _tells = Tells((name, blocked)); // when the panic unwinds
             std::panic::resume_unwind(Box::new("the end of this thread"));
         })
         .unwrap();
@@ -276,7 +276,7 @@ mod tests {
         while told.is_none() {
             TOLD.1.wait(&mut told);
         }
-        let (name, blocked) = told.take().unwrap(); // so what the thread had is dropped
+        let (name, blocked) = told.take().unwrap();
         assert_eq!(name, "a-name\n");
         assert_ne!(blocked & 1 << (libc::SIGTERM - 1), 0, "signals go to the other threads");
     }
