@@ -81,12 +81,13 @@ static void taken_late(dlock_client client, dlock_client other, const char *name
 {
     dlock_queue queue;
     dlock_lock lock = open_lock(client, name, type), others = open_lock(other, name, type);
-    dlock_acquire_options renewed = wanted(DLOCK_EXCLUSIVE, DLOCK_RENEW, 500);
+    const unsigned lease_ms = slowness() > 1 ? 3000 : 500;
+    dlock_acquire_options renewed = wanted(DLOCK_EXCLUSIVE, DLOCK_RENEW, lease_ms);
     dlock_acquire_options once = wanted(DLOCK_EXCLUSIVE, DLOCK_TRY, 0);
     dlock_hold its;
     MUST(dlock_queue_new(&queue));
     OK(dlock_acquire_start(queue, lock, &renewed, AMPLE, NONE, NULL));
-    usleep(2000000);
+    usleep(2000 * lease_ms);
     IS(dlock_acquire(others, &once, AMPLE, NONE, &its, NULL), DLOCK_E_HELD);
     dlock_event event = next(queue);
     CHECK(event.kind == DLOCK_EVENT_ACQUIRED && event.status == DLOCK_OK);
@@ -99,7 +100,7 @@ static void taken_late(dlock_client client, dlock_client other, const char *name
     DLOCK_INIT(&info);
     MUST(dlock_acquire(lock, &renewed, AMPLE, NONE, &hold, NULL));
     OK(dlock_hold_get_info(hold, &info));
-    usleep(1000000);
+    usleep(2000 * lease_ms);
     IS(dlock_hold_get_info(hold, &info), DLOCK_E_LOST);
     dlock_error released = dlock_release(hold, AMPLE, NONE); /* no other client has taken it */
     CHECK(released == DLOCK_OK || released == DLOCK_E_LOST);
@@ -127,7 +128,7 @@ static void lost(dlock_client client)
 {
     dlock_queue queue;
     dlock_lock lock = open_lock(client, "lost", DLOCK_TYPE_ATOMIC);
-    dlock_hold hold = hold_for(lock, 0, 1000);
+    dlock_hold hold = hold_for(lock, 0, slowness() > 1 ? 3000 : 1000);
     uint64_t generation = generation_of(hold);
     MUST(dlock_queue_new(&queue));
     OK(dlock_listen_client(queue, client, NULL));
