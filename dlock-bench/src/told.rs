@@ -19,7 +19,8 @@ use dlock_cli_common::failure::Failure;
 const WAITS: u32 = 3_000;
 /// Waits that are not counted, at the beginning.
 const WARM_UP: u32 = 50;
-/// How long the holder has had the lock before: its thread sleeps, as one that listens does.
+/// How long the holder holds the lock before another client asks for it. Its thread sleeps
+/// meanwhile, as a thread that listens does.
 const HOLD: Duration = Duration::from_micros(300);
 const PATIENCE: Duration = Duration::from_secs(60);
 

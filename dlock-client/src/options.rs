@@ -132,8 +132,8 @@ impl Config {
     /// How long becoming a client may take in all.
     ///
     /// Within this time the client waits for a primary that recovers. If it knows several
-    /// [`primaries`](Self::primaries), it also waits for one that is about to start, for a minute
-    /// at most. If this is not set, the client waits for no primary, and connecting, registering
+    /// [`primaries`](Self::primaries), it also waits until one of them has started, for a minute at
+    /// most. If this is not set, the client waits for no primary, and connecting, registering
     /// and attaching may take 10 s each at each address.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {

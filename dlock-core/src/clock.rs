@@ -35,7 +35,7 @@ pub const TICKS_PER_S: u32 = 16;
 pub const TICK_NS: u64 = NS / TICKS_PER_S as u64;
 /// The server clock when a primary starts, in seconds (50 days). Any age that a client can send (32
 /// bits of milliseconds) is shorter; and the start is later than tick 0, which is the deadline of
-/// what is over.
+/// a hold that is over.
 pub const START_S: u64 = 50 * 86_400;
 
 /// How long a hold is to last, in ticks; 0: the operation only asks for the present state.
@@ -80,7 +80,7 @@ impl Lease {
 pub struct Deadline(pub u32);
 
 impl Deadline {
-    /// The deadline of what is over.
+    /// The deadline of a hold that is over.
     pub const NONE: Self = Self(0);
     /// The deadline of a hold without an end.
     pub const NEVER: Self = Self(u32::MAX);

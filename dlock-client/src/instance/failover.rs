@@ -377,9 +377,10 @@ impl Instance {
         is_all
     }
 
-    /// Asks about these claimed holds together, and undoes what is in doubt one lock after the
-    /// other. Skips locks in use. Returns whether no lock was skipped; `None`: the primary did not
-    /// answer, and each further request would have to wait as long.
+    /// Asks the primary to confirm these claimed holds, all in one round, and has it undo the
+    /// operations in doubt, one lock after the other. Skips locks in use. Returns whether no lock
+    /// was skipped; `None`: the primary did not answer, and each further request would have to wait
+    /// as long.
     fn confirm(&self, locks: &[LockId], silence: Duration) -> Option<bool> {
         let (mut claimed, mut doubted, mut is_all) = (Vec::new(), Vec::new(), true);
         for &lock in locks {

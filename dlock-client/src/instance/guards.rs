@@ -361,7 +361,7 @@ impl ClientLock {
     /// `u64::MAX`: by its guard alone, or by the operation that is under way.
     pub(super) fn may_be_over_at_ns(&self) -> u64 {
         match self.busy {
-            Busy::No => self.entry.may_be_over_at_ns(self.clock_of_deadline()),
+            Busy::No => self.entry.runs_until_ns(self.clock_of_deadline()),
             Busy::Waiting | Busy::Async => u64::MAX,
         }
     }

@@ -195,15 +195,9 @@ impl LockEntry {
         self.is_lost() || may_be_over
     }
 
-    /// When another acquire of this client may look again whether the hold is over, on this host's
-    /// clock; `u64::MAX`: the hold has no lease that ends, or nothing is held.
-    pub fn may_be_over_at_ns(&self, now: Now) -> u64 {
-        self.runs_until_ns(now)
-    }
-
     /// Until when the lease surely runs, on this host's clock; `u64::MAX`: it has no end, or
     /// nothing is held. The lease of a claim ends when it would have ended at the predecessor.
-    pub(super) fn runs_until_ns(&self, now: Now) -> u64 {
+    pub fn runs_until_ns(&self, now: Now) -> u64 {
         if !self.state.is_held() || self.deadline().is_never() {
             return u64::MAX;
         }

@@ -58,8 +58,8 @@ impl Membership {
     }
 
     /// Cuts off a member that has not been silent. Threads of the client may not know that yet, and
-    /// rely on the horizon that the primary promised. So what has no lease ends at the horizon, or
-    /// at once if there is none.
+    /// rely on the horizon that the primary promised. So the client's holds without a lease end at
+    /// the horizon, or at once if there is none.
     pub(super) fn cut_off(&mut self, client: ClientId, exit: Exit) {
         let Some(member) = self.members.get(&client) else { return };
         let may_rely = member.bounded > ServerTime(0) && !planted::is(Bug::FencedBeforeHorizon);

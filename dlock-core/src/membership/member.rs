@@ -226,8 +226,8 @@ impl Member {
         self.fabric.is_some_and(maps) && self.all_processes_ended()
     }
 
-    /// Whether the client may come back: nothing of it was ended, or the answer to its `Reinit`
-    /// tells what was ended.
+    /// Whether the client may come back: the primary has ended none of its holds, or the answer to
+    /// `Reinit` tells the client which it has ended.
     pub(super) fn may_return(&self) -> bool {
         match self.state {
             State::Present | State::Absent { .. } => true,

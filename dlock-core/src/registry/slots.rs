@@ -6,8 +6,8 @@
 //!                               └ Gen changes at once    └ it cannot be touched any more
 //! ```
 //! The allocator gives out slots one after the other that lie far apart, because a NIC serialises
-//! atomics whose addresses share bits 3–11, and CPUs those that share a cache line. A slot is 32
-//! bytes, so [`SPREAD`] adjacent slots have all values of these bits; so have any [`SPREAD`]
+//! atomics whose addresses share bits 3–11, and a CPU serialises atomics on one cache line. A slot
+//! is 32 bytes, so [`SPREAD`] adjacent slots have all values of these bits; so have any [`SPREAD`]
 //! successive allocations from a fresh memory.
 
 use std::collections::VecDeque;

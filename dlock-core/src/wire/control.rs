@@ -14,9 +14,9 @@
 //! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` may grow: a reader skips fields
 //! that a later version adds at their ends.
 //!
-//! A control connection speaks for one client: the one that the answer to its `Init` has named, or
-//! that its `Reinit` names; no other request on it names the client. The `secret` keeps other
-//! clients from a reinit or an attach as this one.
+//! All requests on a control connection are of one client. The answer to `Init` gives the client
+//! its id, or the client names its id in `Reinit`; no other request names the client. The `secret`
+//! keeps other clients from a reinit or an attach as this one.
 
 use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};

@@ -7,7 +7,7 @@ use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::limits::LOOK_S;
 use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
-use dlock_core::wire::message::{LockType, Reply, Request, WaitNumber};
+use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 const STEAL: Request = Request::Steal { handle: HANDLE, lease: Lease::secs(30) };
 
@@ -32,17 +32,15 @@ fn an_expired_hold_goes_to_the_first_in_the_queue_and_not_to_who_asks_for_it() {
     let mut w = World::new(LockType::Atomic, 3);
     w.memory.word =
         AtomicWord::new().with_client(2).with_timeout(Deadline::at_s(START_S + 3)).into_bits();
-    let wait = WaitNumber(1);
-    let wait = Request::Wait { handle: HANDLE, mode: X, lease: Lease::secs(9), wait, ticket: None };
-    assert!(w.ask(3, wait).is_empty());
+    assert!(w.ask(3, wait_as(X, 1)).is_empty());
     w.now = ServerTime(expiry(3));
     let out = w.ask(1, STEAL);
     assert!(is_granted(&out, 3) && !is_granted(&out, 1), "{out:?}");
 }
 
-fn wait_as(handle_wait: u32) -> Request {
-    let wait = WaitNumber(handle_wait);
-    Request::Wait { handle: HANDLE, mode: X, lease: Lease::secs(9), wait, ticket: None }
+fn wait_as(mode: Mode, number: u32) -> Request {
+    let wait = WaitNumber(number);
+    Request::Wait { handle: HANDLE, mode, lease: Lease::secs(9), wait, ticket: None }
 }
 
 fn is_cancelled(out: &[dlock_core::arbiter::Sent], n: u32) -> bool {
@@ -53,7 +51,7 @@ fn is_cancelled(out: &[dlock_core::arbiter::Sent], n: u32) -> bool {
 fn a_cancelled_wait_for_a_read_write_lock_is_granted_to_nobody() {
     let mut w = World::new(LockType::Rw, 2);
     w.memory.word = RwWord::new().with_client(1).into_bits();
-    assert!(w.ask(2, wait_as(1)).is_empty());
+    assert!(w.ask(2, wait_as(X, 1)).is_empty());
     let out = w.ask(2, Request::Cancel { handle: HANDLE, wait: WaitNumber(1) });
     assert!(is_cancelled(&out, 2) && is_done(&out, 2), "{out:?}");
     assert!(is_done(&w.release(1, X, Ticket::default()), 1));
@@ -87,7 +85,7 @@ fn a_cancel_ends_the_wait_that_it_names_and_no_other() {
     let mut w = World::new(LockType::Atomic, 3);
     w.memory.word =
         AtomicWord::new().with_client(1).with_timeout(Deadline::at_s(START_S + 60)).into_bits();
-    assert!(w.ask(2, wait_as(1)).is_empty() && w.ask(3, wait_as(2)).is_empty());
+    assert!(w.ask(2, wait_as(X, 1)).is_empty() && w.ask(3, wait_as(X, 2)).is_empty());
     for (n, wait, ends) in [(1, 1, false), (3, 1, false), (2, 2, false), (3, 2, true)] {
         let out = w.ask(n, cancel(wait));
         assert!(is_done(&out, n), "{out:?}");
@@ -102,7 +100,7 @@ fn a_cancel_ends_the_wait_that_it_names_and_no_other() {
 fn a_reader_that_left_without_a_word_keeps_nobody_waiting() {
     let mut w = World::new(LockType::Rw, 2);
     w.memory.word = RwWord::new().with_rcount(1).into_bits();
-    assert!(w.ask(2, wait_as(2)).is_empty());
+    assert!(w.ask(2, wait_as(X, 2)).is_empty());
     w.memory.word = RwWord::from_bits(w.memory.word).with_rcount(0).into_bits();
     assert!(w.pass(u64::from(LOOK_S) * NS - 1).is_empty());
     assert!(is_granted(&w.pass(1), 2));
@@ -118,14 +116,14 @@ fn a_share_of_a_client_with_a_ledger_is_not_remembered() {
         arbiter.executed_word_op(memory, lock, (id(1), HANDLE), LedgerEntry::new(), &word_op, 0);
     });
     // it has given the share back by itself
-    assert!(is_granted(&w.ask(1, wait_as(1)), 1));
+    assert!(is_granted(&w.ask(1, wait_as(X, 1)), 1));
 }
 
 #[test]
 fn a_client_that_was_granted_waits_for_nothing() {
     let mut w = World::new(LockType::Atomic, 3);
-    assert!(is_granted(&w.ask(1, wait_as(1)), 1));
-    assert!(w.ask(2, wait_as(1)).is_empty() && w.ask(3, wait_as(1)).is_empty());
+    assert!(is_granted(&w.ask(1, wait_as(X, 1)), 1));
+    assert!(w.ask(2, wait_as(X, 1)).is_empty() && w.ask(3, wait_as(X, 1)).is_empty());
     let release = Request::Release { handle: HANDLE, mode: X, ticket: None };
     assert!(is_granted(&w.ask(1, release), 2));
     let waits = [1, 2, 3].map(|n| w.arbiter.take_waits(id(n)).len());
@@ -139,14 +137,7 @@ fn a_recount_counts_a_reader_whose_ledger_says_that_it_waits() {
     w.memory.word = RwWord::new().with_client(2).into_bits();
     let waiting = LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(1);
     w.memory.ledgers.insert(id(1), waiting);
-    let wait = Request::Wait {
-        handle: HANDLE,
-        mode: S,
-        lease: Lease::secs(9),
-        wait: WaitNumber(1),
-        ticket: None,
-    };
-    assert!(w.ask(1, wait).is_empty());
+    assert!(w.ask(1, wait_as(S, 1)).is_empty());
     let release = Request::Release { handle: HANDLE, mode: X, ticket: None };
     assert!(is_granted(&w.ask(2, release), 1));
     let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(3);
@@ -164,14 +155,7 @@ fn a_granted_share_that_was_given_back_is_not_counted_again() {
     w.arbiter.proxy(id(1));
     let waiting = LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(1);
     w.memory.ledgers.insert(id(1), waiting);
-    let wait = Request::Wait {
-        handle: HANDLE,
-        mode: S,
-        lease: Lease::secs(9),
-        wait: WaitNumber(1),
-        ticket: None,
-    };
-    assert!(is_granted(&w.ask(1, wait), 1));
+    assert!(is_granted(&w.ask(1, wait_as(S, 1)), 1));
     let old = std::mem::take(&mut w.memory.word);
     executes(&mut w, 1, old, |addr| WordOp::Faa { addr, add: u64::MAX });
     w.arbiter.unproxy(id(1));
@@ -204,7 +188,7 @@ fn waits_outlast_a_client_that_maps_the_memory_from_now_on() {
     let mut w = World::new(LockType::Rw, 3);
     w.arbiter.proxy(id(1));
     w.memory.word = RwWord::new().with_client(3).into();
-    assert!(w.ask(2, wait_as(1)).is_empty());
+    assert!(w.ask(2, wait_as(X, 1)).is_empty());
     w.arbiter.unproxy(id(1));
     let release = Request::Release { handle: HANDLE, mode: X, ticket: None };
     assert!(is_granted(&w.ask(3, release), 2));

@@ -31,7 +31,7 @@
 //!     {"ok":false,"error":"…"}
 //! ```
 //! `holder` is the exclusive holder where the word names one, else null (a fair word does not);
-//! `left_ms` is what is left of an atomic lock's lease, 2^64 - 1 if it has no end, else null.
+//! `left_ms` is the rest of an atomic lock's lease (2^64 - 1: it has no end), else null.
 //! `readers` counts the holds of a read-write lock in shared mode. Ids of locks are positive and
 //! ordered within the pages; `more` says that there is another page.
 

@@ -143,9 +143,9 @@ fn a_hold_that_is_over_is_given_up_for_another_acquire_and_undone_before_it() {
     for lock_type in [LockType::Atomic, LockType::Fair] {
         let mut e = held(lock_type);
         assert!(!e.gives_up_what_is_over(at(END_NS - 1)), "{lock_type:?}: its lease runs");
-        assert_eq!((e.refs(), e.may_be_over_at_ns(at(1))), (1, START + END_NS));
+        assert_eq!((e.refs(), e.runs_until_ns(at(1))), (1, START + END_NS));
         assert!(e.gives_up_what_is_over(at(END_NS)));
-        assert_eq!((e.refs(), e.may_be_over_at_ns(at(END_NS))), (0, u64::MAX));
+        assert_eq!((e.refs(), e.runs_until_ns(at(END_NS))), (0, u64::MAX));
         assert!(!e.gives_up_what_is_over(at(END_NS)), "{lock_type:?}: nothing is held");
         let mut o = begin(&mut e, TAKE);
         assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Resolve { .. }, .. }));

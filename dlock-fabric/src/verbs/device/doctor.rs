@@ -15,7 +15,7 @@ use super::port_selection::{
     choose, usable, Atomics, DeviceInfo, Gid, GidKind, Link, NoPort, PortSelection, PortState,
 };
 
-/// What was found on this host.
+/// What the doctor has found on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Why the library cannot be used; `None`: it can.

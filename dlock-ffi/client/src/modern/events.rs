@@ -129,7 +129,7 @@ impl Listener {
     }
 }
 
-/// Fills in what has become of a hold; returns the kind of the event.
+/// Fills in what the event says of a hold; returns the kind of the event.
 fn of_hold(told: &mut dlock_event, what: HoldEvent) -> Option<u32> {
     let ms = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(DLOCK_FOREVER);
     Some(match what {

@@ -21,9 +21,9 @@ use super::state::{Ev, Sys};
 const LOOK_NS: u64 = 10_000_000;
 /// The longest time of the fencing command.
 const FENCE_NS_MAX: u64 = 2 * NS;
-/// Of a thousand fencing commands, those that fail.
+/// How many of a thousand fencing commands fail.
 const FENCE_FAILS: u32 = 200;
-/// Of a thousand fencing commands, those that report success although the primary still answers.
+/// How many of a thousand fencing commands report success although the primary still answers.
 const FENCE_LIES: u32 = 200;
 /// Of a thousand starts in the place of the primary, those that fail.
 const START_FAILS: u32 = 200;
